@@ -1,4 +1,4 @@
-"""Causal attention without its projections: of whole sequences, or of one context-parallel rank's part."""
+"""Causal attention without its projections."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ class AttentionCoreModule(nn.Module):
 
 
 class RecomputedCore(nn.Module):
-    """Attention with recomputation: saves queries, keys, values and its output, but no intermediate tensors."""
+    """Attention that saves queries, keys, values and its output, but no intermediate tensors."""
 
     def __init__(self, core: "AttentionCoreModule | ContextCore | RecomputedCore") -> None:
         super().__init__()
@@ -36,7 +36,6 @@ class RecomputedCore(nn.Module):
 
     @contextmanager
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
-        """Yield the attention output with the shapes of `AttentionCoreModule.attended`, with recomputation."""
         yield checkpoint(self._attended, q, k, v, use_reentrant=False)
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -47,11 +46,9 @@ class RecomputedCore(nn.Module):
 class ContextCore(nn.Module):
     """Attention of the first of `cp` ranks, which has the first and the last of 2·cp chunks of every sequence.
 
-    Rank i has chunks i and 2·cp − 1 − i, so that all ranks have the same number of scores. Each chunk's queries see
-    the keys of the whole causal prefix. As in Llama 3 (arXiv 2407.21783, §3.3.2) and TransformerEngine's
-    "all_gather", other ranks' keys and values are gathered before attention, and again for the backward; only a
-    rank's own are saved. Instead of collectives, random numbers are copied. `cheaply` says how gathered tensors are
-    saved: `plainly` if attention is recomputed whole.
+    As in Llama 3 (arXiv 2407.21783, §3.3.2) and TransformerEngine's "all_gather", other ranks' keys and values are
+    gathered before attention and again for the backward; only a rank's own are saved. Random numbers replace the
+    collectives. `cheaply` saves gathered tensors: `save_as_usual` if attention is recomputed whole.
     """
 
     mask: Tensor
@@ -65,15 +62,11 @@ class ContextCore(nn.Module):
         later = torch.ones(self.chunk, sequence_length, dtype=torch.bool).triu(sequence_length - self.chunk + 1)
         self.register_buffer("peers", of_peers, persistent=False)
         self.register_buffer("mask", torch.zeros(later.shape).masked_fill(later, -torch.inf), persistent=False)
-        # Created here because torch cannot create this kind of tensor inside a dispatch mode.
+        # torch cannot create this kind of tensor inside a dispatch mode.
         self.named_mask = causal_lower_right(self.chunk, sequence_length)
 
     @contextmanager
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
-        """Yield the attention output of one context-parallel rank, for its sequence / cp query positions.
-
-        Shapes are as in `AttentionCoreModule.attended`.
-        """
         chunk, is_grouped = self.chunk, self.is_grouped
         q_first, q_last = q.split(chunk, dim=2)
         # CUDA's kernel skips masked scores if it knows the mask by name; the CPU's kernel accepts numbers only.
@@ -90,7 +83,7 @@ class ContextCore(nn.Module):
             yield found
 
     def _gathered(self, own: Tensor) -> Tensor:
-        """Keys or values of all positions, [batch, sequence, heads, head size], from this rank's own."""
+        """Return keys or values of all positions, [batch, sequence, heads, head size]."""
         first, last = own.transpose(1, 2).split(self.chunk, dim=1)
         peers = self.peers.expand(own.shape[0], -1, own.shape[1], -1)
         return torch.cat((first, peers, last), dim=1)

@@ -1,10 +1,7 @@
 """Calibration run: short pipelines of the measured model, compared with their projection.
 
-A profile measures an action alone and repeatedly. In a run, caches and clocks cool down before the action, and the
-processes of all ranks run at the same time. Two pipelines of the same model, with few and with more layers,
-separate two effects: the part that grows with the layers is the slow-down, the rest is the overhead per action. The
-projections include the variation of action times, so that neither number includes the cost of waiting for actions
-that vary.
+Two pipelines, with few and with more layers, separate the slow-down, which grows with the layers, from the overhead
+per action.
 """
 
 import os
@@ -87,7 +84,7 @@ def rehearse(
 ) -> None:  # fmt: skip
     """Do a calibration run for the model of a profile file, and write the result into the file.
 
-    A file with a calibration run under the same conditions stays unchanged. Raises `RunFailed` if a rank fails.
+    A calibration run in the file is kept if its conditions were the same. Raises `RunFailed` if a rank fails.
     """
     content = read_json(path)
     how = {"num_processes": num_processes, "num_threads": settings.num_threads}
@@ -108,7 +105,6 @@ def rehearse(
 
 
 def expected_s(model: ModelShape, key: MeasurementKey, settings: MeasuringSettings, num_processes: int) -> float:
-    """Return the expected seconds of a calibration run, from FLOPs as in `ppsim.profiling.duration_estimate`."""
     layer, head = forward_flops(model, key)
     rate, _ = assumed_rate("cpu", key.dtype, num_threads=settings.num_threads)
     return _Turns.of([3 * (layers * layer + head) / rate for layers in (FEW, MORE)], num_processes).seconds
@@ -124,11 +120,7 @@ def rehearsal_of(
     say: Say,
     watch: Watch = lambda pace: None,
 ) -> dict[str, Any]:
-    """Do a calibration run, and return its entry in a profile file, a `ppsim.costs.profile.Rehearsal`.
-
-    `model_of` builds the model with a given number of layers; `watch` is called after each turn. Raises `RunFailed`
-    if a rank fails.
-    """
+    """Return a calibration run for a profile, a `ppsim.costs.profile.CalibrationRun`; raises `RunFailed`."""
     conditions = f"{num_processes} processes at once, {threads_in_words(settings.num_threads)}"
     shape = profile.shape_at(micro_batch=key.micro_batch, sequence_length=key.sequence_length, tp=1, cp=1, ep=1)
     short = _table(num_processes, 1)
@@ -183,10 +175,8 @@ def fit_overheads(
 ) -> dict[str, Any]:
     """Return the constants fitted to measured pipelines with `FEW` and with `MORE` layers per stage.
 
-    `shape` is their shape in the profile. `windows_s` has the reference times per window and rank, alternately for
-    few and for more layers; all steps are scaled to the median machine speed. The slow-down and the overhead per
-    action make both projected steps, with action times that vary as measured, as long as the measured ones, unless
-    that needs a negative overhead.
+    `windows_s` has reference times per window and rank, alternately for few and for more layers. Slow-down and
+    overhead per action make both projected steps, with measured variation, as long as the measured ones.
     """
     paces: dict[str, Any] = {"reference_s": [], "reference_ends_s": None}
     if windows_s:
@@ -234,11 +224,9 @@ def fit_overheads(
 
 
 def _paces(windows_s: Floats) -> tuple[list[Floats], dict[str, Any]]:
-    """Reference times of both pipelines' ranks at the median machine speed, and their entries in a profile.
+    """Return the ranks' reference times at the median machine speed, and their entries in a profile.
 
-    Rows are windows, alternately of `FEW` and `MORE` layers. Their ratio comes from neighbouring windows, with
-    equal weight for pairs that start with `FEW` and with `MORE`, so that a steady drift of the machine speed
-    cancels.
+    Pairs of windows that start with `FEW` and with `MORE` have equal weight, so that a steady drift cancels.
     """
     steps = np.diff(np.log(windows_s), axis=0) * np.where(np.arange(len(windows_s) - 1) % 2, -1.0, 1.0)[:, None]
     more = np.exp(np.mean([np.median(steps[first::2], axis=0) for first in range(min(len(steps), 2))], axis=0))
@@ -255,7 +243,7 @@ def _paces(windows_s: Floats) -> tuple[list[Floats], dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """A pipeline as projected from a profile alone, its measured step, and random factors per step and action."""
+    """A projected pipeline, its measured step, and random factors per step and action."""
 
     timeline: Timeline
     costs: StageCosts
@@ -267,7 +255,6 @@ class _Pipeline:
         return durations_s(self.timeline.graph, self.timeline.costs)
 
     def error(self, slowdown: float, action_s: float) -> float:
-        """Mean of the simulated steps / measured step − 1."""
         graph = self.timeline.graph
         slower = np.where(np.arange(graph.num_nodes) < graph.num_actions, slowdown, 1.0)
         overheads = overheads_s(graph, self.costs.replace(action_overhead_s=action_s))
@@ -276,7 +263,7 @@ class _Pipeline:
 
 
 def _root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Zero of an increasing function between two numbers, or the nearer end if there is none."""
+    """Return the zero of an increasing function, or the nearer end if there is none."""
     if rising(low) >= 0:
         return low
     for _ in range(_HALVINGS):
@@ -286,7 +273,6 @@ def _root(rising: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _projected(profile: Profile, shape: Shape, table: Schedule, layers: int) -> Projection:
-    """Projection with a number of layers per stage, from actions as measured alone, without variation."""
     pp = table.num_ranks
     plan = Plan(
         pp=pp, profile=replace(profile, rehearsal=None), shape=shape, num_layers=layers * pp,
@@ -301,9 +287,9 @@ def _table(num_processes: int, microbatches: int) -> Schedule:
 
 @dataclass(frozen=True)
 class _Turns:
-    """Turns of the pipelines: number, microbatches per rank, steps of each, and total seconds.
+    """Turns of the pipelines, with microbatches and steps of each.
 
-    Long steps have no warm-up of their own: the reference work, which runs first, has touched all memory by then.
+    Long steps have no warm-up: the reference work, which runs first, has touched all memory by then.
     """
 
     most: int
@@ -314,7 +300,7 @@ class _Turns:
 
     @classmethod
     def of(cls, passes_s: Sequence[float], num_processes: int) -> "_Turns":
-        """Return the turns; `passes_s` has the seconds of F and B per microbatch, for each pipeline."""
+        """`passes_s` has the seconds of F and B per microbatch, for each pipeline."""
         both_s = sum(passes_s)
         is_long = (_MICROBATCHES * num_processes + num_processes - 1) * both_s > _LONG_S
         microbatches = 1 if is_long else _MICROBATCHES
@@ -327,7 +313,6 @@ class _Turns:
 
     @property
     def turns(self) -> TurnLimits:
-        """The planned number of turns, and how far it may be reduced if turns take longer than expected."""
         return TurnLimits(self.most, min(_LEAST_TURNS, self.most), _PATIENCE * _REHEARSED_S)
 
 
@@ -337,13 +322,11 @@ def _gpt_of(model: ModelShape, key: MeasurementKey, num_layers: int) -> GPTShape
 
 
 def join_turns(turns: Sequence[Run]) -> ImportedRun:
-    """Join the steps of several runs of one table into one run."""
     start, end = (np.concatenate([getattr(one, name) for one in turns]) for name in ("start", "end"))
     references = [ranks for one in turns for ranks in one.reference_s]
     return import_run(replace(turns[0], start=start, end=end, reference_s=references, gaps_s=()), 0)
 
 
 def _grown(costs: Sequence[StageCosts]) -> float:
-    """Increase of the time of F and B, over all stages, from `FEW` to `MORE` layers."""
     few, more = (float(np.sum(one.forward_s) + np.sum(cast(Any, one.backward_s))) for one in costs)
     return more - few

@@ -1,8 +1,8 @@
-"""Recomputation of cheap operations: the output is discarded, and computed again when a backward needs it.
+"""Recomputation of cheap operations (norms, activation functions): the output is discarded, and computed again.
 
-Cheap operations are norms and activation functions. As in Megatron Core with `--recompute-modules layernorm
-moe_act`, the output is discarded, and the GEMM after it saves a recipe instead. torch's selective checkpointing can
-empty its cache only once; a recipe can be followed any number of times, so that a split backward works.
+As in Megatron Core with `--recompute-modules layernorm moe_act`, the GEMM after the operation saves a recipe in
+place of the output. torch's selective checkpointing can empty its cache only once, too few times for a split
+backward.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,6 @@ Cheaply = Callable[..., AbstractContextManager[Tensor]]
 
 @contextmanager
 def save_as_usual(function: Function, *inputs: Tensor) -> Iterator[Tensor]:
-    """Yield the function's result without recomputation: autograd saves tensors as it would without ppsim."""
     yield function(*inputs)
 
 
@@ -31,8 +30,7 @@ def save_as_usual(function: Function, *inputs: Tensor) -> Iterator[Tensor]:
 def recompute_result(function: Function, *inputs: Tensor) -> Iterator[Tensor]:
     """Yield the function's result; operations on it within the block save the inputs in its place.
 
-    The result is computed again once for B, or once for I and once for W. `function` is a module, or has no
-    parameters.
+    `function` is a module, or has no parameters.
     """
     recipe = _Recipe(function, inputs)
     result: Tensor = _Again.apply(recipe, *inputs, *recipe.parameters)  # type: ignore[no-untyped-call]
@@ -46,7 +44,7 @@ def recompute_result(function: Function, *inputs: Tensor) -> Iterator[Tensor]:
 
 
 class _Recipe:
-    """How to compute a tensor. The last result is cached until all references have asked for it."""
+    """How to compute a tensor; the last result is cached until all references have asked for it."""
 
     def __init__(self, function: Function, inputs: tuple[Tensor, ...]) -> None:
         self.function = function
@@ -74,7 +72,6 @@ class _Recipe:
         return [next(found) if one.requires_grad else None for one in everything]
 
     def _asked(self) -> None:
-        """In W, drop the result after the last request: from all references, and for the parameters if any."""
         self._num_asked += 1
         if self._had_backward and self._num_asked == self.num_references + bool(self.parameters):
             self._num_asked, self._made = 0, None
@@ -102,7 +99,6 @@ _ACTIVE: ContextVar[tuple[_Recipe, ...]] = ContextVar("_ACTIVE", default=())
 
 
 def _reference(tensor: Tensor) -> SavedTensor | _View:
-    """Return the object to save for a tensor: a view of a recipe if there is one."""
     pointer = tensor.untyped_storage().data_ptr()
     for recipe in _ACTIVE.get():
         if pointer and recipe.pointer == pointer:

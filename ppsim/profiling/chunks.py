@@ -1,8 +1,4 @@
-"""Measure the chunks of a model as a trainer builds them, one after the other on this device.
-
-A trainer provides a `Builder` that builds any window of its layers. Each different chunk is built and measured
-once; the costs of a pipeline with other chunks are derived from these (`ppsim.costs.chunk_costs`).
-"""
+"""Measure the chunks of a model as a trainer builds them; `ppsim.costs.chunk_costs` derives other chunks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,10 +29,7 @@ from ppsim.profiling.settings import MeasuringSettings, Say
 
 @dataclass(frozen=True)
 class LayerWindow:
-    """The layers from `start` to before `stop`; `is_first` adds the embedding, `is_last` the head and loss.
-
-    A window without layers is the embedding or the head alone.
-    """
+    """The layers from `start` to before `stop`; `is_first` adds the embedding, `is_last` the head and loss."""
 
     start: int
     stop: int
@@ -45,20 +38,15 @@ class LayerWindow:
 
     @property
     def num_layers(self) -> int:
-        """Number of layers in the window."""
         return self.stop - self.start
 
     def contents(self, kinds: str) -> str:
-        """Return the window's contents, given the letter of each layer."""
         return FIRST * self.is_first + kinds[self.start : self.stop] + LAST * self.is_last
 
 
 @dataclass(frozen=True)
 class BuiltChunk:
-    """A chunk ready to be called with tokens, or with the hidden states that the chunk before it sends.
-
-    `layers` are its layers in order; `loss` computes a scalar from the last chunk's output.
-    """
+    """A chunk, called with tokens or with hidden states; `loss` computes a scalar from the last chunk's output."""
 
     module: nn.Module
     layers: Sequence[nn.Module]
@@ -73,27 +61,27 @@ class Builder(Protocol):
         """Number of layers of the model."""
 
     def build(self, window: LayerWindow) -> BuiltChunk:
-        """Return the chunk with a window of layers, as the trainer's pipeline would have it."""
+        """Return the chunk as the trainer's pipeline would have it."""
 
     def input_of(self, window: LayerWindow) -> Tensor:
-        """Return an input of the chunk: tokens, or random numbers in place of the previous chunk's output."""
+        """Return tokens, or random numbers in place of the previous chunk's output."""
 
     def forward_flops(self, contents: str) -> float | None:
-        """Return the model FLOPs of a chunk's forward, None if ppsim has no formula for its layers."""
+        """Return the model FLOPs, None if ppsim has no formula for its layers."""
 
     def shape(self) -> dict[str, Any]:
-        """Return the key of the measurements in a profile file."""
+        """Return the key of the measurements."""
 
 
 class TrainersBuilder(Builder, Protocol):
-    """A builder that can also return how the trainer divides the layers among stages."""
+    """A builder that also knows how the trainer divides the layers among stages."""
 
     def own_split(self) -> list[int]:
-        """Return the layers per stage of the configured pipeline, by the trainer's rule."""
+        """Return the layers per stage by the trainer's rule."""
 
 
 def windows_of(counts: Sequence[int]) -> list[LayerWindow]:
-    """Return the range of layers of each stage; `counts` has the number of layers per stage.
+    """Return the layers of each stage.
 
     >>> [window.contents("tttt") for window in windows_of([0, 3, 1])]
     ['E', 'ttt', 'tL']
@@ -119,8 +107,7 @@ def profile_chunks(
 ) -> dict[str, Any]:
     """Return the profile of every chunk of these splits, and of chunks to derive all others.
 
-    `splits` has one or several pipelines, each as a number of layers per stage. Raises `ConfigError` if the builder
-    builds other layers than requested, and for a model whose chunks cannot be distinguished.
+    Raises `ConfigError` if the builder builds other layers than requested, or chunks cannot be distinguished.
     """
     for counts in splits:
         if sum(counts) != builder.num_layers or min(counts) < 0:
@@ -153,11 +140,7 @@ def profile_inside(
     output: str | Path | None,
     say: Say,
 ) -> dict[str, Any]:
-    """Return the profile of a trainer's chunks: for its own pipeline and for these splits.
-
-    `trainer` is its name and version. The profile is named after the file `output` and written to it, if there is
-    one.
-    """
+    """Profile a trainer's own split and `splits`; `trainer` is its name and version."""
     name, version = trainer
     counted = "by torch's counter" if builder.forward_flops("t") is None else "by formula"
     content = profile_chunks(
@@ -174,7 +157,7 @@ def profile_inside(
 
 
 def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda message: None) -> str:
-    """Return one letter per layer, the same for layers that are built equally; each stage is built once."""
+    """Return one letter per layer, the same for layers that are built equally."""
     layers: list[_Layer] = []
     for chunk, window in enumerate(windows_of(counts)):
         say(f"building {window.num_layers} layers from {window.start} on")
@@ -198,7 +181,7 @@ def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda messa
 
 @dataclass(frozen=True)
 class _Layer:
-    """Features that distinguish layers: classes, parameter shapes, and plain attributes of the modules."""
+    """Features that distinguish layers."""
 
     chunk: int
     structure: str
@@ -218,7 +201,7 @@ class _Layer:
 
 
 def _is_place(name: str, members: Sequence[int], layers: Sequence[_Layer]) -> bool:
-    """Return whether an attribute is a layer's position: different in each layer, or counted within each chunk."""
+    """Return whether an attribute is a layer's position, counted over the model or within each chunk."""
     values = [layers[index].attributes[name] for index in members]
     if len(members) > 1 and len(set(values)) == len(values):
         return True
@@ -231,7 +214,6 @@ def _is_place(name: str, members: Sequence[int], layers: Sequence[_Layer]) -> bo
 
 
 def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, LayerWindow]:
-    """A window for each different chunk of the splits, and for chunks to derive all others."""
     wanted: dict[str, LayerWindow] = {}
     for window in [window for counts in splits for window in windows_of(counts)]:
         if contents := window.contents(kinds):
@@ -252,7 +234,7 @@ def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, LayerWindo
 
 
 def _more_windows(kinds: str, *, longest: int) -> Iterator[LayerWindow]:
-    """Windows of one layer, then of several equal layers in a row, then the ends; inner layers come first."""
+    """Yield single layers, then several equal layers in a row, then the ends; inner layers come first."""
     num_layers = len(kinds)
     for count in (1, NUM_BLOCKS, *range(2, longest + 1)):
         starts = range(num_layers - count + 1)
@@ -277,7 +259,6 @@ def _built(builder: Builder, window: LayerWindow) -> BuiltChunk:
 def _measured(
     builder: Builder, window: LayerWindow, contents: str, settings: MeasuringSettings, say: Say
 ) -> dict[str, Any]:
-    """Costs of a chunk; the model is released before the next one is built."""
     subject = subject_of(builder, window)
     flops = builder.forward_flops(contents)
     if flops is None:
@@ -292,7 +273,6 @@ def _measured(
 
 
 def subject_of(builder: Builder, window: LayerWindow) -> MeasuredModule:
-    """Build the chunk with a window of layers, with random inputs for its measurement."""
     built, first = _built(builder, window), builder.input_of(window)
     inputs = [first, *(builder.input_of(window) for _ in range(num_inputs(first.device, first) - 1))]
     return MeasuredModule(built.module, inputs, is_first=window.is_first, loss=built.loss)

@@ -1,8 +1,4 @@
-"""Microbenchmarks of a device: GEMMs, attention, memory, copies, and GEMMs overlapped with copies.
-
-Shapes of a model that were not measured are estimated from these (`ppsim.costs.estimate`). Each point takes some
-hundredths of a second. A point that does not fit into memory is left out, and `not_measured` says so.
-"""
+"""Microbenchmarks of a device: GEMMs, attention, memory, copies, and GEMMs overlapped with copies."""
 
 import itertools
 import threading
@@ -43,10 +39,7 @@ def add_facts(
     grid: BenchmarkGrid | None = None,
     say: Say = lambda message: None,
 ) -> dict[str, Any]:
-    """Benchmark the device in one number format, add the results to the profile at `path`, and return all of them.
-
-    Results that the file already contains are not measured again.
-    """
+    """Add the missing benchmarks in one number format to the profile at `path`, and return all of them."""
     content = read_json(path)
     facts: dict[str, Any] = content.get("device_facts") or {}
     if has_facts(facts, dtype):
@@ -62,14 +55,12 @@ def add_facts(
 
 
 def has_facts(facts: dict[str, Any], dtype: str) -> bool:
-    """Return whether the microbenchmarks contain this dtype."""
     return any(one["dtype"] == dtype for one in facts.get("products", []))
 
 
 def measure_facts(
     settings: MeasuringSettings, dtype: str, *, grid: BenchmarkGrid | None = None, say: Say = lambda message: None
 ) -> dict[str, Any]:
-    """Return the content of `device_facts` for one number format: plain dicts, in seconds and bytes."""
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(0)
     where = torch.device(settings.device)
@@ -93,8 +84,6 @@ def measure_facts(
 
 
 class _Bench:
-    """Device, number format and grid of a benchmark, and the list of points that were left out."""
-
     def __init__(self, where: torch.device, kind: torch.dtype, grid: BenchmarkGrid) -> None:
         self.where, self.kind, self.grid = where, kind, grid
         self.not_measured: list[str] = []
@@ -110,14 +99,11 @@ class _Bench:
         return torch.randint(256, (count,), dtype=torch.uint8, device=self.where)
 
     def copies(self, num_bytes: int) -> int:
-        """Number of operands to rotate so that none is found in a cache."""
+        """Return the number of operands to rotate so that none is found in a cache."""
         return max(1, min(_MOST_OPERANDS, -(-self.grid.rotated_bytes // num_bytes)))
 
     def timed(self, works: Sequence[Work]) -> dict[str, float]:
-        """Median and quartiles of the seconds per run; a sample is several runs, which rotate over the works.
-
-        A GPU runs them back to back, however long the host takes to launch each.
-        """
+        """Return median and quartiles of the seconds per run; a sample is several runs, rotated over the works."""
         clock, turn = clock_of(self.where), itertools.cycle(works)
 
         def run(times: int) -> None:
@@ -134,7 +120,6 @@ class _Bench:
 
     @contextmanager
     def fits(self, what: str) -> Iterator[None]:
-        """Leave out, with a sentence, a point that fails or does not fit into memory."""
         try:
             yield
         except RuntimeError as error:
@@ -168,7 +153,6 @@ def _products(bench: _Bench) -> Iterator[dict[str, Any]]:
 
 
 def _linear(bench: _Bench, tokens: int, inputs: int, outputs: int) -> Iterator[dict[str, Any]]:
-    """The three GEMMs of a linear layer, as autograd does them."""
     num_bytes = (tokens * (inputs + outputs) + inputs * outputs) * bench.kind.itemsize
     parts = [
         (bench.randn(tokens, inputs), bench.randn(outputs, inputs), bench.randn(tokens, outputs))
@@ -246,7 +230,7 @@ def _host_transfers(bench: _Bench) -> Iterator[dict[str, Any]]:
 
 
 def _device_transfers(bench: _Bench) -> Iterator[dict[str, Any]]:
-    """Copies to the second device, and NCCL's collectives over all devices, from this one process."""
+    """NCCL's collectives over all devices run from this one process."""
     count = torch.cuda.device_count() if bench.where.type == "cuda" else 1
     if count < 2:
         bench.not_measured.append("transfers and collectives between devices: there is one device")
@@ -287,7 +271,6 @@ def _beside_copies(bench: _Bench) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _copying_thread(target: Tensor, source: Tensor) -> Iterator[Callable[[], bool]]:
-    """Copy in another thread until the end of the block."""
     is_over = threading.Event()
 
     def copy() -> None:

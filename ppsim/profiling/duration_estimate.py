@@ -45,7 +45,7 @@ _REFERENCE = "NVIDIA H100 80GB HBM3"
 
 @dataclass(frozen=True)
 class DurationEstimate:
-    """FLOPs and seconds of measuring one or several shapes."""
+    """FLOPs and seconds of measurements."""
 
     flops: float
     seconds: float
@@ -53,7 +53,6 @@ class DurationEstimate:
 
 @cache
 def _rate_of_cpu(dtype: str, num_threads: int) -> float:
-    """Current FLOP/s of F and B, for a layer of the runtime's default model."""
     shape = MODELS[DEFAULT_MODEL]
     key = MeasurementKey(micro_batch=1, sequence_length=shape.sequence_length, dtype=cast(Dtype, dtype))
     before = torch.get_num_threads()
@@ -71,10 +70,7 @@ def _rate_of_cpu(dtype: str, num_threads: int) -> float:
 
 
 def assumed_rate(device: str, dtype: str, *, num_threads: int = 1) -> tuple[float, str]:
-    """Return the FLOP/s to assume, and their source: this device, or an H100 if there is none.
-
-    For a CPU, the current speed is measured.
-    """
+    """Return the FLOP/s to assume, and their source: this CPU as measured now, this GPU, or else an H100."""
     if device == "cpu":
         rate = _rate_of_cpu(dtype, num_threads)
         return rate, f"{rate / 1e9:.0f} GFLOP/s, what a layer of {DEFAULT_MODEL} runs at just now"
@@ -90,7 +86,6 @@ def assumed_rate(device: str, dtype: str, *, num_threads: int = 1) -> tuple[floa
 
 
 def estimate_duration(model: ModelShape, key: MeasurementKey, settings: MeasuringSettings) -> DurationEstimate:
-    """Return the cost of measuring a model at a key, with repeats limited by `settings.component_s`."""
     rate, _ = assumed_rate(settings.device, key.dtype, num_threads=settings.num_threads)
     layer, head = forward_flops(model, key)
     again = _AGAIN if key.recompute == "full" else (0.0, 0.0)
@@ -106,7 +101,7 @@ def estimate_duration(model: ModelShape, key: MeasurementKey, settings: Measurin
 def _component_flops(
     row: float, alone: float, launched: float, settings: MeasuringSettings, rate: float, again: tuple[float, float]
 ) -> float:
-    """FLOPs of measuring a component, given the FLOPs of its forwards; mirrors `harness.measured_costs`."""
+    """This mirrors `harness.measured_costs`."""
     both, whole, split = row + alone, _B + again[0], _SPLIT + again[1]
     if settings.cuda_graphs:  # no I and W; one repeat without a graph and for the bytes, and three warm-ups
         eager = _IN_FLIGHT + _F + whole + _F + _F + whole

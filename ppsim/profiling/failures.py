@@ -18,7 +18,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the first sentence of an error's root cause; torch wraps the cause in a long report.
+    """Return the first sentence of an error's root cause, which torch wraps in a long report.
 
     >>> first_sentence(RuntimeError("\\nCUDA error: no kernel image is available. Compile with DEBUG"))
     'CUDA error: no kernel image is available'

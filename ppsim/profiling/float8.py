@@ -1,10 +1,7 @@
 """Linear layers with GEMMs in 8-bit floating point: e4m3 in the forward, e5m2 for gradients.
 
-Weights and saved tensors stay in bfloat16. The backward casts inputs and weights again, as torchao's Float8Linear
-does, so that projections that share an input share the saved tensor. Each tensor has one dynamic scale
-(Micikevicius et al. 2022, arXiv 2209.05433). Forward GEMMs use fast accumulation, gradient GEMMs float32
-accumulation, as in Transformer Engine. On a GPU, torch.compile fuses the casts; as separate operators they would
-take longer than the GEMMs.
+Saved tensors stay in bfloat16 and are cast again, as in torchao's Float8Linear, with one dynamic scale per tensor
+(Micikevicius et al. 2022, arXiv 2209.05433). Only gradient GEMMs accumulate in float32, as in Transformer Engine.
 """
 
 from collections.abc import Callable
@@ -45,8 +42,7 @@ def require_float8(device: torch.device, num_tokens: int) -> None:
 def fused_cast(device: str, *, compiled: bool = False) -> tuple[Cast, str]:
     """Return the cast to use on a device, and a sentence that describes it.
 
-    On a GPU torch.compile is used, or separate torch operators if it fails. In a `compiled` layer the casts are
-    compiled with the layer anyway.
+    On a GPU torch.compile fuses casts, because separate operators take longer than the GEMMs.
     """
     if compiled:
         return cast_plainly, "fp8: casts in what torch.compile makes of a layer."
@@ -67,10 +63,7 @@ def fused_cast(device: str, *, compiled: bool = False) -> tuple[Cast, str]:
 
 
 def to_float8(module: nn.Module, cast: Cast) -> nn.Module:
-    """Replace the linear layers in a module by 8-bit ones if their sizes allow it; return the module.
-
-    Routers and expert matrices in grouped GEMMs are not replaced.
-    """
+    """Replace the linear layers whose sizes allow it, except routers and experts in grouped GEMMs."""
     for name, child in module.named_children():
         if type(child) is nn.Linear and name != "router" and not _odd_sizes(child):
             replaced = Float8Linear(child.in_features, child.out_features, bias=child.bias is not None)
@@ -87,7 +80,6 @@ class Float8Linear(nn.Linear):
     cast: Cast
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [..., out] for [..., in]."""
         rows = x.flatten(0, -2)
         product: Tensor = _OfInput.apply(rows, self.weight.detach(), self.cast)  # type: ignore[no-untyped-call]
         weighed = _OfWeight.apply(self.weight, rows.detach(), self.cast)  # type: ignore[no-untyped-call]
@@ -112,7 +104,7 @@ class _OfInput(torch.autograd.Function):
 
 
 class _OfWeight(torch.autograd.Function):
-    """A branch of the graph that carries only the weight's gradient; its value is 0."""
+    """A branch of the graph with value 0 that carries only the weight's gradient."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, x: Tensor, cast: Cast) -> Tensor:
@@ -138,14 +130,14 @@ class _Both(torch.autograd.Function):
 
 
 def cast_plainly(tensor: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cast a tensor to FP8 with one scale per tensor, by separate torch operators; return values and scale."""
+    """Cast with one scale per tensor, by separate torch operators; return values and scale."""
     largest = torch.finfo(kind).max
     scale = tensor.abs().amax().float().clamp(min=1e-12) / largest
     return (tensor / scale).clamp(-largest, largest).to(kind).contiguous(), scale
 
 
 def _product(left: Tensor, left_scale: Tensor, right: Tensor, right_scale: Tensor, *, is_fast: bool) -> Tensor:
-    """left·rightᵀ in bfloat16; in both, the summed dimension is contiguous."""
+    """Return left·rightᵀ in bfloat16; in both, the summed dimension is contiguous."""
     found: Tensor = torch._scaled_mm(
         left, right.t(), scale_a=left_scale, scale_b=right_scale, out_dtype=torch.bfloat16, use_fast_accum=is_fast
     )

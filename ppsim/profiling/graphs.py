@@ -1,4 +1,4 @@
-"""Time F and B of a module by replay of CUDA graphs, without launches of single kernels by the host."""
+"""Time F and B of a module by replay of CUDA graphs, without launches of single kernels."""
 
 import torch
 
@@ -14,10 +14,7 @@ NUM_WARM_UP = 3
 
 
 def replay_graph(subject: MeasuredModule, settings: MeasuringSettings) -> dict[str, list[float]]:
-    """Return the seconds of F and of B, one entry per repeat; every replay reads the same input.
-
-    Raises `RunFailed` if an action cannot be captured because something in it waits for the device.
-    """
+    """Raise `RunFailed` if an action cannot be captured because something in it waits for the device."""
     beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())
     x = subject.next_input()

@@ -20,9 +20,8 @@ class AttentionSizes:
 class BenchmarkGrid:
     """Sizes of a device's microbenchmarks.
 
-    `tokens` and `weights` (in, out of a linear layer) are combined. `groups` (number, in, out) use `tokens` rows in
-    total. `memory_bytes` are the sizes of one operand. `beside` is the edge of the GEMM that overlaps with copies.
-    A point takes about `point_s` seconds, a sample of it `sample_s`. Operands are rotated over `rotated_bytes`.
+    `weights` are (in, out) of a linear layer, `groups` (number, in, out). `beside` is the edge of the GEMM that
+    overlaps with copies. Operands are rotated over `rotated_bytes`.
     """
 
     tokens: tuple[int, ...]
@@ -88,5 +87,4 @@ QUICK = BenchmarkGrid(
 
 
 def grid_of(device: str) -> BenchmarkGrid:
-    """Return the default grid of a device, "cpu" or "cuda"."""
     return CUDA if device == "cuda" else CPU

@@ -44,8 +44,7 @@ def measure_shape(
 ) -> list[dict[str, Any]]:
     """Return the measurements of a model's embedding, layer and head at one shape, as in a profile file.
 
-    `NUM_BLOCKS` layers in sequence are measured and divided, in turns with a single layer. Raises `ConfigError` if
-    the model cannot be sharded or computed as asked, and torch's out-of-memory error if it does not fit.
+    Raises `ConfigError` if the model cannot be measured as asked, and torch's out-of-memory error.
     """
     require_measurable(model, key, settings)
     torch.set_num_threads(settings.num_threads)
@@ -88,9 +87,9 @@ def measure_shape(
 
 @dataclass(frozen=True)
 class MeasuredPart:
-    """Modules to measure: the first subject has `num_units` equal units, a second one is one unit alone.
+    """Modules to measure: the first has `num_units` equal units, a second one is one unit alone.
 
-    `flops` are the FLOPs of one unit's forward.
+    `flops` are the forward FLOPs of one unit.
     """
 
     name: str
@@ -106,10 +105,9 @@ def measured_components(
     shape: dict[str, Any],
     say: Say = lambda message: None,
 ) -> list[dict[str, Any]]:
-    """Return the measurements of parts that are components, as in a profile file.
+    """On a CPU the parts take turns, so that other load affects them equally.
 
-    On a CPU the parts take turns, so that other load affects them equally. Elsewhere they are measured one after
-    the other, because their activations may not fit into memory together.
+    Elsewhere they are measured one after the other, because their activations may not fit into memory together.
     """
     found = []
     for group in [parts] if settings.device == "cpu" else [[part] for part in parts]:
@@ -122,7 +120,6 @@ def measured_components(
 
 
 def build_blocks(shard: ModelShape, key: MeasurementKey, settings: MeasuringSettings) -> nn.Sequential:
-    """Return `NUM_BLOCKS` layers of a shard, ready to be measured."""
     blocks = [
         build_layer(
             shard.layer, key.sequence_length, recompute=key.recompute, cp=key.cp, compiled=settings.compiled
@@ -159,7 +156,7 @@ def require_measurable(model: ModelShape, key: MeasurementKey, settings: Measuri
 
 
 def forward_flops(model: ModelShape, key: MeasurementKey) -> tuple[float, float]:
-    """Return the forward FLOPs of a layer and of the head, for one rank's part."""
+    """Return the FLOPs of a layer and of the head, for one rank's part."""
     shard, batch, length = model.shard(tp=key.tp, ep=key.ep), key.micro_batch, key.sequence_length
     return (
         shapes.layer_forward_flops(shard.layer, micro_batch=batch, sequence_length=length, cp=key.cp),
@@ -189,12 +186,8 @@ def profile_module(
     """Return the profile of a user's module, as one of `num_layers` equal layers.
 
     The module is called as `module(*example_inputs)` and returns one tensor. It is measured on the device of its
-    inputs, in its own mode and number formats, compiled or not. `settings` are fields of `MeasuringSettings`;
-    `shape_of` derives micro-batch and sequence length. FLOPs are from torch's counter, which omits fused attention
-    on a CPU. The profile has no embedding and no head: a projection counts them as 0 and says so. If the backward
-    cannot be split, `say` gets the reason and only B is recorded.
-
-    Raises `ConfigError` for inputs or an output that no pipeline stage could have.
+    inputs. FLOPs are from torch's counter, which omits fused attention on a CPU. If the backward cannot be split,
+    only B is recorded. Raises `ConfigError` for inputs or an output that no pipeline stage could have.
 
     >>> content = profile_module(nn.Linear(8, 8), torch.randn(4, 16, 8), num_repeats=2, num_warm_up=0)
     >>> part = content["measurements"][0]
@@ -221,11 +214,7 @@ def profile_module(
 
 
 def shape_of(first: torch.Tensor, module: nn.Module) -> dict[str, Any]:
-    """Return the shape of a measurement, from the input and the trainable parameters of a user's module.
-
-    The first dimension is the micro-batch; the second is the sequence length if there are more than two dimensions
-    or the input is of integers.
-    """
+    """The second dimension of the input is the sequence length if there are more than two, or for integers."""
     has_sequence = first.dim() > 2 or (first.dim() == 2 and not first.is_floating_point())
     learning = next(parameter for parameter in module.parameters() if parameter.requires_grad)
     return {
@@ -236,7 +225,6 @@ def shape_of(first: torch.Tensor, module: nn.Module) -> dict[str, Any]:
 
 
 def model_header(name: str, model_name: str, model: ModelShape, settings: MeasuringSettings) -> dict[str, Any]:
-    """Return a model's profile file without its measurements."""
     facts = {
         "name": f"GPT {model_name}" if model.layer.kind == "gpt" else model_name,
         "num_layers": model.num_layers,
@@ -253,7 +241,6 @@ def model_header(name: str, model_name: str, model: ModelShape, settings: Measur
 
 
 def header(name: str, model: dict[str, Any], settings: MeasuringSettings, notes: list[str]) -> dict[str, Any]:
-    """Return a profile file without its measurements."""
     return {
         "format": "ppsim-profile/1",
         "name": name,
@@ -268,7 +255,6 @@ def header(name: str, model: dict[str, Any], settings: MeasuringSettings, notes:
 
 
 def costly_splits(content: dict[str, Any]) -> list[str]:
-    """Return a sentence per component of a profile with (I + W) / B above `COSTLY_SPLIT` at any shape."""
     sentences = []
     for component in ("embedding", "layer", "head"):
         parts = [part for part in content["measurements"] if part["component"] == component]
@@ -285,10 +271,7 @@ def costly_splits(content: dict[str, Any]) -> list[str]:
 
 
 def measured_costs(parts: Sequence[MeasuredPart], settings: MeasuringSettings, *, say: Say) -> list[dict[str, Any]]:
-    """Return the costs of one unit of each part, measured in turns.
-
-    `say` gets a sentence for each backward that cannot be split.
-    """
+    """Return the costs of one unit of each part, measured in turns."""
     subjects: list[MeasuredModule] = []
     can_split: list[bool] = []
     for part in parts:
@@ -325,18 +308,16 @@ def _costs_of(part: MeasuredPart, found: Sequence[Samples], settings: MeasuringS
 
 
 def launch_times(subject: MeasuredModule, device: torch.device, *, can_split: bool) -> dict[str, Any]:
-    """Return the host seconds to enqueue each action, in the format of a profile file."""
+    """Return the host seconds to enqueue each action."""
     return _times(launch_seconds(subject, device=device, can_split=can_split))
 
 
 def _replayed(subject: MeasuredModule, settings: MeasuringSettings) -> Samples:
-    """Times by replay of CUDA graphs, bytes without them."""
     [eager] = measure([subject], replace(settings, num_repeats=1, num_warm_up=0, least_s=0.0), can_split=[False])
     return replace(eager, seconds=replay_graph(subject, settings))
 
 
 def _times(taken: dict[str, list[float]], num_units: int = 1) -> dict[str, Any]:
-    """Seconds of each action of one unit; None for actions that were not measured."""
     return {
         key: summarise_samples([seconds / num_units for seconds in taken[name]]) if name in taken else None
         for name, key in _TIMES.items()
@@ -352,7 +333,6 @@ def num_inputs(device: torch.device, *inputs: torch.Tensor) -> int:
 
 
 def type_of(key: MeasurementKey) -> torch.dtype:
-    """Return the number format of weights and activations; fp8 GEMMs use bfloat16 tensors."""
     kind: torch.dtype = torch.bfloat16 if key.dtype == "fp8" else getattr(torch, key.dtype)
     return kind
 

@@ -1,8 +1,4 @@
-"""The measured kinds of layers as torch modules of one rank's shard: [batch, sequence, hidden] in and out.
-
-A shard has its part of heads, columns and experts. Collectives of tensor, context and expert parallelism are left
-out, so that only the rank's own compute is measured. `recompute` is as in `ppsim.model.recompute`.
-"""
+"""The measured kinds of layers as torch modules of one rank's shard, without collectives."""
 
 from typing import TypeAlias
 
@@ -45,7 +41,6 @@ class AttentionModule(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the attention output, projected to the hidden size."""
         batch, sequence, _ = x.shape
         q = self._rotated(self.q(x).view(batch, sequence, self.num_heads, self.head_size).transpose(1, 2))
         k = self._rotated(self.k(x).view(batch, sequence, self.num_kv_heads, self.head_size).transpose(1, 2))
@@ -73,7 +68,6 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(ffn_size, hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the feed-forward of [..., hidden]."""
         with self.cheaply(_gated, self.gate(x), self.up(x)) as hidden:
             output: Tensor = self.down(hidden)
         return output
@@ -86,8 +80,8 @@ def _gated(gate: Tensor, up: Tensor) -> Tensor:
 class Experts(nn.Module):
     """Dropless SwiGLU experts after a top-k router: tokens sorted by expert, one grouped GEMM per projection.
 
-    The router chooses among all experts of the model. If fewer are local, the choice is reduced modulo their
-    number, so that this rank's own tokens replace the tokens of its peers: T·k pairs in total.
+    The router's choice is reduced modulo the number of local experts, so that this rank's own tokens replace the
+    tokens of its peers.
     """
 
     def __init__(self, shape: LayerShape, *, recompute: Recompute = "none") -> None:
@@ -101,7 +95,6 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.randn(count, columns, hidden) * columns**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return each token's weighted sum over its experts; weights are the softmax of its top-k logits."""
         tokens = x.flatten(0, -2)
         logits, chosen = self.router(tokens).topk(self.experts_per_token, dim=-1)
         weights = logits.float().softmax(dim=-1).to(x.dtype)
@@ -125,8 +118,7 @@ class Experts(nn.Module):
 def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
     """Return [rows, out]: `counts[e]` consecutive rows of [rows, in] times `weights[e]` of [experts, in, out].
 
-    In bfloat16 on CUDA this is torch's grouped kernel, which never waits for the host; otherwise one GEMM per
-    expert.
+    On CUDA in bfloat16 this never waits for the host.
     """
     if rows.is_cuda and rows.dtype == torch.bfloat16:
         product: Tensor = functional.grouped_mm(rows, weights, offs=counts.cumsum(0).to(torch.int32))
@@ -145,7 +137,6 @@ class MoEModule(nn.Module):
         self.shared = _whole(SwiGLU(hidden, columns), recompute, "shared_experts") if columns else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of the routed experts' output and the shared expert's output."""
         routed: Tensor = self.experts(x)
         return routed if self.shared is None else routed + self.shared(x)
 
@@ -168,7 +159,6 @@ class LayerModule(nn.Module):
             self.feed_forward = _whole(MoEModule(shape, recompute=recompute), recompute, "moe")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return attention and feed-forward, each added to its input."""
         with self.cheaply(self.norm_1, x) as normed:
             x = x + self.attention(normed)
         with self.cheaply(self.norm_2, x) as normed:
@@ -186,7 +176,6 @@ class GPTLayer(gpt.Block):
         self.is_mlp_recomputed = recomputes(recompute, "mlp")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return attention and feed-forward, each added to its input."""
         batch, sequence, _ = x.shape
         with self.cheaply(self.norm_1, x) as normed:
             heads = self.qkv(normed).view(batch, sequence, 3, self.num_heads, self.head_size)
@@ -206,23 +195,19 @@ class GPTLayer(gpt.Block):
 
 
 def _kept(recompute: Recompute, module: str) -> Cheaply:
-    """How the output of a cheap operation is stored."""
     return recompute_result if recomputes(recompute, module) else save_as_usual
 
 
 def _whole(part: nn.Module, recompute: Recompute, module: str) -> nn.Module:
-    """The part, recomputed from its input if `recompute` includes the module."""
     return Recomputed(part) if recomputes(recompute, module) else part
 
 
 def build_layer(
     shape: LayerShape, sequence_length: int, *, recompute: Recompute = "none", cp: int = 1, compiled: bool = False
 ) -> nn.Module:
-    """Return a layer of any kind for sequences of up to `sequence_length` tokens.
+    """Return a layer for sequences of up to `sequence_length` tokens.
 
-    A `compiled` layer is compiled by torch.compile at its first call; the compiler then chooses the tensors to
-    save. With `cp` above 1, the layer takes [batch, sequence_length / cp, hidden], the positions of the first
-    context-parallel rank.
+    With `cp` above 1, it takes [batch, sequence_length / cp, hidden], the positions of the first rank.
     """
     positions = torch.arange(sequence_length)
     core: AnyCore = AttentionCoreModule(shape)
@@ -246,13 +231,11 @@ def build_layer(
 
 
 def build_embedding(model: ModelShape) -> nn.Module:
-    """Return the embedding; a GPT's has learned positions for `model.sequence_length` tokens."""
     num_positions = model.sequence_length if model.layer.kind == "gpt" else 0
     return gpt.Embedding(model.vocab_size, model.layer.hidden_size, num_positions=num_positions)
 
 
 def build_head(model: ModelShape) -> nn.Module:
-    """Return the final norm and the output projection."""
     hidden = model.layer.hidden_size
     norm = nn.LayerNorm(hidden) if model.layer.kind == "gpt" else nn.RMSNorm(hidden)
     return gpt.Head(norm, hidden, model.vocab_size)

@@ -1,6 +1,6 @@
 """Measure F, B, I and W of one module, split exactly as torch's pipelining runtime splits the backward.
 
-Runs wherever torch does: including its imports, it needs only torch, click, numpy and the standard library.
+Including its imports, this module needs only torch, click, numpy and the standard library.
 """
 
 import gc
@@ -23,9 +23,8 @@ from ppsim.runtime.live_bytes import LiveBytes
 class Samples:
     """Seconds of each action (F, B, I, W), one entry per repeat, and bytes.
 
-    I and W are missing if the backward cannot be split. `activation_bytes` are saved by F for the backward, without
-    parameters and buffers; `kept_bytes` of these are still held between I and W. `transient_bytes` is the peak that
-    an action allocates in addition, None if the device does not report it.
+    `activation_bytes` are saved by F for the backward, without parameters and buffers; `kept_bytes` of these are
+    still held between I and W. `transient_bytes` is the peak that an action allocates in addition.
     """
 
     seconds: dict[str, list[float]]
@@ -50,11 +49,9 @@ Input = tuple[Tensor, ...]
 class MeasuredModule:
     """A module as a pipeline stage: inputs, one output, and a loss for the last stage.
 
-    `inputs` are arguments of the module, each a tensor or a tuple of tensors. They are rotated, because a pipeline
-    never finds its input in a cache. So are the output gradients, which are random, because constant tensors change
-    few bits, on which a GPU's clock depends. Floating-point inputs get gradients, except with `is_first`: then I
-    does nothing and W is the whole backward, as on torch's stage 0. `forward` raises `ConfigError` if the output is
-    not one tensor.
+    Inputs and output gradients are rotated, because a pipeline never finds its input in a cache. Gradients are
+    random, because a GPU's clock depends on how many bits change. With `is_first`, W is the whole backward, as on
+    torch's stage 0.
     """
 
     def __init__(
@@ -71,46 +68,40 @@ class MeasuredModule:
         self._turn = 0
 
     def next_input(self) -> Input:
-        """Return the next input, ready for a backward."""
         self._turn += 1
         x = tuple(one.detach() for one in self._inputs[self._turn % len(self._inputs)])
         return x if self.is_first else tuple(one.requires_grad_(one.is_floating_point()) for one in x)
 
     def forward(self, x: Input) -> Tensor:
-        """Run F (forward) and return the output, or the loss on the last stage."""
+        """Raise `ConfigError` if the module's output is not one tensor."""
         output = self.module(*x)
         if not isinstance(output, Tensor):
             raise ConfigError(f"a module to be measured returns one tensor: got {type(output).__name__}")
         return output if self.loss is None else self.loss(output)
 
     def backward(self, x: Input, output: Tensor, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Run B (full backward) and return the gradients of the inputs."""
         return stage_backward(output, grad, x)
 
     def backward_input(self, x: Input, output: Tensor, grad: Tensor | None) -> Any:
-        """Run I (input gradient) and return the state that W needs."""
+        """Return the state that W needs."""
         if self.is_first:
             return None
         grads = None if grad is None else [grad]
         return stage_backward_input([output], grads, list(x), self.module.parameters())[1]
 
     def backward_weight(self, x: Input, output: Tensor, grad: Tensor | None, groups: Any) -> None:
-        """Run W (weight gradient); on the first stage, the full backward."""
         if self.is_first:
             stage_backward(output, grad, x)
         else:
             stage_backward_weight(self.module.parameters(), groups)
 
     def pass_once(self, x: Input) -> None:
-        """Do F and B.
-
-        The output and its autograd nodes, which belong to the current stream, are freed at the end.
-        """
+        """Do F and B, and free the output and its autograd nodes, which belong to the current stream."""
         output = self.forward(x)
         self.backward(x, output, self.grad_of(output))
 
     def grad_of(self, output: Tensor) -> Tensor | None:
-        """Return the gradient from the next stage, a different one for each input; None for a loss."""
+        """Return a different gradient for each input; None for a loss."""
         if self.loss is not None:
             return None
         if not self._grads or self._grads[0].shape != output.shape:
@@ -125,11 +116,9 @@ def measure(
 ) -> list[Samples]:
     """Return the samples of each module, measured in turns so that other load affects all modules equally.
 
-    After `settings.num_warm_up` repeats come `num_repeats`, or a multiple, until they take `least_s` seconds and
-    the medians are certain (`ppsim.profiling.timing`). As in a pipeline's steady state, gradients accumulate, and a
-    later microbatch's activations are held during a backward. Only B is measured if a module cannot be split
-    (`ppsim.profiling.split`). `component_s` limits the repeats, by the last warm-up's time, to no less than
-    `LEAST_REPEATS`; if even these take longer, it limits the warm-up to two.
+    As in a pipeline's steady state, gradients accumulate, and a later microbatch's activations are held during a
+    backward. `component_s` limits the repeats to no less than `LEAST_REPEATS`; if even these take longer, it limits
+    the warm-up to two.
     """
     device, num_repeats = torch.device(settings.device), settings.num_repeats
     clock = clock_of(device)
@@ -158,12 +147,10 @@ def measure(
 
 
 def is_asynchronous(device: torch.device) -> bool:
-    """Return whether a device runs asynchronously to the host, which launches its work and counts its memory."""
     return device.type == "cuda"
 
 
 def release_memory() -> None:
-    """Collect garbage, and free a GPU's unused memory once it is idle."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
@@ -185,7 +172,6 @@ class _Run:
         return x, output, seconds
 
     def repeat(self) -> dict[str, Seconds]:
-        """Do every action once, and return functions that return their seconds."""
         subject, timed = self.subject, self._timed
         (x, output, forward_s), self._waiting[0] = self._waiting[0], self._forward()
         _, backward_s = timed(subject.backward, x, output, subject.grad_of(output))
@@ -209,10 +195,7 @@ def _samples(subject: MeasuredModule, taken: dict[str, list[float]], device: tor
 
 
 def launch_seconds(subject: MeasuredModule, *, device: torch.device, can_split: bool) -> dict[str, list[float]]:
-    """Return the host's time to enqueue each action on an idle device, `LAUNCHES` times.
-
-    On a CPU, which computes synchronously, this is the time of the action itself.
-    """
+    """Return the host's time to enqueue each action; on a CPU, the time of the action itself."""
     run = _Run(subject, clock_of(device).time_launch, can_split=can_split)
     with without_interruptions():
         taken = [run.repeat() for _ in range(LAUNCHES_BEFORE + LAUNCHES)][LAUNCHES_BEFORE:]
@@ -221,7 +204,7 @@ def launch_seconds(subject: MeasuredModule, *, device: torch.device, can_split: 
 
 
 def _saved_bytes(subject: MeasuredModule, *, can_split: bool) -> tuple[int, int, int]:
-    """Bytes of distinct storages that autograd saves after F, and of these after I, and bytes of the output."""
+    """Return the bytes that autograd saves after F and after I, and of the output."""
     held = LiveBytes([subject.module])
     with held.counting():
         x = subject.next_input()
@@ -242,7 +225,7 @@ def _saved_bytes(subject: MeasuredModule, *, can_split: bool) -> tuple[int, int,
 
 
 def _transient_bytes(subject: MeasuredModule, activation_bytes: int) -> int:
-    """Peak allocation of F and B beyond the activations and the gradient buffers, which exist already."""
+    """Return the peak allocation of F and B beyond activations and gradient buffers."""
     for parameter in subject.module.parameters():
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     torch.cuda.synchronize()

@@ -7,7 +7,7 @@ from ppsim.base.units import seconds
 
 
 class MeasuringProgress:
-    """Work done of a total, in any unit proportional to time, and an optional time limit from now."""
+    """Work done of a total, in any unit proportional to time, and an optional time limit."""
 
     def __init__(self, total: float, *, time_limit_s: float | None = None) -> None:
         self.total, self.is_stopped = total, False
@@ -16,29 +16,24 @@ class MeasuringProgress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
         return time.monotonic() - self._begin
 
     @property
     def left_s(self) -> float | None:
-        """Estimated seconds for the remaining work, None before any work is done."""
         return self._seconds_of(self.total - self.done_work) if self.done_work else None
 
     @property
     def left(self) -> str:
-        """The remaining time as the end of a printed line, "" if unknown."""
         return "" if self.left_s is None else f", about {seconds(self.left_s)} left"
 
     def done(self, work: float) -> None:
-        """Count work that took time."""
         self.done_work += work
 
     def dropped(self, work: float) -> None:
-        """Subtract work that need not be done."""
         self.total -= work
 
     def has_time_for(self, work: float) -> bool:
-        """Return whether a piece of work is expected to end before the limit; if not, set `is_stopped`."""
+        """If the work is expected to end after the limit, set `is_stopped`."""
         if self._limit is not None:
             self.is_stopped = self.is_stopped or self.elapsed_s + self._seconds_of(work) > self._limit
         return not self.is_stopped

@@ -1,8 +1,4 @@
-"""The models that `ppsim profile --model` knows by name. Does not need torch.
-
-They are the models of `ppsim.model.registry` with layers of one kind that `ppsim profile` builds, some small
-models, and a simplified DeepSeek-V3.
-"""
+"""The models that `ppsim profile --model` knows by name. Does not need torch."""
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.name_lookup import NameLookup
@@ -14,7 +10,6 @@ from ppsim.runtime.train_config import GPTShape
 
 
 def of_gpt(shape: GPTShape) -> ModelShape:
-    """Return the shape of a GPT that `ppsim train` runs."""
     return ModelShape(
         shape.layer,
         num_layers=shape.num_layers,
@@ -49,7 +44,7 @@ MODELS: dict[str, ModelShape] = {
 
 
 def find_model(name: str) -> ModelShape:
-    """Return a model by name; raises `ConfigError` with the close matches."""
+    """Raise `ConfigError` with the close matches for an unknown name."""
     also = {word: known for word, known in ALIASES.items() if known in MODELS}
     names = NameLookup("model", MODELS, also=also, plain_of=plain_model)
     if (known := names.find(name)) is None:

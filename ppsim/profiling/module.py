@@ -31,11 +31,9 @@ def profile_made(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the profile of the model or layer that a function builds.
 
-    `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION. A function of the layers per stage builds a
-    model (`ppsim.runtime.user_model`). Its embedding, layer and head are measured at each of `micro_batches`
-    (default: 2), or, for `pp` above 1, its chunks (`ppsim.profiling.user_chunks`). A function without parameters
-    returns a module and example inputs, measured as a layer by `profile_module`. Raises `ConfigError` if the
-    function does not exist, or if its model fails or does not fit into memory.
+    `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION. A function of the layers per stage builds a model
+    (`ppsim.runtime.user_model`). One without parameters returns a layer and example inputs. Raises `ConfigError` if
+    the function does not exist, or if its model fails or does not fit into memory.
     """
     function = function_of(where)
     gc.freeze()  # later collections then skip everything that importing torch created
@@ -86,7 +84,6 @@ def _profile_stages(
     micro_batches: Sequence[int] | None,
     say: Say,
 ) -> dict[str, Any]:
-    """Profile of a model: its ends without layers, `NUM_BLOCKS` layers in sequence, and one layer alone."""
     num_layers = function.num_layers(num_layers)
     torch.set_num_threads(settings.num_threads)
     measurements: list[dict[str, Any]] = []

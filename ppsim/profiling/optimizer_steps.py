@@ -21,7 +21,6 @@ OPTIMIZERS = ("adamw", "muon")
 
 
 def require_optimizer(name: str) -> None:
-    """Raise `ConfigError` for an optimizer that is unknown, or missing in this version of torch."""
     if name not in OPTIMIZERS:
         raise ConfigError(f"unknown optimizer '{name}': there are {' and '.join(OPTIMIZERS)}")
     if name == "muon" and not hasattr(torch.optim, "Muon"):
@@ -40,10 +39,6 @@ def measure_optimizer(
     *,
     say: Say = lambda message: None,
 ) -> list[dict[str, Any]]:
-    """Return the cost of an optimizer step for embedding, layer and head, as in a profile file.
-
-    `NUM_BLOCKS` layers are measured together and divided. Raises the errors of `measure_shape`.
-    """
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(0)
     shard = replace(model, sequence_length=key.sequence_length).shard(tp=key.tp, ep=key.ep)
@@ -74,11 +69,9 @@ def measure_step(
 ) -> dict[str, Any]:
     """Return the cost of an optimizer step for one of the `num_units` equal units of `module`.
 
-    16-bit parameters use mixed precision: gradients and master weights are float32, and the step ends with a copy
-    of the master weights into the parameters. The state consists of moments and master weights. As recommended by
-    its authors, Muon updates the matrices of layers (`is_hidden`; each expert has separate matrices), and AdamW
-    updates all other parameters. The gradient norm uses `clip_grad_norm_` on
-    float32 gradients.
+    16-bit parameters have float32 gradients and master weights; the step copies the master weights into the
+    parameters. As its authors recommend, Muon updates only the matrices of layers (`is_hidden`, each expert
+    separately), and AdamW the rest.
     """
     step = _Step([parameter.detach() for parameter in module.parameters()], name, is_hidden=is_hidden)
     clock = clock_of(torch.device(settings.device))
@@ -103,8 +96,6 @@ def measure_step(
 
 
 class _Step:
-    """Parameters, their float32 master weights with gradients, and the optimizers that share them."""
-
     def __init__(self, parameters: list[Tensor], name: str, *, is_hidden: bool) -> None:
         self.parameters = parameters
         self.has_masters = any(one.element_size() < 4 for one in parameters)
@@ -138,7 +129,7 @@ class _Step:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of moments, and of master weights that are separate from the parameters."""
+        """Bytes of moments and separate master weights."""
         states = [state for one in self._optimizers for state in one.state.values()]
         held = [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
         held += self.masters if self.has_masters else []

@@ -22,10 +22,8 @@ Say = Callable[[str], None]
 class MeasuringSettings:
     """How to measure: device "cpu" or "cuda", measured and warm-up repeats, CPU threads.
 
-    `component_s` limits the seconds per component, but not below `LEAST_REPEATS` repeats. `least_s` is the minimum
-    time for all repeats of a component; if it needs more than `num_repeats` repeats, their number is a multiple of
-    `num_repeats` (`ppsim.profiling.timing.are_enough`). `compiled` modules went through torch.compile. With
-    `cuda_graphs`, F and B are replayed, and I and W are not measured.
+    `component_s` limits the seconds per component, but not below `LEAST_REPEATS` repeats; `least_s` is the minimum
+    time for all repeats. With `cuda_graphs`, I and W are not measured.
     """
 
     device: str = "cpu"
@@ -38,19 +36,13 @@ class MeasuringSettings:
     cuda_graphs: bool = False
 
     def of_many(self, count: int) -> "MeasuringSettings":
-        """Return the settings for components measured in turns, with the time limits of all together."""
         component_s = None if self.component_s is None else self.component_s * count
         return replace(self, component_s=component_s, least_s=self.least_s * count)
 
 
 @dataclass(frozen=True)
 class MeasurementKey:
-    """Key of a measurement: microbatch, parallelism, number format and recomputation.
-
-    `micro_batch` is the number of sequences. With "fp8", weights and activations are in bfloat16 and the GEMMs of
-    linear layers in 8 bit (`ppsim.profiling.float8`). `recompute` applies to layers; embedding and head recompute
-    nothing.
-    """
+    """Key of a measurement; `micro_batch` is in sequences."""
 
     micro_batch: int
     sequence_length: int

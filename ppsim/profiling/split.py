@@ -1,4 +1,4 @@
-"""Check if a module's backward can be split as torch's runtime does, by comparison with the whole backward."""
+"""Check if a module's backward can be split as torch's runtime does."""
 
 import torch
 from torch import Tensor
@@ -15,9 +15,8 @@ _NOISE, _OTHERS = 2.0, 3
 def why_not_split(subject: MeasuredModule) -> str | None:
     """Return the reason why I and W cannot replace B, as part of a sentence, or None if they can.
 
-    All run from the same random state. The backward cannot be split if I or W raises (reentrant checkpointing
-    does), or if their gradients of parameters or inputs differ from B's by more than other runs of B do. Runs of B
-    differ because a GPU's atomic sums have no fixed order, which can change a router's choice.
+    I or W may raise (with reentrant checkpointing), or their gradients may differ from B's by more than other runs
+    of B do. These differ because a GPU's atomic sums have no fixed order, which can change a router's choice.
     """
     if subject.is_first:
         return None
@@ -66,10 +65,7 @@ def _taken_gradients(subject: MeasuredModule, of_inputs: tuple[Tensor | None, ..
 
 
 def _is_near(one: Tensor | None, other: Tensor | None, *alike: Tensor | None) -> bool:
-    """Return whether two gradients differ by rounding only, or by at most 2 × the distance of `one` to an `alike`.
-
-    The distance is the norm of the difference. None is near only to None.
-    """
+    """Return whether gradients differ by rounding only, or by at most 2 × the distance of `one` to an `alike`."""
     if one is None or other is None:
         return one is other
     allowed = _TOLERANCE.get(one.dtype, _TOLERANCE_16_BIT) * _norm(one) + 1e-12

@@ -1,4 +1,4 @@
-"""Suites: several models measured into a folder of profiles, with the device's microbenchmarks run once."""
+"""Suites: several models measured into a folder of profiles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,6 @@ class SuiteModel:
     dtype: Dtype | Literal["fp8"]
 
     def keys(self) -> tuple[MeasurementKey, ...]:
-        """Return the keys of the measurements; of a sharded model, one rank's part is measured."""
         return tuple(
             MeasurementKey(micro_batch=micro_batch, sequence_length=length, dtype=self.dtype, tp=tp, ep=ep)
             for (tp, ep), length, micro_batch in product(self.cut, self.sequence_lengths, self.micro_batches)
@@ -47,11 +46,10 @@ class Suite:
 
     @property
     def micro_batches(self) -> list[int]:
-        """All micro-batch sizes of the parts, in ascending order."""
         return sorted({size for part in self.parts for size in part.micro_batches})
 
     def jobs(self, folder: str | Path) -> list[SuiteJob]:
-        """Return one job per part; parts of one model share a file in `folder`."""
+        """Parts of one model share a file."""
         return [
             SuiteJob(part.model, find_model(part.model), part.keys(), Path(folder) / f"{part.model}.json")
             for part in self.parts
@@ -92,7 +90,6 @@ SUITES = {
 
 
 def waiting_keys(job: SuiteJob) -> list[MeasurementKey]:
-    """Return the keys of a job that its file does not contain yet."""
     if not job.path.exists():
         return list(job.keys)
     finished = finished_keys(read_unfinished(job.path))
@@ -100,7 +97,6 @@ def waiting_keys(job: SuiteJob) -> list[MeasurementKey]:
 
 
 def expected_of(job: SuiteJob, keys: Sequence[MeasurementKey], settings: MeasuringSettings) -> DurationEstimate:
-    """Return the expected FLOPs and seconds of measuring a job at these keys."""
     parts = [estimate_duration(job.model, key, settings) for key in keys]
     return DurationEstimate(sum(part.flops for part in parts), sum(part.seconds for part in parts))
 
@@ -118,12 +114,9 @@ def run_jobs(
 ) -> list[dict[str, Any]]:
     """Measure every job into its file, and return the contents of the files that were started.
 
-    Each file is written whole after each shape; a repeated call measures only missing shapes. A step of each of
-    `optimizers` is measured for every part. With `facts`, a grid, the device's microbenchmarks run after the first
-    job, and go into every file. After `time_limit_s` no further shape is started. `watch` gets the progress of all
-    jobs after each shape.
-
-    Raises `ConfigError`, before any measurement, if one of the files was measured with other settings.
+    A repeated call measures only missing shapes. The device's microbenchmarks (`facts`) run after the first job,
+    and go into every file. Raises `ConfigError`, before any measurement, if a file was measured with other
+    settings.
     """
     for job in jobs:
         if job.path.exists() and not start_over:
@@ -161,7 +154,6 @@ def _with_facts(
     grid: BenchmarkGrid, pace: MeasuringProgress,
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
-    """Put microbenchmark results into a file: its own, another file's, or measured now."""
     dtype, there = str(type_of(job.keys[0])).removeprefix("torch."), content.get("device_facts") or {}
     if has_facts(there, dtype):
         return there

@@ -43,17 +43,12 @@ def sweep(
     say: Say = lambda message: None,
     pace: MeasuringProgress | None = None,
 ) -> dict[str, Any]:
-    """Measure a model at every key, into the job's profile file, and return the file's content.
+    """Measure a model at every key that its profile file lacks, and return the file's content.
 
-    Keys in the file are not measured again, and other keys in it stay; `start_over` discards the file. A shape that
-    runs out of memory is recorded in `does_not_fit`, one with another error in `failed`, and the sweep continues. A
-    step of each of `optimizers` is measured once per tp, ep and dtype. `pace` counts expected
-    seconds (`ppsim.profiling.duration_estimate`) of one or several sweeps; after its time limit no further shape is
-    started.
-
-    Raises `ConfigError`, before any measurement, if the model cannot be sharded as a key says, or if the file was
-    measured with other settings. Raises `RunFailed` if the device no longer responds, because the process cannot
-    recover from that.
+    A shape that runs out of memory is recorded in `does_not_fit`, one with another error in `failed`. Optimizer
+    steps are measured once per tp, ep and dtype. Raises `ConfigError`, before any measurement, if the model cannot
+    be sharded as a key says, or if the file was measured with other settings, and `RunFailed` if the device no
+    longer responds.
     """
     for key in job.keys:
         require_measurable(job.model, key, settings)
@@ -77,15 +72,12 @@ def sweep(
 
 
 class _Filling:
-    """A profile file during measurement, written whole after each shape and step."""
-
     def __init__(
         self, job: SuiteJob, settings: MeasuringSettings, content: dict[str, Any], say: Say, pace: MeasuringProgress
     ) -> None:
         self.job, self.settings, self.content, self.say, self.pace = job, settings, content, say, pace
 
     def add_shapes(self, works: dict[MeasurementKey, float]) -> None:
-        """Measure these keys with their expected seconds, while there is time."""
         job, spans = self.job, self.content["provenance"].setdefault("measured_at", [])
         if works and not self.pace.is_stopped:
             raise_clock(torch.device(self.settings.device))
@@ -103,7 +95,6 @@ class _Filling:
             self._write()
 
     def add_steps(self, optimizers: Sequence[str]) -> None:
-        """Measure the optimizer steps that the file lacks, if there is time."""
         for key, name in _missing_steps(self.content, self.job.keys, optimizers):
             if self.pace.is_stopped:
                 break
@@ -118,7 +109,6 @@ class _Filling:
         key: MeasurementKey,
         optimizer: str | None = None,
     ) -> bool:
-        """Return whether a measurement succeeded; otherwise record the error in its place."""
         what = f"a step of {optimizer} for {key}" if optimizer else str(key)
         try:
             self.content[into] += measure()
@@ -138,7 +128,7 @@ class _Filling:
         return False
 
     def _write(self) -> None:
-        """Write the file, then free memory. After an error in a kernel, the process cannot use CUDA any more."""
+        """After an error in a kernel, the process cannot use CUDA any more."""
         write_atomically(self.job.path, to_json(self.content))
         try:
             release_memory()
@@ -150,7 +140,7 @@ class _Filling:
 
 
 def require_success(contents: Sequence[dict[str, Any]]) -> None:
-    """Raise `RunFailed` with the first error if profile files have failures other than lack of memory."""
+    """Raise `RunFailed` if profile files have failures other than lack of memory."""
     failed = [one for content in contents for one in content["failed"]]
     if failed:
         what = f"{describe_key(failed[0]['shape'])}: {failed[0]['error']}"
@@ -160,7 +150,7 @@ def require_success(contents: Sequence[dict[str, Any]]) -> None:
 def _missing_steps(
     content: dict[str, Any], keys: Sequence[MeasurementKey], optimizers: Sequence[str]
 ) -> list[tuple[MeasurementKey, str]]:
-    """Optimizer steps that the file lacks, each with the first key of its tp, ep and dtype that fits."""
+    """Return the missing optimizer steps, each with the first key of its tp, ep and dtype that fits."""
     there = {(part["optimizer"], part["tp"], part["ep"], part["dtype"]) for part in content["optimizer"]}
     too_large = [*content["does_not_fit"], *(one["shape"] for one in content["failed"] if not one["optimizer"])]
     there |= {
@@ -175,7 +165,6 @@ def _missing_steps(
 
 
 def read_unfinished(path: str | Path) -> dict[str, Any]:
-    """Return the content of an existing profile file; raises `ConfigError` if it is not a profile."""
     content = read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("measurements"), list):
         raise ConfigError(f"{path} is no profile: give another file, or --start-over to replace it")
@@ -183,8 +172,7 @@ def read_unfinished(path: str | Path) -> dict[str, Any]:
 
 
 def continue_profile(path: str | Path, fresh: dict[str, Any]) -> dict[str, Any]:
-    """Return the content like `read_unfinished`; raises `ConfigError` if it was measured with other settings than
-    `fresh`."""
+    """Return the content of a file; raises `ConfigError` if it was measured with other settings than `fresh`."""
     content = read_unfinished(path)
     for name, keys in _SAME.items():
         for key in keys:

@@ -38,7 +38,7 @@ def without_interruptions() -> Iterator[None]:
 
 
 def is_certain(samples: Sequence[float]) -> bool:
-    """Return whether the median is known to 0.5 %: its standard error, from quartiles and a normal distribution.
+    """Return whether the standard error of the median is at most 0.5 %.
 
     >>> is_certain([1.0, 1.001] * 10), is_certain([1.0, 2.0] * 10)
     (True, False)
@@ -58,10 +58,9 @@ def are_enough(samples: Iterable[Sequence[float]], spent_s: float, least_s: floa
 def sample_times(
     repeat: Callable[[], Mapping[Pass, Seconds]], *, num_repeats: int, least_s: float
 ) -> dict[Pass, list[float]]:
-    """Return the seconds of each action in `num_repeats` repeats, or in a multiple until they are enough.
+    """Return the seconds of each action in a multiple of `num_repeats` repeats.
 
-    The seconds are read after the last repeat, so that the host does not wait for an asynchronous device in
-    between.
+    They are read after the last repeat, so that the host does not wait for an asynchronous device.
     """
     samples: dict[Pass, list[float]] = defaultdict(list)
     begin, is_over = time.perf_counter(), False

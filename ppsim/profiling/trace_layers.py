@@ -1,8 +1,6 @@
 """Convert the events of a traced layer to the parts that `ppsim.model.mixers.traced` reads.
 
-A layer is divided into its channel mixer (feed-forward part or experts) and the rest, its token mixer. A token
-mixer with the GEMMs and parameters of a ppsim class becomes that class. Any other stays a list of GEMMs, attention
-calls and saved tensors. The parameter count agrees with transformers by construction.
+A token mixer with the GEMMs and parameters of a ppsim class becomes that class.
 """
 
 import json
@@ -56,7 +54,7 @@ _WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_a_proj", "gate", "router", "comp
 
 
 def router_biases(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """The buffers that are router biases; ppsim counts them as parameters, as released weights do."""
+    """Return the router biases, which ppsim counts as parameters, as released weights do."""
     return [(name, one) for name, one in module.named_buffers() if name.endswith("correction_bias")]
 
 
@@ -65,7 +63,7 @@ def _component(module: str) -> str:
 
 
 class TracedLayer:
-    """A layer of a kind, with its events, saved tensors and parameters."""
+    """A layer with its events, saved tensors and parameters."""
 
     def __init__(
         self,
@@ -107,25 +105,20 @@ class TracedLayer:
         self.fed = {_component(one.module) for one in taken}
 
     def has(self, module: str) -> bool:
-        """Return whether a module is inside the layer."""
         return module == self.path or module.startswith(f"{self.path}.")
 
     def inner(self, module: str) -> str:
-        """Return the path of a module or parameter relative to the layer."""
         return module[len(self.path) + 1 :]
 
     def refusal(self, module: str, why: str) -> ConfigError:
-        """Return an error that says that ppsim cannot represent a module; `why` is the reason."""
         path = f"{self.path}.{module}" if module else self.path
         return ConfigError(f"{self.where}: module {path} {why}, which ppsim cannot express")
 
     def of_kind(self, *kinds: str) -> list[TracedOperation]:
-        """Return the events of these kinds."""
         return [one for one in self.events if one.kind in kinds]
 
     @property
     def gemms(self) -> list[TracedOperation]:
-        """The GEMMs with weights."""
         return self.of_kind("gemm")
 
     def _join_eager_attention(self) -> None:
@@ -154,7 +147,6 @@ class TracedLayer:
         self.events = found
 
     def _require_used(self) -> None:
-        """Refuse a layer with a weight matrix that no recorded operator uses."""
         used = {one.weight for one in self.events if one.weight}
         for name, shape in self.parameters.items():
             size = 1
@@ -170,7 +162,6 @@ class TracedLayer:
             raise self.refusal(module, f"has weights {list(shape)} that no traced GEMM multiplies by")
 
     def _mixer_components(self) -> set[str]:
-        """The parts of the layer that mix tokens."""
         kinds = ("attention", "product", "convolution", *_SCANS)
         return {_component(one.module) for one in self.of_kind(*kinds)}
 
@@ -186,10 +177,7 @@ class TracedLayer:
         return NoFeedForward(), []
 
     def _groups(self) -> list[list[TracedOperation]]:
-        """GEMMs outside the mixer, by part of the layer.
-
-        If several parts have a single GEMM, these also form one group together.
-        """
+        """Group GEMMs outside the mixer by part of the layer; single GEMMs of several parts form a group."""
         found: list[tuple[str, list[TracedOperation]]] = []
         for one in self.gemms:
             part = _component(one.module)
@@ -204,7 +192,6 @@ class TracedLayer:
         return [*([singles] if len(singles) > 1 else []), *groups]
 
     def _experts(self, grouped: list[TracedOperation]) -> tuple[Ffn, list[TracedOperation]]:
-        """The mixture of experts from two grouped GEMMs, with its router and shared expert."""
         up, down = grouped[0], grouped[1]
         part = _component(up.module)
         if len(grouped) != 2 or up.count != down.count or up.m != down.m:
@@ -257,11 +244,11 @@ class TracedLayer:
 
     @property
     def own(self) -> list[TracedOperation]:
-        """The events of the mixer."""
+        """The events of the token mixer."""
         return [one for one in self.events if id(one) not in self.taken]
 
     def norms(self) -> list[str]:
-        """Names of the norms of h columns directly in the layer."""
+        """Norms of h columns directly in the layer."""
         found: dict[str, bool] = {}
         for name, kind in self.classes.items():
             own = [shape for key, shape in self.parameters.items() if key.rpartition(".")[0] == name]
@@ -271,12 +258,10 @@ class TracedLayer:
         return [name for name, has_weights in found.items() if has_weights or not any(found.values())]
 
     def norm(self) -> Norm:
-        """Return the kind of the layer's norms: layernorm (with bias), rmsnorm, or plain (no weights)."""
         names = {key.rpartition(".")[2] for key in self.parameters if key.rpartition(".")[0] in self.norms()}
         return "layernorm" if "bias" in names else "rmsnorm" if names or not self.norms() else "plain"
 
     def describe(self, *, promote: bool) -> dict[str, Any]:
-        """Return the layer as JSON in the format of `ppsim.model.mixers.traced`."""
         norm, num_norms = self.norm(), len(self.norms())
         mixer: Mixer | None = None
         candidates = (
@@ -297,7 +282,6 @@ class TracedLayer:
         }  # fmt: skip
 
     def _require_flops(self, layer: Layer) -> None:
-        """Refuse a layer whose parts do not have the FLOPs of the traced GEMMs."""
         events = self.of_kind("gemm", "experts")
         traced = (
             sum(one.k * one.n * one.m * (one.count if one.kind == "gemm" else 1) for one in events) / self.tokens
@@ -362,7 +346,6 @@ class TracedLayer:
         return LatentAttention(heads, rank, latent, nope, qk - nope, v)
 
     def _kernel(self) -> int:
-        """Kernel size of the convolution, in tokens."""
         return next((shape[-1] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")), 4)
 
     def _mamba(self) -> Mixer | None:
@@ -404,7 +387,6 @@ class TracedLayer:
         return KimiDeltaAttention(heads, heads, sizes["key"], sizes["value"], self._kernel(), gate_bias=biased)
 
     def _parallel(self) -> Mixer | None:
-        """Attention and Mamba-2 that read the output of one norm."""
         call, scans = self._call(), self.of_kind("mamba")
         if call is None or len(scans) != 1:
             return None
@@ -420,8 +402,8 @@ class TracedLayer:
     def split(self, one: TracedOperation, *, ends: bool) -> str | None:
         """Return the side of a weight matrix that tensor parallelism splits: "outputs", "inputs" or None.
 
-        The model's tensor-parallel plan in transformers decides, otherwise a rule. `ends`: the GEMM reads the
-        output of attention or of a scan.
+        The plan in transformers decides, or else a rule. `ends`: the GEMM reads the output of attention or of a
+        scan.
         """
         for name, how in self.plan.items():
             if _matches(name, one.module):
@@ -434,7 +416,6 @@ class TracedLayer:
         return "inputs" if is_last else "outputs"
 
     def _generic(self, norm: Norm, num_norms: int) -> tuple[TracedMixer, int]:
-        """The mixer as GEMMs, attention calls, scans and saved tensors, with the layer's other parameters."""
         calls = [one for one in self.own if one.kind == "attention"]
         used: set[int] = {self.source}
         cores = tuple(self._core(one, used) for one in calls)
@@ -455,7 +436,7 @@ class TracedLayer:
         raise self.refusal("", f"has {-rest} parameters less than its GEMMs, since a weight is used twice")
 
     def _columns(self, number: int, used: set[int]) -> float:
-        """Columns per token of a saved storage; 0 if it is not saved or was counted before."""
+        """Return the columns per token of a storage; 0 if it is not saved or was counted before."""
         number = self.recorder.source(number)
         if number in used or number not in self.kept:
             return 0.0
@@ -510,7 +491,6 @@ class TracedLayer:
         return TracedScan(sizes["channels"], 1, products)
 
     def _of_products(self, found: Sequence[TracedOperation]) -> TracedScan:
-        """GEMMs without weights that are not attention."""
         modules = dict.fromkeys(one.module for one in found)
         self.notes.append(
             f"GEMMs without weights in {', '.join(list(modules)[:2])} are those of {self.tokens} tokens"
@@ -522,7 +502,6 @@ class TracedLayer:
         return TracedScan(max(one.count for one in found), self.tokens, products)
 
     def _saved(self, used: set[int]) -> tuple[TracedSaved, ...]:
-        """Tensors saved by the mixer's other operators; the layer's norms and feed-forward part save their own."""
         apart = not isinstance(self.ffn, NoFeedForward)
         joined: dict[tuple[str, str, bool, bool], float] = {}
         for number, (module, tensor) in self.kept.items():
@@ -545,13 +524,13 @@ class TracedLayer:
 
 
 def _columns_of(tensor: Tensor, tokens: int) -> float:
-    """Elements of a storage per token; 0 for a constant, which has no dimension of tokens."""
+    """Return the elements per token; 0 for a constant, which has no dimension of tokens."""
     numel = tensor.untyped_storage().nbytes() // tensor.element_size()
     return numel / tokens if numel % tokens == 0 else 0.0
 
 
 def _dense(group: Sequence[TracedOperation], h: int) -> FeedForward | None:
-    """The feed-forward part formed by GEMMs: up (one, two, or two in one) and down."""
+    """Return the feed-forward part of GEMMs: up (one, two, or two in one) and down."""
     sizes, down = [(one.k, one.n) for one in group], group[-1]
     f = down.k
     if len({one.biased for one in group}) > 1 or len({one.count for one in group}) > 1:
@@ -564,7 +543,7 @@ def _dense(group: Sequence[TracedOperation], h: int) -> FeedForward | None:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Return whether a name of a plan, such as layers.*.self_attn.q_proj, matches a module inside a layer."""
+    """Return whether a name of a plan, such as layers.*.self_attn.q_proj, matches a module."""
     words = pattern.split(".")
     inside = words[words.index("*") + 1 :] if "*" in words else words
     given = module.split(".")
@@ -608,7 +587,6 @@ def outside_of(
     described: Mapping[str, Any],
     where: str,
 ) -> dict[str, Any]:
-    """Return the vocabulary, the parameters before and after the layers, and the GEMMs after them."""
     counts = [sum(one.numel() for one in layer.parameters()) for layer in layers]
     if sum(counts) != sum(
         one.numel() for one in {id(p): p for layer in layers for p in layer.parameters()}.values()
@@ -654,7 +632,6 @@ ENCODERS = ("image", "vision", "visual", "audio", "speech", "multi_modal", "mult
 
 
 def encoder_parameters(model: nn.Module, recorder: ForwardRecorder) -> list[Tensor]:
-    """Return the parameters of image and sound encoders, which do not run for text."""
     return [
         one
         for name, one in model.named_parameters()
@@ -663,14 +640,13 @@ def encoder_parameters(model: nn.Module, recorder: ForwardRecorder) -> list[Tens
 
 
 def _last_entry(recorder: ForwardRecorder, path: str) -> int:
-    """Position at which the last module of the layers was first entered."""
     return max(number for number, name in enumerate(recorder.order) if name.startswith(f"{path}."))
 
 
 def _parameters_around(
     model: Any, recorder: ForwardRecorder, path: str, layers: Sequence[Any], tables: tuple[Tensor, Tensor]
 ) -> tuple[int, int, int]:
-    """Parameters before and after the layers, without embedding and head, and rows of learned positions."""
+    """Return parameters before and after the layers, without embedding and head, and rows of learned positions."""
     entered, last = {name: number for number, name in enumerate(recorder.order)}, _last_entry(recorder, path)
     known = {id(one) for layer in layers for one in layer.parameters()} | {id(one) for one in tables}
     known |= {id(one) for one in encoder_parameters(model, recorder)}
@@ -698,7 +674,7 @@ def _has_norm_behind(model: Any, recorder: ForwardRecorder, path: str) -> bool:
 
 
 def _multiplied_around(model: Any, recorder: ForwardRecorder, path: str, head: Tensor, where: str) -> int:
-    """Weights of GEMMs outside the layers per token, without the head; refuses attention and scans there."""
+    """Return weights of GEMMs per token, without the head; refuses attention and scans."""
     multiplied = 0.0
     for event in recorder.events:
         if event.module.startswith(f"{path}."):
@@ -714,5 +690,4 @@ def _multiplied_around(model: Any, recorder: ForwardRecorder, path: str, head: T
 
 
 def recorder_tokens(recorder: ForwardRecorder) -> int:
-    """Tokens of the traced sequence."""
     return int(recorder.inputs[""].shape[-1])

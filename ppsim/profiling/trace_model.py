@@ -1,8 +1,4 @@
-"""Trace a model of any architecture in transformers, from its config.json alone, on meta tensors.
-
-`trace` builds the model without weights, runs a forward and a backward of one layer of each kind, and returns the
-form that `ppsim.model.mixers.traced` reads. It needs torch and transformers, but neither a GPU nor the weights.
-"""
+"""Trace a model of any architecture in transformers, from its config.json alone, on meta tensors."""
 
 import contextlib
 import logging
@@ -37,11 +33,10 @@ class NotTraced(ConfigError):
 
 
 def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[str, Any]:
-    """Return the stored form of the model of a config.json's content.
+    """Return the form of a config.json's model that `ppsim.model.mixers.traced` reads.
 
-    With `promote` False, mixers stay lists of GEMMs, attention calls and tensors, even if ppsim has a class for
-    them. Raises `ConfigError` in one sentence for a configuration that transformers refuses, or an operator that
-    ppsim cannot express.
+    With `promote` False, mixers stay lists of GEMMs, attention calls and tensors. Raises `ConfigError` for a
+    configuration that transformers refuses, or an operator that ppsim cannot express.
     """
     import transformers
 
@@ -103,14 +98,13 @@ def _quiet() -> Iterator[None]:
 
 
 def is_known(kind: str) -> bool:
-    """Return whether transformers has a configuration class for a `model_type`."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     return kind in CONFIG_MAPPING_NAMES
 
 
 def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
-    """Configuration of the text model, the whole configuration, and assumptions about parts that are left out."""
+    """Return the text model's and the whole configuration, and assumptions about parts that are left out."""
     from transformers import AutoConfig
 
     fields = {
@@ -153,7 +147,6 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
 
 
 def _model(config: Any, whole: Any, where: str, dtype: Any) -> Any:
-    """The model on meta tensors, with the replaced attention and experts."""
     import torch
     from transformers import PreTrainedConfig
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -209,7 +202,6 @@ def _stand_ins(model: Any) -> Iterator[None]:
 
 
 def layers_in(model: Any, where: str) -> tuple[str, list[Any]]:
-    """Return the path of the list that has the layers, and the layers."""
     import torch
 
     lists = {
@@ -227,7 +219,6 @@ def layers_in(model: Any, where: str) -> tuple[str, list[Any]]:
 
 
 def _signature(layer: Any) -> str:
-    """A text that layers of the same kind share: classes, shapes of parameters, and plain attributes."""
     parts = []
     for name, module in layer.named_modules():
         shapes = {key: tuple(one.shape) for key, one in module._parameters.items() if one is not None}
@@ -241,20 +232,19 @@ def _signature(layer: Any) -> str:
 
 
 def _first_of_kind(layers: list[Any]) -> list[int]:
-    """The number of the first layer of the same kind, for each layer."""
     first: dict[str, int] = {}
     return [first.setdefault(_signature(layer), number) for number, layer in enumerate(layers)]
 
 
 class RecordedModel:
-    """A recorded model: recorder, path and kinds of its layers, and any error of the backward."""
+    """A recorded model, and any error of the backward."""
 
     def __init__(self, recorder: ForwardRecorder, path: str, kinds: list[int], why_no_backward: str) -> None:
         self.recorder, self.path, self.kinds, self.why_no_backward = recorder, path, kinds, why_no_backward
 
 
 def _built_and_recorded(config: Any, whole: Any, where: str) -> tuple[Any, RecordedModel]:
-    """Build and run the model in 16 bits, or in float32 if its code needs it."""
+    """Run the model in 16 bits, or in float32 if its code needs it."""
     import torch
 
     model = _model(config, whole, where, torch.bfloat16)
@@ -268,7 +258,7 @@ def _built_and_recorded(config: Any, whole: Any, where: str) -> tuple[Any, Recor
 
 
 def _recorded(model: Any, where: str) -> RecordedModel:
-    """Run a forward and a backward of one layer of each kind; of all layers if that fails."""
+    """Run one layer of each kind, or all layers if that fails."""
     path, layers = layers_in(model, where)
     kinds, failure = _first_of_kind(layers), None
     for skips, masked in ((True, False), (False, False), (False, True)):
@@ -337,7 +327,7 @@ def _skipped(layers: list[Any], kinds: list[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _masks() -> Iterator[None]:
-    """Give attention a mask of shape [1, 1, s, s], for models that index it."""
+    """Give attention a mask, for models that index it."""
     import torch
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
@@ -395,7 +385,6 @@ def _plan_in_words(has_plan: bool, by_rule: list[str]) -> str:
 
 
 def _unseen(config: Any, recorder: ForwardRecorder) -> list[str]:
-    """Assumptions about facts that a trace cannot see."""
     unseen = []
     for name in _MTP:
         if isinstance(number := getattr(config, name, None), int) and number:

@@ -1,8 +1,6 @@
 """Recorder of GEMMs, attention calls and saved tensors of a forward on meta tensors, by module.
 
-Meta tensors have shapes but no data. A `TorchDispatchMode` sees every operator. Attention, routed experts and scans
-are replaced by autograd functions that record themselves, because transformers computes them with loops that depend
-on data.
+Attention, routed experts and scans are replaced, because transformers computes them with loops that depend on data.
 """
 
 import warnings
@@ -37,9 +35,8 @@ _GEMMS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_grouped_mm"))
 class TracedOperation:
     """A recorded operator: `kind` is "gemm", "product", "attention", "experts", "convolution", "mamba", ….
 
-    gemm (with a weight) and product (without): `count` GEMMs [m, k] · [k, n]; `weight` is the name of the
-    parameter. `shape` is the shape of the result. `reads` and `writes` are numbers of storages. `sizes` has other
-    facts.
+    gemm (with a weight) and product (without) are `count` GEMMs [m, k] · [k, n] with a result of `shape`. `reads`
+    and `writes` are numbers of storages.
     """
 
     kind: str
@@ -57,7 +54,7 @@ class TracedOperation:
 
 
 def storage(tensor: Tensor) -> int:
-    """Return the number of a tensor's storage; it is reused once no tensor holds the storage."""
+    """Return the number of a storage, which is reused once no tensor holds the storage."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -85,8 +82,6 @@ class ForwardRecorder(TorchDispatchMode):
 
     @contextmanager
     def hooked(self, model: nn.Module) -> Iterator[None]:
-        """Track the path of the running module, and store each module's first input."""
-
         def enter(name: str, arguments: Any, keywords: Any) -> None:
             self.stack.append(name)
             self.order[name] = self.order.get(name, 0) + 1
@@ -117,7 +112,6 @@ class ForwardRecorder(TorchDispatchMode):
         return self.parameters.get(number) or self.copies.get(number)
 
     def gemm(self, a: Tensor, b: Tensor, out: Tensor, *, biased: bool = False) -> None:
-        """Record a · b; if one operand is a parameter, it is the weight."""
         weight = self.parameter(b) or self.parameter(a)
         m, k, n = int(a.shape[-2]), int(a.shape[-1]), int(b.shape[-1])
         if weight and self.parameter(b) is None:  # the weight is on the left: Wᵀx
@@ -133,7 +127,6 @@ class ForwardRecorder(TorchDispatchMode):
         )
 
     def record(self, kind: str, reads: list[Tensor], out: Tensor, **sizes: Any) -> None:
-        """Record a replaced operator."""
         numbers = tuple(storage(one) for one in reads)
         if kind != "attention":  # kernels of scans recompute the convolution before them
             self.scanned.add(self.stack[-1])
@@ -142,7 +135,6 @@ class ForwardRecorder(TorchDispatchMode):
         self.events.append(TracedOperation(kind, self.stack[-1], reads=numbers, writes=storage(out), sizes=sizes))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator on meta tensors and record it."""
         name = func._overloadpacket.__name__
         self.failed_in = self.stack[-1]
         if name == "_local_scalar_dense" and args[0].is_meta:
@@ -173,7 +165,7 @@ class ForwardRecorder(TorchDispatchMode):
         return out
 
     def convolution(self, args: Any, out: Tensor) -> None:
-        """Record a convolution, as a GEMM if it has no groups and several input channels."""
+        """Convolutions without groups and with several input channels count as GEMMs."""
         weight, groups = args[1], args[8]
         if groups == 1 and args[0].shape[1] > 1:
             k = int(weight.shape[1] * weight[0, 0].numel())
@@ -190,19 +182,18 @@ class ForwardRecorder(TorchDispatchMode):
             self.events.append(TracedOperation("convolution", self.stack[-1], weight=self.parameter(weight)))
 
     def pack(self, tensor: Tensor) -> Tensor:
-        """Record a tensor that autograd saves (once per storage, no parameters), and return it."""
         if storage(tensor) not in self.parameters:
             self.saved.setdefault(storage(tensor), (self.stack[-1], tensor))
         return tensor
 
     def source(self, number: int) -> int:
-        """Return the original storage of which storage `number` is a cast or a contiguous copy."""
+        """Return the original of storage `number`, which may be a cast or a contiguous copy."""
         while number in self.sources and self.sources[number][0] in ("_to_copy", "clone"):
             number = storage(self.sources[number][1][0])
         return number
 
     def fused(self) -> dict[int, tuple[str, Tensor]]:
-        """Return the tensors that fused kernels save: no casts, and nothing that pointwise operators can recompute.
+        """Return what fused kernels save: no casts, and nothing that pointwise operators can recompute.
 
         Operands of GEMMs and of attention are always saved.
         """
@@ -239,7 +230,6 @@ _RECORDERS: list[ForwardRecorder] = []
 
 @contextmanager
 def recording(recorder: ForwardRecorder, model: nn.Module) -> Iterator[None]:
-    """Record the operators within the block, with the replaced functions."""
     _RECORDERS.append(recorder)
     try:
         with warnings.catch_warnings(), recorder.hooked(model), recorder:
@@ -250,8 +240,6 @@ def recording(recorder: ForwardRecorder, model: nn.Module) -> Iterator[None]:
 
 
 class _Opaque(torch.autograd.Function):
-    """A replaced operator: it saves its inputs, its result, and float32 statistics per head."""
-
     @staticmethod
     def forward(ctx: Any, kind: str, sizes: dict[str, Any], shape: tuple[int, ...], *inputs: Any) -> Any:
         out = inputs[0].new_empty(shape)
@@ -266,7 +254,7 @@ class _Opaque(torch.autograd.Function):
 
 
 def opaque(kind: str, sizes: dict[str, Any], shape: tuple[int, ...], *inputs: Tensor) -> Tensor:
-    """Record an operator as a whole (`kind`, `sizes`) and return a placeholder of its output's shape."""
+    """Record an operator as a whole, and return a placeholder of its output's shape."""
     made: Tensor = _Opaque.apply(kind, sizes, shape, *inputs)  # type: ignore[no-untyped-call]
     return made
 
@@ -274,7 +262,6 @@ def opaque(kind: str, sizes: dict[str, Any], shape: tuple[int, ...], *inputs: Te
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **keywords: Any
 ) -> tuple[Tensor, None]:
-    """Replaces an attention kernel of transformers."""
     kind = getattr(module, "layer_type", None) or getattr(module, "attention_type", None)
     is_chunked = kind == "chunked_attention"
     window = keywords.get("sliding_window", getattr(module, "sliding_window", None))
@@ -296,7 +283,7 @@ def attend(
 
 
 def _compressed(module: nn.Module, num_queries: int, num_keys: int) -> dict[str, int]:
-    """Tokens per compressed key, if there are more keys than queries, and the sizes of the indexer of such keys."""
+    """Return tokens per compressed key, if there are more keys than queries, and the sizes of their indexer."""
     if num_keys <= num_queries:
         return {}
     found, config = {"block": num_queries // (num_keys - num_queries)}, getattr(module, "config", None)
@@ -334,7 +321,7 @@ class _Grouped(torch.autograd.Function):
 
 
 def experts(self: Any, hidden_states: Tensor, *routing: Any, **keywords: Any) -> Tensor:
-    """Replaces an `Experts` module with 3-D weights: two grouped GEMMs around its activation."""
+    """Replaces an `Experts` module with 3-D weights by two grouped GEMMs around its activation."""
     shape, x = hidden_states.shape, hidden_states.reshape(-1, hidden_states.shape[-1])
     given = [one for one in (*routing, *keywords.values()) if isinstance(one, Tensor)]
     index = next((one for one in given if not one.is_floating_point() and one.dim() > 1), None)
@@ -378,7 +365,6 @@ def _activated(module: Any, x: Tensor) -> Tensor:
 
 
 def _chosen(module: Any) -> int:
-    """Experts per token, from the configuration of a module or of the whole model."""
     config = getattr(module, "config", None) or getattr(module, "ppsim_config", None)
     for name in ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k", "moe_k"):
         if isinstance(found := getattr(config, name, None), int) and found > 0:
@@ -387,7 +373,7 @@ def _chosen(module: Any) -> int:
 
 
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any) -> tuple[Tensor, None]:
-    """Record a chunked gated delta rule without running it; queries, keys and values are [b, s, heads, size]."""
+    """Queries, keys and values are [b, s, heads, size]."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     sizes["key_heads"] = int(key.shape[2])
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
@@ -397,7 +383,7 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywor
 def kimi_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any
 ) -> tuple[Tensor, None]:
-    """Record Kimi's delta rule, which has one decay factor per key column, without running it."""
+    """Kimi's delta rule has one decay factor per key column."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
     return opaque("kimi delta rule", sizes, tuple(value.shape), value, query, key, *more), None
@@ -433,7 +419,7 @@ def selective_scan(
 
 
 def linear_attention(*tensors: Tensor, **keywords: Any) -> Any:
-    """Replaces the recurrence of RWKV, which has no GEMMs; the arguments are decay, bonus, keys and values."""
+    """Replaces the recurrence of RWKV; the arguments are decay, bonus, keys and values."""
     key, value = tensors[2:4]
     return opaque(
         "selective scan", {"channels": int(key.shape[-1]), "state": 0}, tuple(key.shape), key, value

@@ -29,7 +29,7 @@ FIRST = LayerWindow(0, 0, is_first=True)
 
 @dataclass(frozen=True)
 class UserChunkBuilder:
-    """Builds any window of layers of a user's model, as a stage of its own between the other layers."""
+    """Builds any window of layers of a user's model."""
 
     function: UserFunction
     num_layers: int
@@ -37,7 +37,6 @@ class UserChunkBuilder:
     device: str
 
     def build(self, window: LayerWindow) -> BuiltChunk:
-        """Return the chunk; the other stages that the function builds are released."""
         before = [] if window.is_first else [window.start]
         behind = [] if window.is_last else [self.num_layers - window.stop]
         made = build_user_model(self.function, [*before, window.num_layers, *behind], seed=SEED)
@@ -52,7 +51,6 @@ class UserChunkBuilder:
         return BuiltChunk(module, self._layers[window.start : window.stop], loss)
 
     def input_of(self, window: LayerWindow) -> Tensor:
-        """Return a microbatch's inputs, or random numbers shaped like the output of the layers before."""
         if window.is_first:
             return self._made.rows(self.micro_batch, SEED)[0].to(self.device)
         if window.start not in self._sent:
@@ -62,7 +60,6 @@ class UserChunkBuilder:
         return torch.randn_like(self._sent[window.start])
 
     def shape(self) -> dict[str, Any]:
-        """Return the key of the measurements in a profile file; the number format is the first stage's."""
         return shape_of(self.input_of(FIRST), self.build(LayerWindow(0, 1, is_first=True)).module)
 
     def forward_flops(self, contents: str) -> float | None:
@@ -75,13 +72,12 @@ class UserChunkBuilder:
 
     @cached_property
     def _layers(self) -> list[nn.Module]:
-        """Each layer as a stage of its own on the meta device: only its structure is needed, not its weights."""
+        """Each layer on the meta device: only its structure is needed."""
         made = build_user_model(self.function, [0, *[1] * self.num_layers, 0], seed=SEED)
         return [module.to("meta") for module in made.stages()][1:-1]
 
     @cached_property
     def _sent(self) -> dict[int, Tensor]:
-        """Output of the first stage, by its number of layers."""
         return {}
 
 
@@ -96,9 +92,8 @@ def profile_pipeline(
 ) -> dict[str, Any]:
     """Return the profile of a user's own model for a pipeline of `pp` stages, at each micro-batch.
 
-    Each different stage of the even split is measured, and the chunks needed to derive other stages. On a CPU, a
-    calibration run with `pp` processes follows if all layers are equal. Raises `ConfigError` for fewer layers than
-    stages, and for a model that no pipeline could run.
+    On a CPU, a calibration run with `pp` processes follows if all layers are equal. Raises `ConfigError` for fewer
+    layers than stages, and for a model that no pipeline could run.
     """
     num_layers = function.num_layers(num_layers)
     if num_layers < pp:
@@ -127,7 +122,6 @@ def profile_pipeline(
 
 
 def _why_not_rehearsed(content: dict[str, Any], settings: MeasuringSettings) -> str:
-    """Return why the runtime cannot run short pipelines of such layers here, "" if it can."""
     if settings.device != "cpu":
         return f"it takes a {settings.device} device for each rank"
     if len(set(content["model"]["layer_kinds"])) > 1:
@@ -138,7 +132,6 @@ def _why_not_rehearsed(content: dict[str, Any], settings: MeasuringSettings) -> 
 def _rehearsed(
     function: UserFunction, content: dict[str, Any], settings: MeasuringSettings, *, num_processes: int, say: Say
 ) -> dict[str, Any]:
-    """Calibration run for a profile, with short pipelines of the same layers at the profile's first shape."""
     profile = validated(Profile, content, function.where)
     first = content["chunks"][0]["shape"]
     key = MeasurementKey(first["micro_batch"], first["sequence_length"], cast(Dtype, first["dtype"]))

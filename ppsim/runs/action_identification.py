@@ -1,9 +1,4 @@
-"""Assign stages and microbatches to recorded actions that lack them, from the order of the actions.
-
-A rank runs the forwards of a stage in the order of the microbatches, and so it does the backwards. With one stage
-per rank, the stage is the rank's position in the pipeline. With several, a table gives the stages: a rank's k-th
-forward is the k-th forward in its row.
-"""
+"""Assign stages and microbatches to recorded actions that lack them, from the order of the actions."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -16,11 +11,10 @@ from ppsim.schedule.table import NONE, Action, Op, Schedule
 
 
 def identify_actions(traces: Sequence[RankTrace], table: Schedule | None = None) -> list[RankTrace]:
-    """Return the traces, in steps, with the stage and microbatch of every action.
+    """Return the traces of a pipeline, in steps, with the stage and microbatch of every action.
 
-    The traces form one pipeline, in the given order if they lack ranks. `table` is the schedule that was run,
-    needed if a rank has several stages that the names do not give. Raises `ConfigError` for actions that do not
-    form whole steps or do not match the table.
+    `table` is needed if a rank has several stages that the names do not give. Raises `ConfigError` for actions that
+    do not form whole steps or do not match the table.
     """
     if all(trace.is_told for trace in traces):
         return list(traces)
@@ -42,7 +36,6 @@ def identify_actions(traces: Sequence[RankTrace], table: Schedule | None = None)
 
 
 def _with_stages(trace: RankTrace, place: int, num_ranks: int, table: Schedule | None) -> RankTrace:
-    """Set the stage of each action whose chunk is known, or whose rank has only one stage."""
     own = [place] if table is None else [stage for stage, rank in enumerate(table.stage_to_rank) if rank == place]
 
     def staged(cell: CellRange, action: Action) -> Action:
@@ -82,7 +75,7 @@ def _steps_closed(trace: RankTrace) -> int:
 
 
 def _by_marks(trace: RankTrace) -> list[list[CellRange]]:
-    """Assign actions to steps by the steps' ranges; incomplete first and last steps are dropped."""
+    """Assign actions to steps by time; incomplete first and last steps are dropped."""
     steps: list[list[CellRange]] = [[] for _ in trace.marks]
     for cell in _passes(trace):
         place = bisect_right(trace.marks, cell.begin) - 1
@@ -110,7 +103,7 @@ def _row(table: Schedule, rank: int) -> list[Action]:
 
 
 def _named(step: list[CellRange], trace: RankTrace, row: list[Action] | None) -> list[CellRange]:
-    """Name a step's actions: the k-th of a kind is the k-th of the table's row, or microbatch k without a table."""
+    """Name a step's actions: the k-th of a kind is the k-th of `row`, or microbatch k without a table."""
     count: Counter[tuple[Op, int]] = Counter()
     of_kind = {op: [action for action in row or () if action.op is op] for op in Op}
 

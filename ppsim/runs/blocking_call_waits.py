@@ -1,4 +1,4 @@
-"""Blocking calls of Megatron-LM in a measured run: time per call, separate from host time per action."""
+"""Time per blocking call of Megatron-LM in a measured run."""
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from ppsim.schedule.table import Schedule
 def num_calls_before(schedule: Schedule, *, overlap: bool) -> Ints64:
     """Count the Megatron-LM calls at which a rank blocks before each action of a table.
 
-    In 1F1B a rank blocks once between a forward and a backward, and twice (send, then receive) between two warm-up
-    forwards.
+    In 1F1B a rank blocks twice (send, then receive) between two warm-up forwards.
 
     >>> from ppsim import build
     >>> num_calls_before(build("1f1b", pp=3, microbatches=3), overlap=True)[:3].tolist()
@@ -34,10 +33,7 @@ def num_calls_before(schedule: Schedule, *, overlap: bool) -> Ints64:
 
 
 def waits_by_calls(run: Run) -> dict[int, list[Floats]]:
-    """Return the waits before actions whose input was ready, by number of calls: one array per step.
-
-    Such a wait consists of the calls and of the rank's own host work.
-    """
+    """Return the waits before actions whose input was ready, by number of calls: one array per step."""
     schedule, actions = run.graph.schedule, run.graph.num_actions
     begin, end = run.start[:, :actions], run.end[:, :actions]
     before, made, _ = input_times(run.graph, end)

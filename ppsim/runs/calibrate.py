@@ -1,8 +1,4 @@
-"""Fit the constants that a simulation lacks to measured steps: overheads, transfers and slow-down.
-
-Every constant is a median of medians: first over the samples of a step, then over all steps. Neither an action
-whose process was not scheduled nor a whole step that straggled affects it.
-"""
+"""Fit the constants that a simulation lacks to measured steps: overheads, transfers and slow-down."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,11 +36,9 @@ _DEVIATIONS_OF_NONE = 3
 
 @dataclass(frozen=True)
 class FittedConstant:
-    """A fitted constant: the median of the steps' medians, the quartiles and the number of all samples.
+    """A fitted constant: the median of the steps' medians, which stragglers do not affect.
 
-    `deviation` is the standard error of a median of n normal samples, 1.25 σ / √n, the larger of two estimates:
-    from the samples around their step's median, σ = (q₃ − q₁) / 1.35, and from the steps' medians, σ = 1.48 · their
-    median absolute deviation. A step that straggles affects neither.
+    `quartiles` are over all samples, `deviation` is the standard error of the median.
     """
 
     value: float
@@ -55,7 +49,7 @@ class FittedConstant:
 
 @dataclass(frozen=True)
 class TransferTime:
-    """Time of P2P transfers of one message size, from the end of the sending action; size None: unknown."""
+    """Time of P2P transfers of one message size (None: unknown), from the end of the sending action."""
 
     message_bytes: float | None
     seconds: FittedConstant
@@ -63,10 +57,9 @@ class TransferTime:
 
 @dataclass(frozen=True)
 class Residual:
-    """Median step of a run against its simulation, with and without the constants; errors are signed.
+    """Median step of a run against its simulation with the constants (`error`) and without (`error_without`).
 
-    `slow_links` describes links that are slower than the others. Their excess is part of this simulation, but of no
-    constant, because a projection has no slow links.
+    The excess of `slow_links` is simulated, but is in no constant, because a projection has no slow links.
     """
 
     source: str
@@ -81,9 +74,8 @@ class Residual:
 class FittedOverheads(Printable):
     """The fitted constants, None if not fitted; `not_fitted` gives the reason per constant.
 
-    `hop` is the time of a P2P transfer beyond the transfer time of the runs' costs. With `communication` "megatron"
-    it is the time of a call at which a rank blocks. `latency_s` and `bandwidth_bytes_per_s` need messages of two
-    sizes. `fitted_runs` are the fingerprints of the runs (`Run.fingerprint`).
+    `hop` is the transfer time beyond the runs' costs or, with `communication` "megatron", the time of a blocking
+    call.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -110,7 +102,6 @@ class FittedOverheads(Printable):
 
     @property
     def one_line(self) -> str:
-        """Short text for the `repr`."""
         found = [f"{name} {fit.value:.4g}" for name, fit in self.fits.items() if fit is not None]
         return ", ".join([*found, *(f"no {name}" for name in self.not_fitted)])
 
@@ -132,9 +123,7 @@ class FittedOverheads(Printable):
         return with_overheads(costs, found, self.line, message_bytes)
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row per fitted constant, by its field of `StageCosts`.
-
-        Columns: value, lower_quartile, upper_quartile (of the samples), num_samples.
+        """Return a table with one row per fitted constant; the quartiles are over all samples.
 
         >>> FittedOverheads(FittedConstant(1e-4, (9e-5, 2e-4), 8), None, None, None, [], None, None).to_frame()
                             value  lower_quartile  upper_quartile  num_samples
@@ -149,7 +138,6 @@ class FittedOverheads(Printable):
         return pandas.DataFrame.from_dict(rows, orient="index", columns=columns)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the overheads of a calibration file; null for constants that could not be fitted."""
         return {
             **{name: fit and fit.value for name, fit in self.fits.items()},
             "latency_s": self.latency_s,
@@ -170,7 +158,7 @@ class FittedOverheads(Printable):
 
     @property
     def line(self) -> tuple[float, float] | None:
-        """Latency in seconds and bandwidth in bytes per second, or None."""
+        """Latency (s) and bandwidth (bytes/s) of transfers."""
         if self.latency_s is None or self.bandwidth_bytes_per_s is None:
             return None
         return self.latency_s, self.bandwidth_bytes_per_s
@@ -179,7 +167,6 @@ class FittedOverheads(Printable):
 def with_overheads(
     costs: StageCosts, constants: Mapping[str, float], line: tuple[float, float] | None, message_bytes: float | None
 ) -> StageCosts:
-    """Return costs with the constants; transfers use `line` (latency, bandwidth) if the message size is known."""
     costs = costs.replace(**constants)
     if line is None or message_bytes is None:
         return costs
@@ -187,26 +174,20 @@ def with_overheads(
 
 
 def calibrate(runs: Sequence[Run]) -> FittedOverheads:
-    """Fit the constants to runs, and return them with the remaining errors.
+    """Fit the constants to runs.
 
     Slow-down: two actions of one kind and stage in one step take d₁ and d₂ seconds, with fractions f₁ and f₂
-    overlapped with transfers. They give ``s = (d₂ − d₁) / (d₁·f₂ − d₂·f₁)``. The constant is the median over all
-    pairs, weighted by the difference of their fractions.
+    overlapped with transfers. The constant is the median of ``(d₂ − d₁) / (d₁·f₂ − d₂·f₁)``, weighted by f₂ − f₁.
 
-    Host time per action: fitted to actions that waited only for the previous action on their rank. Host time is the
-    interval between the ends of the two actions, minus the action's cost. If the run has no costs except its own
-    medians, the cost is the action's measured time.
+    Host time is the interval between the ends of two actions of a rank, minus the second action's cost, if that
+    action waited only for the first. Transfers are fitted to actions that waited only for a message. Latency and
+    bandwidth are the line through the medians of each message size.
 
-    P2P transfer: fitted to actions that waited only for a message. The message arrives one host time plus the
-    action's cost before the action ends. Latency and bandwidth are the line through the medians of each message
-    size.
+    First and last pass are the excess of each rank's first action, and of the last action of the first stage's
+    rank.
 
-    Step: the median gap between two steps. First and last pass: the time of each rank's first action, and of the
-    last action of the rank with the first stage, minus the median of actions of the same kind and stage.
-
-    For runs with Megatron-LM's blocking calls, the waits before actions whose input was ready give both host time
-    and call time. Waits with two calls are one call longer than waits with one call; the remaining time is host
-    time. Waits without a call are not used, because on the last rank they include the loss.
+    With Megatron-LM's blocking calls, waits with two calls are one call longer than waits with one call; the
+    remaining time is host time. Waits without a call are not used, because on the last rank they include the loss.
     """
     not_fitted: dict[str, str] = {}
     slowdown = _fit_slowdown(runs, not_fitted)
@@ -240,7 +221,6 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
 
 
 def _fit_calls(runs: Sequence[Run], not_fitted: dict[str, str]) -> tuple[FittedConstant, FittedConstant | None]:
-    """Fit host time per action and time per blocking call, from waits with one and with two calls."""
     by_calls: dict[int, list[Floats]] = {}
     for run in runs:
         for number, waits in waits_by_calls(run).items():
@@ -268,7 +248,6 @@ _LEAST_PASSES = 4
 def _fit_ends(
     runs: Sequence[Run], slowdown: float, not_fitted: dict[str, str]
 ) -> tuple[FittedConstant | None, FittedConstant | None]:
-    """Fit the excess of each rank's first action, and of the last one of the first stage's rank."""
     firsts: list[Floats] = []
     lasts: list[Floats] = []
     for run in runs:
@@ -344,7 +323,7 @@ def _weighted_quantile(values: Floats, weights: Floats, part: float) -> float:
 
 @dataclass(frozen=True)
 class _HopSamples:
-    """Per step: seconds of transfers (including host time of the waiting action), of their costs, and bytes."""
+    """Transfers of one step; `whole_s` includes the host time of the waiting action."""
 
     whole_s: Floats
     cost_s: Floats
@@ -354,7 +333,6 @@ class _HopSamples:
 def _fit_action(
     runs: Sequence[Run], bases: Sequence[StageCosts], factor: float, slow: Sequence[SlowPairs | None]
 ) -> tuple[FittedConstant, list[_HopSamples]]:
-    """Fit the host time per action, and collect each step's transfer samples without slow links' excess."""
     samples, hops = [], []
     for run, base, links in zip(runs, bases, slow, strict=True):
         graph, actions = run.graph, run.graph.num_actions
@@ -382,7 +360,6 @@ def _fit_action(
 
 
 def _only_waited(graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, transfer: Any, made: Floats) -> Any:
-    """Select messages delayed only by their making, and actions delayed only by the message."""
     is_first = np.isin(waiting, graph.schedule.rank_offsets[:-1])
     cause = blocker[graph.num_actions + transfer]
     return (is_first | (made > end[waiting - 1])) & (end[cause] <= made)
@@ -391,7 +368,6 @@ def _only_waited(graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, 
 def _fit_hops(
     runs: Sequence[Run], samples: Sequence[_HopSamples], action_s: float, not_fitted: dict[str, str]
 ) -> tuple[FittedConstant | None, list[TransferTime], tuple[float, float] | None]:
-    """Fit the transfer time beyond the costs, the whole time per message size, and the line through the sizes."""
     beyond = _fit([one.whole_s - action_s - one.cost_s for one in samples], at_least=0.0)
     if beyond is None:
         why = "no action of the measured step waits for a message"
@@ -447,7 +423,7 @@ def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConst
 
 
 def _slow_links(run: Run) -> SlowPairs | None:
-    """Return the excess of slow links; None for blocking calls, at which all ranks wait.
+    """Return None for blocking calls, at which all ranks wait.
 
     Also None if the transfer times are known, because their queues are simulated.
     """
@@ -469,7 +445,6 @@ def _residual(run: Run, base: StageCosts, found: FittedOverheads, slow: SlowPair
 
 
 def _with_slow_links(run: Run, costs: StageCosts, slow: SlowPairs) -> float:
-    """Simulate the step with the excess of slow links, on messages and on actions after a send."""
     graph = build_graph(run.graph.schedule)
     durations, waits = durations_s(graph, costs.resolved_for(graph.schedule)), overheads_s(graph, costs)
     durations[graph.num_actions :] += slow.transit_s[graph.target]

@@ -1,9 +1,4 @@
-"""Calibration files: everything that measured runs teach about a cluster and a pipeline runtime.
-
-`ppsim fit` writes the constants of a cluster, which `ppsim.machine.cluster_files` reads like a cluster file that
-extends `base`. `ppsim calibrate` writes the overheads of a runtime. One file can have both: a command that writes
-into an existing calibration keeps the other part.
-"""
+"""Calibration files: constants of a cluster (`ppsim fit`) and overheads of a runtime (`ppsim calibrate`)."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -77,12 +72,9 @@ class _File(FileSchema):
 
 @dataclass(frozen=True)
 class Overheads:
-    """Measured overheads: fields of `StageCosts`, and a link (latency in s, bandwidth in bytes/s).
+    """Measured overheads: fields of `StageCosts`, and a link `line` (latency in s, bandwidth in bytes/s).
 
-    `line` is the link or None. `action_spread` and `rank_spread` are the relative standard deviations of actions
-    and of ranks; `pass_factors` are the action times of a typical step relative to their medians. They are None if
-    not fitted. `communication` describes how the trainer's P2P transfers block. `fitted_runs` are the fingerprints
-    of the runs used for fitting (`Run.fingerprint`), empty if unknown.
+    Spreads are relative standard deviations; `pass_factors` are action times of a typical step over their medians.
     """
 
     constants: dict[str, float]
@@ -95,23 +87,22 @@ class Overheads:
 
     @property
     def spreads(self) -> dict[str, Any]:
-        """The fitted variations of actions and ranks, by field name of a plan."""
         named = ("action_spread", "rank_spread", "pass_factors")
         return {name: value for name in named if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)
 class CalibrationFile:
-    """A calibration: `base` is the cluster to which its constants apply; a part is None if the file lacks it."""
+    """A calibration; `base` is the cluster to which its constants apply."""
 
     base: str | None
     overheads: Overheads | None
 
 
 def read_calibration(path: str | Path) -> CalibrationFile:
-    """Read a file of `ppsim calibrate` or `ppsim fit`, or an overheads file of ppsim 0.3.
+    """Read a calibration, or an overheads file of ppsim 0.3.
 
-    Constants of a cluster are not checked here, because `ppsim.machine.cluster_files.load_cluster` reads them.
+    Constants of a cluster are checked only by `ppsim.machine.cluster_files.load_cluster`.
     """
     if Path(path).suffix in (".toml", ".yaml", ".yml"):
         raise ConfigError(f"{path} is a cluster file (as of earlier versions of ppsim fit): give it with --cluster")
@@ -123,7 +114,6 @@ def read_calibration(path: str | Path) -> CalibrationFile:
 
 
 def _overheads(fitted: _Overheads) -> Overheads:
-    """The overheads without the constants that could not be fitted."""
     names = (*OVERHEADS, "message_overhead_s")
     factors = tuple(fitted.pass_factors) if fitted.pass_factors else None
     others = fitted.action_spread, fitted.rank_spread, factors, fitted.communication, tuple(fitted.fitted_runs)
@@ -134,10 +124,7 @@ def _overheads(fitted: _Overheads) -> Overheads:
 
 
 def calibration_json(path: str | Path, part: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a calibration file for `path`: `part`, and the other part of an existing file.
-
-    `part` has `overheads`, or the keys of a cluster with `constants`.
-    """
+    """Return the content of a calibration file: `part`, and the other part of an existing file."""
     kept: dict[str, Any] = {}
     if Path(path).exists():
         try:

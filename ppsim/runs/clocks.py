@@ -1,9 +1,7 @@
 """Align the clocks of ranks by their messages: no action may start before its input has been made.
 
-A message that was ready at eₐ (clock of a) and used at s_b (clock of b) bounds the clock offsets: oₐ − o_b ≤ s_b −
-eₐ. Forwards bound the difference from one side, backwards from the other. Bounds along a chain of clocks add up
-(Floyd-Warshall closure). ppsim takes the middle of the remaining range, as the Network Time Protocol does, so that
-transfers take equally long in both directions.
+A message ready at eₐ (clock of a) and used at s_b (clock of b) bounds the offsets: oₐ − o_b ≤ s_b − eₐ. As in the
+Network Time Protocol, the result is the middle of the remaining range.
 """
 
 from collections.abc import Sequence
@@ -26,8 +24,7 @@ _SLACK_S = 2e-6
 class Alignment:
     """Result of a clock alignment.
 
-    `uncertainty_s` is half of the range of offsets that the messages allow. `hop_s` is the shortest P2P transfer
-    between two clocks after the alignment, the median over the steps.
+    `uncertainty_s` is half of the range of offsets that the messages allow, `hop_s` the shortest P2P transfer.
     """
 
     num_clocks: int
@@ -38,9 +35,8 @@ class Alignment:
 def align_clocks(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Alignment | None]:
     """Return a run with all ranks on one clock, and the alignment (None if they already share a clock).
 
-    Ranks with the same entry in `clocks` share a clock. With `by_step`, clocks restart in every step, so that the
-    time between steps is unknown. Raises `ConfigError` for clocks without messages between them, and for messages
-    that no offsets explain.
+    `clocks` has the number of each rank's clock. With `by_step`, clocks restart in every step. Raises `ConfigError`
+    if messages do not determine the offsets.
     """
     clock_of_rank = np.unique(np.array(clocks), return_inverse=True)[1]
     num_clocks = int(clock_of_rank.max()) + 1
@@ -74,7 +70,7 @@ def align_clocks(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run
 
 
 def _bounds(graph: EventGraph, clock_of_rank: Ints64, start: Floats, end: Floats) -> Floats:
-    """Upper bounds of one step on offset(clock a) − offset(clock b), from the messages from a to b."""
+    """Upper bounds of offset(clock a) − offset(clock b) from the messages of one step."""
     num_clocks = int(clock_of_rank.max()) + 1
     rank = graph.schedule.rank
     made = last_of_cell(graph.schedule)[graph.source]
@@ -87,7 +83,6 @@ def _bounds(graph: EventGraph, clock_of_rank: Ints64, start: Floats, end: Floats
 
 
 def _closed(bound: Floats, graph: EventGraph, clock_of_rank: Ints64, source: str) -> Floats:
-    """The tightest bounds that follow along chains of clocks."""
     closed = bound.copy()
     for middle in range(len(closed)):
         np.minimum(closed, closed[:, middle, None] + closed[None, middle], out=closed)
@@ -104,7 +99,6 @@ def _closed(bound: Floats, graph: EventGraph, clock_of_rank: Ints64, source: str
 
 
 def _middles(closed: Floats, source: str) -> tuple[Floats, float]:
-    """Offsets within closed bounds (0 for clock 0), and half of the widest remaining range."""
     offsets, widest = np.zeros(len(closed)), 0.0
     closed = closed.copy()
     for clock in range(1, len(closed)):

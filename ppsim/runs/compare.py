@@ -1,4 +1,4 @@
-"""Compare a measured with a projected step: errors of action costs and of waits."""
+"""Compare a measured with a projected step."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpError:
-    """Median time of one kind of action on one stage, measured and projected, in seconds."""
+    """Median time of one kind of action on one stage."""
 
     op: str
     stage: int
@@ -35,11 +35,9 @@ class OpError:
 
     @property
     def error(self) -> float:
-        """Projected / measured − 1; negative if the projection is too fast."""
         return self.projected_s / self.measured_s - 1 if self.measured_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields and the error as JSON."""
         return asdict(self) | {"error": self.error}
 
 
@@ -47,28 +45,19 @@ class OpError:
 class Comparison(Printable, Drawable):
     """A measured step against a projected step.
 
-    Errors are projected / measured − 1, negative if the projection is too fast.
+    Errors are projected / measured − 1, negative if the projection is too fast. The replay is the simulator's step
+    with the measured action times; its error comes from waits, not from costs.
 
-    `replay_s`, `replay_error`
-        Step time of the simulator with the measured action times; its error comes from waits, not from costs.
     `replay_gap_s`
-        Median wait, which replaces all waits of the replay if no transfer was recorded; None otherwise.
+        Median wait, used for all waits of the replay if no transfer was recorded.
     `replay_hop_s`
-        Mean wait for a message, the replay's time of each transfer if these are unknown; None otherwise. It is the
-        mean, not the median, because a step adds up many waits that vary.
-    `peaks`
-        Peak memory per rank, if both sides have bytes.
-    `projected_costs`
-        Costs of the projection, if known.
-    `iteration_time_interval_s`
-        The projection's 90 % interval of the step time.
+        Mean wait for a message, used for transfers of unknown time. A step adds up many waits, hence the mean.
     `pace`
-        Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work
-        (`ppsim.runtime.machine_speed`). Otherwise `reference_works` has the two descriptions.
+        Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work.
     `overheads_fitted_on_this_run`
         True if the projection's overheads were fitted on the measured run: the errors then test nothing.
     `between_s`
-        Mean measured and projected time between two steps, None if not recorded.
+        Mean measured and projected time between two steps.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> table = build("1f1b", pp=2, microbatches=2)
@@ -97,7 +86,7 @@ class Comparison(Printable, Drawable):
 
     @property
     def periods_s(self) -> tuple[float, float] | None:
-        """Measured and projected time from one step's start to the next, None if not recorded."""
+        """From one step's start to the next."""
         if self.between_s is None:
             return None
         measured, projected = self.between_s
@@ -105,7 +94,6 @@ class Comparison(Printable, Drawable):
 
     @property
     def inside_interval(self) -> bool | None:
-        """True if the measured step is inside the projection's 90 % interval, None without an interval."""
         if self.iteration_time_interval_s is None:
             return None
         low, high = self.iteration_time_interval_s
@@ -113,12 +101,10 @@ class Comparison(Printable, Drawable):
 
     @property
     def error_at_pace(self) -> float | None:
-        """Error of the step at the machine speed of the profile, None if that is unknown."""
         return None if self.pace is None else (1 + self.step_error) / self.pace - 1
 
     @property
     def told(self) -> list[str]:
-        """Sentences on the 90 % interval and on the machine speed."""
         sentences = []
         if self.iteration_time_interval_s is not None:
             low, high = map(seconds, self.iteration_time_interval_s)
@@ -138,14 +124,12 @@ class Comparison(Printable, Drawable):
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences that qualify the errors, to print before them."""
         if self.overheads_fitted_on_this_run:
             return ["the overheads were fitted on this run, so the errors below are not a test of the projection"]
         return []
 
     @property
     def one_line(self) -> str:
-        """Short text for the `repr`."""
         measured, projected = seconds(self.measured.step_time_s), seconds(self.projected.step_time_s)
         at_pace = f", at equal pace {signed_percent(self.error_at_pace)}" if self.error_at_pace is not None else ""
         return (
@@ -156,13 +140,10 @@ class Comparison(Printable, Drawable):
 
     @property
     def worst_stage(self) -> int:
-        """The stage of the action with the largest error."""
         return max(self.ops, key=lambda op: abs(op.error)).stage
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with the medians of both sides, one row per kind of action and stage.
-
-        Columns: op (F, B, I, W), stage, measured_s, projected_s, error (projected / measured − 1).
+        """Return one row per kind of action and stage, with measured and projected medians.
 
         >>> from ppsim import StageCosts, build, simulate
         >>> table = build("1f1b", pp=2, microbatches=2)
@@ -181,11 +162,7 @@ class Comparison(Printable, Drawable):
 
 
 def compare(measured: Timeline, projected: Timeline) -> Comparison:
-    """Compare a measured and a projected timeline of one table.
-
-    Raises `ConfigError` if the tables differ, or if the measured step took no time, because errors are relative to
-    it.
-    """
+    """Compare timelines of one table; raises `ConfigError` if the tables differ or the measured step took 0 s."""
     if measured.schedule != projected.schedule:
         ours, theirs = table_in_words(measured.schedule), table_in_words(projected.schedule)
         raise ConfigError(f"the two timelines run different tables: {ours} and {theirs}")
@@ -213,7 +190,6 @@ class MachineSpeed(TypedDict, total=False):
 
 
 def pace_of(run: Run, reference: ReferenceSpeed | None) -> MachineSpeed:
-    """Return the machine speed of a run relative to the projection's, if their reference work is the same."""
     if reference is None or not run.reference_s:
         return {}
     if reference.work != run.reference_work or not reference.work:
@@ -223,10 +199,9 @@ def pace_of(run: Run, reference: ReferenceSpeed | None) -> MachineSpeed:
 
 
 def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, float] | None = None) -> StageCosts:
-    """Return the costs, with overheads, at which a run is simulated again (`Calibration.on`).
+    """Return the costs, with overheads, at which a run is simulated again.
 
-    A run's own medians include the slow-down by overlapped transfers. It is removed if the transfer times are
-    known, and otherwise not added a second time.
+    A run's own medians already include the slow-down by overlapped transfers.
     """
     constants, costs = dict(constants), run.costs
     if not run.has_own_costs and constants.get("overlap_slowdown"):
@@ -238,10 +213,6 @@ def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, 
 
 
 def replay_s(measured: Timeline) -> float:
-    """Return the step time of the table with measured action times, which start when they can.
-
-    Transfers take the time of the costs; dependencies, channels and order come from the simulator.
-    """
     graph, num_actions = measured.graph, measured.num_actions
     durations = durations_s(graph, measured.costs)
     durations[:num_actions] = (measured.end - measured.start)[:num_actions] + gaps(measured).overhead_s
@@ -249,12 +220,12 @@ def replay_s(measured: Timeline) -> float:
 
 
 def _replayed(measured: Timeline) -> tuple[float, float | None, float | None]:
-    """Return the replayed step time, and the gap or message time in place of unrecorded times."""
+    """Return the replayed step time, and the gap or message time that replaces unrecorded times."""
     graph, actions = measured.graph, measured.num_actions
     start, end = measured.start[None, :actions], measured.end[None, :actions]
     steps = steps_of(graph, start, end)
     if graph.num_transfers and not np.any(measured.end[actions:] > measured.start[actions:]):
-        # Transfers that were not recorded have length 0: use one wait for all actions.
+        # Transfers that were not recorded have length 0.
         gap = median_gap_s(steps)
         steps = MeasuredSteps(steps.taken, np.zeros_like(start), np.full_like(start, gap))
         return float(replayed_step_s(build_graph(measured.schedule), steps)[0]), gap, None
@@ -270,7 +241,6 @@ _NUMBERS = ("step_error", "span_error", "replay_s", "replay_error", "replay_gap_
 
 
 def summary_of(comparison: Comparison, fitted: FittedOverheads | None) -> dict[str, Any]:
-    """Return a comparison as JSON; errors are projected / measured − 1."""
     summary: dict[str, Any] = {
         "schedule": comparison.measured.schedule.name,
         "measured_step_time_s": comparison.measured.step_time_s,

@@ -1,4 +1,4 @@
-"""Drift: actions that get slower or faster over a step or a run, by more than noise explains."""
+"""Drift: actions that get slower or faster over a step or a run."""
 
 import math
 from itertools import combinations
@@ -24,10 +24,9 @@ _LEAST_SLOPE = 1e-6
 
 
 def drift_over_steps(paces: Floats) -> Floats:
-    """Return the trend of the action times over the steps, relative to the run's fast end; 1 without a trend.
+    """Return the trend of relative action times over the steps, relative to the fast end; 1 without a trend.
 
-    `paces` has, per step, the time of its actions over their usual time. The Mann-Kendall test detects a trend; its
-    slope is Theil-Sen's, the median over all pairs of steps. No trend is significant in fewer than seven steps.
+    The trend is detected by a Mann-Kendall test, which needs seven steps, and its slope is Theil-Sen's.
     """
     n, pairs = len(paces), list(combinations(range(len(paces)), 2))
     signs = sum(float(np.sign(paces[j] - paces[i])) for i, j in pairs)
@@ -42,9 +41,7 @@ def drift_over_steps(paces: Floats) -> Floats:
 def drift_within_step(schedule: Schedule, durations: Floats, usual: Floats) -> Floats:
     """Return each action's relative excess over the fast end of its rank's step; 0 without a trend.
 
-    Arrays have shapes [steps, actions] and [actions]. Each rank has its own slope: the median over pairs of actions
-    of one kind and stage, one from each half of the row. The first action of each kind and stage is excluded
-    because it is slow for other reasons.
+    `durations` has shape [steps, actions]. The slope is the median over pairs of actions of one kind and stage.
     """
     ratio = np.median(durations, axis=0) / np.where(usual > 0, usual, np.inf)
     beyond = np.zeros(len(schedule))
@@ -61,7 +58,6 @@ def _kinds(schedule: Schedule) -> Ints64:
 
 
 def _beyond_fast_end(slope: float, place: Floats, pace: Floats) -> Floats:
-    """Excess of a line of this slope through the middle of the values, relative to its lower end."""
     if not slope:
         return np.zeros_like(place)
     line = float(np.median((pace - slope * place)[pace > 0])) + slope * place

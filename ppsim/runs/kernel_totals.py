@@ -1,8 +1,6 @@
 """Device time of a recorded run by kind of operator, from the names of its kernels.
 
-GEMMs: cuBLAS and nvjet, CUTLASS, hipBLASLt (`Cijk_`), and Triton's templates. Attention: cuDNN, FlashAttention,
-AITER, and Composable Kernel. Messages: NCCL and RCCL. A kernel of another name is memory-bound:
-norms, elementwise operations, copies and casts.
+A kernel that no pattern matches counts as memory-bound.
 """
 
 import re
@@ -43,9 +41,9 @@ def kind_of_kernel(name: str) -> str:
 
 @dataclass
 class KernelTotals:
-    """Number of kernels and their seconds by kind, of one process and per step.
+    """Number of kernels and their seconds by kind, of one process.
 
-    `messages` are collectives: (operation, bytes, devices, seconds), if the recording has their sizes.
+    `messages` are collectives: (operation, bytes, devices, seconds).
     """
 
     counts: dict[str, float] = field(default_factory=dict)
@@ -53,14 +51,11 @@ class KernelTotals:
     messages: list[tuple[str, float, int, float]] = field(default_factory=list)
 
     def add(self, name: str, seconds: float) -> None:
-        """Count a kernel."""
         if kind := kind_of_kernel(name):
             self.counts[kind] = self.counts.get(kind, 0.0) + 1
             self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
 
     def per_step(self, num_steps: int) -> "KernelTotals":
-        """Return the totals divided by the number of steps."""
-
         def shared(found: Mapping[str, float]) -> dict[str, float]:
             return {kind: number / num_steps for kind, number in found.items()}
 

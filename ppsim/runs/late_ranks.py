@@ -15,8 +15,7 @@ from ppsim.schedule.table import NONE
 class LateRank:
     """A rank that holds up the step, and the gain if its actions and gaps were like the other ranks'.
 
-    `others_wait_s` is the waiting time that all other ranks would save in total. `action` is the rank's action on
-    the critical path that exceeds its usual time on the median stage most, by `action_s` seconds; "" if none does.
+    `action` is the rank's action on the critical path with the largest excess over the median stage.
     """
 
     rank: int
@@ -27,11 +26,7 @@ class LateRank:
 
 
 def late_ranks(graph: EventGraph, step: MeasuredSteps, even: Floats) -> list[LateRank]:
-    """Return the ranks whose lateness makes a step longer, the largest gain first.
-
-    For each rank the step is replayed with that rank's actions limited to `even`, their times on the median stage,
-    and its gaps limited to the median gap.
-    """
+    """Replay the step once per rank, with its actions limited to `even`, their times on the median stage."""
     schedule, gap = graph.schedule, median_gap_s(step)
     as_it_was = replay(graph, step)
     ends = as_it_was.end[: graph.num_actions]

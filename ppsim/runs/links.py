@@ -25,10 +25,10 @@ _BLOCKS = 2.5
 
 @dataclass(frozen=True)
 class RankPairs:
-    """The directed pairs of ranks of a table, as `from · ranks + to`; NONE for an action without a message.
+    """The pair of ranks of each action's messages, as `from · ranks + to`; NONE for an action without a message.
 
-    Both arrays have one entry per action. `taken` is the pair of the action's input message. `sent` is the pair to
-    which the previous action on the rank sent its result.
+    `taken` is the pair of the action's input. `sent` is the pair to which the rank's previous action sent its
+    result.
     """
 
     num_ranks: int
@@ -36,12 +36,10 @@ class RankPairs:
     sent: Ints64
 
     def name(self, pair: int) -> str:
-        """Return "rank 1 → 2"."""
         return f"rank {pair // self.num_ranks} → {pair % self.num_ranks}"
 
 
 def pairs_of(graph: EventGraph) -> RankPairs:
-    """Return the pairs of ranks between which a table sends messages."""
     schedule = graph.schedule
     rank, needs = schedule.rank.astype(np.int64), dependencies(schedule).neighbour
     crosses = (needs != NONE) & (rank[needs] != rank)
@@ -54,10 +52,9 @@ def pairs_of(graph: EventGraph) -> RankPairs:
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """Usual transit time of each pair's messages, and usual gap of a rank before an action.
+    """Usual transit time of each pair's messages, and usual gap of a rank after a send, which may block it.
 
-    `transits` and `gaps` have the quartiles over the pair's messages, shape [3, actions], in seconds. The gap
-    depends on the pair to which the previous action sent, because a send may block its rank.
+    Both arrays have quartiles in seconds, shape [3, actions].
     """
 
     pairs: RankPairs
@@ -66,20 +63,16 @@ class LinkTimes:
 
     @property
     def transit_s(self) -> Floats:
-        """Median transit time of each action's pair."""
         return np.asarray(self.transits[1])
 
     @property
     def gap_s(self) -> Floats:
-        """Median gap after a send to each action's pair."""
         return np.asarray(self.gaps[1])
 
     def parts_of(self, start: Floats, before: Floats, made: Floats) -> tuple[Floats, Floats, Any]:
-        """Split the wait before each action into the rank's own gap and the wait for the action's input.
+        """Return each rank's gap, its input's transit time, and whether the action waited for the input.
 
-        Arguments, in seconds per action: its start, the end of the previous action on its rank (`before`), and the
-        end of the action that computed its input (`made`). Returns the gap, the input's transit time (0 for inputs
-        from the same rank), and whether the action waited for its input.
+        `before` is the end of the rank's previous action, `made` the end of the action that computed the input.
         """
         crosses = self.pairs.taken != NONE
         wait = np.maximum(start - np.maximum(before, made), 0.0)
@@ -89,10 +82,9 @@ class LinkTimes:
 
 @dataclass(frozen=True)
 class SlowPairs:
-    """Excess of slow pairs over the others, in seconds: in transit, and on the sending rank. One entry per action.
+    """Excess seconds of slow pairs over the others, in transit and on the sending rank; one entry per action.
 
-    `named` has the slow pairs with both times, the slowest first. Pairs towards a rank that is blocked by its own
-    send do not count as slow: it takes their messages late.
+    Pairs towards a rank that is blocked by its own send do not count: it takes their messages late.
     """
 
     transit_s: Floats
@@ -101,7 +93,6 @@ class SlowPairs:
 
     @property
     def told(self) -> list[str]:
-        """A sentence per slow pair."""
         sentences = []
         for pair, (transit, block) in self.named.items():
             told = [f"a message takes {seconds(transit)} longer than between other ranks"] if transit else []
@@ -113,8 +104,7 @@ class SlowPairs:
 def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> LinkTimes:
     """Return the usual times of each pair from all steps; arrays have shape [steps, actions].
 
-    `before` is when the rank became free, `made` when the input was made. The wait is transit time if the rank was
-    idle when the input was made, and the rank's own if the input was made long before.
+    A wait is transit time if the rank was idle when the input was made.
     """
     pairs = pairs_of(graph)
     wait, late = np.maximum(start - np.maximum(before, made), 0.0), made - before
@@ -141,7 +131,6 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
 
 
 def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:
-    """Return the excess of slow pairs in measured steps; arrays have shape [steps, actions]."""
     first = start.min(axis=1, keepdims=True)
     before, made, _ = input_times(graph, end - first)
     return slow_pairs_excess(links_of(graph, start - first, before, made), float(np.median(end - start)))
@@ -165,10 +154,7 @@ def _quartiles(values: Floats) -> Floats:
 
 
 def slow_pairs_excess(links: LinkTimes, pass_s: float) -> SlowPairs:
-    """Return the excess of slow pairs over the usual pair (lower median).
-
-    `pass_s` is the time of a usual action; an excess below a fraction of it does not count.
-    """
+    """Return the excess of slow pairs over the lower median; `pass_s` is the time of a usual action."""
     pairs = links.pairs
     transit, block = _beyond(pairs.taken, links.transits, pass_s), _beyond(pairs.sent, links.gaps, pass_s)
     times = {
@@ -203,7 +189,6 @@ def _beyond(pair: Ints64, times: Floats, pass_s: float) -> Floats:
 
 
 def median_of_some(values: Floats) -> float:
-    """Return the median, 0 for an empty array."""
     return float(np.median(values)) if len(values) else 0.0
 
 

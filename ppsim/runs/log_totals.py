@@ -1,4 +1,4 @@
-"""Times of a run without a timeline: its iterations, and timers summed over each iteration."""
+"""Times of a run without a timeline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ FORMAT = "ppsim-totals/1"
 class LogTotals(Printable):
     """Iteration times and timers of a training log, in seconds.
 
-    `timers_s` has, per timer, the minimum (None: not logged) and the maximum over the ranks, as medians over the
-    log. `num_warm_up` iterations were dropped. `memory_bytes` has the values in the allocator's log line, each the
-    maximum over the ranks that print one. `num_garbled` lines had a number that could not be parsed.
+    `timers_s` has the minimum (None: not logged) and the maximum over the ranks, as medians over the log.
+    `memory_bytes` has the allocator's log line, as maxima over the ranks. `num_garbled` lines had a number that
+    could not be parsed.
 
     >>> LogTotals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_time_s
     2.0
@@ -33,7 +33,6 @@ class LogTotals(Printable):
 
     @property
     def one_line(self) -> str:
-        """Short text for the `repr`."""
         return f"{len(self.iterations_s)} iterations of {seconds(self.iteration_time_s)}"
 
     def __post_init__(self) -> None:
@@ -46,7 +45,6 @@ class LogTotals(Printable):
         return median(self.iterations_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON."""
         return {
             "format": FORMAT,
             "source": self.source,

@@ -1,13 +1,6 @@
 """Explain the time of a measured step by replays from which the causes of lost time are removed in turn.
 
-The first replay reproduces the step. Each action takes its measured time. It starts when its inputs are ready (the
-previous action on its rank, and the action that computes its input) plus its measured wait. The difference from the
-measured step is the "rest" (unexplained).
-
-Each further replay also removes the next cause. A removed cause stays removed, so the losses sum to the step time.
-Causes between actions come first, then causes within actions, and last the differences between stages. Only the
-pipeline bubble then remains. Every step is replayed. Losses are means over the steps, and their quartiles show the
-variation.
+The first replay has all measured times. Its difference from the step is the "rest".
 """
 
 from collections.abc import Sequence
@@ -37,11 +30,7 @@ _OWN = ("pipeline bubble", "compute", "rest")
 
 @dataclass(frozen=True)
 class TimeLoss:
-    """A cause, its seconds in the mean step, and the gain of the mean step without this cause alone.
-
-    `detail` says where it occurs and how large it is. `median_s` and `quartiles_s` are over the losses of all
-    steps.
-    """
+    """A cause, its seconds in the mean step, and the gain of the mean step without this cause alone."""
 
     cause: str
     seconds: float
@@ -53,7 +42,7 @@ class TimeLoss:
 
 @dataclass(frozen=True)
 class Difference:
-    """Seconds due to a cause in a measured and a projected step; `detail` is about the measured step."""
+    """Seconds due to a cause in a measured and a projected step."""
 
     cause: str
     measured_s: float
@@ -66,13 +55,12 @@ class Difference:
         return self.measured_s - self.projected_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields and the difference as JSON."""
         return asdict(self) | {"seconds": self.seconds}
 
 
 @dataclass(frozen=True)
 class ExplainedDifference:
-    """A projection explained likewise; the differences sum to the measured step's excess."""
+    """A projected step explained like a measured one."""
 
     source: str
     step_s: float
@@ -82,11 +70,9 @@ class ExplainedDifference:
 
     @property
     def reasons(self) -> list[Difference]:
-        """The differences other than 0, the largest in either direction first."""
         return sorted((one for one in self.differences if one.seconds), key=lambda one: -abs(one.seconds))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON, without the timeline."""
         return {
             "source": self.source,
             "step_s": self.step_s,
@@ -99,8 +85,7 @@ class ExplainedDifference:
 class Explanation(Printable):
     """Causes of the time of a mean step: `losses` sum to `period_s`, the step and the time until the next one.
 
-    `late_ranks` are the ranks that hold up others, `action_times_s` the time of each kind of action on the median
-    stage, `comparison` the comparison with a projection (None without one), `timeline` the median step.
+    `action_times_s` are on the median stage; `timeline` is the median step.
 
     >>> found = Explanation("run", 1.0, 1.0, 3, [TimeLoss("uneven stages", 0.1, 0.1), TimeLoss("compute", 0.9,
     ...     0.9)])
@@ -120,31 +105,25 @@ class Explanation(Printable):
 
     @property
     def period_s(self) -> float:
-        """Mean time from one step's start to the next; `step_s` if the time between steps is not recorded."""
+        """Mean time from one step's start to the next, or `step_s` if that is not recorded."""
         return self.step_s + sum(loss.seconds for loss in self.losses if loss.cause == BETWEEN)
 
     @property
     def has_gaps(self) -> bool:
-        """True if the time between steps is known."""
         return any(loss.cause == BETWEEN for loss in self.losses)
 
     @property
     def one_line(self) -> str:
-        """Short text for the `repr`."""
         reasons = ", ".join(f"{loss.cause} {seconds(loss.gain_s)}" for loss in self.reasons[:3])
         return f"{self.num_steps} steps of {seconds(self.step_s)}: {reasons or 'nothing beside the schedule'}"
 
     @property
     def reasons(self) -> list[TimeLoss]:
-        """Causes other than the pipeline bubble, compute and the rest, the largest gain first.
-
-        A gain does not depend on the order of removal.
-        """
+        """Causes other than pipeline bubble, compute and rest, the largest gain first."""
         found = [loss for loss in self.losses if loss.cause not in _OWN and loss.gain_s > 0]
         return sorted(found, key=lambda loss: -loss.gain_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the losses, which sum to `period_s`, and the names of the reasons as JSON."""
         return {
             "source": self.source,
             "step_s": self.step_s,
@@ -161,7 +140,7 @@ class Explanation(Printable):
 
 @dataclass(frozen=True)
 class _Term:
-    """A cause, its seconds in every step, and the gain of every step without this cause alone."""
+    """A `TimeLoss` before averaging: one entry per step."""
 
     cause: str
     seconds: Floats
@@ -174,10 +153,8 @@ def attribute_losses(
 ) -> Explanation:
     """Return the causes of the time of a run's steps.
 
-    `call_s` is the seconds of a message in Megatron-LM's blocking calls, which then are a cause of their own; None
-    for other trainers, and without effect on tables that Megatron-LM does not run. `variation_s` is the wait before
-    every action with which a projection replaces random action times. `first_step` is the number of the first step
-    in `detail`.
+    `call_s` is the time of a message in Megatron-LM's blocking calls (None: another trainer). `variation_s` is the
+    wait before every action with which a projection replaces random action times.
     """
     lengths = run.step_times_s
     chosen = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
@@ -205,11 +182,7 @@ def attribute_losses(
 
 
 def _between(run: Run, first_step: int) -> str:
-    """Describe the rank that causes the time between steps, and the longest time if it is unusual.
-
-    The rank is the one that works longest before its first collective, in which all ranks wait for each other, or
-    else the one that starts the next step.
-    """
+    """Describe the rank that works longest before its first collective, or else the rank that starts the step."""
     gaps, actions = np.array(run.gaps_s), run.graph.num_actions
     longest, usual = int(np.argmax(gaps)), float(np.median(gaps))
     rank = run.graph.schedule.rank[np.argmin(run.start[-1, :actions])]
@@ -231,11 +204,6 @@ def _between(run: Run, first_step: int) -> str:
 def explain_difference(
     measured: Explanation, projected: Timeline, *, source: str, call_s: float | None
 ) -> ExplainedDifference:
-    """Return the contribution of each cause to the difference between a measured and a projected step.
-
-    The projected step is explained like a measured one, with its own `call_s`; if it is of another table, the note
-    says so.
-    """
     graph = projected.graph
     costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
     run = Run(source, graph, costs, projected.start[None], projected.end[None])
@@ -282,7 +250,6 @@ def _place(cause: str) -> int:
 
 
 def _with_paces(one: Difference, measured: Explanation, projected: Explanation) -> Difference:
-    """Add the action times of the median stage on both sides to the compute difference."""
     if one.cause != "compute":
         return one
     passes = ", ".join(
@@ -301,7 +268,6 @@ def _loss(term: _Term) -> TimeLoss:
 
 
 def _terms(graph: EventGraph, steps: MeasuredSteps, lengths: Floats, causes: Sequence[CauseRemoval]) -> list[_Term]:
-    """The rest, each cause, the pipeline bubble and compute, which sum to each step."""
     replayed = replayed_step_s(graph, steps)
     terms = [_Term("rest", lengths - replayed, np.zeros_like(lengths))]
     before, current = replayed, steps
@@ -320,7 +286,7 @@ def _terms(graph: EventGraph, steps: MeasuredSteps, lengths: Floats, causes: Seq
 
 
 def _calls_of(schedule: Schedule) -> EventGraph | None:
-    """Event graph with Megatron-LM's calls, None for a table that Megatron-LM has no loop for."""
+    """Return None for a table that Megatron-LM has no loop for."""
     try:
         return build_graph(schedule, communication="megatron")
     except (ScheduleError, Deadlock):
@@ -330,7 +296,6 @@ def _calls_of(schedule: Schedule) -> EventGraph | None:
 def _with_calls(
     terms: list[_Term], graph: EventGraph, calls: EventGraph, steps: MeasuredSteps, call_s: float
 ) -> list[_Term]:
-    """Divide waits for messages and gaps into blocking calls and remaining gaps."""
     waits = {"waits for messages", "gaps between passes"}
     others = [term for term in terms if term.cause not in waits]
     gaps = next(term for term in terms if term.cause == "gaps between passes")
@@ -348,7 +313,7 @@ def _with_calls(
 def _with_gains(
     terms: list[_Term], causes: Sequence[CauseRemoval], calls: EventGraph, steps: MeasuredSteps, call_s: float
 ) -> list[_Term]:
-    """Recompute the gains of causes in actions with blocking calls, which pass on delays."""
+    """Recompute the gains of causes in actions, whose delays blocking calls pass on."""
     as_it_was, by_cause = replayed_step_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
     return [
         replace(term, gain=as_it_was - replayed_step_s(calls, one.without_others(steps), hop_s=call_s))

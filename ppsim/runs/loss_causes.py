@@ -50,10 +50,9 @@ _NOTHING = 0.1
 
 @dataclass(frozen=True)
 class CauseRemoval:
-    """A cause: `without` removes it from steps, `detail` says where it occurs and how large it is.
+    """A cause: `without` removes it from steps without the earlier causes, `alone` from the measured steps.
 
-    `without` expects steps from which the earlier causes were removed. `alone` removes only this cause from the
-    measured steps (None: use `without`).
+    If `alone` is None, `without` does both.
     """
 
     cause: str
@@ -62,7 +61,6 @@ class CauseRemoval:
     alone: Callable[[MeasuredSteps], MeasuredSteps] | None = None
 
     def without_others(self, steps: MeasuredSteps) -> MeasuredSteps:
-        """Remove only this cause from the measured steps, while all other causes remain."""
         return (self.alone or self.without)(steps)
 
 
@@ -75,7 +73,6 @@ class ActionSpeeds:
 
     @property
     def medians(self) -> dict[tuple[Op, int], float]:
-        """Median time of each kind of action and stage."""
         return self.factors.medians
 
     @cached_property
@@ -86,7 +83,6 @@ class ActionSpeeds:
 
     @cached_property
     def all_weight(self) -> set[int]:
-        """Stages whose I is negligible."""
         inputs = {stage: self.medians[Op.I, stage] for stage in self.backward_s}
         return {stage for stage, one in inputs.items() if one < _NOTHING * max(inputs.values())}
 
@@ -99,7 +95,7 @@ class ActionSpeeds:
         return whole
 
     def _reasons(self, base_s: float) -> tuple[list[int], int]:
-        """The slow ranks, and the number of other unusual stages, if `base_s` is the usual stage time."""
+        """Return the slow ranks, and the number of other unusual stages, relative to a stage time `base_s`."""
         ratio, ranks = self.whole_s / base_s, self.schedule.stage_to_rank
         of_rank = np.array([max(float(ratio[ranks == rank].min()), 1.0) for rank in range(self.schedule.num_ranks)])
         slow: list[int] = np.flatnonzero(of_rank > 1 + _ALIKE).tolist()
@@ -107,10 +103,7 @@ class ActionSpeeds:
 
     @cached_property
     def most_are_slow(self) -> bool:
-        """True if the median stage of two ranks is slow itself.
-
-        With two ranks, the stages of a slow rank and one slow stage are the majority.
-        """
+        """True if the median stage of two ranks is slow, as with a slow rank and another slow stage."""
         middle, least = _lower_median(self.whole_s.tolist()), float(self.whole_s.min())
         several = self.schedule.num_ranks == 2 and self.schedule.vpp > 1
         return several and least > 0 and middle > (1 + _ALIKE) * least
@@ -119,9 +112,8 @@ class ActionSpeeds:
     def is_told(self) -> bool:
         """True if slow ranks can be distinguished from slow stages.
 
-        If most stages of two ranks are slow, either of two conditions suffices. The same ranks are slow relative to
-        the fastest stage and to the median stage; or slow ranks and stages relative to the fastest stage are fewer
-        than ranks and stages that differ from the median stage.
+        If most stages of two ranks are slow, the fastest and the median stage are compared as references. Both must
+        give the same slow ranks, or the fastest must give fewer slow ranks and stages.
         """
         if self.schedule.vpp == 1 or not self.most_are_slow:
             return self.schedule.vpp > 1
@@ -131,7 +123,7 @@ class ActionSpeeds:
 
     @cached_property
     def of_base(self) -> dict[tuple[Op, int], float]:
-        """Medians of the reference stages: all stages, or those as fast as the fastest if most stages are slow."""
+        """Medians of the stages that are not slow, if most stages are slow."""
         if not self.most_are_slow:
             return self.medians
         fast = self.whole_s <= (1 + _ALIKE) * self.whole_s.min()
@@ -139,10 +131,7 @@ class ActionSpeeds:
 
     @cached_property
     def typical(self) -> dict[Op, float]:
-        """Time of each kind of action on the median stage.
-
-        This is the lower median, so the result is not slow even if half of the stages are.
-        """
+        """Times of the lower median stage, so that half of the stages may be slow."""
         kinds = dict.fromkeys(op for op, _ in self.medians)
         found = {
             kind: _lower_median([one for (op, _), one in self.of_base.items() if op is kind]) for kind in kinds
@@ -159,7 +148,6 @@ class ActionSpeeds:
 
     @cached_property
     def even(self) -> Floats:
-        """Time of each action if every stage took the time of the median stage."""
         even = {(op, stage): self.typical[op] for op, stage in self.medians}
         for stage in self.all_weight & {stage for op, stage in self.medians if op is Op.W}:
             even[Op.I, stage] = self.medians[Op.I, stage]
@@ -168,7 +156,7 @@ class ActionSpeeds:
 
     @cached_property
     def of_ranks(self) -> Floats:
-        """Factor by which all stages of a rank are slower than the median stage; 1 for a normal rank."""
+        """Slow-down of all stages of a rank relative to the median stage."""
         ratios: list[list[float]] = [[] for _ in range(self.schedule.num_ranks)]
         whole = self.typical.get(Op.I, 0.0) + self.typical.get(Op.W, 0.0)
         taken = [(stage, one, self.typical[op]) for (op, stage), one in self.medians.items() if op in (Op.F, Op.B)]
@@ -190,11 +178,9 @@ def cause_removals(
     first_step: int = 1,
     variation_s: float = 0.0,
 ) -> list[CauseRemoval]:
-    """Return the causes in the order of removal: first those between actions, then those within actions.
+    """Return the causes in the order of removal.
 
-    `start` are the starts of the actions, `usual_links` their usual waits, `excess` the extra time of slow pairs of
-    ranks. `first_step` is the number of the first step. `variation_s` is the wait with which a projection replaces
-    random action times.
+    `variation_s` is the wait with which a projection replaces random action times.
     """
     factors = paces.factors
     pauses = pauses_between(steps, usual_links, factors.step_s)
@@ -241,7 +227,6 @@ def cause_removals(
 
 
 def _of_factors(paces: ActionSpeeds, first_step: int) -> list[CauseRemoval]:
-    """Causes that slow down actions by a pattern; factors that are 1 everywhere are left out."""
     factors, schedule = paces.factors, paces.schedule
     firsts, expected = factors.firsts, factors.expected
 
@@ -266,10 +251,6 @@ def _divided_by(factor: Floats) -> Callable[[Floats], Floats]:
 
 
 def _variation(paces: ActionSpeeds, variation_s: float) -> CauseRemoval:
-    """Set actions to the median of their stage, and remove the wait that replaces their variation.
-
-    Alone, it leaves pauses, first actions and all factors unchanged.
-    """
     factors = paces.factors
 
     def without(steps: MeasuredSteps, taken: Floats) -> MeasuredSteps:
@@ -289,7 +270,6 @@ def _variation(paces: ActionSpeeds, variation_s: float) -> CauseRemoval:
 
 
 def _of_stages(paces: ActionSpeeds) -> list[CauseRemoval]:
-    """Slow ranks and uneven stages; one cause if they cannot be distinguished."""
     schedule, usual, even, factors = paces.schedule, paces.factors.usual, paces.even, paces.factors
     of_rank = paces.of_ranks[schedule.rank] if paces.is_told else np.ones_like(usual)
     ratio = np.divide(even * of_rank, usual, out=np.zeros_like(usual), where=usual > 0)
@@ -311,7 +291,7 @@ def _of_stages(paces: ActionSpeeds) -> list[CauseRemoval]:
 def _of_passes(
     cause: str, taken_without: Callable[[Floats], Floats], detail: str, factors: StepFactors | None = None
 ) -> CauseRemoval:
-    """A cause within actions; with `factors`, its removal alone leaves the pauses as they were."""
+    """Return a cause within actions; with `factors`, its removal alone leaves the pauses as they were."""
 
     def with_taken(taken: Callable[[Floats], Floats]) -> Callable[[MeasuredSteps], MeasuredSteps]:
         return lambda steps: MeasuredSteps(taken(steps.taken), steps.hop, steps.after_own)
@@ -349,7 +329,6 @@ def _slow_steps(slow: Floats, first_step: int) -> str:
 
 
 def _drifting(factors: StepFactors) -> str:
-    """Describe the largest drift of a rank and the drift of all ranks over the steps."""
     of_ranks, of_all = (one[-1] / one[0] - 1 for one in (factors.drift_of_ranks, factors.drift_of_all))
     places = [f"rank {rank}: {signed_percent(float(of_ranks[rank]))}" for rank in np.argsort(-np.abs(of_ranks))[:1]]
     places = places if of_ranks.any() else []

@@ -1,4 +1,4 @@
-"""An explanation as sentences and as Markdown: reasons, late ranks, differences from a projection."""
+"""An explanation as sentences and as Markdown."""
 
 from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.runs.loss_attribution import Difference, ExplainedDifference, Explanation, TimeLoss
@@ -68,7 +68,6 @@ ADVICE = {
 
 
 def loss_sentence(loss: TimeLoss, step_s: float) -> str:
-    """Return a sentence on a cause: its gain per step, its place, and advice."""
     detail = f"{loss.detail}. " if loss.detail else ""
     advice = ADVICE[loss.cause]
     size = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / step_s)})"
@@ -76,7 +75,6 @@ def loss_sentence(loss: TimeLoss, step_s: float) -> str:
 
 
 def title(found: Explanation) -> str:
-    """Return the mean step time, and the time until the next step if known."""
     between = found.period_s - found.step_s
     rest = f", plus {seconds(between)} until the next step" if found.has_gaps else ""
     steps = f"{found.num_steps} step{'s' * (found.num_steps > 1)}"
@@ -84,12 +82,10 @@ def title(found: Explanation) -> str:
 
 
 def notable_losses(found: Explanation) -> list[TimeLoss]:
-    """Return up to `MOST_REASONS` causes whose gain is 0.1 % of a step or more."""
     return [loss for loss in found.reasons[:MOST_REASONS] if loss.gain_s >= _LEAST * found.period_s]
 
 
 def reasons(found: Explanation) -> list[str]:
-    """Return a sentence per likely cause, the largest gain first."""
     return [loss_sentence(loss, found.period_s) for loss in notable_losses(found)] or [
         f"no cause takes {percent(_LEAST)} of the step or more: the rest is the schedule's idle time, and the "
         "passes themselves"
@@ -97,7 +93,6 @@ def reasons(found: Explanation) -> list[str]:
 
 
 def faults(found: Explanation) -> list[str]:
-    """Return a sentence per rank that holds up others, the largest gain first."""
     sentences = []
     for late in found.late_ranks[:MOST_REASONS]:
         if late.gain_s < _LEAST * found.step_s:
@@ -112,14 +107,12 @@ def faults(found: Explanation) -> list[str]:
 
 
 def lacks(found: ExplainedDifference, measured_s: float) -> list[str]:
-    """Return a sentence per cause that a projection lacks or overestimates, the largest first."""
     return [
         _lack(one, measured_s) for one in found.reasons[:MOST_REASONS] if abs(one.seconds) >= _LEAST * measured_s
     ]
 
 
 def whole_difference(found: ExplainedDifference, measured_s: float) -> str:
-    """Return both step times and the projection's signed error."""
     return (
         f"projected {seconds(found.step_s)}, measured {seconds(measured_s)}: "
         f"{signed_percent(found.step_s / measured_s - 1)}"
@@ -133,7 +126,6 @@ def _lack(one: Difference, measured_s: float) -> str:
 
 
 def table_of(found: Explanation) -> list[dict[str, str]]:
-    """Return one row per cause; with several steps, also the quartiles of each cause."""
     rows = []
     for loss in found.losses:
         row = {
@@ -150,7 +142,6 @@ def table_of(found: Explanation) -> list[dict[str, str]]:
 
 
 def differences_of(found: ExplainedDifference) -> list[dict[str, str]]:
-    """Return measured and projected seconds, one row per cause."""
     whole = sum(one.measured_s for one in found.differences)
     return [
         {
@@ -166,14 +157,13 @@ def differences_of(found: ExplainedDifference) -> list[dict[str, str]]:
 
 
 def _time(value: float) -> str:
-    """Format seconds, with a sign if negative; rounding errors of sums become 0."""
+    """Rounding errors of sums become 0."""
     if abs(value) < _ROUNDING_S:
         return seconds(0)
     return seconds(value) if value >= 0 else f"-{seconds(-value)}"
 
 
 def markdown(found: Explanation) -> str:
-    """Return the whole explanation as Markdown."""
     lines = [f"# {title(found).capitalize()}", ""]
     lines += [f"{GAINS.capitalize()}:", ""]
     lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]

@@ -18,14 +18,11 @@ MOST_PLACES = 4
 
 
 def pauses_beyond(durations: Floats, expected: Floats, step_s: float) -> Floats:
-    """Return the excess over the expected time, 0 if it is not a pause."""
     is_pause = (durations > LONG * expected) & (durations > expected + PART_OF_STEP * step_s)
     return np.where(is_pause, durations - expected, 0.0)
 
 
 def pauses_between(steps: MeasuredSteps, usual: LinkTimes, step_s: float) -> MeasuredSteps:
-    """Return single waits far above the usual ones at their place: for messages, and of ranks."""
-
     def beyond(waits: Floats, usual_s: Floats) -> Floats:
         in_most_steps = np.quantile(waits, 0.5, axis=0, method="lower") if len(waits) > 1 else usual_s
         return pauses_beyond(waits, np.maximum(usual_s, in_most_steps), step_s)
@@ -35,13 +32,12 @@ def pauses_between(steps: MeasuredSteps, usual: LinkTimes, step_s: float) -> Mea
 
 
 def join_places(places: list[str], num: int) -> str:
-    """Join places into one text, with the number of places that are not listed."""
     more = f"; {num - len(places)} more" if num > len(places) else ""
     return "; ".join(places) + more
 
 
 def spread_in_words(places: list[tuple[int, int]]) -> str:
-    """Describe how pauses, given as (step, rank), are spread over ranks; "" for a single pause.
+    """Describe how pauses, given as (step, rank), are spread over ranks.
 
     >>> spread_in_words([(3, 0), (5, 1), (7, 2)])
     'one rank after the other, each in another step: '
@@ -59,7 +55,6 @@ def spread_in_words(places: list[tuple[int, int]]) -> str:
 
 
 def passes_in_words(schedule: Schedule, pauses: Floats, durations: Floats, first_step: int) -> str:
-    """Describe the longest pauses in actions, by step; arrays have shape [steps, actions]."""
     found = np.argwhere(pauses > 0)
     order = np.argsort([-pauses[step, entry] for step, entry in found], kind="stable")[:MOST_PLACES]
     places = []
@@ -72,10 +67,9 @@ def passes_in_words(schedule: Schedule, pauses: Floats, durations: Floats, first
 
 
 def waits_in_words(schedule: Schedule, pauses: MeasuredSteps, start: Floats, first_step: int) -> str:
-    """Describe the longest pauses between actions, by step; `start` has shape [steps, actions].
+    """Describe the longest pauses between actions; `start` has shape [steps, actions].
 
-    A rank that pauses sends late, so that other ranks wait as well. Among simultaneous waits, the text names the
-    rank that is most often the waiting rank or the sender.
+    A rank that pauses sends late, so that others wait too. The text names the rank with the largest part.
     """
     longest = np.maximum(pauses.after_own, pauses.hop)
     places = [

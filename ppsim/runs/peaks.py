@@ -9,7 +9,7 @@ from ppsim.simulation.timeline import Timeline
 
 @dataclass(frozen=True)
 class PeakError:
-    """Measured and projected peak activation bytes of a rank, the action at each peak, and the signed error."""
+    """Measured and projected peak activation bytes of a rank, and the action at each peak."""
 
     rank: int
     measured_bytes: int
@@ -19,19 +19,15 @@ class PeakError:
 
     @property
     def error(self) -> float:
-        """Projected / measured − 1; negative if the projection is too low."""
+        """Projected / measured − 1."""
         return self.projected_bytes / self.measured_bytes - 1 if self.measured_bytes else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields and the error as JSON."""
         return asdict(self) | {"error": self.error}
 
 
 def peaks_in(run: Any, source: str) -> list[dict[str, Any]]:
-    """Return the memory peak of each rank from the `run` part of a measured file; empty if not measured.
-
-    Raises `ConfigError` if an entry is missing or has the wrong type.
-    """
+    """Return the memory peaks in the `run` part of a measured file; raises `ConfigError` for a malformed entry."""
     memory = run.get("memory") if isinstance(run, dict) else None
     if memory is None:
         return []
@@ -50,10 +46,9 @@ def peaks_in(run: Any, source: str) -> list[dict[str, Any]]:
 
 
 def peak_errors(peaks: list[dict[str, Any]], projected: Timeline) -> list[PeakError]:
-    """Compare each rank's measured and projected peak; empty if the projection has no activation bytes.
+    """Compare the peaks of each rank; empty if the projection has no activation bytes.
 
-    If a rank's own device has an allocator peak (CUDA), it is used. It includes temporary memory of the actions,
-    which a projection leaves out.
+    The allocator's peak (CUDA), used if known, includes temporary memory, which a projection leaves out.
     """
     memory, num_ranks = projected.memory, projected.schedule.num_ranks
     if not memory.peak_activation_bytes.any() or [peak["rank"] for peak in peaks] != list(range(num_ranks)):

@@ -1,4 +1,4 @@
-"""Assemble the recorded ranks of a run: its steps on one clock, and other facts."""
+"""Assemble a run on one clock from the recordings of its ranks."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,10 +20,7 @@ from ppsim.simulation.stage_costs import StageCosts
 
 @dataclass(frozen=True)
 class AlignedRun:
-    """A run, the alignment of its ranks' clocks (None: they share one clock), and its recordings.
-
-    `stages_by` is the source of the stages: "names", "table", "chunks", "rank" or "configuration".
-    """
+    """A run on one clock; `alignment` is None if the ranks already shared a clock."""
 
     run: Run
     alignment: Alignment | None
@@ -32,7 +29,6 @@ class AlignedRun:
     stages_by: str
 
     def facts(self) -> dict[str, Any]:
-        """Return the metadata of the run as JSON; unknown entries are None or empty."""
         run, reserved = self.run, self.recordings.reserved_bytes
         found = self.alignment
         clocks = found and {
@@ -59,9 +55,8 @@ def align_ranks(
 ) -> AlignedRun:
     """Return the steps of a run after the first `num_warm_up` steps, on one clock.
 
-    `table` is the schedule that was run, needed if the recording does not give stages. `given` are the emulated
-    costs, if any. Raises `ConfigError` or `ScheduleError` for recordings that do not form a run, or ran another
-    table.
+    `table` is needed if the recording does not give stages. Raises `ConfigError` or `ScheduleError` for recordings
+    that do not form a run of the table.
     """
     source, stages_by = recordings.source, _stages_by(recordings, table)
     with prefix_errors(source):
@@ -106,6 +101,6 @@ def _stages_by(recordings: RunRecordings, table: Schedule | None) -> str:
 
 
 def _is_ordered(run: Run) -> bool:
-    """Return whether every action ends after its input was made; otherwise the ranks' clocks differ."""
+    """Return False if an action ends before its input was made, because the ranks' clocks differ."""
     ends = run.end[:, run.graph.target] - run.end[:, run.graph.source]
     return bool(np.all(ends > 0))

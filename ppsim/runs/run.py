@@ -26,20 +26,16 @@ class Run:
     `costs`
         Given costs of the actions, or their measured medians if `has_own_costs` is False.
     `gaps_s`
-        Seconds from the last end of a step to the first start of the next, as far as known.
+        From the last end of a step to the first start of the next.
     `message_bytes`
-        Bytes that a whole microbatch sends from a stage to the next, None if unknown.
+        Bytes that a whole microbatch sends from a stage to the next.
     `knows_transfers`
-        True if the times of all transfers on the wire are known, not only of transfers that an action waited for.
-    `communication`
-        How the trainer sends and receives, as far as the recording says.
+        True if all transfers on the wire are known, not only those that an action waited for.
     `reference_s`
-        Machine speed (`ppsim.runtime.machine_speed`): per step and rank, the time of F and B of the rank's own
-        stages, the mean of before and after the step. Empty if not measured. `reference_work` describes these
-        stages, `reference_layers` has their numbers of layers.
+        Machine speed (`ppsim.runtime.machine_speed`): per step and rank, the time of F and B of the rank's stages.
+        `reference_layers` has the number of layers per stage.
     `to_collective_s`
-        Per gap and rank, seconds from the rank's last action to its first collective (such as the all-reduce of the
-        gradient norm). Empty if unknown.
+        Per gap and rank, seconds from the rank's last action to its first collective.
     """
 
     source: str
@@ -59,7 +55,7 @@ class Run:
 
     @property
     def step_times_s(self) -> Floats:
-        """Time from the first start to the last end, one entry per step."""
+        """From the first start to the last end."""
         actions = self.graph.num_actions
         times: Floats = self.end[:, :actions].max(axis=1) - self.start[:, :actions].min(axis=1)
         return times
@@ -68,8 +64,7 @@ class Run:
     def fingerprint(self) -> str:
         """SHA-256 of the compute actions of the last step and their times in whole nanoseconds.
 
-        Every rank's times count from its own first start, so that path, number of warm-up steps and clock alignment
-        do not change the fingerprint of a recording.
+        Times count from each rank's first start, so that warm-up and clock alignment do not change it.
         """
         table, actions = self.graph.schedule, self.graph.num_actions
         start, end = self.start[-1, :actions], self.end[-1, :actions]
@@ -82,7 +77,7 @@ class Run:
         return sha256(actions_of_ranks.tobytes() + times.tobytes()).hexdigest()
 
     def alone(self, slowdown: float) -> Floats:
-        """Return the actions' durations, [steps, actions], without the slow-down by overlapped transfers."""
+        """Return durations, [steps, actions], without the slow-down by overlapped transfers."""
         taken: Floats = (self.end - self.start)[:, : self.graph.num_actions]
         if slowdown:
             times = zip(self.start, self.end, strict=True)
@@ -90,10 +85,9 @@ class Run:
         return taken
 
     def at_pace(self, reference_s: Sequence[float] | Floats) -> "Run":
-        """Return the steps scaled to the machine speed at which the reference takes `reference_s` per rank.
+        """Scale the steps to the machine speed at which the reference takes `reference_s` per rank.
 
-        Each step is scaled by its own reference times; costs that were not given become the medians of the scaled
-        steps. Returns the run itself if its machine speed is unknown.
+        Returns the run itself if its machine speed is unknown.
         """
         if not self.reference_s:
             return self
@@ -108,7 +102,6 @@ class Run:
 
     @property
     def bytes_of_transfers(self) -> Floats | None:
-        """Bytes of each transfer, None if unknown."""
         if self.message_bytes is None:
             return None
         schedule = self.graph.schedule
@@ -119,17 +112,13 @@ class Run:
 
 @dataclass(frozen=True)
 class ReferenceSpeed:
-    """Machine speed of a projection: the time of its reference work, F and B of each rank's own stages.
-
-    A layer takes `layer_s`; `ends_s` is the extra time of the first and the last stage. `work` describes the work.
-    """
+    """Machine speed of a projection: the time of F and B of a layer, and the extra time of first and last stage."""
 
     work: str
     layer_s: float
     ends_s: tuple[float, float]
 
     def ranks_s(self, schedule: Schedule, layers: Sequence[int]) -> list[float]:
-        """Return the seconds of the reference work per rank, given the number of layers per stage."""
         of_stages = self.layer_s * np.array(layers, dtype=np.float64)
         of_stages[[0, -1]] += self.ends_s
         ranks = range(schedule.num_ranks)
@@ -137,14 +126,12 @@ class ReferenceSpeed:
 
 
 def gaps_between(graph: EventGraph, start: Floats, end: Floats) -> list[float]:
-    """Return the seconds from the last end of each step to the first start of the next."""
     first, last = start[:, : graph.num_actions].min(axis=1), end[:, : graph.num_actions].max(axis=1)
     gaps: list[float] = (first[1:] - last[:-1]).tolist()
     return gaps
 
 
 def table_in_words(schedule: Schedule) -> str:
-    """Return a table's name and size as text."""
     return (
         f"{schedule.name or 'a table'}, {schedule.num_ranks} ranks, {schedule.num_stages} stages, "
         f"{schedule.num_microbatches} microbatches"
@@ -152,15 +139,14 @@ def table_in_words(schedule: Schedule) -> str:
 
 
 def unslowed_costs(run: Run, slowdown: float) -> StageCosts:
-    """Return a run's costs from the median durations of its actions, without the slow-down by transfers."""
+    """Return median costs without the slow-down by transfers."""
     return median_costs(run.graph, run.alone(slowdown), run.costs)
 
 
 def median_costs(graph: EventGraph, durations: Floats, costs: StageCosts | None = None) -> StageCosts:
     """Return costs with the median time of each kind of action and stage; 0 if the table lacks it.
 
-    Durations have shape [steps, actions]; the medians are over all microbatches and steps. The other fields come
-    from `costs`.
+    `durations` has shape [steps, actions]. The other fields come from `costs`.
     """
     medians, stages = pass_medians(graph.schedule, durations), range(graph.schedule.num_stages)
     forward, full, inputs, weights = (
@@ -182,12 +168,12 @@ def median_costs(graph: EventGraph, durations: Floats, costs: StageCosts | None 
 
 
 def pass_medians(schedule: Schedule, durations: Floats) -> dict[tuple[Op, int], float]:
-    """Return the median time per kind of action and stage; the last axis of the durations is the action."""
+    """The last axis of `durations` is the action."""
     return {key: float(np.median(durations[..., chosen])) for key, chosen in passes_of(schedule)}
 
 
 def passes_of(schedule: Schedule) -> Iterator[tuple[tuple[Op, int], NDArray[np.bool_]]]:
-    """Yield each kind of action and stage of the table, with a mask of its actions."""
+    """Yield each kind of action and stage, with a mask of its actions."""
     for op, stage in product((Op.F, Op.B, Op.I, Op.W), range(schedule.num_stages)):
         chosen = (schedule.op == op) & (schedule.stage == stage)
         if chosen.any():

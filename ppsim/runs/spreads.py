@@ -25,11 +25,10 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class TimeSpreads:
-    """Relative standard deviations (None if there are too few samples) and the standard error of each.
+    """Relative standard deviations (None if there are too few samples) and their standard errors.
 
-    `action`: of an action relative to others of its kind and stage in the step. `rank`: of a rank's median action
-    relative to other ranks', without the first and the last rank, which hold more than layers. `factors`: equally
-    likely ratios of an action's time to its median in a typical step, or None.
+    `rank` excludes the first and the last rank, which hold more than layers. `factors` are equally likely ratios of
+    an action's time to its median.
     """
 
     action: float | None = None
@@ -40,10 +39,9 @@ class TimeSpreads:
 
 
 def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> TimeSpreads:
-    """Return the spreads, from quartiles and the median absolute deviation, which stragglers hardly affect.
+    """Estimate the spreads from quartiles and the median absolute deviation, which stragglers hardly affect.
 
-    Quantiles of a typical step are medians over all steps. `factors` exclude each rank's first action, the last
-    action of the rank with the first stage, and the slow-down by overlapped transfers (`slowdown`).
+    `factors` exclude each rank's first action and the last action of the first stage's rank.
     """
     of_actions: list[Floats] = []
     of_ranks: list[Floats] = []
@@ -78,7 +76,6 @@ def ends_of(schedule: Schedule) -> tuple[Ints64, int]:
 
 
 def _apart(schedule: Schedule, taken: Floats) -> tuple[list[Floats], dict[tuple[int, int], float]]:
-    """Relative distances of actions from the median of their kind, stage and step, and these medians."""
     found, medians = [], {}
     for (op, stage), chosen in passes_of(schedule):
         middle = np.median(taken[:, chosen], axis=1, keepdims=True)
@@ -104,7 +101,6 @@ def _ranks_apart(schedule: Schedule, medians: dict[tuple[int, int], float]) -> l
 
 
 def _quantiles(schedule: Schedule, taken: Floats) -> Floats | None:
-    """Quantiles of the actions' times over their medians, the same number for each step."""
     factors = np.full_like(taken, np.nan)
     for _, chosen in passes_of(schedule):
         middle = np.median(taken[:, chosen])

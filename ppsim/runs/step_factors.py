@@ -1,12 +1,7 @@
 """Factors that make a run's actions longer or shorter than usual: pauses, slow steps, drift and microbatch sizes.
 
-The model of an action's time is a product, plus a pause::
-
-    pause(step, action) + usual(stage) · relative time(step, rank) · drift over the step(action) · size(step,
-    microbatch)
-
-multiplied by unexplained variation. Each factor is a median over all actions that share it, so that a rare long
-action affects no factor. `usual` is a median too; `ppsim.runs.loss_causes` divides it into stages and ranks.
+An action takes `pause + usual(stage) · relative time(step, rank) · drift(action) · size(step, microbatch)`, times
+unexplained variation. Factors are medians, which rare long actions do not affect.
 """
 
 import math
@@ -39,7 +34,7 @@ _LEAST_PASSES = 2
 
 @dataclass(frozen=True)
 class StepFactors:
-    """The factors of each action, from their durations: seconds, shape [steps, actions]."""
+    """The factors of each action, from durations `taken`: seconds, shape [steps, actions]."""
 
     schedule: Schedule
     taken: Floats
@@ -55,18 +50,18 @@ class StepFactors:
 
     @cached_property
     def _alike(self) -> Floats:
-        """Action times, divided by the microbatch sizes if these change from step to step."""
+        """Action times over the microbatch sizes, if these change from step to step."""
         return self.taken / self.sizes if self._sizes_vary else self.taken
 
     @cached_property
     def _of_place(self) -> Floats:
-        """Usual time of each action over all steps; the lower median, so that half of the steps may be slow."""
+        """Usual time of each action; the lower median, so that half of the steps may be slow."""
         usual: Floats = np.quantile(self._alike, 0.5, axis=0, method="lower")
         return usual
 
     @cached_property
     def _paces(self) -> Floats:
-        """Relative time of each rank in each step, [steps, ranks]: median of its actions' times over the usual."""
+        """Median of the actions' times over the usual, [steps, ranks]."""
         ratio, ranks = _over(self._alike, self._of_place), self.schedule.rank
         known = self._of_place > 0
         paces = np.ones((len(ratio), self.schedule.num_ranks))
@@ -78,47 +73,45 @@ class StepFactors:
 
     @cached_property
     def _common_pace(self) -> Floats:
-        """Relative time of all ranks in each step, [steps, 1]."""
         pace: Floats = np.quantile(self._paces, 0.5, axis=1, method="lower", keepdims=True)
         return pace
 
     @cached_property
     def drift_of_all(self) -> Floats:
-        """Trend of all ranks over the steps, [steps, 1]; 1 without a trend."""
+        """Trend over the steps, [steps, 1]; 1 without a trend."""
         return drift_over_steps(self._common_pace[:, 0])[:, None]
 
     @cached_property
     def drift_of_ranks(self) -> Floats:
-        """Trend of each rank over the steps, relative to the trend of all ranks, [steps, ranks]."""
+        """Trend of each rank relative to the trend of all ranks, [steps, ranks]."""
         beyond = self._paces / self._common_pace
         return np.stack([drift_over_steps(one) for one in beyond.T], axis=1)
 
     @cached_property
     def drift(self) -> Floats:
-        """Trend of each rank over the steps, [steps, ranks]."""
         return self.drift_of_all * self.drift_of_ranks
 
     @cached_property
     def slow_steps(self) -> Floats:
-        """Factor by which a rank is slower than in other steps, [steps, ranks]; 1 for a usual step."""
+        """Factor by which a rank is slower than in other steps, [steps, ranks]."""
         of_ranks = self._paces / self._common_pace / self.drift_of_ranks
         return _outliers(self._common_pace / self.drift_of_all) * _outliers(of_ranks)
 
     @cached_property
     def of_steps(self) -> Floats:
-        """Product of all factors that depend on the step, per action: [steps, actions]."""
+        """Factors that depend on the step, [steps, actions]."""
         factors: Floats = (self.drift * self.slow_steps)[:, self.schedule.rank]
         return factors
 
     @cached_property
     def drift_in_step(self) -> Floats:
-        """Drift over the step: factor of each action relative to the fast end of its rank's step."""
+        """Factor of each action relative to the fast end of its rank's step."""
         taken = self.taken / self.of_steps
         return 1 + drift_within_step(self.schedule, taken, self.each(pass_medians(self.schedule, taken)))
 
     @cached_property
     def _ratios(self) -> Floats:
-        """Time of each action over the median of its stage, without the drift over the step."""
+        """Action times over the median of their stage, without the drift over the step."""
         schedule = self.schedule
         beyond = drift_within_step(schedule, self.taken, self.each(pass_medians(schedule, self.taken)))
         taken = self.taken / (1 + beyond)
@@ -130,10 +123,9 @@ class StepFactors:
 
     @cached_property
     def _median_ratios(self) -> Floats:
-        """Median of `_ratios` over the stages, [steps, kinds of action, microbatches]; 1 without actions.
+        """Median of `_ratios` over the stages, relative to the kind's mean, [steps, kinds, microbatches].
 
-        Each kind is divided by its mean. A kind's first action may be slow for another reason, so that for its
-        microbatch the kind with the smallest ratio counts, if all kinds have the same sizes.
+        A kind's first action may be slow for another reason, so that the smallest ratio of all kinds counts.
         """
         schedule, kinds = self.schedule, self._kinds
         found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
@@ -152,7 +144,6 @@ class StepFactors:
 
     @cached_property
     def _size_deviation(self) -> float:
-        """Standard error of one of the `_median_ratios`, from noise."""
         schedule, found = self.schedule, self._median_ratios
         passes = len(schedule) / found[0].size
         if passes < _LEAST_PASSES:
@@ -164,14 +155,13 @@ class StepFactors:
 
     @cached_property
     def _fixed_sizes(self) -> Floats:
-        """Size of each microbatch if the same in all steps, [kinds, microbatches]."""
+        """Shape [kinds, microbatches]."""
         found = self._median_ratios
         fixed: Floats = np.median(found / np.median(found, axis=2, keepdims=True), axis=0)
         return fixed
 
     @cached_property
     def _sizes_vary(self) -> bool:
-        """Return whether the microbatch sizes change from step to step, by more than noise."""
         beyond = self._median_ratios / np.maximum(self._fixed_sizes, _TINY)
         apart = np.abs(beyond / np.median(beyond, axis=2, keepdims=True) - 1)
         typical = float(np.median(np.median(apart, axis=(1, 2))))
@@ -179,7 +169,7 @@ class StepFactors:
 
     @cached_property
     def sizes(self) -> Floats:
-        """Size of each action's microbatch over the mean size, [steps, actions]; 1 if all are equal."""
+        """Size of each action's microbatch over the mean size, [steps, actions]."""
         fixed = self._fixed_sizes
         noise = _DEVIATIONS * self._size_deviation / math.sqrt(len(self.taken))
         if self._sizes_vary:
@@ -197,7 +187,7 @@ class StepFactors:
 
     @cached_property
     def pauses(self) -> Floats:
-        """Seconds by which single actions far exceed their expected time; 0 for all others."""
+        """Seconds by which single actions far exceed their expected time."""
         expected = self._all * self.each(pass_medians(self.schedule, self.taken / self._all))
         # An action that is long in most steps is not a pause.
         if len(self.taken) > 1:
@@ -209,37 +199,33 @@ class StepFactors:
 
     @cached_property
     def without_pauses(self) -> Floats:
-        """Action times without pauses."""
         return self.taken - self.pauses
 
     @cached_property
     def medians(self) -> dict[tuple[Op, int], float]:
-        """Median time of each kind of action and stage, with all factors removed."""
+        """Median times with all factors removed."""
         return pass_medians(self.schedule, self.without_pauses / self._all)
 
     @cached_property
     def usual(self) -> Floats:
-        """The median of its kind and stage for each action."""
         return self.each(self.medians)
 
     @cached_property
     def expected(self) -> Floats:
-        """Time of each action without unexplained variation, [steps, actions]."""
+        """Action times without unexplained variation, [steps, actions]."""
         return self.usual * self._all
 
     def each(self, medians: dict[tuple[Op, int], float]) -> Floats:
-        """Expand values per kind and stage to one entry per action."""
         schedule = self.schedule
         return np.array([medians[Op(op), stage] for op, stage in zip(schedule.op, schedule.stage, strict=True)])
 
 
 def _outliers(paces: Floats) -> Floats:
-    """The relative times of unusual steps, 1 for the others; [steps, columns]."""
+    """Return the relative times of unusual steps, 1 for the others."""
     apart = paces - np.median(paces, axis=0)
     usual = _DEVIATIONS * 1.48 * np.median(np.abs(apart), axis=0)
     return np.where(np.abs(apart) > np.maximum(usual, _LEAST_SPREAD), paces / np.median(paces, axis=0), 1.0)
 
 
 def _over(values: Floats, usual: Floats) -> Floats:
-    """Each value over its usual value, 1 if that is 0."""
     return np.divide(values, usual, out=np.ones_like(values), where=np.broadcast_to(usual > 0, values.shape))

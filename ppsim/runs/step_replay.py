@@ -12,10 +12,10 @@ from ppsim.simulation.engine import NodeTimes, evaluate, evaluate_many
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Durations and waits of measured steps, all of shape [steps, actions] and in seconds.
+    """Durations `taken` and waits of measured steps, all of shape [steps, actions] and in seconds.
 
-    `taken` is the duration of an action, `hop` the time in transit of its input (0 from the same rank), and
-    `after_own` the rank's own wait after its previous action has ended and the input has arrived.
+    `hop` is the transit time of an action's input, `after_own` the rank's own wait after its previous action has
+    ended and the input has arrived.
     """
 
     taken: Floats
@@ -30,10 +30,8 @@ class MeasuredSteps:
 def steps_of(graph: EventGraph, start: Floats, end: Floats, links: LinkTimes | None = None) -> MeasuredSteps:
     """Return the durations and waits of steps; arrays have shape [steps, actions].
 
-    Fused actions send their results when all parts have ended. A wait is the rank's own up to its usual wait at
-    this place, or completely if the message had arrived. A message without a waiting action takes the median time
-    of its pair of ranks, or less if it was made only just before. `links` are the usual times of the pairs (None:
-    from these steps).
+    A message without a waiting action takes the usual time of its pair of ranks, or less if it was made only just
+    before. `links` are these usual times (None: from these steps).
     """
     before, made, _ = input_times(graph, end)
     links = links or links_of(graph, start, before, made)
@@ -43,7 +41,7 @@ def steps_of(graph: EventGraph, start: Floats, end: Floats, links: LinkTimes | N
 
 
 def waits_for_messages(graph: EventGraph, start: Floats, end: Floats) -> Floats:
-    """Return how long each action of a step waited for a sent message while its rank was free."""
+    """Return how long each action waited for a message while its rank was free."""
     before, made, crosses = input_times(graph, end[None])
     own = steps_of(graph, start[None], end[None]).after_own
     waits: Floats = np.where(crosses, np.maximum(start - np.maximum(before, made) - own, 0.0), 0.0)[0]
@@ -51,12 +49,12 @@ def waits_for_messages(graph: EventGraph, start: Floats, end: Floats) -> Floats:
 
 
 def median_gap_s(steps: MeasuredSteps) -> float:
-    """Return the median of the ranks' own waits before actions, over the waits above 0."""
+    """Return the median of the ranks' own waits above 0."""
     return median_of_some(steps.after_own[steps.after_own > 0])
 
 
 def replayed_step_s(graph: EventGraph, steps: MeasuredSteps, *, hop_s: float | None = None) -> Floats:
-    """Return the replayed time from the first start to the last end, one entry per step.
+    """Return the replayed step times.
 
     With `hop_s` the measured waits are left out, and each message takes `hop_s` in the graph's blocking calls.
     Without it the graph must have independent transfers.
@@ -66,13 +64,12 @@ def replayed_step_s(graph: EventGraph, steps: MeasuredSteps, *, hop_s: float | N
 
 
 def replay(graph: EventGraph, steps: MeasuredSteps) -> NodeTimes:
-    """Return the replayed times of the first step."""
+    """Replay the first step."""
     durations, waits = _node_times(graph, steps, None)
     return evaluate(graph, durations[0], waits[0])
 
 
 def rank_waits_s(graph: EventGraph, end: Floats) -> Floats:
-    """Return how long each rank waits for other ranks' actions, from the ends of a step's actions."""
     schedule = graph.schedule
     before, made, crosses = input_times(graph, end[None])
     waits = np.where(crosses, np.maximum(made - before, 0.0), 0.0)[0]
@@ -80,7 +77,6 @@ def rank_waits_s(graph: EventGraph, end: Floats) -> Floats:
 
 
 def _node_times(graph: EventGraph, steps: MeasuredSteps, hop_s: float | None) -> tuple[Floats, Floats]:
-    """Durations and waits of all graph nodes; with `hop_s`, transfers take `hop_s` without waits."""
     none = np.zeros((len(steps.taken), graph.num_transfers))
     transfers = steps.hop[:, graph.target] if hop_s is None else none + hop_s
     waits = steps.after_own if hop_s is None else np.zeros_like(steps.after_own)

@@ -26,8 +26,6 @@ FORMAT: Literal["ppsim-timeline/1"] = "ppsim-timeline/1"
 
 
 class _NodeTimes(FileSchema):
-    """Seconds, and the last blocker, one entry per node."""
-
     start_s: list[Moment]
     end_s: list[Moment]
     blocker: list[int]
@@ -47,11 +45,7 @@ class _Steps(FileSchema):
 
 
 class _File(FileSchema, extra="ignore"):
-    """The fields needed to load a timeline; the rest of the report is for people.
-
-    CSV tables lack `replicas` and `slices`. Projections also have the 90 % interval of an iteration and the machine
-    speed (`Run.reference_s`).
-    """
+    """The fields needed to load a timeline; CSV tables lack `replicas` and `slices`."""
 
     origin: Literal["measured", "simulated"]
     schedule: str = ""
@@ -76,8 +70,7 @@ def timeline_to_json(
 ) -> dict[str, Any]:
     """Return the report of a timeline with everything to load it again; `more` is added unchanged.
 
-    `table` has one CSV line per rank. `timeline` has one entry per action in table order, then one per transfer in
-    the order of the receiving actions, in seconds.
+    The entries of `timeline` are the actions in table order, then transfers in the order of the receiving actions.
     """
     return {
         "format": FORMAT,
@@ -95,15 +88,14 @@ def timeline_to_json(
 
 
 def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
-    """Return the timeline and costs of a parsed file; raises `ConfigError` that names the wrong entry."""
     return _loaded(data, source)[1:]
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """A projection's 90 % interval of the step, machine speed (`Run.at_pace`) and fitted runs; None if unknown.
+    """A projection's 90 % interval of the step and machine speed, None if unknown.
 
-    `fitted_runs` are the fingerprints of the runs on which its overheads were fitted, empty if unknown.
+    `fitted_runs` are the fingerprints of the runs on which its overheads were fitted.
     """
 
     iteration_time_interval_s: tuple[float, float] | None = None
@@ -111,7 +103,7 @@ class Expectation:
     fitted_runs: tuple[str, ...] = ()
 
     def within(self, timeline: Timeline, iteration_time_s: float, interval_s: Sequence[float]) -> "Expectation":
-        """Return a copy with the interval of the step time: the iteration's interval minus time between steps."""
+        """Return a copy with the step's interval: the iteration's interval minus the time between steps."""
         low, high = interval_s
         around = iteration_time_s - timeline.step_time_s
         return replace(self, iteration_time_interval_s=(low - around, high - around))
@@ -121,12 +113,10 @@ MADE_BY = "ppsim project, train and simulate write a timeline with -o NAME.json"
 
 
 def read_timeline(path: str | Path) -> tuple[Timeline, StageCosts]:
-    """Read the timeline that `ppsim train`, `simulate` or `project` wrote with `-o NAME.json`."""
     return read_expected(path)[:2]
 
 
 def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
-    """Read a timeline like `read_timeline`, and the expectations of a projection's file."""
     file, timeline, costs = _loaded(read_json(path, made_by=MADE_BY), str(path))
     pace = pace_from(file.reference_s, file.reference_ends_s, file.reference_work)
     said = Expectation(pace=pace, fitted_runs=tuple(file.overheads_fitted_runs))
@@ -136,7 +126,7 @@ def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
 
 
 def pace_from(layer_s: float | None, ends_s: Sequence[float] | None, work: str) -> ReferenceSpeed | None:
-    """Return the machine speed in a file, None without one; files of an older version used other reference work."""
+    """Files of an older version used other reference work."""
     if layer_s is None:
         return None
     return (
@@ -145,10 +135,7 @@ def pace_from(layer_s: float | None, ends_s: Sequence[float] | None, work: str) 
 
 
 def run_from_json(data: Any, source: str) -> Run:
-    """Return all steps of a measured timeline's file; files of an older version have one step.
-
-    Raises `ConfigError` like `timeline_from_json`, and for a timeline that was not measured.
-    """
+    """Return all steps of a file (older versions have one); raises `ConfigError` for a simulated timeline."""
     file, timeline, costs = _loaded(data, source)
     if timeline.origin != "measured":
         raise ConfigError(f"{source} is not measured but simulated; ppsim train -o run.json measures one")
@@ -244,7 +231,7 @@ def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
 
 
 def _blockers(blocker: list[int], source: str) -> Ints32:
-    """Check that blockers are nodes or none, without a cycle; raises `ConfigError`."""
+    """Check that blockers are nodes or NONE, without a cycle."""
     if odd := [node for node in blocker if not NONE <= node < len(blocker)]:
         raise ConfigError(f"{source} is wrong: timeline.blocker holds {odd[0]}; there are {len(blocker)} nodes")
     before = np.array([*blocker, NONE])  # index −1 (NONE) selects this last entry

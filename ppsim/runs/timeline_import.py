@@ -24,7 +24,7 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """A run's recorded steps, their times, and the timeline of the median step."""
+    """A recorded run, and the timeline of its median step."""
 
     timeline: Timeline
     run: Run
@@ -33,11 +33,10 @@ class ImportedRun:
 
     @property
     def costs(self) -> StageCosts:
-        """The emulated costs, or the median durations of each stage."""
         return self.run.costs
 
     def to_json(self) -> dict[str, Any]:
-        """Return every recorded step and the inputs of `ppsim calibrate`, for the timeline file."""
+        """Return the steps for a timeline file; times count from each step's first start."""
         run, first = self.run, self.run.start[:, : self.run.graph.num_actions].min(axis=1, keepdims=True)
         return {
             "between_steps_s": list(run.gaps_s),
@@ -61,16 +60,12 @@ def import_result(
     source: str = "",
     message_bytes: float | None = None,
 ) -> ImportedRun:
-    """Return the steps after the warm-up, and the timeline of the step with the (lower) median time.
-
-    The costs are `given`, the emulated ones, or else the median durations of each stage.
-    """
     run = run_of(result, table, given, source=source, message_bytes=message_bytes)
     return import_run(run, result["num_warm_up"])
 
 
 def import_run(run: Run, num_warm_up: int) -> ImportedRun:
-    """Return a run with the timeline of the step whose time is the (lower) median."""
+    """Choose the step with the (lower) median time."""
     length = run.step_times_s.tolist()
     chosen = sorted(range(len(length)), key=length.__getitem__)[(len(length) - 1) // 2]
     start, end = run.start[chosen], run.end[chosen]
@@ -96,8 +91,7 @@ def run_of(
 ) -> Run:
     """Return the steps after the warm-up; `result` has the records of each rank and step.
 
-    Without `given`, the costs are medians, including the transfer time if all transfers are known. If the recording
-    has no transfers, not even their posting, they take no time and there are no queues.
+    Without `given`, the costs are medians. If the recording has no transfers, they take no time and have no queues.
     """
     tells_transfers = any(
         not line["calls"] for step in result["steps"] for rank in step for line in rank["records"]
@@ -152,7 +146,6 @@ def require_agreement(differences: dict[str, float] | None, dtype: str) -> None:
 
 
 def _times_of(ranks: list[dict[str, Any]], graph: EventGraph) -> tuple[Floats, Floats]:
-    """Start and end of every graph node, in seconds of the shared clock."""
     schedule = graph.schedule
     start, end = np.full(graph.num_nodes, np.nan), np.full(graph.num_nodes, np.nan)
     entry_of = {str(schedule[entry]): entry for entry in range(graph.num_actions)}

@@ -23,10 +23,9 @@ class TimeRange:
 class CellRange(TimeRange):
     """One execution of an action, or of fused actions, and everything traced inside it.
 
-    `waits` are waits for receives. `device` has the launched work, each with its launch time. `nodes` (autograd's)
-    and `operators` (others on the host) are for fused actions only. `message_bytes` is the size of the sent
-    message, if known. An unknown stage or microbatch is NONE; `chunk` then is the index among the rank's stages, if
-    known.
+    `waits` are for receives. `device` has the launched work, each with its launch time. `nodes` (autograd's) and
+    `operators` (others on the host) are for fused actions only. An unknown stage or microbatch is NONE; `chunk`
+    then is the index among the rank's stages.
     """
 
     cell: Cell
@@ -39,12 +38,10 @@ class CellRange(TimeRange):
 
     @property
     def members(self) -> tuple[Action, ...]:
-        """The actions of the range: one, or several fused actions."""
         return (self.cell,) if isinstance(self.cell, Action) else self.cell
 
     @property
     def is_compute(self) -> bool:
-        """True for F, B, I or W, and for fused actions."""
         return self.members[0].op.is_compute
 
 
@@ -52,10 +49,8 @@ class CellRange(TimeRange):
 class RankTrace:
     """The steps of one rank, each a list of ranges in the order of their start.
 
-    `rank` is None if unknown. While stages or microbatches are unknown (`is_told` is False), all ranges are in one
-    list (`ppsim.runs.action_identification` divides it), and `marks` are the known starts of steps. `collectives`
-    are the starts of all-reduces and other collectives. Times count from `base_ns`, on a clock that all ranks of a
-    `host` share.
+    While stages or microbatches are unknown, all ranges are in one list, and `marks` are the known starts of steps.
+    Times count from `base_ns`, on a clock that all ranks of a `host` share.
     """
 
     source: str
@@ -75,7 +70,6 @@ class RankTrace:
 
     @property
     def stages(self) -> list[int]:
-        """The stages that the rank computes."""
         return sorted({action.stage for cell in self.steps[0] if cell.is_compute for action in cell.members})
 
 
@@ -83,17 +77,9 @@ class RankTrace:
 class RunRecordings:
     """The ranks of one run as a reader found them.
 
-    `kind`
-        The profiler or trainer that made the recording.
-    `passes_by`
-        The source of the action times.
-    `clocks`
-        "host": ranks of one host share a clock. "step": each rank's clock restarts with each step. "one": all ranks
-        share a clock.
-    `vpp`
-        Number of stages per rank, None if unknown.
-    `reserved_bytes`
-        Peak bytes reserved by each rank's allocator, None if not recorded.
+    `kind` is the profiler or trainer, `passes_by` the source of the action times, `vpp` the number of stages per
+    rank. With `clocks` "host", ranks of one host share a clock; with "step", each rank's clock restarts with each
+    step.
     """
 
     source: str
@@ -106,10 +92,7 @@ class RunRecordings:
 
 
 def split_by_names(trace: RankTrace) -> RankTrace:
-    """Split a trace into steps if its names are complete: a repeated action starts a new step.
-
-    Raises `ConfigError` if there is one step only, or if the steps differ.
-    """
+    """Split a trace into steps if its names are complete: a repeated action starts a new step."""
     if not trace.is_told:
         return trace
     steps: list[list[CellRange]] = [[]]
@@ -125,7 +108,7 @@ def split_by_names(trace: RankTrace) -> RankTrace:
 
 
 def require_like_steps(trace: RankTrace) -> RankTrace:
-    """Raise `ConfigError` for a single step or steps that differ in actions or order; return the trace."""
+    """Raise `ConfigError` for a single step or steps that differ in actions or order."""
     names = [[format_cell(cell.cell) for cell in step if cell.is_compute] for step in trace.steps]
     if len(names) < 2:
         raise ConfigError(f"{trace.source} has one step only: the first is warm-up, trace three or more")
@@ -141,7 +124,6 @@ def require_like_steps(trace: RankTrace) -> RankTrace:
 
 
 def require_as_many_steps(traces: Sequence[RankTrace]) -> None:
-    """Raise `ConfigError` if the ranks have different numbers of steps."""
     counts = {trace.source: len(trace.steps) for trace in traces}
     if len(set(counts.values())) > 1:
         least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
@@ -152,7 +134,6 @@ def require_as_many_steps(traces: Sequence[RankTrace]) -> None:
 
 
 def _later(told: Any, seconds: float) -> Any:
-    """Shift a time, or all times of a range or list, by some seconds."""
     if isinstance(told, TimeRange):
         times = [one.name for one in fields(told) if one.name not in ("cell", "message_bytes", "chunk")]
         return replace(told, **{name: _later(getattr(told, name), seconds) for name in times})
@@ -165,8 +146,7 @@ _SHOWN = 8
 def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Return the traces by pipeline rank; raises `ConfigError` for a missing or repeated rank.
 
-    Recorded ranks are used if they are 0 … p−1, else the order of first stages: with other kinds of parallelism,
-    recorded ranks are not pipeline ranks.
+    Recorded ranks that are not 0 … p−1 are ignored: with other kinds of parallelism, they are not pipeline ranks.
     """
     holder: dict[int, RankTrace] = {}
     for trace in traces:
@@ -195,9 +175,9 @@ def table_rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:
 
 
 def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any]:
-    """Return the steps of all ranks as `ppsim train`'s ranks report them, for `ppsim.runs.timeline_import.run_of`.
+    """Return the steps of all ranks as `ppsim train`'s ranks report them.
 
-    Raises `ConfigError` for ranks with different numbers of steps, and for too few steps.
+    Raises `ConfigError` for too few steps, and for ranks with different numbers of steps.
     """
     require_as_many_steps(traces)
     number = len(traces[0].steps)
@@ -220,7 +200,6 @@ def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any
 
 
 def _to_collectives(trace: RankTrace) -> list[float | None]:
-    """Seconds from the last action of each step to the rank's next collective before the next step."""
     spans = [
         [span for cell in step if cell.is_compute for span in ([one for _, one in cell.device] or [cell])]
         for step in trace.steps
@@ -235,7 +214,6 @@ def _to_collectives(trace: RankTrace) -> list[float | None]:
 
 
 def message_bytes_of(traces: Sequence[RankTrace]) -> float | None:
-    """Return the median size of the first step's sent messages, None if unknown."""
     sizes = sorted(
         cell.message_bytes
         for trace in traces
@@ -246,7 +224,7 @@ def message_bytes_of(traces: Sequence[RankTrace]) -> float | None:
 
 
 def _step_record(ranks: list[list[CellRange]], traces: Sequence[RankTrace]) -> list[dict[str, Any]]:
-    """Records of one step of all ranks; a transfer is known if both of its ends are kernels."""
+    """Return the records of one step; a transfer is known if both of its ends are kernels."""
     ends = {
         str(cell.members[0]): TimeRange(cell.device[0][1].begin, max(one.end for _, one in cell.device))
         for rank in ranks
@@ -283,7 +261,7 @@ def _sender_of(receive: Action) -> str:
 
 
 def _on_host(cell: CellRange, source: str) -> dict[str, Any]:
-    """Record of host work: actions run from the end of their last receive to the end of the range."""
+    """Actions run from the end of their last receive to the end of the range."""
     calls = [max((wait.end for wait in cell.waits), default=cell.begin)]
     waits = [[max(wait.begin, cell.begin), wait.end] for wait in cell.waits]
     if len(cell.members) > 1:
@@ -302,7 +280,7 @@ def _on_host(cell: CellRange, source: str) -> dict[str, Any]:
 
 
 def _on_device(cell: CellRange, last: float, source: str) -> dict[str, Any]:
-    """Record of device work: actions run from the start of their first kernel to the end of the last."""
+    """Actions run from the start of their first kernel to the end of the last."""
     name = format_cell(cell.cell)
     if not cell.device:
         if all(action.op is Op.I for action in cell.members):  # I of a first stage, which does nothing
@@ -319,7 +297,7 @@ def _on_device(cell: CellRange, last: float, source: str) -> dict[str, Any]:
 
 
 def _parts(cell: CellRange, source: str) -> tuple[bool, float, float]:
-    """For a fused forward and backward: if the forward comes first, and the range of autograd's nodes."""
+    """Return whether the forward of a fused action comes first, and the range of autograd's nodes."""
     kinds = [action.op is Op.F for action in cell.members]
     if sorted(kinds) != [False, True] or not cell.nodes:
         raise ConfigError(

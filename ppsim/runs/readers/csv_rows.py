@@ -1,9 +1,7 @@
 """CSV of actions, for recordings in other formats: rank, kind, stage, microbatch, start, end and optionally step.
 
-Times are in seconds, or in the unit of the column name: start_ms and end_ms, start_us, start_ns. `kind` is F, B, I
-or W, or forward, backward, dgrad, wgrad. An empty stage or microbatch follows from the order. Without a column
-`step`, a step ends when an action is repeated. If ranks have clocks of their own, `clock` names the clock of a
-row's times.
+Times are in seconds, or in the unit of the column name (start_ms). Without `step`, a repeated action starts a step.
+`clock` names the clock of a row's times.
 """
 
 import csv
@@ -28,18 +26,16 @@ _UNITS = {"": 1.0, "_s": 1.0, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
 
 
 def has_header(line: str) -> bool:
-    """Return whether a file's first line names the columns of such a CSV."""
     names = [name.strip().lower() for name in line.split(",")]
     return {"rank", "kind"} <= set(names) and _unit_of(names) is not None
 
 
 def _unit_of(names: Sequence[str]) -> str | None:
-    """Suffix of the columns start and end, None if they are not both present."""
     return next((unit for unit in _UNITS if {f"start{unit}", f"end{unit}"} <= set(names)), None)
 
 
 def read_rows(path: str | Path) -> RunRecordings:
-    """Return the ranks of a CSV; raises `ConfigError` that names the wrong line."""
+    """Read a CSV; raises `ConfigError` that names the wrong line."""
     lines = csv.DictReader(lines_of(path), skipinitialspace=True)
     try:
         return _recordings(lines, str(path))

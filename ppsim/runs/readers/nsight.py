@@ -1,16 +1,8 @@
 """Read Nsight Systems' sqlite export (`nsys export --type sqlite`); each process is a rank.
 
-Tables read, from docs.nvidia.com/nsight-systems, "SQLite Schema Reference"; times are nanoseconds from the
-session's start:
-
-- `NVTX_EVENTS`: push/pop ranges (`eventType` 59) and start/end ranges (60); the name is `text`, or the string of
-  `textId`. `ppsim.runs.readers.patterns` selects the ranges that are pipeline actions.
-- `CUPTI_ACTIVITY_KIND_RUNTIME`: launches; `correlationId` links a launch to the launched work.
-- `CUPTI_ACTIVITY_KIND_KERNEL`, `_MEMCPY`, `_MEMSET`: device work; NCCL kernels have "nccl" in their name.
-- `StringIds`: names. `TARGET_INFO_SESSION_START_TIME`, `TARGET_INFO_SYSTEM_ENV`: start time and host.
-
-`globalTid` and `globalPid` hold the process in bits 24 to 47. Empty tables are not exported, so any table may be
-missing. Rows are read one at a time.
+Source: docs.nvidia.com/nsight-systems, "SQLite Schema Reference". Times are nanoseconds from the session's start.
+`eventType` is 59 for push/pop and 60 for start/end ranges; `correlationId` links a launch to its work. `globalTid`
+and `globalPid` hold the process in bits 24 to 47. Empty tables are not exported, so any table may be missing.
 """
 
 import sqlite3
@@ -32,18 +24,15 @@ _ON_DEVICE = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY"
 
 
 def read_processes(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> list[RankTrace]:
-    """Return the processes of an export that ran pipeline actions, in the order of their devices.
+    """Return the processes that ran pipeline actions, in the order of their devices.
 
-    Raises `ConfigError` for a file that is not such an export, and for one without a range of an action.
+    Raises `ConfigError` for other files, and for files without a range of an action.
     """
     return [trace_of(recording) for recording in read_recordings(path, patterns)]
 
 
 def read_recordings(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> list[Recording]:
-    """Return the ranges, launches and kernels of the processes of an export, in the order of their devices.
-
-    These are the processes that ran actions, or else had steps. Raises `ConfigError` for other files.
-    """
+    """Return the processes that ran actions, or else had steps, in the order of their devices."""
     # A read-only URI, so that SQLite creates no file next to it; Path quotes the name.
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
     with limit_recording(str(path), "export of Nsight Systems"), closing(sqlite3.connect(uri, uri=True)) as file:
@@ -90,7 +79,6 @@ def _recordings(file: sqlite3.Connection, path: str, patterns: Sequence[NamePatt
 
 
 def _process(identity: int) -> int:
-    """Machine and process of a `globalTid` or `globalPid`, without its thread bits."""
     return identity >> _THREAD_BITS
 
 
@@ -123,7 +111,7 @@ def _keep_work(
 
 
 def _session(file: sqlite3.Connection, tables: list[str]) -> tuple[int, str]:
-    """Start of the session, in nanoseconds since the epoch (0 if unknown), and the host."""
+    """Return the start in nanoseconds since the epoch (0 if unknown), and the host."""
     began = host = None
     if "TARGET_INFO_SESSION_START_TIME" in tables:
         began = file.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()

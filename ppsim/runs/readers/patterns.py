@@ -1,8 +1,7 @@
 """Regular expressions for the names by which trainers' recordings mark pipeline actions.
 
-A pattern matches the whole name. Its named groups identify the action: `cell` (an action in torch's notation, such
-as `3F0`), or `kind` with any of `stage`, `chunk` (index among the rank's stages), `microbatch` and `rank`. Missing
-groups are derived from the order of the events (`ppsim.runs.action_identification`).
+A pattern matches the whole name. Its groups are `cell` (in torch's notation, such as `3F0`), or `kind` with any of
+`stage`, `chunk`, `microbatch` and `rank`.
 """
 
 import re
@@ -17,7 +16,7 @@ from ppsim.schedule.table import NONE, Action, Cell, Op
 
 @dataclass(frozen=True)
 class NamePattern:
-    """A way to name actions: the trainer that uses it, and the regular expression."""
+    """A way to name actions, and the trainer that uses it."""
 
     trainer: str
     expression: re.Pattern[str]
@@ -77,7 +76,6 @@ class NameCounts:
     others: Counter[str] = field(default_factory=Counter)
 
     def match(self, name: str) -> tuple[int, re.Match[str]] | None:
-        """Return the index of the first pattern that matches, and its match."""
         for place, pattern in enumerate(self.patterns):
             found = pattern.expression.fullmatch(name)
             if found:
@@ -87,15 +85,13 @@ class NameCounts:
         return None
 
     def most_common(self) -> str:
-        """Return the most frequent unmatched names in quotes, names that look like actions first."""
+        """Names that look like actions come first."""
         names = sorted(self.others, key=lambda name: (_MAY_BE.search(name) is None, -self.others[name]))
         short = (name if len(name) <= 60 else name[:57] + "…" for name in names[:_SHOWN])
         return ", ".join(f"'{name}'" for name in short)
 
     def likely_pattern(self) -> str | None:
-        """Propose an expression for unmatched names that occur for forwards and backwards, or None.
-
-        The first number of a name is assumed to be the microbatch.
+        """Propose an expression for unmatched names; the first number of a name is assumed to be the microbatch.
 
         >>> print(NameCounts((), Counter({"## forward 3 ##": 1, "## backward 3 ##": 1})).likely_pattern())
         ## (?P<kind>forward|backward) (?P<microbatch>\\d+) ##
@@ -117,7 +113,7 @@ _PAIRS = (("forward", "backward"), ("Forward", "Backward"), ("FORWARD", "BACKWAR
 
 
 def _escaped(text: str) -> str:
-    """As re.escape, but without escapes for characters that are special in verbose expressions only."""
+    """Escape like `re.escape`, except characters that are special in verbose expressions only."""
     return re.sub(r"\\([ #&~-])", r"\1", re.escape(text))
 
 
@@ -142,7 +138,6 @@ def patterns_with(texts: Iterable[str]) -> tuple[NamePattern, ...]:
 
 
 def named_in(match: re.Match[str], source: str) -> ParsedName:
-    """Parse a matched name; raises `ConfigError` for an unknown kind or action."""
     told = {name: text for name, text in match.groupdict().items() if text is not None}
     if "cell" in told:
         try:

@@ -1,8 +1,7 @@
-"""One process's recording from any profiler: named host ranges, launches and device work, converted to a trace.
+"""One process's recording from any profiler, converted to a trace.
 
-With device work in the recording, an action runs from the start of its first kernel to the end of its last one. Its
-kernels are those launched within its range by any thread (an autograd thread launches the backward), except NCCL's.
-Kernels launched by a send or receive are transfers.
+An action's kernels are those launched within its range by any thread (an autograd thread launches the backward),
+except NCCL's.
 """
 
 import sqlite3
@@ -32,7 +31,7 @@ _Item = TypeVar("_Item")
 
 
 class DeviceWork(NamedTuple):
-    """A kernel, copy or fill on the device; `message_bytes` is the message size, if the NCCL kernel gives it."""
+    """A kernel, copy or fill on the device; `message_bytes` is known for some NCCL kernels."""
 
     begin: float
     end: float
@@ -42,13 +41,11 @@ class DeviceWork(NamedTuple):
 
 @dataclass
 class Recording:
-    """The recording of one process, in seconds from `base_ns` on; `rank` and `host` if recorded.
+    """The recording of one process, in seconds from `base_ns` on.
 
-    `ranges` are action ranges with the index of the matching pattern, `steps` ranges around a whole step.
-    `launches` have a time and the number under which `device` has the launched work. `messages` are message sizes
-    noted by the host. `waits`, `nodes` (autograd's) and `operators` divide fused actions on a host. `collectives`
-    are the starts of all-reduces and other collectives, on the device if there is one. `kernels` are the totals of
-    the whole recording.
+    `ranges` are actions with the index of the matching pattern. `launches` have a time and the number under which
+    `device` has the launched work. `messages` are message sizes noted by the host. `waits`, `nodes` (autograd's)
+    and `operators` divide fused actions on a host.
     """
 
     source: str
@@ -68,7 +65,6 @@ class Recording:
     kernels: KernelTotals = field(default_factory=KernelTotals)
 
     def keep_range(self, name: str, begin: float, end: float) -> None:
-        """Store a host range if it is a step or an action; count the other names."""
         if STEP.fullmatch(name):
             self.steps.append((begin, end))
         elif matched := self.names.match(name):
@@ -78,7 +74,6 @@ class Recording:
                 self.ranges.append((begin, end, place, named_in(match, self.source)))
 
     def keep_work(self, number: int, begin: float, end: float, name: str, message_bytes: float | None) -> None:
-        """Store the device work that a launch started."""
         _require_order(
             begin, max(end, begin), f"{self.source}: the device's '{name}'"
         )  # some work is recorded with an end before its begin
@@ -86,7 +81,7 @@ class Recording:
         self.kernels.add(name, max(end - begin, 0.0))
 
     def require_room(self, instead: str) -> None:
-        """Raise `ConfigError` if the recording is too large for memory; `instead` says what to do about it."""
+        """Raise `ConfigError` if the recording is too large for memory; `instead` says how to record less."""
         kept = (self.ranges, self.launches, self.messages, self.waits, self.nodes, self.operators)
         if len(self.device) + sum(len(one) for one in kept) > MOST_KEPT:
             raise ConfigError(
@@ -97,7 +92,7 @@ class Recording:
 
 @contextmanager
 def limit_recording(source: str, what: str) -> Iterator[None]:
-    """Convert errors from malformed entries, which may be anywhere in a file, to `ConfigError`."""
+    """Convert errors from malformed entries to `ConfigError`."""
     try:
         yield
     except PpsimError:
@@ -116,10 +111,9 @@ def _require_order(begin: float, end: float, what: str) -> None:
 
 
 def kernels_per_step(recording: Recording) -> tuple[KernelTotals, float | None]:
-    """Return a recording's device time by kind per step, and its median step time; None if steps have no range.
+    """Return device time by kind per step, and the median step time, None if steps have no range.
 
-    Without ranges of steps, the first action starts each step. Raises `ConfigError` if there are neither, and for a
-    recording without work on a device.
+    Raises `ConfigError` if there are no kernels, or neither ranges of steps nor actions.
     """
     if not recording.device:
         raise ConfigError(f"{recording.source} has no kernels")
@@ -142,7 +136,7 @@ def _places(cell: Cell) -> tuple[int, int]:
 
 
 def trace_of(recording: Recording) -> RankTrace:
-    """Return a recording's trace, in steps if names are complete; raises `ConfigError` without an action."""
+    """Return the trace, in steps if names are complete; raises `ConfigError` without an action."""
     places = [place for _, _, place, named in recording.ranges if _op_of(named).is_compute]
     if not places:
         seen, pattern = recording.names.most_common(), recording.names.likely_pattern()

@@ -1,7 +1,6 @@
-"""Read a large JSON object entry by entry, and one long list in it item by item, in bounded memory, gzipped or not.
+"""Read a large JSON object entry by entry, and one long list in it item by item, in bounded memory.
 
-The standard library's decoder parses each value from a sliding window. A streaming JSON library (ijson) would give
-events for single numbers, to be assembled in Python.
+A streaming JSON library (ijson) would give events for single numbers, to be assembled in Python.
 """
 
 import codecs
@@ -54,7 +53,7 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 class _Unpacked(io.RawIOBase):
-    """Unpacked content of a gzip file; raises `ConfigError` if it is larger than any recording could be."""
+    """Unpacked content of a gzip file; raises `ConfigError` if it is too large."""
 
     def __init__(self, file: Any, path: str | Path) -> None:
         self.file, self.path, self.num_bytes = file, path, 0
@@ -76,16 +75,15 @@ class _Unpacked(io.RawIOBase):
 def lines_of(
     path: str | Path, *, encoding: str = "utf-8-sig", errors: str = "strict"
 ) -> Generator[str, None, None]:
-    """Yield a text file's lines, long ones in parts of `LONGEST` characters; raises as `opened` does."""
+    """Yield a text file's lines, long ones in parts of `LONGEST` characters."""
     with opened(path) as file, io.TextIOWrapper(file, encoding, errors) as text:
         yield from iter(lambda: text.readline(LONGEST), "")
 
 
 def entries_of(path: str | Path, key: str) -> Generator[tuple[str, Any], None, None]:
-    """Yield the entries of a file's JSON object as (key, value), and each item of the list `key` on its own.
+    """Yield the entries of a file's JSON object, and each item of the list `key` on its own.
 
-    An empty list yields one empty item. Raises `ConfigError` for a file that is not an object, is cut off, is not
-    JSON, or has a value that is too long to parse.
+    An empty list yields one empty item. Raises `ConfigError` for malformed files.
     """
     with opened(path) as file:
         yield from _Window(file, str(path)).entries(key)
@@ -119,7 +117,6 @@ class _Window:
             self.expect(",")
 
     def items(self) -> Iterator[Any]:
-        """Yield the items of a list whose opening bracket has been read, up to its end."""
         if self.next() == "]":
             self.place += 1
             yield {}
