@@ -16,10 +16,10 @@ _SENT_OR_RECEIVED = Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B
 
 @dataclass(frozen=True)
 class MessageTable:
-    """Positions of the send and the receive of each transfer; every array has one entry per transfer.
+    """Positions of the send and the receive of each transfer.
 
-    `source` and `target` are indices into the compute-only table `compute`. `send` and `receive` are indices into
-    `lowered`, which is `table` after its entries have moved to the positions `moved_to` (None: unmoved).
+    `source` and `target` are indices into `compute`. `send` and `receive` are indices into `lowered`: `table` after
+    its entries have moved to the positions `moved_to` (None: unmoved).
     """
 
     table: Schedule
@@ -32,7 +32,6 @@ class MessageTable:
 
     @property
     def lowered(self) -> Schedule:
-        """The table with communication."""
         if self.moved_to is None:
             return self.table
         order = np.empty_like(self.moved_to)
@@ -57,15 +56,11 @@ class MessageTable:
 
     @property
     def following(self) -> Ints32:
-        """The next compute action after each of `ends`.
-
-        After a rank's last action this is the first action of the next rank.
-        """
+        """The next compute action after each of `ends`, possibly on the next rank."""
         return self._in_rows[1]
 
     @cached_property
     def num_ends(self) -> Ints64:
-        """Number of `ends` per rank."""
         routes = np.bincount(self.route, minlength=self.compute.num_ranks**2).reshape(self.compute.num_ranks, -1)
         found: Ints64 = routes.sum(axis=0) + routes.sum(axis=1)
         return found
@@ -81,7 +76,7 @@ class MessageTable:
 
     @cached_property
     def route(self) -> Ints32:
-        """Route of each transfer: p · sender + receiver."""
+        """p · sender + receiver"""
         rank = self.compute.rank
         return rank[self.source] * self.compute.num_ranks + rank[self.target]
 
@@ -95,7 +90,7 @@ class MessageTable:
         return found
 
     def moved(self, **places: Any) -> "MessageTable":
-        """Return a copy with new `send`, `receive` and `moved_to`; routes and their order stay cached."""
+        """Routes and their order stay cached."""
         moved = replace(self, **places)
         vars(moved).update(route=self.route, by_route=self.by_route)
         return moved
@@ -120,15 +115,14 @@ class MessageTable:
 
 
 def sorted_by(key: Ints32) -> Ints64:
-    """Return the stable order of non-negative integers; small ones are sorted by radix sort."""
+    """Small integers are sorted by radix sort."""
     return np.argsort(key.astype(np.min_scalar_type(int(key.max(initial=0)))), kind="stable")
 
 
 def messages_of(lowered: Schedule, compute: Schedule) -> MessageTable:
-    """Return the messages of `lowered` for the transfers of its `compute` table.
+    """Match the SENDs and RECVs of `lowered` to the transfers of its `compute` table.
 
-    Raises `ScheduleError` for a transfer without SEND or RECV, for a duplicate or unmatched SEND or RECV, for one
-    on the wrong rank, for a send before the result exists and for a receive after its use.
+    Raises `ScheduleError` for a missing, duplicate, unmatched or misplaced SEND or RECV.
     """
     source, target = transfers_of(compute)
     send = _find(lowered, compute, source, (Op.SEND_F, Op.SEND_B))
@@ -148,10 +142,6 @@ def messages_of(lowered: Schedule, compute: Schedule) -> MessageTable:
 
 
 def _find(lowered: Schedule, compute: Schedule, actions: Ints32, ops: tuple[Op, Op]) -> Ints32:
-    """Return the entry of the one SEND or RECV of each of `actions`.
-
-    `ops` are the op of a forward's message and the op of a backward's message.
-    """
     tables = [index_of(lowered, (op,)) for op in ops]
     for op, table in zip(ops, tables, strict=True):
         entries = np.flatnonzero(lowered.op == op)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def network_of_table(schedule: Schedule) -> "networkx.DiGraph[str]":
-    """Return the networkx graph of a table with ideal channels; raises `ScheduleError` if the table cannot run."""
+    """Use ideal channels; raises `ScheduleError` if the table cannot run."""
     validate(schedule)
     return network_of(build_graph(schedule))
 
@@ -25,7 +25,7 @@ def name_of(graph: EventGraph, node: int) -> str:
 
 
 def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
-    """Return a graph with the attributes of `Schedule.to_networkx`, on the channels of an event graph.
+    """Return a graph with the attributes of `Schedule.to_networkx`, on the channels of `graph`.
 
     Edges of kind message also connect transfers that share a channel.
     """
