@@ -16,7 +16,7 @@ def read_configurations(answer: dict[str, Any], source: str = "the answer") -> "
     """Return one row per configuration that was simulated and fits, fastest first.
 
     Columns: configuration (its key), iteration_time_s, peak_bytes (rank with the highest peak), pareto (in the
-    Pareto set). Raises `ConfigError` for invalid verdicts.
+    Pareto set). Raises `ConfigError` for invalid outcomes.
     """
     import pandas
 

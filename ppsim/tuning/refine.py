@@ -1,9 +1,7 @@
 """Refinement of the best configurations of a search: options that are tried only for a few layouts.
 
-The search compares layouts. For a given layout, three options change the time by a few percent at most: the stages
-per rank, the recomputed modules or layers, and a schedule fitted to the costs. To limit the search space, they are
-tried only for the fastest layouts, and for layouts that need recomputation to fit but may be the fastest with
-little recomputation.
+For a given layout, they change the time by a few percent at most. They are tried for the fastest layouts, and for
+layouts that need recomputation to fit but may be the fastest with little recomputation.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -57,7 +55,7 @@ _RECOMPUTED = 0.25
 
 
 class RefineState:
-    """State of `refine`: outlooks, the space, outcomes by key, and the configuration of each key."""
+    """State of `refine`; `verdicts` are outcomes by key, `known` configurations by key."""
 
     def __init__(
         self,
@@ -71,13 +69,12 @@ class RefineState:
         self.best_s = min(one.iteration_time_s for one in verdicts.values() if one.status == "fits")
 
     def note(self, one: Configuration, outcome: EvaluationResult) -> None:
-        """Store an outcome."""
         self.known[one.key], self.verdicts[one.key] = one, outcome
         if outcome.status == "fits":
             self.best_s = min(self.best_s, outcome.iteration_time_s)
 
     def look(self, one: Configuration) -> ConfigurationBounds | None:
-        """Return the outlook of a configuration that may beat the best; None if it cannot or has an outcome."""
+        """Return the bounds of a configuration that may beat the best; None if it cannot or has an outcome."""
         if one.key in self.verdicts:
             return None
         try:
@@ -92,7 +89,7 @@ class RefineState:
         return None if is_same or found.bound_s >= self.best_s else found
 
     def try_all(self, candidates: Iterable[Configuration]) -> None:
-        """Simulate the candidates that may beat the best, in order of their bounds, at most `_MOST`."""
+        """Simulate the candidates that may beat the best, in order of their bounds."""
         looks = [look for one in dict.fromkeys(candidates) if (look := self.look(one))]
         for look in sorted(looks, key=lambda one: (one.bound_s, one.candidate))[:_MOST]:
             if look.bound_s < self.best_s:
@@ -114,8 +111,8 @@ def refine(
 ) -> None:
     """Add the outcomes of better configurations on the best layouts.
 
-    `tight` are configurations without recomputation that do not fit, as returned by `least_recomputed`. `what`
-    lists the choices to refine. A configuration is simulated only if its lower bound is below the best time so far.
+    `tight` is the result of `least_recomputed`. A configuration is simulated only if its lower bound is below the
+    best time so far.
     """
     if "recompute" in what:
         words = _words(search.outlooks.question.job)
@@ -149,10 +146,10 @@ def _first_of_layouts(ordered: Iterable[Configuration], number: int) -> list[Con
 def least_recomputed(
     looks: Iterable[ConfigurationBounds], verdicts: dict[str, EvaluationResult], limit: float
 ) -> list[Configuration]:
-    """Return configurations without recomputation that do not fit, best first: a few per layout, for a few layouts.
+    """Return configurations without recomputation that do not fit, best first.
 
-    They are ordered by an estimate of their time with just enough recomputation. The estimate interpolates by
-    memory between the bound of full recomputation and that bound reduced by `_RECOMPUTED`.
+    The order is an estimate of their time with just enough recomputation. It interpolates by memory between the
+    bound of full recomputation and that bound reduced by `_RECOMPUTED`.
     """
     looks = list(looks)
     full = {
@@ -204,8 +201,8 @@ def _words(job: Job) -> list[str]:
 def _try_fewest_layers(search: RefineState, one: Configuration) -> None:
     """Simulate block/N for the smallest N that fits, found by bisection.
 
-    The time increases with N and the memory decreases. N = 0 does not fit; the largest N is full recomputation,
-    which is in the space. If block/N neither fits nor is faster than the best, a larger N is useless.
+    The time increases with N and the memory decreases. If block/N neither fits nor is faster than the best, a
+    larger N is useless. The largest N is full recomputation, which is in the space.
     """
     low, high = 0, -(-len(search.outlooks.question.job.model.layers) // (one.pp * one.vpp))
     while high - low > 1:
@@ -220,7 +217,7 @@ def _try_fewest_layers(search: RefineState, one: Configuration) -> None:
 
 
 def _simulated(search: RefineState, one: Configuration) -> EvaluationResult:
-    """The outcome of a configuration by simulation only, because outlooks do not model the memory of block/N."""
+    """Only simulate, because the bounds do not model the memory of block/N."""
     plan = search.outlooks.plan_of(one)
     try:
         iteration_time_s, peak = iteration_of(plan, table_at(plan))
@@ -249,9 +246,8 @@ def _try_plan(search: RefineState, one: Configuration) -> None:
 
 
 def _of_other_stages(search: RefineState, one: Configuration) -> Iterator[Configuration]:
-    """Every number of stages per rank that divides the layers.
-
-    Also numbers that divide the layers + 2, because embedding and head may count as layers.
+    """The number of stages must divide the layers, or the layers + 2 because embedding and head may count as
+    layers.
     """
     num_layers = len(search.outlooks.question.job.model.layers)
     microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)

@@ -1,9 +1,8 @@
 """The search: each configuration has a lower bound, and only possible winners are simulated.
 
-Batches are evaluated in the order of the bounds. A configuration is excluded if two conditions hold: its bound is
-slower than the slowest of the requested best, and a configuration found earlier is at least as fast as the bound
-with no more memory. So the best N and the Pareto set of time and memory are the same as in an exhaustive search,
-for any number of processes.
+A configuration is excluded if its bound is slower than the slowest of the requested best, and a configuration found
+earlier is at least as fast as the bound with no more memory. So the best N and the Pareto set of time and memory
+are the same as in an exhaustive search.
 """
 
 import pickle
@@ -49,7 +48,7 @@ Counted: TypeAlias = Callable[[int, int, float | None], None]
 
 @dataclass(frozen=True)
 class FoundConfiguration:
-    """A configuration that fits: its iteration time, and the peak memory of the rank with the highest peak."""
+    """A configuration that fits; `peak_bytes` is of the rank with the highest peak."""
 
     candidate: Configuration
     iteration_time_s: float
@@ -61,7 +60,7 @@ class TuneResult(Printable, Drawable):
     """The best configurations and the Pareto set of iteration time and memory, fastest first.
 
     `simulated` are all that fit and were simulated, fastest first. `counts` has the number of configurations by
-    outcome, `verdicts` the outcomes by key. `str` is the output of `ppsim tune`.
+    outcome, `verdicts` the outcomes by key.
 
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -98,7 +97,7 @@ class TuneResult(Printable, Drawable):
         return self.question.job.tokens_per_step / found.iteration_time_s
 
     def utilization(self, found: FoundConfiguration) -> float:
-        """Return the model FLOPs utilization of a configuration, relative to the dense peak of its dtype.
+        """Return the model FLOPs utilization, relative to the dense peak of the dtype.
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -110,7 +109,7 @@ class TuneResult(Printable, Drawable):
         return job.model.training_flops(job.length, causal=True) * self.tokens_per_s(found) / peak
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the best and the Pareto set as rows, fastest first; `pareto`: whether it is in the set."""
+        """Return the best and the Pareto set, fastest first."""
         answers = dict.fromkeys([*self.best, *self.pareto])
         rows = [self.row(found) | {"pareto": found in self.pareto} for found in answers]
         return sorted(rows, key=lambda row: row["iteration_time_s"])
@@ -134,9 +133,8 @@ class TuneResult(Printable, Drawable):
         return pandas.DataFrame(self.rows())
 
     def configurations(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame of all configurations that fit and were simulated; see `configurations_of`.
-
-        `ppsim.plot.pareto_figure` draws it.
+        """Return a pandas DataFrame of all configurations that fit and were simulated; `ppsim.plot.pareto_figure`
+        draws it.
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -146,7 +144,7 @@ class TuneResult(Printable, Drawable):
         return read_configurations(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer, and the outcomes from which a search can resume; units are in the keys."""
+        """Return the answer, and the outcomes from which a search can resume."""
         return {
             **state_to_json(self.question, self.space, self.seed, self.verdicts),
             "counts": self.counts,
@@ -155,7 +153,7 @@ class TuneResult(Printable, Drawable):
         }
 
     def row(self, found: FoundConfiguration) -> dict[str, Any]:
-        """Return the sizes and results of a configuration; units are in the keys.
+        """Return the sizes and results of a configuration.
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -191,7 +189,6 @@ def tune(  # noqa: PLR0913
     - `search_s`, `seed`: if "auto" is among the schedules, this process searches a schedule for the three best
       configurations, `search_s` seconds each.
     - `refined`: choices that `ppsim.tuning.refine` tries on the best layouts, beyond the space.
-    - `progress`: called after every batch.
 
     Raises `ConfigError` for a space without configurations and for the state of another question; `DoesNotFit`,
     with the missing bytes and changes that would fit; `MissingExtra` if workers need a missing package; `RunFailed`
@@ -263,7 +260,7 @@ def _evaluated(
 
 
 class _Search:
-    """State of a search: open and evaluated configurations."""
+    """State of a search."""
 
     def __init__(
         self,
@@ -277,10 +274,10 @@ class _Search:
         self.pickled = pickle.dumps(question)
 
     def screen(self, workers: Workers) -> None:
-        """Compute the outlook of each configuration; `open` are those that could fit, fastest bound first."""
+        """Compute the bounds of each configuration; `open` are those that could fit, fastest bound first."""
         possible = configurations(self.question, self.space)
         together: dict[tuple[int, ...], list[Configuration]] = {}
-        for one in possible:  # groups share layer costs and splits
+        for one in possible:  # a group shares layer costs and splits
             together.setdefault((one.tp, one.cp, one.ep, one.micro_batch), []).append(one)
         groups = list(together.values())
         screened = workers.run(_screened, [(self.pickled, group) for group in groups])
@@ -308,7 +305,7 @@ class _Search:
 
     @property
     def found(self) -> list[FoundConfiguration]:
-        """Configurations that fit, fastest first."""
+        """Fastest first."""
         fitting = [
             FoundConfiguration(self.known[key], one.iteration_time_s, one.peak_bytes)
             for key, one in self.verdicts.items()
@@ -318,7 +315,6 @@ class _Search:
 
     @property
     def front(self) -> Front:
-        """Seconds and bytes of the Pareto set so far."""
         return [(one.iteration_time_s, one.peak_bytes) for one in pareto_of(self.found)]
 
     @property
@@ -329,7 +325,6 @@ class _Search:
 
     @property
     def best_s(self) -> float | None:
-        """The fastest iteration so far."""
         found = self.found
         return found[0].iteration_time_s if found else None
 
@@ -339,7 +334,7 @@ class _Search:
         return self.num_configurations - len(self.open)
 
     def next_batch(self) -> list[list[ConfigurationBounds]]:
-        """Return the next configurations, grouped by schedule, longest group first; empty at the end."""
+        """Return groups with the same schedule, longest work first; empty at the end."""
         front, slowest_s = np.array(self.front).reshape(-1, 2), self.slowest_s
         waiting = [one for one in self.open if one.candidate.key not in self.verdicts]
         bounds = np.array([[one.bound_s, one.least_bytes] for one in waiting]).reshape(-1, 2)
@@ -368,13 +363,11 @@ class _Search:
         return {key: one for key, one in unknown.items() if layout_of(one) in layouts}
 
     def refine(self, what: Collection[Refinement]) -> None:
-        """Try better configurations on the best layouts."""
         limit = self.question.memory_limit_bytes * CAP_ROUNDING
         tight = least_recomputed(self.all, self.verdicts, limit)
         refine(RefineState(bounds_calculator(self.pickled), self.space, self.verdicts, self.known), tight, what)
 
     def search_tables(self, search_s: float, report: Callable[[], None]) -> None:
-        """Search a schedule for each of the best configurations."""
         shapes = dict.fromkeys(replace(one.candidate, schedule=AUTO) for one in self.found)
         for configuration in list(shapes)[:_SEARCHED]:
             if configuration.key in self.verdicts:
@@ -395,7 +388,6 @@ class _Search:
             report()
 
     def tuned(self) -> TuneResult:
-        """Return the current answer."""
         found = self.found
         statuses = [one.status for one in self.verdicts.values()]
         # Dominated configurations count as excluded by bounds; searched schedules are not in the space.
@@ -413,7 +405,6 @@ class _Search:
 
 
 def pareto_of(found: Iterable[FoundConfiguration]) -> list[FoundConfiguration]:
-    """Return the Pareto set of iteration time and memory, fastest first."""
     return pareto_front(found, lambda one: (one.iteration_time_s, one.peak_bytes))
 
 
