@@ -1,9 +1,7 @@
 """Search for the best table for given costs within a time limit (`ppsim build auto`).
 
-The search starts from the best schedule of the catalogue for the placement and memory, so its result is never
-worse. Every accepted table is simulated with the actual costs and channels. The search itself moves actions on an
-ideal network (`ppsim.catalog.search`), where one evaluation takes microseconds. If microbatches differ, it uses
-their mean times and the largest one's bytes.
+The search moves actions on an ideal network, where one evaluation takes microseconds. Every accepted table is
+simulated with the actual costs and channels. The search starts from the best schedule of the catalogue.
 """
 
 from collections.abc import Callable, Iterator
@@ -66,12 +64,10 @@ class OptimisedSchedule:
 
     @property
     def is_optimal(self) -> bool:
-        """True if the table meets the lower bound."""
         return _meets(self.value_s, self.bound_s)
 
     @property
     def proof(self) -> str:
-        """The proved quality of the table, as text."""
         return "optimal" if self.is_optimal else f"at most {percent(self.gap)} above the best possible"
 
 
@@ -107,14 +103,12 @@ def optimise(
     4. `prove` passes a remaining gap to the exact solver (extra `optimise`), for problems of up to `MOST_TO_PROVE`
        actions and for another `time_limit_s`.
 
-    Once a table exists, steps that would exceed the limit are interrupted, and the best result so far is used.
     Kernel compilation, once per installation, does not count. A seed fixes the sequence of tables; the time limit
     decides how many are reached, unless `max_rounds` ends the search first.
 
-    Raises `DoesNotFit` if no table is within the memory limit. Raises `ConfigError` for pp, vpp or microbatches
-    below 1, a negative time limit, number of rounds or seed, an unknown placement or criterion, costs with another
-    number of stages, a memory limit with costs without bytes, and `prove` with too many actions. Raises
-    `MissingExtra` for `prove` without OR-tools.
+    Raises `DoesNotFit` if no table is within the memory limit, `MissingExtra` for `prove` without OR-tools, and
+    `ConfigError` for invalid arguments, for costs with another number of stages, for a memory limit with costs
+    without bytes, and for `prove` with too many actions.
 
     >>> costs = StageCosts(forward_s=[1, 2], backward_input_s=1, backward_weight_s=1)
     >>> found = optimise(pp=2, microbatches=4, costs=costs)
@@ -192,7 +186,7 @@ def _require(*, pp: int, vpp: int, microbatches: int, placement: str | None, pro
 
 
 class _Search:
-    """Search on one placement: lower bound, best table so far, and the steps of `optimise`."""
+    """Search on one placement."""
 
     def __init__(
         self,
@@ -304,7 +298,6 @@ class _Search:
             self._take(join_backwards(table, self.is_joining_worth_it & (np.arange(table.num_stages) == 0)))
 
     def run(self, until: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
-        """Search until the time limit, the last round or the lower bound."""
         known = None
         rounds = islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds)
         while True:
@@ -333,7 +326,7 @@ class _Search:
             self.prove(seconds, seed, progress)
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """Use the exact solver's table and, unless pairs are fused or microbatches differ, its lower bound.
+        """Use the exact solver's table and, if it holds for all tables, its lower bound.
 
         The solver splits every backward and uses the faster of full and split backward as its time. No table is
         faster.

@@ -1,8 +1,7 @@
-"""A schedule as a grid with one row per rank and one cell per time unit.
+"""A schedule as a grid with one row per rank and one cell per time unit, which holds the kind of an action.
 
 Steps of Qi et al. 2024 (arXiv 2405.15362), Appendix A, for two chunks per rank in a V: repeat a pattern, place the
-weight gradients, squeeze, and move the actions of warm-up and cool-down ahead. A cell holds the kind of action. The
-microbatches of each kind follow in order, so the grid does not store them.
+weight gradients, squeeze, and move the actions of warm-up and cool-down ahead.
 """
 
 from typing import Any, TypeAlias
@@ -24,7 +23,7 @@ _REPEAT = 6
 
 
 def repeat_pattern(starts: Ints64, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
-    """Return the pattern repeated for every microbatch, 6 cells apart.
+    """Repeat the pattern for every microbatch, 6 cells apart.
 
     `starts` holds the first cell of each of the first four kinds per rank. A backward of two cells is its I
     followed by its W.
@@ -42,12 +41,11 @@ def repeat_pattern(starts: Ints64, num_microbatches: int, *, backward_cells: int
 
 
 def without_weights(grid: Grid) -> Grid:
-    """Return the grid with the cells of W free."""
     return np.where(grid >= 4, FREE, grid)
 
 
 def with_weights(grid: Grid) -> Grid:
-    """Return the grid with each W in the first free cell after its I; W of the second chunk take precedence."""
+    """Place each W in the first free cell after its I; W of the second chunk take precedence."""
     room = np.full((len(grid), int((grid >= 2).sum(axis=1).max())), FREE, dtype=np.int64)
     filled = np.concatenate([grid, room], axis=1)
     _run(_place_weights, filled, inputs=filled.shape)
@@ -55,7 +53,7 @@ def with_weights(grid: Grid) -> Grid:
 
 
 def compact_grid(grid: Grid, num_microbatches: int) -> Grid:
-    """Return the grid with every action as early as the order on its rank and its inputs allow."""
+    """Start every action as early as the order on its rank and its inputs allow."""
     early = np.full_like(grid, FREE)
     finish = np.zeros(NUM_KINDS * len(grid) * num_microbatches, dtype=np.int64)
     counts = [np.zeros(NUM_KINDS * len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)]
@@ -66,7 +64,7 @@ def compact_grid(grid: Grid, num_microbatches: int) -> Grid:
 def advance_actions(
     grid: Grid, num_microbatches: int, *, backward_cells: int = 1, are_weights_in_order: bool = True
 ) -> Grid:
-    """Return the grid with actions moved to earlier free cells, in order, if the memory peak does not grow.
+    """Move actions to earlier free cells, in order, if the memory peak does not grow.
 
     If backwards take one cell, the actions of the steady state do not move (from the first I that ends on rank 0 to
     the last F). Each W stays after the previous W, or only after its own I if `are_weights_in_order` is False.
@@ -86,7 +84,7 @@ def advance_actions(
 
 
 def advance_cool_down(grid: Grid, num_microbatches: int) -> Grid:
-    """Return a grid without W in which actions after the last F start earlier if the memory peak does not grow.
+    """In a grid without W, start actions after the last F earlier if the memory peak does not grow.
 
     The peak is computed with each W in the first free cell.
     """
@@ -100,7 +98,7 @@ def advance_cool_down(grid: Grid, num_microbatches: int) -> Grid:
 
 
 def table_of(name: str, grid: Grid, *, backward: Op) -> Schedule:
-    """Return the schedule of a grid; with full backwards (`Op.B`) the cells of W are part of the backward."""
+    """With full backwards (`Op.B`), the cells of W are part of the backward."""
     num_ranks = len(grid)
     rank, cell = np.nonzero((grid >= 0) & ((grid < 4) | (backward is Op.I)))
     kind = grid[rank, cell]
@@ -246,7 +244,7 @@ def _move_ahead(
 def _first_place(
     row: Any, cell: Any, earliest: Any, kind: Any, length: Any, peak: Any, cells: Any, memory: Any
 ) -> Any:
-    """Return the first free cell that inputs and (for forwards) memory allow; at the latest the current cell."""
+    """Return the first free cell that inputs and (for forwards) memory allow."""
     place = earliest
     if kind < 2:
         place = cell
@@ -258,7 +256,6 @@ def _first_place(
 
 
 def _move(cells: Any, memory: Any, cell: Any, place: Any, kind: Any, length: Any) -> None:
-    """Move an action of `length` cells to an earlier place and update the memory in between."""
     for offset in range(length):
         cells[place + offset] = cells[cell + offset]
         cells[cell + offset] = -1
@@ -270,7 +267,7 @@ def _move(cells: Any, memory: Any, cell: Any, place: Any, kind: Any, length: Any
 
 
 def _insert(ascending: Any, first: Any, at: Any, value: Any) -> None:
-    """Insert a value into the ascending range from `first` to before `at`."""
+    """The range is from `first` to before `at`."""
     while at > first and ascending[at - 1] > value:
         ascending[at] = ascending[at - 1]
         at -= 1
@@ -330,7 +327,7 @@ def _stays_below(
 ) -> Any:
     """Return whether a place is free and the peak does not grow.
 
-    The rank is simulated from there until its state is the same as before the move.
+    The rank is simulated until its state is the same as before the move.
     """
     if cells[row + place] != -1:
         return False

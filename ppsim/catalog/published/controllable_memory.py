@@ -2,9 +2,7 @@
 
 Qi et al. 2024 (arXiv 2405.15362), §3 and Appendix A, and the authors' generator. A cell is one unit of time. The
 pattern gives the cell in which each rank starts each action of microbatch 0; microbatch i follows 6·i cells later.
-The lifetime of a microbatch in the pattern determines the peak memory. Actions of warm-up and cool-down are then
-moved ahead if the memory peak does not grow.
-Any number of microbatches is allowed. Measured costs are not used: if F, I and W differ, a rank takes up to
+The lifetime of a microbatch in the pattern determines the peak memory. If F, I and W differ, a rank takes up to
 6·max(F, I, W) of a chunk per microbatch. The paper writes B for I.
 """
 
@@ -28,7 +26,7 @@ _STEPS = range(1, 6)  # cells between neighbouring ranks
 
 
 def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the V-Min table: a third of 1F1B's activations, at most ⌊(p+4)/3⌋ on any rank."""
+    """A third of 1F1B's activations, at most ⌊(p+4)/3⌋ on any rank."""
     rank = np.arange(num_ranks)
     gap = 2 if num_ranks % 3 == 0 else 0  # lest two passes of a rank fall into one cell
     starts = np.array([
@@ -41,7 +39,7 @@ def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the V-Half table: half of 1F1B's activations, at most ⌊(p+2)/2⌋ on any rank."""
+    """Half of 1F1B's activations, at most ⌊(p+2)/2⌋ on any rank."""
     rank = np.arange(num_ranks)
     gap = 3 if num_ranks % 2 == 0 else 0  # lest two passes of a rank fall into one cell
     starts = np.array([
@@ -54,7 +52,7 @@ def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the 1F1B-V table: full backwards, and two thirds of 1F1B's activation memory."""
+    """Full backwards, and two thirds of 1F1B's activation memory."""
     rank = np.arange(num_ranks)
     hop = np.arange(2 * num_ranks)  # positions along the V
     gap = 3 if num_ranks % 3 == 0 else 0
@@ -75,8 +73,8 @@ def building_blocks(num_ranks: int) -> list[Ints64]:
     """Return all 6-cell patterns whose actions occupy different cells on every rank, shortest lifetime first.
 
     Each pattern is an array [4, ranks] of the cells in which microbatch 0 starts: F down, F up, I on the way up, I
-    on the way down. V-Half and V-Min are among them. From some rank on, actions may follow without a pause (arXiv
-    2405.15362, App. A, where the search enumerates the patterns of the first rank).
+    on the way down. From some rank on, actions may follow without a pause (arXiv 2405.15362, App. A, where the
+    search enumerates the patterns of the first rank).
     """
     rank = np.arange(num_ranks)
     turns = np.array(list(product(range(1, 7), repeat=3)))

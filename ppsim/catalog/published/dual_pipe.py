@@ -2,8 +2,7 @@
 
 DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe) runs two model replicas in
 opposite directions. DualPipeV (Qi et al. 2025, "DualPipe could be better without the Dual") runs one model in a V
-over half the ranks. The eight steps per rank are the same in both and follow the authors' code. A fused cell gives
-its transfers time to overlap with compute; its results leave together.
+over half the ranks. The eight steps per rank are the same in both and follow the authors' code.
 """
 
 from collections import deque
@@ -14,7 +13,7 @@ from ppsim.schedule.table import Action, Cell, Op, Schedule
 
 
 def dual_pipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the DualPipe table: chain 0 down the ranks, chain 1 back up, half of the m microbatches each.
+    """Chain 0 runs down the ranks, chain 1 back up, with half of the m microbatches each.
 
     Needs an even p, an even m and m ≥ 2p. The rows of the first p/2 ranks are DualPipeV's for p/2 ranks and m/2
     microbatches. The other rows mirror them with the chains swapped.
@@ -32,7 +31,7 @@ def dual_pipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def dual_pipe_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the DualPipeV table; needs m ≥ 2p microbatches, one per stage."""
+    """Needs m ≥ 2p microbatches."""
     rows = [
         _row(
             _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank), num_above=rank, num_ranks=num_ranks,
@@ -57,7 +56,7 @@ class _Chunk:
 
 
 def _row(first: _Chunk, second: _Chunk, *, num_above: int, num_ranks: int, num_rounds: int) -> list[Cell]:
-    """Return the row of the rank with `num_above` of the `num_ranks` ranks of its half before it."""
+    """`num_above` of the `num_ranks` ranks of the rank's half are before it."""
     put_off: deque[Action] = deque()  # postponed weight gradients
     row: list[Cell] = []
     num_below = num_ranks - 1 - num_above

@@ -1,4 +1,4 @@
-"""Building blocks of schedule rows: alternating forwards and backwards, groups of microbatches, chunks."""
+"""Building blocks of schedule rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
@@ -16,10 +16,7 @@ Row: TypeAlias = Ints32
 
 
 def full_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> Row:
-    """Return a rank's row: warm-up forwards, alternating forwards and full backwards, then the other backwards.
-
-    `forwards` and `backwards` have the same length; a longer warm-up is truncated.
-    """
+    """Return warm-up forwards, alternating forwards and full backwards, then the other backwards."""
     return _row((Op.F, forwards, -min(num_warm_up, forwards.shape[1])), (Op.B, backwards, 0))
 
 
@@ -36,7 +33,7 @@ def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tupl
 
 
 def split_row(forwards: Visits, backwards: Visits, *, num_warm_up: int, num_put_off: int = 0) -> Row:
-    """Return the row of `full_row` with split backwards: each W follows the I `num_put_off` positions later."""
+    """Split the backwards of `full_row`: each W follows the I `num_put_off` positions later."""
     return _row(
         (Op.F, forwards, -min(num_warm_up, forwards.shape[1])),
         (Op.I, backwards, 0),
@@ -53,9 +50,8 @@ def _row(*parts: tuple[Op, Visits, int]) -> Row:
 
 
 def table_of_rows(rows: Sequence[Row], pairs: Sequence[Ints32] | None = None, **labels: Any) -> Schedule:
-    """Return the table of these rows; `labels` are the keyword arguments of `Schedule.from_rows`.
-
-    `pairs` holds the second result of `paired_row` per rank (None: nothing is fused).
+    """`labels` are the keyword arguments of `Schedule.from_rows`; `pairs` is the second result of `paired_row` per
+    rank.
     """
     op, stage, microbatch = (np.concatenate(column) for column in zip(*rows, strict=True))
     offsets = np.cumsum([0, *(row.shape[1] for row in rows)], dtype=np.int64)
@@ -69,7 +65,6 @@ def table_of_rows(rows: Sequence[Row], pairs: Sequence[Ints32] | None = None, **
 
 
 def visits_of_stage(stage: int, microbatches: Sequence[int]) -> Visits:
-    """Return the visits of these microbatches to one stage."""
     return np.array([[stage] * len(microbatches), microbatches], dtype=np.int32)
 
 
@@ -79,8 +74,7 @@ def visits_in_groups(
     """Yield each rank's forwards and backwards in the depth-first order of looped schedules.
 
     A rank runs `group_size` microbatches through its first chunk, then through the next chunks, and then starts the
-    next group. The last group is smaller if `group_size` does not divide m. Backwards visit the chunks in reverse
-    order.
+    next group, which may be smaller if it is the last. Backwards visit the chunks in reverse order.
     """
     order = [
         (chunk * num_ranks, microbatch)
