@@ -101,8 +101,7 @@ def anneal(
     square of a random number. Most accepted moves are therefore nearly as good, and a few are much worse.
 
     `order` and `best` must both hold the initial order. `dice` is the state of the random numbers, 1 to 2**31 − 2.
-    `path` is working space with one place per node. With 0 moves the function only evaluates the order; `timing`
-    then has the end of each rank.
+    With 0 moves the function only evaluates the order; `timing` then has the end of each rank.
     """
     current_s = _criterion(pipeline, rules.handicap_s, order, timing)
     best_s = current_s
@@ -144,10 +143,10 @@ def anneal_window(
     last: RepeatedWindow,
     unrolled: UnrolledTable,
 ) -> float:
-    """Run `anneal` on a window, so that each move applies to all its repetitions; return the best score.
+    """Run `anneal` on a window, so that each move applies to all its repetitions.
 
-    `window`, `best` and `last` must hold the initial window, whose table does not deadlock; `last` is working
-    space. An action that moves past the end of a window goes to the next one.
+    `window`, `best` and `last` must hold the initial window, whose table does not deadlock. An action that moves
+    past the end of a window goes to the next one.
     """
     at_once = len(window.codes) // len(window.ahead)
     current_s = _unrolled_criterion(pipeline, rules.handicap_s, window, unrolled)
@@ -187,7 +186,6 @@ def anneal_window(
 
 
 def unroll(pipeline: Pipeline, window: RepeatedWindow, unrolled: UnrolledTable) -> None:
-    """Fill `unrolled.order` and `origin` with the repetitions of a window."""
     m, number, at_once = pipeline.num_microbatches, unrolled.timing.done, len(window.codes) // len(window.ahead)
     for code in range(len(number)):
         number[code] = window.ahead[code]
@@ -276,14 +274,14 @@ def _copy_window(source: RepeatedWindow, target: RepeatedWindow) -> None:
 
 
 def _drawn(dice: Counts, limit: int) -> int:
-    """Return a random number from 0 to below the limit (Park and Miller's generator)."""
+    """Park and Miller's generator."""
     dice[0] = dice[0] * 48271 % 2147483647
     drawn: int = dice[0] % limit
     return drawn
 
 
 def _criterion(pipeline: Pipeline, handicap_s: Floats, order: Codes, timing: Timing) -> float:
-    """Evaluate an order: fill `timing` and return the score.
+    """Fill `timing` and return the score.
 
     A rank runs until it waits, and continues when another rank has run an action that it may wait for. The cost per
     action is therefore constant, even if the order deadlocks.
@@ -312,7 +310,7 @@ def _criterion(pipeline: Pipeline, handicap_s: Floats, order: Codes, timing: Tim
 
 
 def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: int, depth: int) -> int:
-    """Run a rank's actions and push the ranks that they wake; return the size of the stack."""
+    """Push the ranks that this rank wakes; return the size of the stack."""
     m, num_stages = pipeline.num_microbatches, pipeline.num_stages
     needs, hop_s, cost_s, wakes = pipeline.needs, pipeline.hop_s, pipeline.cost_s, pipeline.wakes
     done, end_s, place_of = timing.done, timing.end_s, timing.place_of
@@ -398,7 +396,7 @@ def _drawn_move(
 
 
 def _nearest_allowed(order: Codes, source: int, target: int) -> int:
-    """Return the place nearest to the target that keeps actions of one code in microbatch order."""
+    """Keep actions of one code in microbatch order."""
     step = 1 if target > source else -1
     place = source
     while place != target and order[place + step] != order[source]:
@@ -407,7 +405,7 @@ def _nearest_allowed(order: Codes, source: int, target: int) -> int:
 
 
 def _fits(pipeline: Pipeline, memory: MemoryCaps, order: Codes, source: int, target: int) -> bool:
-    """Return whether the rank stays within its cap. Only allocating earlier or freeing later can exceed it."""
+    """Only allocating earlier or freeing later can exceed the cap."""
     changes, code, is_later = memory.changes, order[source], target > source
     if (is_later and changes[code] >= 0) or (not is_later and changes[code] <= 0):
         return True

@@ -40,7 +40,7 @@ _ROUNDING = 1 + 1e-9  # tolerance for the order of additions
 
 
 class SearchTimeout(TimeIsUp):
-    """Raised when the time limit ends a fit; `tables` are its best tables on an ideal network, best first."""
+    """Raised when the time limit ends a search; `tables` are its best tables on an ideal network, best first."""
 
     def __init__(self, found: Iterable[Candidate]) -> None:
         self.tables = [candidate.schedule("fitted") for candidate in found]
@@ -48,13 +48,13 @@ class SearchTimeout(TimeIsUp):
 
 @dataclass(frozen=True, eq=False)
 class TableEvaluator:
-    """Evaluate tables by simulation with the P2P serialization of `costs`; searches assume an ideal network."""
+    """Evaluates tables by simulation with the P2P serialization of `costs`; searches assume an ideal network."""
 
     costs: StageCosts
     criterion: Criterion
 
     def __call__(self, table: Schedule, limit_bytes: float | None = None) -> float:
-        """Return the step time or the span; infinite if the channels deadlock or a rank exceeds the limit."""
+        """Return infinity if the channels deadlock or a rank exceeds the limit."""
         try:
             timeline = simulate(table, self.costs)
         except ScheduleError:
@@ -93,9 +93,9 @@ def best_table(
     engine: Engine = "auto",
     is_thorough: bool = False,
 ) -> Schedule:
-    """Return the best table found for these costs in which no rank exceeds its memory cap.
+    """Return the best table found in which no rank exceeds its memory cap.
 
-    Every backward is split. `criterion` is minimised on an ideal network. Candidates:
+    `criterion` is minimised on an ideal network. Candidates:
 
     - list schedules;
     - for one stage per rank: the zero-bubble heuristic, ZB-H1 and ZB-H2;
@@ -103,13 +103,11 @@ def best_table(
       the ZB-V heuristic, and V patterns with different intervals.
 
     The best candidate is rescheduled by its own urgencies and, up to some 30,000 actions, improved by local search.
-    The result is never worse than any candidate within the cap.
 
     A `judge` then chooses among this table and the next best candidates, because the best table on an ideal network
     can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is more than 1
-    % above the lower bound; beyond 30,000 actions only short tables and windows are searched. The result is the
-    same or better. The search is deterministic. Seconds and memory as in `Problem`. Raises `SearchTimeout` if
-    `ending_in` ends the time.
+    % above the lower bound. The search is deterministic. Seconds and memory as in `Problem`. Raises `SearchTimeout`
+    if `time_limit` ends the time.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)
@@ -131,14 +129,14 @@ def best_table(
 
 
 def best_candidate(target: SearchTarget) -> Candidate:
-    """Return the best candidate of all generators and improvements; stop early if it meets the lower bound."""
+    """Stop early if a candidate meets the lower bound."""
     return best_candidates(target, 1, [])[0]
 
 
 def best_candidates(target: SearchTarget, number: int, seen: list[Candidate]) -> list[Candidate]:
-    """Return the best candidate, followed by the best other candidates of the generators.
+    """Return the best candidate, followed by the best other candidates of the generators, without duplicates.
 
-    At most `number` tables, all different. Every candidate is also appended to `seen`.
+    Every candidate is also appended to `seen`.
     """
     best: Candidate | None = None
     others: list[Candidate] = []
@@ -194,7 +192,7 @@ def _families(target: SearchTarget) -> Iterator[Iterable[Candidate]]:
 
 
 def _with_more_slack(best: Candidate) -> Candidate:
-    """Return the best run of the heuristic whose idle time may reach fractions of the best table's idle time."""
+    """Let the heuristic idle for fractions of the best table's idle time."""
     target = best.target
     head = target.head_s
     for part in _PARTS:
@@ -220,9 +218,9 @@ def tables_without_end(
 ) -> Iterator[Candidate]:
     """Yield the best table known after every round of search, endlessly; a seed fixes the sequence.
 
-    The first is the better of `best_candidate` and `start`, whose backwards are split for it; `start` may exceed
-    the cap. Then rounds on the best table alternate with rounds on other tables. For many microbatches these are
-    short tables whose steady state is repeated, otherwise all candidates of the generators.
+    The first is the better of `best_candidate` and `start`. Then rounds on the best table alternate with rounds on
+    other tables. For many microbatches these are short tables whose steady state is repeated, otherwise all
+    candidates of the generators.
     """
     best = best_candidate(target)
     if start is not None:
@@ -234,7 +232,7 @@ def tables_without_end(
 def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
     """Improve a table that is not near the lower bound: more rounds, or repeated short tables for a long one.
 
-    Intermediate tables are appended to `seen`. The work is bounded, independently of the number of actions.
+    The work is bounded, independently of the number of actions.
     """
     target = best.target
     if best.score_s <= target.bound_s * _NEAR:

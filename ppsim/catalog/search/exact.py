@@ -1,8 +1,8 @@
 """Optimal schedules with proof: a constraint model for CP-SAT (OR-tools, the extra `optimise`).
 
 Microbatches are identical, so each kind of action on each stage can run in microbatch order without loss
-(docs/notes/bounds.md). The solver only chooses how the kinds alternate on each rank. Times are integers (ticks).
-Costs that are not multiples of a tick are rounded down, so that a proved bound holds for the actual costs.
+(docs/notes/bounds.md). Times are integers (ticks). Costs that are not multiples of a tick are rounded down, so that
+a proved bound holds for the actual costs.
 """
 
 from collections.abc import Callable
@@ -40,10 +40,9 @@ _ROUNDING = 1 + 1e-12  # tolerance for sums of floats
 class ExactResult:
     """The best table found, its time, and a lower bound for all tables.
 
-    `value_s` is the table's time at the actual costs. `bound_s` is the larger of the solver's bound and the
-    closed-form bound. `is_optimal` means that the solver has proved that no table is better at costs in whole
-    ticks. If all costs are multiples of `tick_s` (to 12 digits), value and bound are then equal up to rounding;
-    otherwise `gap` is the uncertainty that remains.
+    `value_s` is the table's time at the actual costs. `is_optimal` means that the solver has proved that no table
+    is better at costs in whole ticks. If all costs are multiples of `tick_s` (to 12 digits), value and bound are
+    then equal up to rounding; otherwise `gap` is the uncertainty that remains.
     """
 
     schedule: Schedule
@@ -71,11 +70,10 @@ def optimal(
 ) -> ExactResult:
     """Return the best table that splits every backward, and a proved bound on all such tables.
 
-    `hint` is a table to start from; it may exceed the cap. If it is within the cap, the result is never worse.
-    `lower_bound_s` is a known bound; the closed-form bounds of `lower_bounds` are always used. The search ends with
-    a proof, after `time_limit_s`, or at Ctrl-C, and always returns a table. If the hint meets the bound, there is
-    no search and `progress` is not called. `num_workers` 0 uses one thread per core. One worker and one seed give a
-    reproducible result, unless the time limit ends the search.
+    `hint` is a table to start from. If it is within the cap, the result is never worse. `lower_bound_s` is a known
+    bound. The search ends with a proof, after `time_limit_s`, or at Ctrl-C, and always returns a table. If the hint
+    meets the bound, `progress` is not called. `num_workers` 0 uses one thread per core. One worker and one seed
+    give a reproducible result, unless the time limit ends the search.
 
     Raises `MissingExtra` if OR-tools is not installed, `ConfigError` for a hint of another shape, for a bound above
     the time of a table and for an unknown criterion.
@@ -121,7 +119,6 @@ def optimal(
 
 
 def has_ortools() -> bool:
-    """Return whether OR-tools is installed."""
     from importlib.util import find_spec
 
     return find_spec("ortools") is not None
@@ -158,7 +155,7 @@ class _Clock:
         return cls(ticks, float(tick), is_exact, problem.overhead_s)
 
     def seconds(self, ticks: float) -> float:
-        """Convert ticks to seconds, without the host time before the first start."""
+        """Leave out the host time before the first start."""
         return ticks * self.tick_s - self.overhead_s
 
     def least(self, known_s: float, criterion: Criterion) -> int:
@@ -216,7 +213,7 @@ class _Model:
         return self.start[op, stage, number] + self.duration[op][stage]
 
     def _add_order(self) -> None:
-        """Add dependencies (`ppsim.schedule.dependencies`) and microbatch order."""
+        """Add dependencies and microbatch order."""
         stages = range(self.problem.num_stages)
         for stage in stages:
             for number in range(self.count):
@@ -287,7 +284,7 @@ class _Model:
             self.model.add_hint(self.start[action.op, action.stage, action.microbatch], round(begin))
 
     def solve(self, limits: dict[str, Any], announce: Progress) -> tuple[Schedule | None, float, bool]:
-        """Return the model's best table or None, the bound in ticks, and whether the table is proved optimal.
+        """Return the best table or None, the bound in ticks, and whether the table is proved optimal.
 
         `limits` are solver parameters; `announce` gets times in ticks.
         """

@@ -15,7 +15,7 @@ _FEW_PACES, _MANY_ACTIONS = (1.0, 2.0), 200_000
 
 
 def list_schedules(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield tables with priorities I, F, W and enough microbatches in flight to cover a round trip.
+    """Priorities are I, F, W; the number of microbatches in flight covers a round trip or more.
 
     On one rank, later stages go first: they free memory sooner.
     """
@@ -34,7 +34,7 @@ def list_schedules(target: SearchTarget) -> Iterator[Candidate]:
 
 
 def list_scheduled(target: SearchTarget, urgency: Floats, in_flight: Floats, *, patient: bool) -> Candidate:
-    """Return the table for an urgency per node (smallest first) and a maximum of forwards in flight per stage."""
+    """`urgency` is per node (smallest first), `in_flight` per stage."""
     table, num_ranks = empty_table(target.pipeline), target.problem.num_ranks
     target.run(
         list_schedule,
@@ -64,7 +64,7 @@ def rescheduled(candidate: Candidate, *, patient: bool) -> Candidate:
 
 
 def improve_by_rescheduling(best: Candidate, *, num_rounds: int) -> Candidate:
-    """Return the best of repeated rescheduling, impatient and patient; never worse than the start."""
+    """The result is never worse than `best`."""
     for patient in (False, True):
         current = best
         for _ in range(num_rounds):

@@ -13,10 +13,9 @@ _REACHES = (2, 8)  # reaches of rounds, alternating
 
 
 def local_search(start: Candidate, *, moves_a_round: int, seed: int = 0) -> Iterator[Candidate]:
-    """Yield the best candidate after each round of `moves_a_round` moves, endlessly; the first is `start` itself.
+    """Yield the best candidate after each round, endlessly; the first is `start` itself.
 
-    Each round starts from the best candidate with another temperature, and ends early if it meets the lower bound.
-    The result is never worse than `start` and depends only on the seed. A move takes some 10 ns per action of the
+    Each round starts from the best candidate with another temperature. A move takes some 10 ns per action of the
     table.
     """
     target = start.target

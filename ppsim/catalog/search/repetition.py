@@ -1,7 +1,7 @@
 """Build a table for many microbatches by repeating a window of each row of a good short table.
 
-A search on a long table spends its time on steady-state actions that should all be equal. A search on a short table
-does not, and its result can be repeated (compare the repetend of Tessel and the building blocks of V-Half).
+A search on a long table spends its time on steady-state actions that should all be equal (compare the repetend of
+Tessel and the building blocks of V-Half).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,9 +24,8 @@ _CUTS = np.linspace(0.2, 0.8, 13)  # window positions, relative to the row
 def repeat_window(short: Candidate, target: SearchTarget) -> Candidate | None:
     """Return the best table of `target` made by repeating a window of each row of `short`, or None.
 
-    `short` has the same stages and costs but fewer microbatches. A window contains q actions of each code, so that
-    the memory after it is the same as before it. If the windows of two ranks do not match, the table deadlocks or
-    is slow, and another position is tried.
+    A window contains q actions of each code, so that the memory after it is the same as before it. If the windows
+    of two ranks do not match, the table deadlocks or is slow, and another position is tried.
     """
     num_more = target.problem.num_microbatches - short.target.problem.num_microbatches
     offsets = short.target.row_offsets
@@ -68,9 +67,8 @@ def _stretched(rows: Sequence[Codes], begins: Sequence[Codes], cut: float, at_on
 def searched_windows(tables: Sequence[Candidate], target: SearchTarget) -> Iterator[Candidate]:
     """Search for periodic tables, and yield them with the number of microbatches of `target`.
 
-    Each rank of such a table repeats one window of actions from beginning to end. `tables` have the same stages and
-    costs as `target`. The search starts from the best window of each of them. It moves actions in all repetitions
-    at once, in a test table with few microbatches, and is deterministic.
+    Each rank of such a table repeats one window. The search starts from the best window of each of `tables`. It
+    moves actions in all repetitions at once, in a test table with few microbatches.
     """
     dice, problem = np.ones(1, dtype=np.int64), target.problem
     number = min(_FEW * problem.num_ranks, problem.num_microbatches)
@@ -99,7 +97,7 @@ def searched_windows(tables: Sequence[Candidate], target: SearchTarget) -> Itera
 
 
 def unroll_window(target: SearchTarget, window: RepeatedWindow) -> Candidate | None:
-    """Return the table of `target` that repeats a window, or None if it deadlocks."""
+    """Return None if the table deadlocks."""
     table = empty_unrolled(target.pipeline)
     target.run(unroll, inputs=(window,), outputs=(table,))
     return target.timed(table.order)

@@ -1,6 +1,6 @@
 """Inner loops shared by the searches: functions over named tuples of arrays (`ppsim.catalog.search.pipeline`).
 
-Compiled or in plain Python (`ppsim.base.numba_jit`), they give identical bits: the order of operations is the same.
+Compiled or in plain Python, they give identical bits: the order of operations is the same.
 """
 
 from ppsim.base.arrays import Floats
@@ -37,7 +37,7 @@ def input_arrival_s(pipeline: Pipeline, table: SearchTable, code: int) -> float:
 
 
 def append_action(pipeline: Pipeline, table: SearchTable, rank: int, code: int, ready_s: float) -> None:
-    """Append the next action of this code to the rank's row; it starts when its input and the rank are ready."""
+    """The action starts when its input and the rank are ready."""
     table.order[table.at[rank]] = code
     table.at[rank] += 1
     table.now_s[rank] = max(table.now_s[rank], ready_s) + pipeline.cost_s[code]
@@ -54,7 +54,7 @@ def count_idle(idleness: IdleTime, table: SearchTable, rank: int, ready_s: float
 
 
 def rank_of_visit(visit: int, num_ranks: int) -> int:
-    """Return the rank of a visit (0 to 2p − 1) down the ranks and up again, as activations and gradients travel."""
+    """Visits 0 to 2p − 1 go down the ranks and up again, as activations and gradients travel."""
     return visit if visit < num_ranks else 2 * num_ranks - 1 - visit
 
 
@@ -63,10 +63,9 @@ def latest_starts(
 ) -> None:
     """Compute the latest start of every action from the deadline of each rank, going backwards.
 
-    Ranks take turns, each going back until it depends on a time that is not known yet. Each time is a minimum over
-    known times, so the order of the turns does not matter. A round without progress is a deadlock. At the start,
-    `at` is the last place of each row and `undone` is m per code. At the end, `undone` is 0 if all times were
-    found.
+    Ranks take turns, each going back until it depends on a time that is not known yet. A round without progress is
+    a deadlock. At the start, `at` is the last place of each row and `undone` is m per code. At the end, `undone` is
+    0 if all times were found.
     """
     num_left = len(order)
     moved = True
@@ -110,7 +109,7 @@ def append_with_memory(
     code: int,
     ready_s: float,
 ) -> None:
-    """Call `append_action`, and update memory and waiting weight gradients."""
+    """Also update memory and waiting weight gradients."""
     append_action(pipeline, table, rank, code, ready_s)
     backlog.held[rank] += memory.changes[code]
     if code >= 2 * pipeline.num_stages:
@@ -132,7 +131,7 @@ def oldest_weight(pipeline: Pipeline, backlog: PendingWeightGradients, rank: int
 def exceeds_cap(
     pipeline: Pipeline, memory: MemoryCaps, backlog: PendingWeightGradients, rank: int, code: int
 ) -> bool:
-    """Return whether a forward would exceed the cap of its rank; all other actions free memory."""
+    """Only forwards can exceed the cap; all other actions free memory."""
     return code < pipeline.num_stages and backlog.held[rank] + memory.activation[code] > memory.cap[rank]
 
 

@@ -25,7 +25,7 @@ _KINDS = np.array([0, -1, 1, 2], dtype=np.int32)  # for F, B, I, W
 class SearchTarget:
     """A problem with the criterion to minimise, and the derived arrays that the kernels need.
 
-    Every backward is split. Arrays have one entry per stage unless their docstring says per rank.
+    Every backward is split.
     """
 
     problem: Problem
@@ -37,23 +37,20 @@ class SearchTarget:
             raise ConfigError(f"criterion is {self.criterion!r}; choose one of {', '.join(get_args(Criterion))}")
 
     def minimising(self, criterion: Criterion) -> "SearchTarget":
-        """Return the same problem with another criterion."""
         return replace(self, criterion=criterion)
 
     @property
     def num_actions(self) -> int:
-        """Number of F, I and W, 3·S·m."""
+        """F, I and W."""
         return 3 * self.problem.num_stages * self.problem.num_microbatches
 
     @cached_property
     def stages(self) -> Counts:
-        """Stages of rank 0, of rank 1, …, ascending within a rank."""
         stages: Counts = np.argsort(self.problem.stage_to_rank, kind="stable")
         return stages
 
     @cached_property
     def firsts(self) -> Counts:
-        """Offsets of each rank's stages in `stages`; p + 1 entries."""
         counts = np.bincount(self.problem.stage_to_rank, minlength=self.problem.num_ranks)
         return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
@@ -98,7 +95,6 @@ class SearchTarget:
 
     @cached_property
     def work_s(self) -> Floats:
-        """Compute time per rank."""
         problem = self.problem
         return problem.num_microbatches * self.per_rank(problem.forward_s + problem.input_s + problem.weight_s)
 
@@ -133,14 +129,13 @@ class SearchTarget:
 
     @cached_property
     def memory(self) -> MemoryCaps:
-        """Memory of actions and caps of ranks."""
         problem = self.problem
         return MemoryCaps(problem.activation, problem.kept, self.memory_changes, problem.cap)
 
     def run(
         self, kernel: Any, *, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = (), times: int = 1
     ) -> Any:
-        """Run a kernel of this package; `times` estimates how often it visits every action."""
+        """`times` estimates how often the kernel visits every action."""
         size = times * self.num_actions
         return run_kernel(kernel, inputs=(self.pipeline, *inputs), outputs=outputs, size=size, engine=self.engine)
 
@@ -152,7 +147,7 @@ class SearchTarget:
         return Candidate(self, order, timing.now_s) if criterion_s < DEADLOCK else None
 
     def order_of(self, schedule: Schedule) -> Codes:
-        """Return the order of a compute-only table with split backwards in microbatch order."""
+        """The table must be compute-only, with split backwards in microbatch order."""
         codes: Codes = _KINDS[schedule.op] * np.int32(self.problem.num_stages) + schedule.stage
         return codes
 
@@ -167,23 +162,19 @@ class Candidate:
 
     @cached_property
     def score_s(self) -> float:
-        """Value of the criterion."""
         return float((self.end_s - self.target.handicap_s).max())
 
     @property
     def is_optimal(self) -> bool:
-        """True if the score meets the lower bound."""
         return self.score_s <= self.target.bound_s
 
     @property
     def other_score_s(self) -> float:
-        """Value of the other criterion."""
         other = self.target.minimising("span" if self.target.criterion == "step" else "step")
         return float((self.end_s - other.handicap_s).max())
 
     @property
     def fits(self) -> bool:
-        """True if no rank exceeds its memory cap."""
         rows = self.target.row_offsets
         held = summed_by_rank(self.target.memory_changes[self.order], rows)
         return bool((np.maximum.reduceat(held, rows[:-1]) <= self.target.problem.cap).all())
@@ -194,7 +185,6 @@ class Candidate:
         return self.order[self.order < 2 * self.target.problem.num_stages]
 
     def schedule(self, name: str) -> Schedule:
-        """Return the schedule table, with the actions of each code in microbatch order."""
         problem = self.target.problem
         microbatch = np.zeros(len(self.order), dtype=np.int32)
         narrow = np.min_scalar_type(len(_KINDS) * problem.num_stages)  # numpy radix-sorts 16-bit integers
@@ -223,5 +213,4 @@ def better(first: Candidate, second: Candidate) -> Candidate:
 
 
 def best_of(candidates: Iterable[Candidate]) -> Candidate:
-    """Return the best of at least one candidate, by `better`."""
     return reduce(better, candidates)

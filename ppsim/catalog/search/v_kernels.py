@@ -35,7 +35,7 @@ class VChoices(NamedTuple):
 
 
 class VHeuristicState(NamedTuple):
-    """State of one run of the heuristic."""
+    """State of one run."""
 
     pipeline: Pipeline
     memory: MemoryCaps
@@ -56,7 +56,7 @@ def v_heuristic(
     idleness: IdleTime,
     takes_down: Counts,
 ) -> bool:
-    """Run the ZB-V scheduler (arXiv 2401.10241, §6) once: fill `table`, and return whether the cap was respected.
+    """Run the ZB-V scheduler (arXiv 2401.10241, §6) once; return whether the cap was respected.
 
     `takes_down` is working space with one entry per rank.
     """
@@ -64,7 +64,6 @@ def v_heuristic(
     if not _first_microbatch(run):
         return False
     _level(run)
-    # Then one input gradient and one forward on every rank, round after round.
     for _ in range(2 * pipeline.num_microbatches):
         _choose_gradients(run, takes_down)
         if not _gradients(run, takes_down, choices.before_first_gradient):
@@ -84,7 +83,7 @@ def _put(run: VHeuristicState, rank: int, code: int) -> None:
 
 
 def _put_weight(run: VHeuristicState, rank: int) -> bool:
-    """Place the oldest waiting weight gradient; return whether there was one."""
+    """Return whether a weight gradient was waiting."""
     late = oldest_weight(run.pipeline, run.backlog, rank)
     if late >= 0:
         append_with_memory(run.pipeline, run.memory, run.table, run.backlog, rank, late, 0.0)
@@ -95,7 +94,7 @@ def _put_after_weights(run: VHeuristicState, rank: int, code: int, may_fill: boo
     """Place an action after the weight gradients that fit before it; return whether it fits the cap.
 
     With `may_fill`, a gap that is too short for a weight gradient still gets one if idling would make this rank's
-    idle time the longest. The other ranks wait instead.
+    idle time the longest.
     """
     while exceeds_cap(run.pipeline, run.memory, run.backlog, rank, code):
         if not _put_weight(run, rank):
@@ -175,10 +174,9 @@ def _level(run: VHeuristicState) -> None:
 
 
 def _choose_gradients(run: VHeuristicState, takes_down: Counts) -> None:
-    """Choose the input gradient of each rank in a round; the stage on the way down comes first if possible.
+    """The stage on the way down comes first if the rank's stage on the way up is ahead of it.
 
-    It is possible if the rank's stage on the way up is ahead, and either the input has arrived or the stage on the
-    way up has no input gradient left.
+    Its input must also have arrived, unless the stage on the way up has no input gradient left.
     """
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):

@@ -30,8 +30,8 @@ _PASSES: LRUCache[Codes] = LRUCache(
 def heuristic_runs(target: SearchTarget) -> Iterator[Candidate]:
     """Yield the runs of the ZB-V heuristic that respect the cap (arXiv 2401.10241, §6; the authors' scheduler).
 
-    Both choices of `VChoices` are tried in both ways. Each combination is repeated while the largest idle time
-    shrinks, with each rank's margin in the last run as slack.
+    Each combination of choices is repeated while the largest idle time shrinks, with each rank's margin in the last
+    run as slack.
     """
     for before_first_gradient, before_forward in product((True, False), repeat=2):
         choices = VChoices(before_forward=before_forward, before_first_gradient=before_first_gradient)
@@ -48,7 +48,7 @@ def heuristic_runs(target: SearchTarget) -> Iterator[Candidate]:
 
 
 def _run(target: SearchTarget, spare_s: Floats, choices: VChoices) -> tuple[Candidate | None, Floats]:
-    """Run the heuristic once; return its table (None if it exceeds the cap) and the idle time of each rank."""
+    """Return the table (None if it exceeds the cap) and the idle time of each rank."""
     table, head_s = empty_table(target.pipeline), target.minimising("span").head_s
     idleness = IdleTime(idle_s=head_s, worst_s=np.array([head_s.max()]))
     takes_down = np.zeros(target.problem.num_ranks, dtype=np.int64)
@@ -93,10 +93,9 @@ def _as_it_is_and_filled(target: SearchTarget, schedule: Schedule) -> Iterator[C
 
 
 def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float) -> Candidate | None:
-    """Return `passes` with weight gradients inserted; None if the result deadlocks or exceeds the memory limit.
+    """Insert weight gradients into `passes`; None if the result deadlocks or exceeds the memory limit.
 
-    A weight gradient runs if the next forward lacks memory, or if an idle gap is long enough for `least_gap` (a
-    fraction) of its duration.
+    `least_gap` as in `place_weight_gradients`.
     """
     table = empty_table(target.pipeline)
     fits = target.run(
@@ -108,10 +107,7 @@ def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float)
 
 
 def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield tables of building blocks with different intervals between stages, for about a second.
-
-    The tables respect the memory cap.
-    """
+    """Yield tables of building blocks with different intervals between stages, for about a second."""
     num_blocks = min(_MOST_BLOCKS, _MOST_ACTIONS // target.num_actions)
     dice = np.random.default_rng(0)
     grid = [_Block(down, up, (0.0, turn, 0.0)) for up, turn, down in product(_PACES_UP, _TURNS, _PACES_DOWN)]
