@@ -16,10 +16,7 @@ from ppsim.simulation.memory_per_action import memory_per_action
 
 
 def starts_of(schedule: Schedule, problem: Problem) -> Floats:
-    """Return the earliest start of every action, host time included, in the unit of the problem's costs.
-
-    Raises `Deadlock` if actions wait for each other.
-    """
+    """Return the earliest start of every action, host time included; raises `Deadlock`."""
     graph = build_graph(schedule)
     return evaluate(graph, _durations(graph, problem), np.zeros(graph.num_nodes)).start[: graph.num_actions]
 
@@ -31,7 +28,6 @@ def criterion_value_s(schedule: Schedule, problem: Problem, criterion: Criterion
 
 
 def _durations(graph: EventGraph, problem: Problem) -> Floats:
-    """Host time is included."""
     by_op = np.stack([problem.forward_s, problem.backward_s, problem.input_s, problem.weight_s])
     assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # order of the rows of by_op
     op, stage = graph.schedule.op, graph.schedule.stage
@@ -45,7 +41,7 @@ def fits(schedule: Schedule, problem: Problem) -> bool:
 
 
 def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
-    """Return the table with full backwards split into I and W and each kind on each stage in microbatch order.
+    """Split full backwards into I and W, and sort each kind on each stage by microbatch.
 
     The table needs the same memory, and is not slower except through the split. Raises `ConfigError` for another
     placement or number of microbatches, `ScheduleError` for an incomplete or misordered table.
@@ -74,10 +70,7 @@ def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
 
 
 def join_backwards(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
-    """On the given stages, make a full backward of each I that is directly followed by its W.
-
-    The gradient of a full backward leaves only when its W is done.
-    """
+    """Make a full backward of each I that is directly followed by its W; the gradient leaves only after W."""
     begins = np.append(
         (schedule.op[:-1] == Op.I) & (schedule.op[1:] == Op.W)
         & (schedule.stage[:-1] == schedule.stage[1:]) & (schedule.microbatch[:-1] == schedule.microbatch[1:])
@@ -89,7 +82,7 @@ def join_backwards(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
 
 
 def one_at_a_time(problem: Problem) -> Schedule:
-    """Return the slowest table with the least memory."""
+    """This is the slowest table, with the least memory."""
     rows: list[list[Action]] = [[] for _ in range(problem.num_ranks)]
     ranks = problem.stage_to_rank.tolist()
     for microbatch in range(problem.num_microbatches):

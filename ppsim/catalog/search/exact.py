@@ -1,8 +1,8 @@
-"""Optimal schedules with proof: a constraint model for CP-SAT (OR-tools, the extra `optimise`).
+"""Optimal schedules with proof: a constraint model for CP-SAT (OR-tools).
 
 Microbatches are identical, so each kind of action on each stage can run in microbatch order without loss
-(docs/notes/bounds.md). Times are integers (ticks). Costs that are not multiples of a tick are rounded down, so that
-a proved bound holds for the actual costs.
+(docs/notes/bounds.md). Costs that are not multiples of a tick are rounded down, so that a proved bound holds for
+the actual costs.
 """
 
 from collections.abc import Callable
@@ -38,11 +38,10 @@ _ROUNDING = 1 + 1e-12  # tolerance for sums of floats
 
 @dataclass(frozen=True, eq=False)
 class ExactResult:
-    """The best table found, its time, and a lower bound for all tables.
+    """The best table found, its time at the actual costs, and a lower bound for all tables.
 
-    `value_s` is the table's time at the actual costs. `is_optimal` means that the solver has proved that no table
-    is better at costs in whole ticks. If all costs are multiples of `tick_s` (to 12 digits), value and bound are
-    then equal up to rounding; otherwise `gap` is the uncertainty that remains.
+    `is_optimal` means that no table is better at costs in whole ticks. If all costs are multiples of `tick_s` (to
+    12 digits), value and bound are then equal; otherwise `gap` is the uncertainty that remains.
     """
 
     schedule: Schedule
@@ -53,7 +52,6 @@ class ExactResult:
 
     @property
     def gap(self) -> float:
-        """Relative distance of the table's time from the lower bound."""
         return max(self.value_s / self.bound_s - 1, 0.0) if self.bound_s > 0 else 0.0
 
 
@@ -70,10 +68,9 @@ def optimal(
 ) -> ExactResult:
     """Return the best table that splits every backward, and a proved bound on all such tables.
 
-    `hint` is a table to start from. If it is within the cap, the result is never worse. `lower_bound_s` is a known
-    bound. The search ends with a proof, after `time_limit_s`, or at Ctrl-C, and always returns a table. If the hint
-    meets the bound, `progress` is not called. `num_workers` 0 uses one thread per core. One worker and one seed
-    give a reproducible result, unless the time limit ends the search.
+    If `hint` is within the cap, the result is never worse. The search ends with a proof, after `time_limit_s`, or
+    at Ctrl-C, and always returns a table. `num_workers` 0 uses one thread per core. One worker and one seed give a
+    reproducible result, unless the time limit ends the search.
 
     Raises `MissingExtra` if OR-tools is not installed, `ConfigError` for a hint of another shape, for a bound above
     the time of a table and for an unknown criterion.
@@ -125,7 +122,6 @@ def has_ortools() -> bool:
 
 
 def require_ortools() -> None:
-    """Raise `MissingExtra` if OR-tools is not installed."""
     if not has_ortools():
         raise MissingExtra.of("optimise", "proving a schedule optimal needs OR-tools, which is not installed")
 
@@ -159,7 +155,6 @@ class _Clock:
         return ticks * self.tick_s - self.overhead_s
 
     def least(self, known_s: float, criterion: Criterion) -> int:
-        """Return a lower bound on the model's time in whole ticks."""
         ticks = lower_bounds(self.problem).of(criterion)
         if self.is_exact:
             ticks = max(ticks, (known_s + self.overhead_s) / self.tick_s)
@@ -213,7 +208,6 @@ class _Model:
         return self.start[op, stage, number] + self.duration[op][stage]
 
     def _add_order(self) -> None:
-        """Add dependencies and microbatch order."""
         stages = range(self.problem.num_stages)
         for stage in stages:
             for number in range(self.count):
@@ -228,7 +222,7 @@ class _Model:
                         self.model.add(self.start[op, stage, number] >= self.end(op, stage, number - 1))
 
     def _add_first_starts(self) -> None:
-        """Fix the start of a rank's first forward if all earlier stages are the first stages of their ranks."""
+        """This start is known if all earlier stages are the first stages of their ranks."""
         firsts = {stages[0] for stages in self.problem.stages_of}
         for stage in range(self.problem.num_stages):
             if stage not in firsts:
@@ -277,17 +271,14 @@ class _Model:
         self.model.add_cumulative(intervals, demands, cap)
 
     def start_from(self, best: Schedule, hint: Schedule) -> None:
-        """Start the search from the hint and exclude tables slower than `best`."""
+        """Exclude tables slower than `best`."""
         self.model.add(self.time <= round(criterion_value_s(best, self.problem, self.criterion)))
         starts = starts_of(hint, self.problem).tolist()
         for action, begin in zip(hint, starts, strict=True):
             self.model.add_hint(self.start[action.op, action.stage, action.microbatch], round(begin))
 
     def solve(self, limits: dict[str, Any], announce: Progress) -> tuple[Schedule | None, float, bool]:
-        """Return the best table or None, the bound in ticks, and whether the table is proved optimal.
-
-        `limits` are solver parameters; `announce` gets times in ticks.
-        """
+        """Return the best table or None, the bound in ticks, and whether the table is proved optimal."""
         from ortools.sat.python import cp_model
 
         class Announcer(cp_model.CpSolverSolutionCallback):

@@ -81,7 +81,7 @@ def _warm_up(
 def _choose_warm_up(
     pipeline: Pipeline, memory: MemoryCaps, keep_first_input_on_time: bool, table: SearchTable, takes: Counts
 ) -> None:
-    """Choose each rank's forwards until the first gradient returns, from the last rank up, independently."""
+    """Each rank runs forwards until the first gradient returns."""
     m, p, tolerance_s = pipeline.num_microbatches, pipeline.num_ranks, pipeline.tolerance_s
     back_s = table.now_s[p - 1] + pipeline.cost_s[2 * p - 1]  # time when the first gradient leaves a rank
     for rank in range(p - 2, -1, -1):
@@ -102,10 +102,7 @@ def _choose_warm_up(
 def _choose_forwards(
     pipeline: Pipeline, memory: MemoryCaps, may_skip: bool, table: SearchTable, idleness: IdleTime, takes: Counts
 ) -> None:
-    """All ranks with a forward left run it, except those that skip it.
-
-    If a rank skips, all ranks above it skip too: running ahead alone would only fill their memory.
-    """
+    """If a rank skips a forward, all ranks above it skip too: running ahead alone would only fill their memory."""
     p = pipeline.num_ranks
     for rank in range(p):
         takes[rank] = 1 if table.done[rank] < pipeline.num_microbatches else 0
@@ -118,9 +115,8 @@ def _choose_forwards(
 def _skips(pipeline: Pipeline, memory: MemoryCaps, table: SearchTable, idleness: IdleTime, rank: int) -> bool:
     """Return whether the next rank has enough forwards, and its gradient would have to wait for one more.
 
-    The gradient arrives after one more forward and input gradient on the next rank. It would wait if the forward
-    ends later, including the weight gradients that must run first to free memory. The rank then idles instead,
-    unless this would make its idle time the longest.
+    The gradient would wait if the forward ends later, including the weight gradients that must run first to free
+    memory. The rank then idles instead, unless this would make its idle time the longest.
     """
     p, done, now_s, cost_s = pipeline.num_ranks, table.done, table.now_s, pipeline.cost_s
     if rank == p - 1 or done[rank] < done[rank + 1] + 2:
@@ -145,8 +141,8 @@ def _round(
 ) -> None:
     """Run the chosen forwards down the ranks, then an input gradient up the ranks, with weight gradients between.
 
-    A weight gradient runs if the rank lacks memory, or as in `_fills`. No rank waits for the input gradients of
-    rank 0, so after its last forward all waiting weight gradients run first.
+    No rank waits for the input gradients of rank 0, so after its last forward all waiting weight gradients run
+    first.
     """
     p, done = pipeline.num_ranks, table.done
     for visit in range(2 * p):
@@ -171,7 +167,6 @@ def _round(
 def _fills(
     pipeline: Pipeline, greedy: bool, table: SearchTable, idleness: IdleTime, rank: int, ready_s: float
 ) -> bool:
-    """A weight gradient runs if it fits the gap, or if the gap would make this rank idle longest."""
     gap_s, tolerance_s = ready_s - table.now_s[rank], pipeline.tolerance_s
     if pipeline.cost_s[2 * pipeline.num_ranks + rank] <= gap_s + tolerance_s:
         return True

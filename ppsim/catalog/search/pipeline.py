@@ -1,5 +1,4 @@
-"""Data structures of the compiled search kernels: named tuples of arrays (lists if the kernels run in plain
-Python).
+"""Data structures of the compiled search kernels: named tuples of arrays (lists in plain Python).
 
 An action of kind 0, 1, 2 (F, I, W) on stage s has the code ``kind * num_stages + s``. A table is an order: the
 codes of rank 0's row, then of rank 1's, and so on. Actions of one code run in microbatch order. A node is ``code *

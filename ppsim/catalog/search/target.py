@@ -23,10 +23,7 @@ _KINDS = np.array([0, -1, 1, 2], dtype=np.int32)  # for F, B, I, W
 
 @dataclass(frozen=True, eq=False)
 class SearchTarget:
-    """A problem with the criterion to minimise, and the derived arrays that the kernels need.
-
-    Every backward is split.
-    """
+    """A problem with the criterion to minimise, and the arrays that the kernels need. Every backward is split."""
 
     problem: Problem
     criterion: Criterion = "step"
@@ -41,7 +38,6 @@ class SearchTarget:
 
     @property
     def num_actions(self) -> int:
-        """F, I and W."""
         return 3 * self.problem.num_stages * self.problem.num_microbatches
 
     @cached_property
@@ -56,41 +52,38 @@ class SearchTarget:
 
     @cached_property
     def row_offsets(self) -> Counts:
-        """Offsets of each rank's row in an order; p + 1 entries."""
+        """Offsets of each rank's row in an order."""
         return 3 * self.problem.num_microbatches * self.firsts
 
     def per_rank(self, per_stage: Floats) -> Floats:
-        """Sum a per-stage array over the stages of each rank."""
         sums = np.zeros(self.problem.num_ranks)
         np.add.at(sums, self.problem.stage_to_rank, per_stage)
         return sums
 
     @cached_property
     def least_cap(self) -> Floats:
-        """Memory of one microbatch in all stages of a rank, per rank."""
+        """Memory of one microbatch in all stages of a rank."""
         return self.per_rank(self.problem.activation)
 
     @cached_property
     def memory_changes(self) -> Floats:
-        """Memory that an action of each code adds on its rank."""
         held, kept = np.tile(self.problem.activation, len(_OPS)), np.tile(self.problem.kept, len(_OPS))
         return memory_changes(np.repeat(_OPS, self.problem.num_stages), held, kept)
 
     @cached_property
     def tolerance_s(self) -> float:
-        """Times closer than this are equal, so that neither the order of additions nor units change decisions."""
+        """Neither the order of additions nor units change decisions within this tolerance."""
         problem = self.problem
         longest = (problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
         return 1e-9 * max(float(seconds.max(initial=0.0)) for seconds in longest)
 
     @cached_property
     def first_start_s(self) -> Floats:
-        """Earliest start of each rank's first forward, the first forward of its lowest stage."""
+        """Earliest start of each rank's first forward."""
         return self.problem.reach_s[self.stages[self.firsts[:-1]]]
 
     @cached_property
     def handicap_s(self) -> Floats:
-        """Per rank, subtracted from the rank's end; the largest result is the score."""
         return self.first_start_s if self.criterion == "span" else np.zeros(self.problem.num_ranks)
 
     @cached_property
@@ -110,19 +103,18 @@ class SearchTarget:
 
     @property
     def head_s(self) -> Floats:
-        """Per rank: work and start in excess of the rank with the most slack."""
+        """Work and start of each rank in excess of the rank with the most slack."""
         ends = self.work_s + self.first_start_s - self.handicap_s
         head: Floats = ends - ends.min()
         return head
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """First argument of every kernel."""
         return pipeline_of(self.problem, self.stages, self.firsts, tolerance_s=self.tolerance_s)
 
     @cached_property
     def shape_and_times(self) -> bytes:
-        """Key that is equal for targets that differ only in memory and criterion."""
+        """Equal for targets that differ only in memory and criterion."""
         problem = self.problem
         times = (problem.stage_to_rank, problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
         return b"".join([str(problem.num_microbatches).encode(), *(array.tobytes() for array in times)])
@@ -140,7 +132,7 @@ class SearchTarget:
         return run_kernel(kernel, inputs=(self.pipeline, *inputs), outputs=outputs, size=size, engine=self.engine)
 
     def timed(self, order: Codes) -> "Candidate | None":
-        """Return the table of this order with the earliest times, or None if it deadlocks."""
+        """Start each action as early as possible; None if the order deadlocks."""
         timing, none = empty_timing(self.pipeline), np.zeros(0, dtype=np.int64)
         rules = AnnealParameters(self.handicap_s, bound_s=0.0, heat_s=0.0, num_moves=0, reach=0)
         criterion_s = self.run(anneal, inputs=(self.memory, rules), outputs=(none, order, order, timing, none))
@@ -181,7 +173,6 @@ class Candidate:
 
     @property
     def passes(self) -> Codes:
-        """Codes of the forwards and input gradients, in order."""
         return self.order[self.order < 2 * self.target.problem.num_stages]
 
     def schedule(self, name: str) -> Schedule:
@@ -203,7 +194,7 @@ class Candidate:
 
 
 def better(first: Candidate, second: Candidate) -> Candidate:
-    """Return the candidate with the lower score; ties go to the lower other score, then to the first."""
+    """The lower score wins; ties go to the lower other score, then to the first."""
     tolerance_s = first.target.tolerance_s
     if second.score_s < first.score_s - tolerance_s:
         return second

@@ -1,4 +1,4 @@
-"""Candidates for two stages per rank in a V: the ZB-V heuristic, and patterns repeated for every microbatch."""
+"""Candidates for two stages per rank in a V."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _PASSES: LRUCache[Codes] = LRUCache(
 
 
 def heuristic_runs(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield the runs of the ZB-V heuristic that respect the cap (arXiv 2401.10241, §6; the authors' scheduler).
+    """Run the ZB-V heuristic (arXiv 2401.10241, §6; the authors' scheduler).
 
     Each combination of choices is repeated while the largest idle time shrinks, with each rank's margin in the last
     run as slack.
@@ -61,14 +61,14 @@ def _run(target: SearchTarget, spare_s: Floats, choices: VChoices) -> tuple[Cand
 
 
 def published(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield ZB-V, V-Half and V-Min as published if they respect the cap, and with newly placed weight gradients."""
+    """Yield ZB-V, V-Half and V-Min as published and with newly placed weight gradients."""
     shape = {"num_ranks": target.problem.num_ranks, "num_microbatches": target.problem.num_microbatches}
     for build in (zbv_fixed, v_half_fixed, v_min_fixed):
         yield from _as_it_is_and_filled(target, build(**shape))
 
 
 def blocks_of_cells(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield the tables of building blocks like V-Half's, those with the longest microbatch lifetime first."""
+    """Start with the building blocks with the longest microbatch lifetime."""
     problem = target.problem
     num_left = min(_MOST_CELL_BLOCKS, _MOST_ACTIONS // 2 // target.num_actions)
     for starts in reversed(building_blocks(problem.num_ranks) if num_left else []):
@@ -93,10 +93,7 @@ def _as_it_is_and_filled(target: SearchTarget, schedule: Schedule) -> Iterator[C
 
 
 def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float) -> Candidate | None:
-    """Insert weight gradients into `passes`; None if the result deadlocks or exceeds the memory limit.
-
-    `least_gap` as in `place_weight_gradients`.
-    """
+    """Return None if the result deadlocks or exceeds the memory limit."""
     table = empty_table(target.pipeline)
     fits = target.run(
         kernels.place_weight_gradients,
@@ -107,7 +104,7 @@ def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float)
 
 
 def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield tables of building blocks with different intervals between stages, for about a second."""
+    """Vary the intervals between stages, for about a second."""
     num_blocks = min(_MOST_BLOCKS, _MOST_ACTIONS // target.num_actions)
     dice = np.random.default_rng(0)
     grid = [_Block(down, up, (0.0, turn, 0.0)) for up, turn, down in product(_PACES_UP, _TURNS, _PACES_DOWN)]
@@ -125,9 +122,8 @@ def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
 class _Block:
     """Durations in a building block: down the V, up the V, and the three turns of a microbatch.
 
-    A pace is relative to the shortest possible time. It applies to ranks below `until` (None: all ranks); the
-    others have pace 1. Turns are in periods: at the last rank after F, at rank 0 before I, at the last rank between
-    the two I.
+    A pace is relative to the shortest possible time. Ranks from `until` on have pace 1. Turns are in periods: at
+    the last rank after F, at rank 0 before I, at the last rank between the two I.
     """
 
     pace_down: float
