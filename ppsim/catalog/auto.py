@@ -1,7 +1,7 @@
 """Search for the best table for given costs within a time limit (`ppsim build auto`).
 
 The search moves actions on an ideal network, where one evaluation takes microseconds. Every accepted table is
-simulated with the actual costs and channels. The search starts from the best schedule of the catalogue.
+simulated with the actual costs and channels.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,10 +43,9 @@ _MOST_WHATEVER_THE_TIME = 30_000  # actions; trying all patterns takes some 0.1 
 
 @dataclass(frozen=True, eq=False)
 class OptimisedSchedule:
-    """The best table found, its time by `criterion`, the start of the search, and a lower bound for all tables.
+    """The best table found, its time by `criterion`, and a lower bound for all tables on the searched placements.
 
-    The bound holds for all placements that were searched. `started_from` is the best schedule of the catalogue for
-    these placements, or "list scheduling" if none fits.
+    `started_from` is the best schedule of the catalogue, or "list scheduling" if none fits.
     """
 
     schedule: Schedule
@@ -59,7 +58,6 @@ class OptimisedSchedule:
 
     @property
     def gap(self) -> float:
-        """Relative distance of the table's time from the lower bound."""
         return max(self.value_s / self.bound_s - 1, 0.0) if self.bound_s > 0 else 0.0
 
     @property
@@ -94,21 +92,19 @@ def optimise(
 
     `costs` may be a function of the placement's name. `memory_limit_bytes` is per rank, static bytes included.
 
-    1. The published patterns are evaluated (up to 30,000 actions, regardless of the time limit), then the schedules
-       that `build` optimises for costs, each for up to half of the remaining time.
-    2. Without `max_rounds`, problems of up to 256 actions go to the exact solver, if OR-tools is installed, for up
-       to 2 s and a quarter of the time.
-    3. The search continues from the best table, for `max_rounds` rounds per placement or until it meets the lower
-       bound.
-    4. `prove` passes a remaining gap to the exact solver (extra `optimise`), for problems of up to `MOST_TO_PROVE`
-       actions and for another `time_limit_s`.
+    1. Evaluate the published patterns (up to 30,000 actions, regardless of the time limit), then the schedules that
+       `build` optimises for costs, each for up to half of the remaining time.
+    2. Without `max_rounds`, solve problems of up to 256 actions exactly, if OR-tools is installed, for up to 2 s and
+       a quarter of the time.
+    3. Search from the best table, for `max_rounds` rounds per placement or until it meets the lower bound.
+    4. With `prove`, solve problems of up to `MOST_TO_PROVE` actions exactly, for another `time_limit_s`.
 
-    Kernel compilation, once per installation, does not count. A seed fixes the sequence of tables; the time limit
-    decides how many are reached, unless `max_rounds` ends the search first.
+    Kernel compilation does not count. A seed fixes the sequence of tables; the time limit decides how many are
+    reached, unless `max_rounds` ends the search first.
 
     Raises `DoesNotFit` if no table is within the memory limit, `MissingExtra` for `prove` without OR-tools, and
-    `ConfigError` for invalid arguments, for costs with another number of stages, for a memory limit with costs
-    without bytes, and for `prove` with too many actions.
+    `ConfigError` for invalid arguments, for a memory limit with costs without bytes, and for `prove` with too many
+    actions.
 
     >>> costs = StageCosts(forward_s=[1, 2], backward_input_s=1, backward_weight_s=1)
     >>> found = optimise(pp=2, microbatches=4, costs=costs)
@@ -220,11 +216,11 @@ class _Search:
 
     @property
     def _is_proof_of_all_tables(self) -> bool:
-        """Whether the solver's bound holds for every table: not with fused pairs or unequal microbatches."""
+        """The bound does not hold for fused pairs and unequal microbatches."""
         return self.costs.fused_s is None and not self.costs.differ_by_microbatch
 
     def begin(self, until: float) -> None:
-        """Evaluate the catalogue; optimise for costs only while time is left or no table exists."""
+        """Optimise for costs only while time is left or no table exists."""
         for name, table in self._catalogue(until):
             if self._take(table):
                 self.started_from, self.start_s = name, self.value_s
@@ -274,7 +270,6 @@ class _Search:
             return []
 
     def _take(self, table: Schedule) -> bool:
-        """Accept a table if it runs, fits in the memory limit and is faster than the best so far."""
         try:
             timeline = simulate(table, self.costs)
         except ScheduleError:  # deadlock on these channels
@@ -288,7 +283,7 @@ class _Search:
         return True
 
     def _take_split_or_joined(self, table: Schedule) -> None:
-        """Try a table with split backwards, and with full backwards on the stages where these are faster.
+        """Also try full backwards on the stages where these are faster.
 
         A third variant has full backwards only on stage 0, whose input gradient no stage needs.
         """
@@ -317,7 +312,6 @@ class _Search:
                 return
 
     def prove_first(self, until: float, seed: int, progress: Progress | None) -> None:
-        """Try to prove a small problem, if the solver is installed, the bound applies and time is left."""
         is_small = self.target.num_actions <= _MOST_TO_PROVE_FIRST
         if self.is_over or not is_small or not self._is_proof_of_all_tables or not has_ortools():
             return
@@ -326,9 +320,7 @@ class _Search:
             self.prove(seconds, seed, progress)
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """Use the exact solver's table and, if it holds for all tables, its lower bound.
-
-        The solver splits every backward and uses the faster of full and split backward as its time. No table is
+        """The solver splits every backward and uses the faster of full and split backward as its time. No table is
         faster.
         """
         problem, criterion, until = self.target.problem, self.target.criterion, working_clock() + time_limit_s

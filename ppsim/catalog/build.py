@@ -94,7 +94,7 @@ def every_schedule() -> dict[str, ScheduleEntry]:
 
 
 def find(name: str) -> ScheduleEntry:
-    """Accept any spelling; raises `ConfigError` with close matches."""
+    """Raises `ConfigError` with close matches."""
     if (known := schedule_named(name)) in CATALOG:
         return CATALOG[known]
     everything = every_schedule()
@@ -163,8 +163,7 @@ def optimise_entry(
     """Return the fastest table for the given costs, and a sentence that names its origin.
 
     The candidates are the table optimised for an ideal network and the published patterns within the memory limit.
-    `criterion` compares them on the network in `costs`. `is_thorough` is explained in
-    `ppsim.catalog.search.best_table`; `shape` are the other arguments of `build`.
+    `criterion` compares them on the network in `costs`. `shape` are the other arguments of `build`.
     """
     from ppsim.catalog.search.best_table import TableEvaluator  # deferred: loads the search kernels
 
@@ -205,7 +204,7 @@ def _made(
     is_thorough: bool = False,
     **others: Any,
 ) -> Schedule:
-    """Build the table of an entry; `others` are the options in `_REFUSALS`."""
+    """`others` are the options in `_REFUSALS`."""
     options: dict[str, Any] = dict.fromkeys(_REFUSALS) | others
     num_slices, costs = options["num_slices"], options["costs"]
     require_shape(pp=pp, microbatches=microbatches)

@@ -40,7 +40,6 @@ def _fitted(
     judge: "TableEvaluator | Criterion" = "step",
     is_thorough: bool = False,
 ) -> Schedule:
-    """Return the best table found in which no rank exceeds its cap."""
     stage_to_rank = placement(num_ranks)
     if costs is None:
         costs = _UNIT.resolved(num_stages=len(stage_to_rank), num_ranks=num_ranks)
@@ -73,10 +72,9 @@ def _times_p(per_rank: int, stage_to_rank: list[int], num_microbatches: int, cos
 def _as_in(
     published: Callable[..., Schedule], stage_to_rank: list[int], num_microbatches: int, costs: CostArrays
 ) -> Floats:
-    """Return the peak memory of each rank in the published table, as a cap.
+    """In units of microbatches, the highest peak of the published table is the cap for every rank.
 
-    In units of microbatches, the highest peak of all ranks is the cap for every rank. With stages of different
-    size, a rank's own peak in the published table can be higher; then that peak is its cap.
+    With stages of different size, a rank's own peak in that table can be higher; then that peak is its cap.
     """
     table = published(num_ranks=max(stage_to_rank) + 1, num_microbatches=num_microbatches)
     activation = _activations(costs)
@@ -101,10 +99,7 @@ def _to_limit(
     is_thorough: bool = False,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
-    """Return the best table found in which no rank exceeds the limit, static bytes included.
-
-    Without a limit or without bytes, memory is not bounded. Raises `DoesNotFit` as `memory_cap` does.
-    """
+    """Without a limit or without bytes, memory is not bounded; raises `DoesNotFit` as `memory_cap` does."""
 
     def cap_of(stage_to_rank: list[int], num_microbatches: int, costs: CostArrays) -> Floats:
         if memory_limit_bytes is None or not _knows_bytes(costs):
@@ -120,7 +115,7 @@ def _to_limit(
 def memory_cap(memory_limit_bytes: float, stage_to_rank: list[int], costs: CostArrays) -> Floats:
     """Return the bytes per rank that a limit leaves for activations.
 
-    Raises `DoesNotFit` with the rank that has no room for one activation per stage.
+    Raises `DoesNotFit` if a rank has no room for one activation per stage.
     """
     cap: Floats = memory_limit_bytes - costs.static_bytes
     least = np.bincount(stage_to_rank, weights=costs.activation_bytes, minlength=len(cap))

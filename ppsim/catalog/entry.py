@@ -31,7 +31,6 @@ class Formula:
         return float(_evaluate(self.text, symbols))
 
     def holds(self, **symbols: float) -> bool:
-        """Return whether the formula is exact for these symbols."""
         return bool(_evaluate(self.where, symbols))
 
     def __str__(self) -> str:
@@ -59,8 +58,8 @@ class ScheduleEntry:
     `stages_per_rank` is the smallest and largest vpp (None: no maximum). pp, vpp and the number of microbatches
     must be multiples of `ranks_by`, `stages_by` and `microbatches_by`; `least_microbatches` is a formula in p.
     `bubble` is the idle time within the step time, `span_bubble` within the span. `peak_activations` counts
-    microbatches of a whole rank. `num_slices` is the default per microbatch. `published` names the fixed patterns
-    that are candidates for an optimised schedule, `also` further names of the schedule.
+    microbatches of a whole rank. `num_slices` is the default per microbatch. `published` names patterns that are
+    candidates for an optimised schedule, `also` further names of the schedule.
     """
 
     name: str
@@ -102,7 +101,7 @@ class ScheduleEntry:
         return (3 if self.splits_backward else 2) * pp * vpp * microbatches // self.num_replicas
 
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
-        """Return why the schedule cannot be built with these sizes, or None if it can."""
+        """Return None if the schedule can be built with these sizes."""
         least, most = self.stages_per_rank
         if vpp < least or (most is not None and vpp > most):
             demand = f"exactly {least}" if least == most else f"at least {least}"
@@ -156,7 +155,6 @@ class ScheduleEntry:
 
 
 def _not_a_multiple(name: str, what: str, value: int, unit: int, got: str, least: int) -> str:
-    """Name the nearest multiples ≥ `least`."""
     below = value // unit * unit
     nearest = f"{below} or {below + unit}" if below >= least else str(below + unit)
     demand = f"an even number of {what}" if unit == 2 else f"a multiple of {unit} {what}"

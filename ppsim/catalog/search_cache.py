@@ -28,7 +28,6 @@ _SUFFIX = ".table.npz"
 
 
 def folder() -> Path | None:
-    """Return `FOLDER` if set, else ppsim's folder in the user's cache; None if there is none."""
     if (named := os.environ.get(FOLDER)) is not None:
         return Path(named) if named else None
     with suppress(RuntimeError):  # no home directory

@@ -1,7 +1,6 @@
 """A schedule as a grid with one row per rank and one cell per time unit, which holds the kind of an action.
 
-Steps of Qi et al. 2024 (arXiv 2405.15362), Appendix A, for two chunks per rank in a V: repeat a pattern, place the
-weight gradients, squeeze, and move the actions of warm-up and cool-down ahead.
+Steps of Qi et al. 2024 (arXiv 2405.15362), Appendix A, for two chunks per rank in a V.
 """
 
 from typing import Any, TypeAlias
@@ -16,14 +15,14 @@ from ppsim.schedule.table import NONE, Op, Schedule
 Grid: TypeAlias = Ints64
 
 FREE = -1
-# Kinds, as numbers in the kernels: 0 F down, 1 F up, 2 I on the way up, 3 I on the way down (the order in which a
-# microbatch runs them), 4 W on the way up, 5 W on the way down.
+# Kinds: 0 F down, 1 F up, 2 I on the way up, 3 I on the way down (the order in which a microbatch runs them), 4 W
+# on the way up, 5 W on the way down.
 NUM_KINDS = 6
 _REPEAT = 6
 
 
 def repeat_pattern(starts: Ints64, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
-    """Repeat the pattern for every microbatch, 6 cells apart.
+    """Repeat the pattern every 6 cells.
 
     `starts` holds the first cell of each of the first four kinds per rank. A backward of two cells is its I
     followed by its W.
@@ -53,7 +52,6 @@ def with_weights(grid: Grid) -> Grid:
 
 
 def compact_grid(grid: Grid, num_microbatches: int) -> Grid:
-    """Start every action as early as the order on its rank and its inputs allow."""
     early = np.full_like(grid, FREE)
     finish = np.zeros(NUM_KINDS * len(grid) * num_microbatches, dtype=np.int64)
     counts = [np.zeros(NUM_KINDS * len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)]
@@ -66,8 +64,8 @@ def advance_actions(
 ) -> Grid:
     """Move actions to earlier free cells, in order, if the memory peak does not grow.
 
-    If backwards take one cell, the actions of the steady state do not move (from the first I that ends on rank 0 to
-    the last F). Each W stays after the previous W, or only after its own I if `are_weights_in_order` is False.
+    If backwards take one cell, the steady state does not move (from the first I that ends on rank 0 to the last F).
+    Each W stays after the previous W, or only after its own I if `are_weights_in_order` is False.
     """
     moved = grid.copy()
     num_ranks = len(grid)
@@ -84,10 +82,7 @@ def advance_actions(
 
 
 def advance_cool_down(grid: Grid, num_microbatches: int) -> Grid:
-    """In a grid without W, start actions after the last F earlier if the memory peak does not grow.
-
-    The peak is computed with each W in the first free cell.
-    """
+    """In a grid without W, start actions after the last F earlier if the memory peak does not grow."""
     moved = grid.copy()
     memory = np.zeros(grid.size, dtype=np.int64)
     waiting = np.zeros(grid.size, dtype=np.int64)
@@ -131,7 +126,7 @@ def _run(kernel: Any, grid: Grid, *, inputs: Any, others: Any = ()) -> None:
 
 
 def _arrival(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbatches: Any, finish: Any) -> Any:
-    """Return the cell from which on the neighbouring rank's result is available; 0 without a neighbour."""
+    """Return 0 without a neighbour."""
     source = rank - 1 if kind % 2 == 0 else rank + 1
     if 0 <= source < num_ranks:
         return finish[(kind * num_ranks + source) * num_microbatches + microbatch]
@@ -139,7 +134,7 @@ def _arrival(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbat
 
 
 def _earliest(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbatches: Any, finish: Any) -> Any:
-    """Return the first cell that the inputs of an action allow; `finish` is the cell after each placed action."""
+    """`finish` is the cell after each placed action."""
     slot = kind * num_ranks + rank
     earliest = _arrival(kind, rank, microbatch, num_ranks, num_microbatches, finish)
     if microbatch > 0:
@@ -244,7 +239,6 @@ def _move_ahead(
 def _first_place(
     row: Any, cell: Any, earliest: Any, kind: Any, length: Any, peak: Any, cells: Any, memory: Any
 ) -> Any:
-    """Return the first free cell that inputs and (for forwards) memory allow."""
     place = earliest
     if kind < 2:
         place = cell

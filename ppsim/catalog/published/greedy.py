@@ -1,8 +1,8 @@
 """Greedy list scheduling for any placement and number of chains.
 
 Chimera (Li and Hoefler 2021, arXiv 2107.06925) merges two chains of stages in opposite directions, each with half
-of the microbatches in 1F1B. Hanayo (Liu et al. 2023, SC'23, arXiv 2308.15762) places v stages per rank in v/2 waves
-down and up the ranks.
+of the microbatches in 1F1B. Hanayo (Liu et al. 2023, SC'23, arXiv 2308.15762) places v stages per rank in v/2
+waves.
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,21 @@ from ppsim.schedule.table import NONE, Op, Schedule
 
 
 def chimera(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return Chimera's table: chain 0 down the ranks, chain 1 back up; needs an even p and an even m.
+    """Chain 0 runs down the ranks, chain 1 back up; needs an even p and an even m.
 
-    For m = p the bubble and the memory are those in the paper. For m > p the paper concatenates units of p
-    microbatches. For multiples of p this greedy merge has the same bubble at F = B, and needs no more memory. The
-    order has not been compared with the paper's figures. Forward doubling and backward halving, the paper's
-    remedies for B = 2F, are not implemented.
+    For m = p the bubble and the memory are those in the paper. For larger multiples of p, where the paper
+    concatenates units of p microbatches, they are no worse at F = B. The order has not been compared with the
+    paper's figures. Forward doubling and backward halving, the paper's remedies for B = 2F, are not implemented.
     """
     placement = v_shape(num_ranks, 2 * num_ranks)
     return greedy(stage_to_rank=placement, num_microbatches=num_microbatches, num_replicas=2, name="chimera")
 
 
 def hanayo(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the table of v/2 waves; needs an even v.
+    """Needs an even v.
 
-    Greedy list scheduling with F = B, as the abstract describes it; the paper's table of bubbles has not been
-    checked. If B is longer than F the table stays the same, and may idle longer than a greedy table for those
-    costs.
+    This is list scheduling with F = B, as in the paper's abstract; the paper's table of bubbles has not been
+    checked. For B longer than F, a greedy table for those costs may idle less.
     """
     placement = v_shape(num_ranks, vpp * num_ranks)
     return greedy(stage_to_rank=placement, num_microbatches=num_microbatches, name="hanayo")
@@ -46,14 +44,14 @@ def greedy(
     name: str = "",
     engine: Engine = "auto",
 ) -> Schedule:
-    """Return the table in which each rank, in each time slot, runs the first ready action by the priorities below.
+    """Let each rank, in each time slot, run the first ready action by the priorities below.
 
     A forward and a full backward take one slot each. Priorities: backwards before forwards, then the earliest
     microbatch of the chain, then the latest model stage, then the first chain. `stage_to_rank` has one entry per
     stage, chain after chain.
 
     Memory is not bounded. Waves, and two opposite chains on an even number of ranks, held at most p microbatches
-    per rank in our tests. A chain with one stage per rank runs ahead, which gives eager 1F1B.
+    per rank in our tests. A chain with one stage per rank gives eager 1F1B.
 
     >>> [str(action) for action in greedy(stage_to_rank=[0, 1], num_microbatches=2)]
     ['0F0', '0F1', '0B0', '0B1', '1F0', '1B0', '1F1', '1B1']

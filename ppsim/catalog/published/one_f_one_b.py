@@ -1,9 +1,8 @@
 """One stage per rank: GPipe, 1F1B, eager 1F1B, Seq1F1B, ZB-H1 and ZB-H2.
 
-Forwards and backwards alternate after a warm-up. GPipe: Huang et al. 2019, §2.3. 1F1B: PipeDream-Flush (Narayanan
-et al. 2021, arXiv 2006.09503, §3.2), DAPPLE (arXiv 2007.01045). Eager: Zhuang et al. 2023; drawn in Qi et al. 2024
-(arXiv 2405.15362), Figure 1b. Seq1F1B: Sun et al. 2024 (arXiv 2406.03488). ZB-H1 and ZB-H2: Qi et al. 2024 (arXiv
-2401.10241), §2.1 and §2.2, which writes B for I.
+GPipe: Huang et al. 2019, §2.3. 1F1B: PipeDream-Flush (Narayanan et al. 2021, arXiv 2006.09503, §3.2), DAPPLE (arXiv
+2007.01045). Eager: Zhuang et al. 2023; drawn in Qi et al. 2024 (arXiv 2405.15362), Figure 1b. Seq1F1B: Sun et al.
+2024 (arXiv 2406.03488). ZB-H1 and ZB-H2: Qi et al. 2024 (arXiv 2401.10241), §2.1 and §2.2, which writes B for I.
 """
 
 from ppsim.catalog.published.rank_rows import full_row, split_row, table_of_rows, visits_of_stage
@@ -29,10 +28,8 @@ def eager_one_f_one_b(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def seq_one_f_one_b(*, num_ranks: int, num_microbatches: int, num_slices: int) -> Schedule:
-    """1/k of the bubble and less memory than 1F1B, which is k = 1.
-
-    With causal attention, a slice's forward follows the forwards of earlier slices, and its backward follows the
-    backwards of later slices.
+    """With causal attention, a slice's forward follows the forwards of earlier slices, and backwards run in
+    reverse.
     """
     slices = range(num_microbatches * num_slices)
     backwards = [
@@ -42,7 +39,7 @@ def seq_one_f_one_b(*, num_ranks: int, num_microbatches: int, num_slices: int) -
     ]
     rows = []
     for rank in range(num_ranks):
-        # The ranks after this one, and the slices before the one whose backward comes first.
+        # the ranks after this one, and the slices before the one whose backward comes first
         num_warm_up = num_ranks - 1 - rank + num_slices - 1
         visits = visits_of_stage(rank, slices), visits_of_stage(rank, backwards)
         rows.append(full_row(*visits, num_warm_up=num_warm_up))
@@ -54,7 +51,7 @@ def seq_one_f_one_b(*, num_ranks: int, num_microbatches: int, num_slices: int) -
 
 def zb_h1(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """A third of the bubble of 1F1B at 1F1B's peak memory."""
-    # Rank r postpones weight gradients by r microbatches: later ranks have a longer cool-down to fill.
+    # Later ranks postpone more weight gradients: they have a longer cool-down to fill.
     return _by_turns("zb-h1", num_ranks, num_microbatches, ahead=1, splits=True)
 
 

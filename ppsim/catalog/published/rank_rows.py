@@ -16,14 +16,12 @@ Row: TypeAlias = Ints32
 
 
 def full_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> Row:
-    """Return warm-up forwards, alternating forwards and full backwards, then the other backwards."""
     return _row((Op.F, forwards, -min(num_warm_up, forwards.shape[1])), (Op.B, backwards, 0))
 
 
 def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tuple[Row, Ints32]:
-    """Return the row of `full_row`, and per action the number of its fused pair (NONE: not fused).
-
-    Each forward after the warm-up is fused with the backward that follows it.
+    """Fuse each forward after the warm-up with the next backward; return the number of the pair per action, or
+    NONE.
     """
     row = full_row(forwards, backwards, num_warm_up=num_warm_up)
     num_alone = min(num_warm_up, forwards.shape[1])
@@ -33,7 +31,7 @@ def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tupl
 
 
 def split_row(forwards: Visits, backwards: Visits, *, num_warm_up: int, num_put_off: int = 0) -> Row:
-    """Split the backwards of `full_row`: each W follows the I `num_put_off` positions later."""
+    """Each W follows the I `num_put_off` positions later."""
     return _row(
         (Op.F, forwards, -min(num_warm_up, forwards.shape[1])),
         (Op.I, backwards, 0),
@@ -50,9 +48,7 @@ def _row(*parts: tuple[Op, Visits, int]) -> Row:
 
 
 def table_of_rows(rows: Sequence[Row], pairs: Sequence[Ints32] | None = None, **labels: Any) -> Schedule:
-    """`labels` are the keyword arguments of `Schedule.from_rows`; `pairs` is the second result of `paired_row` per
-    rank.
-    """
+    """`labels` are arguments of `Schedule.from_rows`; `pairs` has the second result of `paired_row` per rank."""
     op, stage, microbatch = (np.concatenate(column) for column in zip(*rows, strict=True))
     offsets = np.cumsum([0, *(row.shape[1] for row in rows)], dtype=np.int64)
     fused = np.full(len(op), NONE, dtype=np.int32)

@@ -24,13 +24,13 @@ def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 def _row(rank: int, num_ranks: int, num_microbatches: int) -> list[int]:
     num_below = num_ranks - rank  # including itself
-    # Warm-up: 2p−1 forwards on every rank, including r (0-based rank) on the way up.
+    # warm-up: 2p−1 forwards on every rank
     row = [_F_DOWN] * (2 * num_below - 1) + [_F_UP, _F_DOWN] * rank
     # Each of the p−r microbatches on the way up gets its forward and backward; then the two chunks alternate.
     row += [_F_UP, _I_UP, _W_UP] * num_below
     num_with_forward = num_microbatches - num_ranks - num_below + 1
     row += [_F_DOWN, _I_DOWN, _W_DOWN, _F_UP, _I_UP, _W_UP] * num_with_forward
     row += [_I_DOWN, _W_DOWN, _F_UP, _I_UP, _W_UP] * (num_below - 1)
-    # Cool-down: weight gradients fill the gaps, the others come at the end.
+    # cool-down: weight gradients fill the gaps
     row += [_I_DOWN, _I_UP] * rank + [_I_DOWN, _W_DOWN] * num_below
     return row + [_W_UP] * rank + [_W_DOWN] * rank
