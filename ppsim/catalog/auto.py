@@ -94,8 +94,8 @@ def optimise(
 
     1. Evaluate the published patterns (up to 30,000 actions, regardless of the time limit), then the schedules that
        `build` optimises for costs, each for up to half of the remaining time.
-    2. Without `max_rounds`, solve problems of up to 256 actions exactly, if OR-tools is installed, for up to 2 s and
-       a quarter of the time.
+    2. Without `max_rounds`, solve problems of up to 256 actions exactly, if OR-tools is installed, for up to 2 s
+       and a quarter of the time.
     3. Search from the best table, for `max_rounds` rounds per placement or until it meets the lower bound.
     4. With `prove`, solve problems of up to `MOST_TO_PROVE` actions exactly, for another `time_limit_s`.
 

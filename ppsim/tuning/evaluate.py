@@ -24,11 +24,9 @@ Status = Literal["fits", "does not fit", "dominated", "not possible"]
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Result of evaluating a configuration.
+    """Result of evaluating a configuration; `peak_bytes` is of the rank with the highest peak.
 
-    - "fits": `iteration_time_s` and `peak_bytes` (of the rank with the highest peak) are exact.
     - "dominated": fits, but not simulated: another configuration is at least as fast with at most its memory.
-    - "does not fit": `peak_bytes` exceeds the limit.
     - "not possible": its P2P transfers deadlock.
     """
 
@@ -60,7 +58,7 @@ Front: TypeAlias = Sequence[tuple[float, float]]
 def evaluate(
     tasks: Sequence[EvaluationTask], *, front: Front, slowest_s: float
 ) -> list[tuple[str, EvaluationResult]]:
-    """A task is dominated if its lower bound exceeds `slowest_s` and `is_dominated` is true."""
+    """Tasks with a lower bound of at most `slowest_s` are simulated even if they are dominated."""
     return [(task.key, _evaluate(task, front, slowest_s)) for task in tasks]
 
 
@@ -99,7 +97,6 @@ def _is_fitted(plan: Plan) -> bool:
 
 
 def table_at(plan: Plan) -> Schedule:
-    """Return the schedule of a plan, optimised for its costs if the schedule takes costs or a memory limit."""
     if _is_fitted(plan):
         return table_of(plan, find(plan.schedule_name))[0]
     assert plan.vpp is not None

@@ -34,7 +34,7 @@ def infeasible_message(
 def _smallest(
     outlooks: BoundsCalculator, found: Iterable[ConfigurationBounds], enough: float = 0.0
 ) -> tuple[ConfigurationBounds, float]:
-    """Return the configuration with the lowest peak memory, and its peak in bytes.
+    """Return the configuration with the lowest peak memory, and its peak.
 
     The search stops at a peak of at most `enough`.
     """

@@ -1,6 +1,5 @@
-"""Lower bounds of a configuration's memory and time, without building its schedule, to exclude most configurations.
-
-No bound exceeds the value of the full evaluation (tests/tuning/test_lower_bounds.py).
+"""Lower bounds of a configuration's memory and time, which exclude most configurations without building a
+schedule.
 """
 
 import pickle
@@ -36,10 +35,10 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, eq=False)
 class ConfigurationBounds:
-    """A configuration with its layers per stage and its lower bounds.
+    """The layers per stage and the lower bounds of a configuration.
 
-    - `bound_s`: lower bound of the iteration time, infinite if `least_bytes` exceed the memory limit.
-    - `least_bytes`: lower bound of the highest peak memory of a rank.
+    - `bound_s`: of the iteration time, infinite if `least_bytes` exceed the memory limit.
+    - `least_bytes`: of the highest peak memory of a rank.
     - `static_bytes`: exact bytes per rank.
     - `activation_bytes`: exact bytes per microbatch, shape [2, stages]: all activations, and the part that W needs.
     """
@@ -91,8 +90,7 @@ class BoundsCalculator:
                 ("bound", of_stages, entry.splits_backward),
                 lambda: self._bound_s(job, configuration, layers, stages),
             )
-        # The bound includes fixed time and launches, which the job's scale does not multiply, so only a scale below
-        # 1 is applied.
+        # The job's scale does not multiply fixed time and launches, so only a scale below 1 is applied.
         return ConfigurationBounds(configuration, counts, min(1.0, job.scale) * bound, least, static, activation)
 
     def plan(self, bounds: ConfigurationBounds) -> Plan:
@@ -119,7 +117,6 @@ class BoundsCalculator:
         )
 
     def _new(self, configuration: Configuration) -> Job:
-        """Take layer costs from the first job with the same costs."""
         job = self.question.job_of(configuration)
         costs = self._shared(("costs", self._compute_key(job)), lambda: (job.layer_costs, job.ends))
         # These cached properties depend only on the key.
@@ -217,12 +214,11 @@ class BoundsCalculator:
     def _bound_s(
         self, job: Job, configuration: Configuration, layers: NDArray[np.int64], stages: NDArray[np.int64]
     ) -> float:
-        """Lower bound of the iteration: pipeline paths, the work of each rank, one stage's gradient reduction.
+        """A rank waits for its first forward pass and does all its work.
 
-        A rank waits for its first forward pass and does all its work. Its last backward pass then has to propagate
-        to the first stage, whose gradients are reduced afterwards. If the backward pass is split, W can overlap
-        with the propagation. So the bound is the larger of (the rank's work with W) and (its work without W plus
-        the propagation).
+        Its last backward pass then has to propagate to the first stage, whose gradients are reduced afterwards. If
+        the backward pass is split, W can overlap with the propagation. So the bound is the larger of (the rank's
+        work with W) and (its work without W plus the propagation).
         """
         forward, inputs, weights = self._compute_s(job, layers)
         if self.question.runtime == "torch":  # torch's first stage computes no input gradient
@@ -255,7 +251,7 @@ class BoundsCalculator:
         return float(max(longest) + job.rest_s) * _ROUNDING
 
     def _compute_s(self, job: Job, layers: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
-        """F, I and W of each stage, without the additional time of ZeRO 3."""
+        """Leave out the additional time of ZeRO 3."""
         key = ("seconds", self._compute_key(job))
         of_kind, first, last = self._shared(key, lambda: self._seconds(job))
         found: Floats = (layers @ of_kind).T
@@ -308,7 +304,6 @@ def _sums(values: Floats) -> Floats:
 
 
 def _hop_s(job: Job) -> float:
-    """Fastest P2P transfer between neighbouring ranks."""
     layout, tiers = job.layout, job.cluster.tiers
     tokens = job.micro_batch * job.length // layout.cp
     whole = tokens * job.model.residual_size * float(job.settings.batch.element_bytes)

@@ -33,10 +33,7 @@ def state_to_json(
 def read_state(
     path: str | Path | None, question: SearchProblem, space: SearchSpace, seed: int
 ) -> dict[str, EvaluationResult]:
-    """Return the outcomes in a state file, empty if there is no file yet.
-
-    Raises `ConfigError` for a file that is no state, and for the state of another search, naming the difference.
-    """
+    """Raises `ConfigError` for a file that is no state, and for the state of another search."""
     if path is None or not exists(path):
         return {}
     found = read_json(path)

@@ -1,8 +1,7 @@
 """The search: each configuration has a lower bound, and only possible winners are simulated.
 
 A configuration is excluded if its bound is slower than the slowest of the requested best, and a configuration found
-earlier is at least as fast as the bound with no more memory. So the best N and the Pareto set of time and memory
-are the same as in an exhaustive search.
+earlier is at least as fast as the bound with no more memory. So the result is the same as in an exhaustive search.
 """
 
 import pickle
@@ -59,8 +58,8 @@ class FoundConfiguration:
 class TuneResult(Printable, Drawable):
     """The best configurations and the Pareto set of iteration time and memory, fastest first.
 
-    `simulated` are all that fit and were simulated, fastest first. `counts` has the number of configurations by
-    outcome, `verdicts` the outcomes by key.
+    `simulated` are all that fit and were simulated. `counts` has the number of configurations by outcome,
+    `verdicts` the outcomes by key.
 
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -109,13 +108,12 @@ class TuneResult(Printable, Drawable):
         return job.model.training_flops(job.length, causal=True) * self.tokens_per_s(found) / peak
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the best and the Pareto set, fastest first."""
         answers = dict.fromkeys([*self.best, *self.pareto])
         rows = [self.row(found) | {"pareto": found in self.pareto} for found in answers]
         return sorted(rows, key=lambda row: row["iteration_time_s"])
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame of the best and the Pareto set, one row per configuration, fastest first.
+        """Return the best and the Pareto set as a pandas DataFrame, fastest first.
 
         Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split, zero, iteration_time_s,
         tokens_per_s, model_flops_utilization, peak_bytes (rank with the highest peak), pareto (whether it is in the
@@ -133,8 +131,7 @@ class TuneResult(Printable, Drawable):
         return pandas.DataFrame(self.rows())
 
     def configurations(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame of all configurations that fit and were simulated; `ppsim.plot.pareto_figure`
-        draws it.
+        """Return all configurations that fit and were simulated, as `ppsim.plot.pareto_figure` draws them.
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -144,7 +141,7 @@ class TuneResult(Printable, Drawable):
         return read_configurations(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer, and the outcomes from which a search can resume."""
+        """Include the outcomes from which a search can resume."""
         return {
             **state_to_json(self.question, self.space, self.seed, self.verdicts),
             "counts": self.counts,
@@ -183,16 +180,14 @@ def tune(  # noqa: PLR0913
 ) -> TuneResult:
     """Return the `top` fastest configurations of a space that fit in memory, and the Pareto set.
 
-    - `space`: None means `space_for(question)`.
-    - `where`: the workers (`ppsim.tuning.workers`); they do not change the answer.
+    - `where`: the workers (`ppsim.tuning.workers`).
     - `state`: a file that is rewritten after every batch; if it exists, the search resumes from it.
     - `search_s`, `seed`: if "auto" is among the schedules, this process searches a schedule for the three best
       configurations, `search_s` seconds each.
     - `refined`: choices that `ppsim.tuning.refine` tries on the best layouts, beyond the space.
 
     Raises `ConfigError` for a space without configurations and for the state of another question; `DoesNotFit`,
-    with the missing bytes and changes that would fit; `MissingExtra` if workers need a missing package; `RunFailed`
-    if workers are lost repeatedly.
+    with the missing bytes and changes that would fit; `MissingExtra` and `RunFailed` as in `ppsim.tuning.workers`.
 
     >>> from ppsim.machine.cluster_files import load_cluster
     >>> from ppsim.model.registry import read_model
@@ -274,10 +269,10 @@ class _Search:
         self.pickled = pickle.dumps(question)
 
     def screen(self, workers: Workers) -> None:
-        """Compute the bounds of each configuration; `open` are those that could fit, fastest bound first."""
+        """`open` are the configurations that could fit, fastest bound first."""
         possible = configurations(self.question, self.space)
         together: dict[tuple[int, ...], list[Configuration]] = {}
-        for one in possible:  # a group shares layer costs and splits
+        for one in possible:
             together.setdefault((one.tp, one.cp, one.ep, one.micro_batch), []).append(one)
         groups = list(together.values())
         screened = workers.run(_screened, [(self.pickled, group) for group in groups])
@@ -319,7 +314,7 @@ class _Search:
 
     @property
     def slowest_s(self) -> float:
-        """Time of the slowest of the `top` best; infinite until that number is reached."""
+        """Infinite until `top` configurations are found."""
         found = self.found
         return found[self.top - 1].iteration_time_s if len(found) >= self.top else np.inf
 
@@ -330,7 +325,7 @@ class _Search:
 
     @property
     def num_decided(self) -> int:
-        """Number of configurations that are evaluated or excluded."""
+        """Evaluated or excluded configurations."""
         return self.num_configurations - len(self.open)
 
     def next_batch(self) -> list[list[ConfigurationBounds]]:
@@ -357,7 +352,7 @@ class _Search:
         return [groups[shape] for shape in sorted(groups, key=lambda shape: (-work(shape), shape))]
 
     def _refined_before(self, possible: Iterable[Configuration]) -> dict[str, Configuration]:
-        """Configurations that an earlier run of this search added by refinement, by key."""
+        """Return configurations that an earlier run of this search added by refinement, by key."""
         unknown = {key: one for key in self.verdicts.keys() - self.known if (one := Configuration.of_key(key))}
         layouts = set(map(layout_of, possible)) if unknown else ()
         return {key: one for key, one in unknown.items() if layout_of(one) in layouts}

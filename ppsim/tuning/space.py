@@ -54,17 +54,14 @@ class Configuration:
 
     @property
     def key(self) -> str:
-        """A unique name: `tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`.
-
-        A ZeRO stage other than 1 comes last: `… 1f1b auto zero3`.
-        """
+        """`tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`, with ` zero3` at the end for ZeRO 3."""
         sizes = " ".join(f"{name}{getattr(self, name)}" for name in _IN_KEY)
         zero = "" if self.zero == 1 else f" zero{self.zero}"
         return f"{sizes} mb{self.micro_batch} {self.recompute} {self.schedule} {self.split}{zero}"
 
     @classmethod
     def of_key(cls, key: str) -> "Configuration | None":
-        """Return the configuration of a key, None for other texts.
+        """Return None for other texts.
 
         >>> Configuration.of_key("tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto zero3").zero
         3
@@ -80,9 +77,9 @@ class Configuration:
 class SearchProblem:
     """Fixed inputs of a search: model, cluster, batch and everything in `job` that `Configuration` lacks.
 
-    - `memory_limit_bytes`: memory per device for the step.
+    - `memory_limit_bytes`: memory per device.
     - `sequence_parallel`: None means on if tp > 1; `etp`: None means tp.
-    - `overheads`: (field of `Plan`, value) pairs from a calibration; `calibration_file` is its path.
+    - `overheads`: (field of `Plan`, value) pairs from a calibration.
     """
 
     job: Job
@@ -234,11 +231,10 @@ class SearchSpace:
 
 
 def space_for(question: SearchProblem, **given: Any) -> SearchSpace:
-    """Return a space of the given ranges; missing or None ranges get defaults.
+    """Missing or None ranges get the defaults of `RangeOptions`.
 
-    Most defaults are in `RangeOptions`. tp must also fit in the innermost domain. If `--overlap-ep` names an order,
-    ep is above 1 and the schedules are those with F/B pairs. With FSDP2, models without experts also try
-    `selective-op`.
+    tp must also fit in the innermost domain. If `--overlap-ep` names an order, ep is above 1 and the schedules are
+    those with F/B pairs. With FSDP2, models without experts also try `selective-op`.
     """
     model, num_gpus, length = question.job.model, question.num_gpus, question.job.length
     require_devices(num_gpus)
@@ -266,11 +262,11 @@ def space_for(question: SearchProblem, **given: Any) -> SearchSpace:
 
 
 def zero_stages(question: SearchProblem, space: SearchSpace, pp: int) -> tuple[int, ...]:
-    """Return the ZeRO stages to try for a number of pipeline ranks.
+    """By default, this is the job's own stage.
 
-    By default, this is the job's own stage. Without a pipeline it is also ZeRO 3, if the job has Megatron-LM's
-    distributed optimizer (ZeRO 1), because Megatron-FSDP can shard the same job. With a pipeline, DeepSpeed's
-    PipelineEngine rejects ZeRO 2 and 3, and TorchTitan does not free the gathered parameters.
+    Without a pipeline it is also ZeRO 3, if the job has Megatron-LM's distributed optimizer (ZeRO 1), because
+    Megatron-FSDP can shard the same job. With a pipeline, DeepSpeed's PipelineEngine rejects ZeRO 2 and 3, and
+    TorchTitan does not free the gathered parameters.
     """
     if space.zero is not None:
         return space.zero

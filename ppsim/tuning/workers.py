@@ -1,7 +1,6 @@
 """Workers of a search: this process, processes on this machine, or a Dask or Ray cluster.
 
-Calls of a lost worker are repeated, and results are in the order of the calls, so the answer does not depend on the
-workers.
+Calls of a lost worker are repeated, and results are in the order of the calls.
 """
 
 import socket
@@ -29,15 +28,12 @@ class Workers(Protocol):
     """Runs calls in this process or elsewhere."""
 
     def run(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the results in the order of the calls.
-
-        Raises the function's exceptions, and `RunFailed` if workers are lost repeatedly.
-        """
+        """Raises the function's exceptions, and `RunFailed` if workers are lost repeatedly."""
 
 
 @contextmanager
 def workers(where: str) -> Iterator[Workers]:
-    """Start workers for a `with` block, and stop them after it.
+    """Start workers for a `with` block.
 
     `where` is `processes:N` (−1: one per core), `dask:` with the address of a scheduler or its file, or `ray:` with
     an address or `auto`. Raises `ConfigError` for other values and if no cluster answers, `MissingExtra` if the
