@@ -104,7 +104,7 @@ def megatron_calls(
 ) -> tuple[MessageEnds, MessageEnds]:
     """Return the sends and receives of the messages from actions `source` to `target`.
 
-    `overlap` has no effect on 1F1B. Raises `ScheduleError` for a table that no loop of Megatron-LM runs.
+    Raises `ScheduleError` for a table that no loop of Megatron-LM runs.
     """
     row = _Row.of(table)
     downstream = table.op[source] == Op.F
@@ -134,7 +134,6 @@ def _has_loop(table: Schedule) -> bool:
 
 
 def _at(entries: Ints64, rank: Ints32, number: Ints64) -> Ints32:
-    """Return −1 for numbers below 0."""
     found = entries[rank, np.clip(number, 0, entries.shape[1] - 1)]
     return np.where(number < 0, NONE, found).astype(np.int32)
 

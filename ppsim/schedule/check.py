@@ -31,7 +31,7 @@ Outcome = Literal["runs", "deadlock", "misordered"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One error or warning; `rule` is its identifier."""
+    """One error or warning."""
 
     severity: Literal["error", "warning"]
     rule: str
@@ -134,7 +134,7 @@ def _verdicts(messages: Callable[[], MessageTable], receives: Receives) -> list[
 
 
 def _broken_rules(schedule: Schedule) -> Iterator[Finding]:
-    """Yield at most four violations of the first broken rule, because later rules assume that earlier ones hold."""
+    """Later rules assume that earlier ones hold."""
     compute = schedule.compute_only()
     for rule, finder in (
         ("placement", _misplaced_stages), ("microbatch-ids", _odd_microbatches), ("replicas", _odd_replicas),
@@ -213,7 +213,7 @@ def _odd_replicas(compute: Schedule) -> Iterator[str]:
 
 
 def _replicas_of(compute: Schedule) -> int | None:
-    """Return the number of model replicas (above 1) of a table that was read as one chain, or None."""
+    """Return the number of model replicas of a table that was read as one chain, or None."""
     num_pairs = compute.num_stages * compute.num_units  # each pair that occurs has two or three actions
     for num_replicas in range(max(2, 2 * num_pairs // len(compute)), 3 * num_pairs // len(compute) + 1):
         read_so = replace(compute, num_replicas=num_replicas)
@@ -223,7 +223,7 @@ def _replicas_of(compute: Schedule) -> int | None:
 
 
 def _incomplete(compute: Schedule) -> Iterator[str]:
-    # Avoid a huge array for few actions of very many stages and microbatches.
+    # avoid a huge array for few actions
     num_units = compute.num_units
     num_pairs = compute.num_stages * num_units
     if num_pairs // compute.num_replicas > len(compute):
@@ -291,7 +291,7 @@ def _loss_order(compute: Schedule) -> Iterator[str]:
 
 
 def _odd_fusions(compute: Schedule) -> Iterator[str]:
-    """torch starts a fused cell only when all its inputs are known, so no part may need another part's result."""
+    """torch starts a fused cell only when all its inputs are known."""
     fused = compute.fused
     if not np.any(fused != NONE):
         return
@@ -313,10 +313,7 @@ def why_not_in_torch(schedule: Schedule) -> str | None:
 
 
 def compute_for(runtime: str, schedule: Schedule) -> Schedule:
-    """Raises `ScheduleError` for an invalid table, and for a table with model replicas or slices.
-
-    The error message names `runtime`.
-    """
+    """Raises `ScheduleError` for an invalid table, and for a table with model replicas or slices."""
     validate(schedule)
     if reason := why_not_in_torch(schedule):
         raise ScheduleError(f"{runtime} cannot run {schedule.name or 'this table'}: {reason}")

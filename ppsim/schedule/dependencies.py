@@ -40,7 +40,7 @@ class Dependencies:
 
 
 def index_of(schedule: Schedule, ops: tuple[Op, ...]) -> Ints32:
-    """Return the index of the action that is one of `ops`, or −1, with shape [stages, microbatches or slices]."""
+    """Return an array [stages, microbatches or slices] of the actions that are one of `ops`, or −1."""
     table = np.full((schedule.num_stages, schedule.num_units), NONE, dtype=np.int32)
     actions = np.flatnonzero(is_one_of(schedule.op, ops))
     table[schedule.stage[actions], schedule.microbatch[actions]] = actions
@@ -48,10 +48,7 @@ def index_of(schedule: Schedule, ops: tuple[Op, ...]) -> Ints32:
 
 
 def dependencies(schedule: Schedule) -> Dependencies:
-    """Return the dependencies of a compute-only table.
-
-    A dependency that the table lacks is −1, so that the checker can call this on unchecked tables.
-    """
+    """A dependency that the table lacks is −1, so that the checker can call this on unchecked tables."""
     return cached(schedule, "dependencies", lambda: _dependencies(schedule), part=12 / 50)
 
 
@@ -84,7 +81,7 @@ def _dependencies(schedule: Schedule) -> Dependencies:
 
 
 def transfers_of(compute: Schedule) -> tuple[Ints32, Ints32]:
-    """Return, per transfer between ranks, the action that produces the message and the action that needs it."""
+    """Return, per transfer between ranks, the actions that produce and need the message."""
     needs = dependencies(compute).neighbour
     target = np.flatnonzero((needs != NONE) & (compute.rank[needs] != compute.rank)).astype(np.int32)
     return needs[target], target

@@ -1,4 +1,4 @@
-"""Describe a deadlock as a sentence, with the lines of the table around it."""
+"""Description of a deadlock."""
 
 from ppsim.base.arrays import Ints32
 from ppsim.schedule.table import Schedule
@@ -7,9 +7,8 @@ _AROUND = 3  # actions shown on either side of a waiting action
 
 
 def explain_cycle(compute: Schedule, source: Ints32, target: Ints32, cycle: list[int]) -> str:
-    """Return a sentence about the deadlock, and the table rows around the waiting actions.
-
-    Each node of `cycle` waits for the next one, the last for the first. Nodes are numbered as in the event graph.
+    """Each node of `cycle` waits for the next one, the last for the first; nodes are numbered as in the event
+    graph.
     """
     waits = list(zip(cycle, cycle[1:] + cycle[:1], strict=True))
     sentences = [_sentence(compute, source, target, node, cause) for node, cause in waits]

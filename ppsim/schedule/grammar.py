@@ -86,7 +86,7 @@ def format_cell(cell: Cell) -> str:
 def parse_table(
     text: str, *, name: str = "", source: str = "the table", num_replicas: int = 1, num_slices: int | None = None
 ) -> Schedule:
-    """Parse a CSV text; arguments and errors as in `read_schedule`, messages start with `source`."""
+    """Arguments and errors as in `read_schedule`; error messages start with `source`."""
     text, named_slices = _without_slices_line(text)
     if named_slices and num_slices not in (None, named_slices):
         raise ScheduleError(f"{source} is a table of {named_slices} slices per microbatch: got {num_slices}")
@@ -141,9 +141,7 @@ _AT_ONCE = 1 << 18
 
 
 def _columns_of(text: str) -> list[NDArray[Any]] | None:
-    """Parse a table of F, B, I, W and idle cells with array operations; None: the caller has to parse cell by
-    cell.
-    """
+    """Return None for other tables than those of F, B, I, W and idle cells, and for malformed tables."""
     data = text.replace("\r\n", "\n").removesuffix("\n").encode() + b"\n"
     parts, counts, begin = [], [], 0
     while begin < len(data):
@@ -217,7 +215,7 @@ def format_rows(schedule: Schedule) -> list[str]:
 
 
 def _texts_of(schedule: Schedule) -> list[str]:
-    """Return the text before the microbatch, the microbatch, and the separator after it for each entry."""
+    """Return three strings per entry: text before the microbatch, the microbatch, and the separator after it."""
     joined = is_joined(schedule)
     joined[np.flatnonzero(schedule.rank[1:] != schedule.rank[:-1])] = False
     is_fused = schedule.fused != NONE
@@ -246,11 +244,11 @@ def _texts_of(schedule: Schedule) -> list[str]:
 
 
 def read_schedule(path: str | Path, *, num_replicas: int = 1, num_slices: int | None = None) -> Schedule:
-    """Read a schedule from a torch CSV file, compute-only or with communication; the file's stem becomes its name.
+    """Read a schedule from a torch CSV file; the file's stem becomes its name.
 
-    `num_replicas` is the number of model replicas (chains of stages). `num_slices` is the number of slices per
-    microbatch, for a file without the slices line. Raises `ScheduleError` for an unreadable or malformed file, with
-    row and column (from 1) of up to 8 malformed cells.
+    `num_replicas` is the number of model replicas. `num_slices` is the number of slices per microbatch, for a file
+    without the slices line. Raises `ScheduleError` for an unreadable or malformed file, with row and column (from
+    1) of up to 8 malformed cells.
 
     >>> import ppsim
     >>> table = ppsim.build("zb-h1", pp=4, microbatches=8)

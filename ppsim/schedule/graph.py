@@ -1,7 +1,7 @@
 """The event graph: actions and transfers of a table as a directed acyclic graph without durations.
 
 Nodes 0 … n−1 are the actions of the compute-only table in table order; the transfers between ranks follow, in the
-order of their receiving actions. Four choices determine the edges:
+order of their receiving actions.
 
 communication
     "overlap": an action waits only for its own input.
@@ -9,9 +9,7 @@ communication
     together, so `channel` has no effect.
     "megatron", "megatron-no-overlap": see `ppsim.schedule.blocking_calls`; `channel` and `receives` have no effect.
 channel
-    P2P serialization: see `CHANNELS`. With "ideal", a transfer does not wait for its receive to be posted.
-receives
-    position of the receives in each rank's row: see `ppsim.schedule.lowering.RECEIVES`.
+    With "ideal", a transfer does not wait for its receive to be posted.
 pairs
     "parts": each part of a fused cell starts when its own input has arrived (torch).
     "whole": no part starts before all inputs have arrived.
@@ -91,7 +89,7 @@ def build_graph(
 
     A compute+comms table uses its own sends and receives: `receives` is ignored, and a transfer follows the
     position of its SEND even on an "ideal" channel. Raises `Deadlock`, and `ScheduleError` if sends and receives
-    match out of order. The graph is cached and shared.
+    match out of order.
     """
     return cached(
         schedule,
@@ -116,10 +114,7 @@ def _graph(
 
 
 def messages_in(schedule: Schedule) -> MessageTable:
-    """A compute-only table gets the sends and receives of torch's lowering.
-
-    Raises `ScheduleError` if a send or receive in the table is missing or at an impossible position.
-    """
+    """Raises `ScheduleError` if a send or receive in the table is missing or at an impossible position."""
 
     def make() -> MessageTable:
         compute = schedule.compute_only()
@@ -129,7 +124,7 @@ def messages_in(schedule: Schedule) -> MessageTable:
 
 
 def order_messages(messages: MessageTable, receives: Receives) -> MessageTable:
-    """Move the receives; raises `ScheduleError` if messages match out of order."""
+    """Raises `ScheduleError` if messages match out of order."""
     placed = with_receives(messages, receives)
     placed.check_order()
     return placed
@@ -138,7 +133,6 @@ def order_messages(messages: MessageTable, receives: Receives) -> MessageTable:
 def graph_of(
     messages: MessageTable, *, communication: Communication, channel: Channel, pairs: Pairs = "parts"
 ) -> EventGraph:
-    """Errors as in `build_graph`."""
     compute, source, target = messages.compute, messages.source, messages.target
     if communication == "blocking":  # a rank blocks at its receives, before the cell
         return _in_order(compute, source, target, _blocking_waits(messages))
@@ -193,7 +187,6 @@ _AT_ONCE = 1 << 15
 
 
 def _listed(columns: list[Ints32]) -> _Listed:
-    """Convert columns of predecessors to counts and lists per node."""
     counts, waits_for = np.zeros(len(columns[0]), dtype=np.int16), []
     for begin in range(0, len(counts), _AT_ONCE):
         waits = np.stack([column[begin : begin + _AT_ONCE] for column in columns], axis=1)
@@ -205,7 +198,7 @@ def _listed(columns: list[Ints32]) -> _Listed:
 
 
 def _joined(*parts: _Listed) -> _Waits:
-    """Join the lists of consecutive nodes; return offsets and predecessor indices (CSR)."""
+    """Return offsets and predecessor indices (CSR)."""
     offsets = np.concatenate([np.zeros(1, dtype=np.int32), *(counts for counts, _ in parts)], dtype=np.int32)
     return np.cumsum(offsets, out=offsets), np.concatenate([one for _, waits_for in parts for one in waits_for])
 
@@ -239,7 +232,7 @@ def _ahead_in_queue(messages: MessageTable, channel: Channel) -> list[Ints32]:
 def _line_up(
     ends: Any, end_of_rank: Any, of_sent: Any, of_received: Any, last: Any, ahead_sent: Any, ahead_received: Any
 ) -> None:
-    """Find the transfer ahead of each end in its queue; `last` is the last transfer of each queue."""
+    """`last` is the last transfer of each queue."""
     rank, num_transfers = 0, len(of_sent)
     for place in range(len(ends)):
         while place == end_of_rank[rank]:
@@ -272,10 +265,7 @@ def _blocking_waits(messages: MessageTable) -> _Waits:
 def _wait_for_batches(
     following: Any, end_of_rank: Any, rank_offsets: Any, num_transfers: Any, ends: Any, counts: Any, waits_for: Any
 ) -> Any:
-    """An action waits for the previous action and the transfers posted between the two.
-
-    Within these transfers, sends come first, in transfer order.
-    """
+    """An action waits for the previous action and the transfers posted between the two, sends first."""
     used = place = 0
     for rank in range(len(end_of_rank)):
         for action in range(rank_offsets[rank], rank_offsets[rank + 1]):
@@ -379,7 +369,7 @@ def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
 
 
 def _depth_first(offsets: Any, waits_for: Any, state: Any, cursor: Any, order: Any) -> Any:
-    """Fill `order` by depth-first search; return −1, or the depth of the stack if its last node closes a cycle.
+    """Return −1, or the depth of the stack if its last node closes a cycle.
 
     The stack grows from the end of `order`, which has one entry more than there are nodes. A node is either on the
     stack or ordered, so the two never collide.

@@ -43,17 +43,15 @@ _ROLES = np.array([
 
 
 def lower(schedule: Schedule, *, receives: Receives = "torch", waits: bool = False) -> Schedule:
-    """The table must have passed `ppsim.schedule.check.validate`.
+    """The table must have passed `ppsim.schedule.check.validate`; `waits=True` adds torch 2.15's waits.
 
-    `waits=True` adds torch 2.15's waits. Raises `ScheduleError` if a part of a fused cell needs the result of
-    another part.
+    Raises `ScheduleError` if a part of a fused cell needs the result of another part.
     """
     lowered = with_receives(lowered_messages(schedule.compute_only(), waits=waits), receives).lowered
     return with_send_waits(lowered) if waits else lowered
 
 
 def lowered_messages(compute: Schedule, *, waits: bool = False) -> MessageTable:
-    """Use torch's order; arguments and errors as in `lower`."""
     lowered, entry, role = _torch_order(compute, waits)
     place = np.empty(len(compute), dtype=np.int32)
 
@@ -89,7 +87,7 @@ def _torch_order(schedule: Schedule, waits: bool) -> tuple[Schedule, Ints32, NDA
     consumer = np.full(len(schedule), NONE, dtype=np.int32)
     consumer[needs[remote]] = np.flatnonzero(remote)
 
-    # A row has the rank's items, a SEND per result for another rank, and a RECV per input from another rank.
+    # a row has the rank's items, a SEND per result for another rank, and a RECV per input from another rank
     num_cells = np.diff(item_offsets) + sum(
         np.bincount(schedule.rank[extra], minlength=schedule.num_ranks) for extra in (remote, consumer != NONE)
     )
@@ -135,7 +133,6 @@ def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
 
 
 def _next_use(stage: Ints32, rank: Ints32) -> Ints64:
-    """Return the next entry of the same stage, or the number of entries."""
     next_use = np.full(len(stage), len(stage), dtype=np.int64)
     by_stage = sorted_by(stage)
     same = stage[by_stage[1:]] == stage[by_stage[:-1]]
@@ -162,7 +159,7 @@ def _add_stage_actions(
             items[used] = e
             used += 1
             upcoming[chunk[e - begin]] = next_use[e]
-        is_same = stop == entry + 1 and next_use[entry] < first_unwanted  # the wanted chunks stay the same
+        is_same = stop == entry + 1 and next_use[entry] < first_unwanted
         for e in range(entry, stop):
             if op[e] == 1 or op[e] == 3:  # B or W
                 c = chunk[e - begin]
@@ -213,7 +210,6 @@ def _evict_unwanted(stages: Any, wanted: Any, active: Any, items: Any, used: Any
 
 
 def _fetch_wanted(stages: Any, upcoming: Any, wanted: Any, active: Any, items: Any, used: Any) -> Any:
-    """Emit UNSHARD in the order of the next use."""
     while True:
         nearest = -1
         for c in range(len(stages)):
@@ -331,7 +327,7 @@ def _consumers(messages: MessageTable) -> Ints32:
 
 
 def _received_before(messages: MessageTable, place: Ints32, turn: Ints32) -> MessageTable:
-    """Move each receive before the entry `place`; order receives at one place by `turn`, then by sending."""
+    """Order receives at one place by `turn`, then by sending."""
     num_entries = len(messages.table)
     key = place.astype(np.int64) * num_entries + turn
     turns = messages.by_route[np.argsort(key[messages.by_route], kind="stable")]

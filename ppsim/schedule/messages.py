@@ -16,10 +16,9 @@ _SENT_OR_RECEIVED = Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B
 
 @dataclass(frozen=True)
 class MessageTable:
-    """Positions of the send and the receive of each transfer.
+    """`source` and `target` are indices into `compute`, `send` and `receive` into `lowered`.
 
-    `source` and `target` are indices into `compute`. `send` and `receive` are indices into `lowered`: `table` after
-    its entries have moved to the positions `moved_to` (None: unmoved).
+    `lowered` is `table` after its entries have moved to the positions `moved_to` (None: unmoved).
     """
 
     table: Schedule
@@ -51,7 +50,7 @@ class MessageTable:
 
     @property
     def ends(self) -> Ints32:
-        """Sends and receives in row order: transfer t of T appears as t at its send and as T + t at its receive."""
+        """In row order, transfer t of T appears as t at its send and as T + t at its receive."""
         return self._in_rows[0]
 
     @property
@@ -90,7 +89,6 @@ class MessageTable:
         return found
 
     def moved(self, **places: Any) -> "MessageTable":
-        """Routes and their order stay cached."""
         moved = replace(self, **places)
         vars(moved).update(route=self.route, by_route=self.by_route)
         return moved
@@ -98,7 +96,7 @@ class MessageTable:
     def check_order(self) -> None:
         """Raise `ScheduleError` if two ranks send messages in one order and receive them in another.
 
-        Runtimes do not match messages by tags: the first receive takes the message that was sent first.
+        Runtimes do not match messages by tags.
         """
         by_send, route = self.by_route, self.route[self.by_route]
         if ((np.diff(self.receive[by_send]) > 0) | (np.diff(route) > 0)).all():
@@ -120,10 +118,7 @@ def sorted_by(key: Ints32) -> Ints64:
 
 
 def messages_of(lowered: Schedule, compute: Schedule) -> MessageTable:
-    """Match the SENDs and RECVs of `lowered` to the transfers of its `compute` table.
-
-    Raises `ScheduleError` for a missing, duplicate, unmatched or misplaced SEND or RECV.
-    """
+    """Raises `ScheduleError` for a missing, duplicate, unmatched or misplaced SEND or RECV."""
     source, target = transfers_of(compute)
     send = _find(lowered, compute, source, (Op.SEND_F, Op.SEND_B))
     receive = _find(lowered, compute, target, (Op.RECV_F, Op.RECV_B))

@@ -15,9 +15,7 @@ from ppsim.schedule.table import NONE, Schedule
 
 
 def repeat_rounds(schedule: Schedule, num_rounds: int) -> Schedule:
-    """Return the table of a step that runs `schedule` `num_rounds` times.
-
-    Raises `ScheduleError` if the model replicas cannot share the microbatches of a round equally.
+    """Raises `ScheduleError` if the model replicas cannot share the microbatches of a round equally.
 
     >>> import ppsim
     >>> step = repeat_rounds(ppsim.build("1f1b", pp=2, microbatches=2), 2)
@@ -83,9 +81,8 @@ def one_round(schedule: Schedule) -> Schedule:
 
 
 def round_starts(schedule: Schedule) -> Ints64:
-    """Return the first entry of each later round on the ranks that start with a first stage.
-
-    These ranks start a round without waiting for a message.
+    """Return the first entries of later rounds that wait for no message, on the ranks that start with a first
+    stage.
     """
     of_entry, found = schedule.round_of_unit[schedule.microbatch], []
     for begin, end in pairwise(schedule.rank_offsets.tolist()):

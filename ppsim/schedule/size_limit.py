@@ -28,7 +28,7 @@ def require_memory(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
 
 
 def free_bytes() -> int:
-    """Return the available memory, or all physical memory if the system does not report it."""
+    """Return all physical memory if the system does not report the available memory."""
     try:
         told = _MEMORY.read_text(encoding="ascii")
         return int(told.partition("MemAvailable:")[2].split()[0]) * 1024

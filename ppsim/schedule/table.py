@@ -96,13 +96,11 @@ class Schedule(HasRepr):
 
     The S stages are `num_replicas` (R) chains of S/R stages, each a whole model replica. Chain k starts at stage
     k·S/R and serves the microbatches b with ⌊b·R/m⌋ = k of all m. With `num_slices` (K) slices per microbatch,
-    stages run one slice at a time, and `microbatch` holds b·K + slice in token order. A step of `num_rounds` rounds
-    (gradient accumulation steps) drains the pipeline after each round; each chain's microbatches are divided among
-    the rounds in order.
+    `microbatch` holds b·K + slice in token order. A step of `num_rounds` rounds (gradient accumulation steps)
+    drains the pipeline after each round.
 
     Raises `ScheduleError` for columns of different lengths, for fewer than 1 replica or slice, and for rounds that
-    do not divide the microbatches. `ppsim.schedule.check` finds all other errors: it must be possible to build a
-    broken table in order to explain it.
+    do not divide the microbatches. It must be possible to build a table with other errors in order to explain them.
 
     >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]], name="one rank")
     >>> [str(action) for action in table]
@@ -150,7 +148,7 @@ class Schedule(HasRepr):
         num_replicas: int = 1,
         num_slices: int = 1,
     ) -> "Schedule":
-        """Return the table whose row r is `rows[r]`, a sequence of actions and of tuples of fused actions.
+        """Row r of the table is `rows[r]`, a sequence of actions and of tuples of fused actions.
 
         By default, a stage belongs to the first rank that computes it, and the largest microbatch number is the
         last.
@@ -188,8 +186,7 @@ class Schedule(HasRepr):
         num_slices: int = 1,
         **labels: Any,
     ) -> "Schedule":
-        """Return the table of the columns op, stage, microbatch, fused and rank_offsets; defaults as in
-        `from_rows`.
+        """The columns are op, stage, microbatch, fused and rank_offsets; defaults as in `from_rows`.
 
         >>> import numpy as np
         >>> columns = [np.array([0, 1], np.int8), *(np.array(two, np.int32) for two in ([0, 0], [0, 0], [-1, -1]))]
@@ -233,7 +230,6 @@ class Schedule(HasRepr):
 
     @cached_property
     def model_stage(self) -> Ints32:
-        """Index of each stage within its chain, 0 … S/R−1."""
         return np.arange(self.num_stages, dtype=np.int32) % max(self.num_model_stages, 1)
 
     @property
@@ -255,7 +251,7 @@ class Schedule(HasRepr):
 
     @property
     def num_actions(self) -> int:
-        """Number of entries, idle slots included."""
+        """Idle slots are included."""
         return len(self.op)
 
     @cached_property
@@ -351,8 +347,8 @@ class Schedule(HasRepr):
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row per entry, in table order.
 
-        Columns: name (`3F0`, "" for an idle slot), rank, position (index on its rank), op, stage, microbatch (for
-        sliced tables, the running number of the slice), fused (id of the fused cell, or −1).
+        Columns: name (`3F0`, "" for an idle slot), rank, position (index on its rank), op, stage, microbatch (the
+        running number of the slice in sliced tables), fused (id of the fused cell, or −1).
 
         >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]])
         >>> table.to_frame()[["name", "rank", "position", "op"]]
@@ -392,7 +388,6 @@ class Schedule(HasRepr):
         )  # by name: that module imports this one
 
     def compute_only(self) -> "Schedule":
-        """Keep F, B, I and W only."""
         keep = is_compute(self.op)
         return self if keep.all() else self.select(keep)
 
@@ -436,13 +431,11 @@ def is_compute(op: NDArray[np.int8]) -> NDArray[np.bool_]:
 
 
 def is_one_of(op: NDArray[np.int8], ops: Iterable[Op]) -> NDArray[np.bool_]:
-    """Faster than `np.isin` for a few ops."""
     found: NDArray[np.bool_] = np.logical_or.reduce([op == one for one in ops])
     return found
 
 
 def first_of_cell(schedule: Schedule) -> Ints32:
-    """Return, for each entry, the first entry of its fused cell."""
     entries = np.arange(len(schedule), dtype=np.int32)
     if not (joined := is_joined(schedule)).any():
         return entries
@@ -451,7 +444,7 @@ def first_of_cell(schedule: Schedule) -> Ints32:
 
 
 def last_of_cell(schedule: Schedule) -> Ints32:
-    """Return, for each entry, the last entry of its fused cell, after which the cell's results leave."""
+    """The results of a cell leave after its last entry."""
     entries = np.arange(len(schedule), dtype=np.int32)
     if not (joined := is_joined(schedule)).any():
         return entries

@@ -29,12 +29,12 @@ def has_waits(schedule: Schedule) -> bool:
 
 
 def without_waits(schedule: Schedule) -> Schedule:
-    """Return the table as torch 2.10 to 2.14 write it."""
+    """torch 2.10 to 2.14 write tables without waits."""
     return schedule.select(~np.isin(schedule.op, _WAITS))
 
 
 def with_waits(schedule: Schedule) -> Schedule:
-    """Return a compute+comms table with torch 2.15's waits, which replace its own."""
+    """Replace the waits of a compute+comms table by torch 2.15's."""
     return with_send_waits(_with_reduce_waits(without_waits(schedule)))
 
 
@@ -76,7 +76,7 @@ def _inserted(schedule: Schedule, place: Ints64, op: Ints64, of: Ints64) -> Sche
 def broken_waits(schedule: Schedule) -> Iterator[str]:
     """Yield a sentence for each unmatched wait, and for each send or reduction without a wait.
 
-    A table without any wait is valid: torch up to 2.14 has none.
+    A table without any wait is valid.
     """
     if not has_waits(schedule):
         return
