@@ -256,7 +256,7 @@ class _Search:
                     yield entry.name, table
 
     def _fits(self, entry: ScheduleEntry, until: float, **options: Any) -> list[Schedule]:
-        """Return the table as `build` makes it or, after half of the remaining time, the best candidates so far."""
+        """After half of the remaining time, return the best candidates so far."""
         seconds = (until - working_clock()) / 2 if self.best is not None else np.inf
         try:
             with time_limit(seconds):
@@ -320,8 +320,8 @@ class _Search:
             self.prove(seconds, seed, progress)
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """The solver splits every backward and uses the faster of full and split backward as its time. No table is
-        faster.
+        """The solver uses the faster of full and split backward as its time, so no table is faster than its
+        bound.
         """
         problem, criterion, until = self.target.problem, self.target.criterion, working_clock() + time_limit_s
         found = optimal(

@@ -162,8 +162,8 @@ def optimise_entry(
 ) -> tuple[Schedule, str]:
     """Return the fastest table for the given costs, and a sentence that names its origin.
 
-    The candidates are the table optimised for an ideal network and the published patterns within the memory limit.
-    `criterion` compares them on the network in `costs`. `shape` are the other arguments of `build`.
+    The candidates are the table optimised for an ideal network and the published patterns within the memory limit;
+    `criterion` compares them on the network in `costs`.
     """
     from ppsim.catalog.search.best_table import TableEvaluator  # deferred: loads the search kernels
 
@@ -204,7 +204,6 @@ def _made(
     is_thorough: bool = False,
     **others: Any,
 ) -> Schedule:
-    """`others` are the options in `_REFUSALS`."""
     options: dict[str, Any] = dict.fromkeys(_REFUSALS) | others
     num_slices, costs = options["num_slices"], options["costs"]
     require_shape(pp=pp, microbatches=microbatches)

@@ -1,7 +1,6 @@
 """Schedules optimised for given costs: each is a placement and a memory cap for `ppsim.catalog.search`.
 
-A published pattern with the same name is one of the candidates. Without costs, F, I and W take one unit each.
-Without bytes, an activation counts as one until its W.
+Without costs, F, I and W take one unit each. Without bytes, an activation counts as one until its W.
 """
 
 from collections.abc import Callable
@@ -99,7 +98,7 @@ def _to_limit(
     is_thorough: bool = False,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
-    """Without a limit or without bytes, memory is not bounded; raises `DoesNotFit` as `memory_cap` does."""
+    """Memory is not bounded without a limit or without bytes."""
 
     def cap_of(stage_to_rank: list[int], num_microbatches: int, costs: CostArrays) -> Floats:
         if memory_limit_bytes is None or not _knows_bytes(costs):

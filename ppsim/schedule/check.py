@@ -107,7 +107,6 @@ _AS_IN = {"edge": ("rank", "pair"), "pair": ("rank",), "direction": ("rank",)}
 
 
 def _verdicts(messages: Callable[[], MessageTable], receives: Receives) -> list[CommunicationCheck]:
-    """The last verdict is for blocking communication."""
     found: dict[tuple[Communication, Channel], CommunicationCheck] = {}
     placed: MessageTable | None = None
     ways: list[tuple[Communication, Channel]] = [("overlap", channel) for channel in CHANNELS if channel != "ideal"]

@@ -1,7 +1,7 @@
 """The event graph: actions and transfers of a table as a directed acyclic graph without durations.
 
 Nodes 0 … n−1 are the actions of the compute-only table in table order; the transfers between ranks follow, in the
-order of their receiving actions.
+order of their receiving actions. `build_graph` has these options:
 
 communication
     "overlap": an action waits only for its own input.
@@ -51,10 +51,11 @@ CHANNELS: dict[Channel, str] = {
 
 @dataclass(frozen=True)
 class EventGraph:
-    """`source` and `target` are the actions that produce and need the message of each transfer.
+    """The event graph of the compute-only table `schedule`.
 
-    Node j waits for the nodes `waits_for[offsets[j]:offsets[j + 1]]`; for an action, the first is the previous
-    action on its rank. `schedule` is compute-only. `order` is a topological order.
+    `source` and `target` are the actions that produce and need the message of each transfer. Node j waits for the
+    nodes `waits_for[offsets[j]:offsets[j + 1]]`; for an action, the first is the previous action on its rank.
+    `order` is a topological order.
     """
 
     schedule: Schedule
@@ -232,7 +233,6 @@ def _ahead_in_queue(messages: MessageTable, channel: Channel) -> list[Ints32]:
 def _line_up(
     ends: Any, end_of_rank: Any, of_sent: Any, of_received: Any, last: Any, ahead_sent: Any, ahead_received: Any
 ) -> None:
-    """`last` is the last transfer of each queue."""
     rank, num_transfers = 0, len(of_sent)
     for place in range(len(ends)):
         while place == end_of_rank[rank]:

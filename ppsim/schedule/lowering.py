@@ -226,10 +226,7 @@ def _place_transfers(
     items: Any, item_offsets: Any, fused: Any, needs: Any, consumer: Any, rank_of: Any, row_begin: Any,
     next_item: Any, placed: Any, codes: Any,
 ) -> Any:  # fmt: skip
-    """Codes are 3·entry for an action, +1 for its SEND, +2 for its RECV. Stage operations have negative codes.
-
-    Returns the number of codes.
-    """
+    """Codes are 3·entry for an action, +1 for its SEND, +2 for its RECV. Stage operations have negative codes."""
     num_ranks = len(row_begin)
     num_codes = 0
     moved = True

@@ -16,9 +16,10 @@ _SENT_OR_RECEIVED = Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B
 
 @dataclass(frozen=True)
 class MessageTable:
-    """`source` and `target` are indices into `compute`, `send` and `receive` into `lowered`.
+    """The position of the send and the receive of each transfer.
 
-    `lowered` is `table` after its entries have moved to the positions `moved_to` (None: unmoved).
+    `source` and `target` are indices into `compute`, `send` and `receive` into `lowered`: `table` after its entries
+    have moved to the positions `moved_to`.
     """
 
     table: Schedule
@@ -113,7 +114,6 @@ class MessageTable:
 
 
 def sorted_by(key: Ints32) -> Ints64:
-    """Small integers are sorted by radix sort."""
     return np.argsort(key.astype(np.min_scalar_type(int(key.max(initial=0)))), kind="stable")
 
 

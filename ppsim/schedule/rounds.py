@@ -49,7 +49,6 @@ def repeat_rounds(schedule: Schedule, num_rounds: int) -> Schedule:
 
 
 def _by_rank(rank_offsets: Ints64, num_rounds: int) -> tuple[Ints64, Ints64, Ints64]:
-    """Return each entry's index in the round's table, its round, and the rank offsets."""
     rows = [np.arange(begin, end, dtype=np.int64) for begin, end in pairwise(rank_offsets.tolist())]
     entries = np.concatenate([np.tile(row, num_rounds) for row in rows])
     of_round = np.concatenate([np.repeat(np.arange(num_rounds, dtype=np.int64), len(row)) for row in rows])

@@ -97,7 +97,7 @@ class Schedule(HasRepr):
     The S stages are `num_replicas` (R) chains of S/R stages, each a whole model replica. Chain k starts at stage
     k·S/R and serves the microbatches b with ⌊b·R/m⌋ = k of all m. With `num_slices` (K) slices per microbatch,
     `microbatch` holds b·K + slice in token order. A step of `num_rounds` rounds (gradient accumulation steps)
-    drains the pipeline after each round.
+    drains the pipeline after each round; each chain's microbatches are divided among the rounds in order.
 
     Raises `ScheduleError` for columns of different lengths, for fewer than 1 replica or slice, and for rounds that
     do not divide the microbatches. It must be possible to build a table with other errors in order to explain them.

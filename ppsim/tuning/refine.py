@@ -55,7 +55,7 @@ _RECOMPUTED = 0.25
 
 
 class RefineState:
-    """`verdicts` are outcomes by key, `known` configurations by key."""
+    """State of a refinement; `verdicts` are outcomes by key, `known` configurations by key."""
 
     def __init__(
         self,

@@ -262,9 +262,9 @@ def space_for(question: SearchProblem, **given: Any) -> SearchSpace:
 
 
 def zero_stages(question: SearchProblem, space: SearchSpace, pp: int) -> tuple[int, ...]:
-    """By default, this is the job's own stage.
+    """The default is the job's own stage.
 
-    Without a pipeline it is also ZeRO 3, if the job has Megatron-LM's distributed optimizer (ZeRO 1), because
+    Without a pipeline, ZeRO 3 is also tried if the job has Megatron-LM's distributed optimizer (ZeRO 1), because
     Megatron-FSDP can shard the same job. With a pipeline, DeepSpeed's PipelineEngine rejects ZeRO 2 and 3, and
     TorchTitan does not free the gathered parameters.
     """

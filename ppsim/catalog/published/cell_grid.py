@@ -145,7 +145,7 @@ def _earliest(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microba
 
 
 def _held_after(kind: Any, active: Any, late: Any) -> Any:
-    """Return activations and waiting weight gradients after one more cell; a free cell runs a waiting W."""
+    """A free cell runs a waiting W."""
     if kind == 0 or kind == 1:
         return active + 1, late
     if kind != -1:
@@ -319,10 +319,7 @@ def _drain(
 def _stays_below(
     peak: Any, row: Any, width: Any, cell: Any, place: Any, cells: Any, memory: Any, waiting: Any
 ) -> Any:
-    """Return whether a place is free and the peak does not grow.
-
-    The rank is simulated until its state is the same as before the move.
-    """
+    """The rank is simulated until its state is the same as before the move."""
     if cells[row + place] != -1:
         return False
     active = memory[row + place - 1] if place > 0 else 0

@@ -18,9 +18,10 @@ from ppsim.schedule.table import NONE, Op, Schedule
 def chimera(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """Chain 0 runs down the ranks, chain 1 back up; needs an even p and an even m.
 
-    For m = p the bubble and the memory are those in the paper. For larger multiples of p, where the paper
-    concatenates units of p microbatches, they are no worse at F = B. The order has not been compared with the
-    paper's figures. Forward doubling and backward halving, the paper's remedies for B = 2F, are not implemented.
+    For m = p the bubble and the memory are those in the paper. For larger multiples of p, the paper concatenates
+    units of p microbatches. At F = B the bubble here is the same, and the memory is not larger. The order has not
+    been compared with the paper's figures. Forward doubling and backward halving, the paper's remedies for B = 2F,
+    are not implemented.
     """
     placement = v_shape(num_ranks, 2 * num_ranks)
     return greedy(stage_to_rank=placement, num_microbatches=num_microbatches, num_replicas=2, name="chimera")
@@ -44,7 +45,7 @@ def greedy(
     name: str = "",
     engine: Engine = "auto",
 ) -> Schedule:
-    """Let each rank, in each time slot, run the first ready action by the priorities below.
+    """Let each rank, in each time slot, run the first ready action.
 
     A forward and a full backward take one slot each. Priorities: backwards before forwards, then the earliest
     microbatch of the chain, then the latest model stage, then the first chain. `stage_to_rank` has one entry per

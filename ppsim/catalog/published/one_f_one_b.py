@@ -28,8 +28,8 @@ def eager_one_f_one_b(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def seq_one_f_one_b(*, num_ranks: int, num_microbatches: int, num_slices: int) -> Schedule:
-    """With causal attention, a slice's forward follows the forwards of earlier slices, and backwards run in
-    reverse.
+    """With causal attention, the forwards of a microbatch's slices run in order and the backwards in reverse
+    order.
     """
     slices = range(num_microbatches * num_slices)
     backwards = [

@@ -20,9 +20,7 @@ def full_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> Row:
 
 
 def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tuple[Row, Ints32]:
-    """Fuse each forward after the warm-up with the next backward; return the number of the pair per action, or
-    NONE.
-    """
+    """Fuse each forward after the warm-up with the next backward; return the pair of each action, or NONE."""
     row = full_row(forwards, backwards, num_warm_up=num_warm_up)
     num_alone = min(num_warm_up, forwards.shape[1])
     pair = np.full(row.shape[1], NONE, dtype=np.int32)
@@ -70,7 +68,7 @@ def visits_in_groups(
     """Yield each rank's forwards and backwards in the depth-first order of looped schedules.
 
     A rank runs `group_size` microbatches through its first chunk, then through the next chunks, and then starts the
-    next group, which may be smaller if it is the last. Backwards visit the chunks in reverse order.
+    next group. Backwards visit the chunks in reverse order.
     """
     order = [
         (chunk * num_ranks, microbatch)

@@ -234,7 +234,6 @@ def _move_around(window: RepeatedWindow, first: int, behind: int, place: int, st
 
 
 def _window_fits(pipeline: Pipeline, memory: MemoryCaps, window: RepeatedWindow, rank: int, done: Counts) -> bool:
-    """Each rank must run F before I before W and stay within its cap."""
     num_stages, held, at_once = pipeline.num_stages, 0.0, len(window.codes) // len(window.ahead)
     for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
         for code in range(pipeline.stages[k], 3 * num_stages, num_stages):
@@ -306,7 +305,7 @@ def _criterion(pipeline: Pipeline, handicap_s: Floats, order: Codes, timing: Tim
 
 
 def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: int, depth: int) -> int:
-    """Return the size of the stack, with the ranks that this rank wakes."""
+    """Push the ranks that this rank wakes; return the size of the stack."""
     m, num_stages = pipeline.num_microbatches, pipeline.num_stages
     needs, hop_s, cost_s, wakes = pipeline.needs, pipeline.hop_s, pipeline.cost_s, pipeline.wakes
     done, end_s, place_of = timing.done, timing.end_s, timing.place_of
@@ -343,9 +342,7 @@ def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: 
 
 
 def _critical_path(pipeline: Pipeline, handicap_s: Floats, timing: Timing, path: Counts) -> int:
-    """Fill `path` with the places of a longest path, last first; only moves that change it can improve the
-    score.
-    """
+    """Fill `path` with the places of a longest path, last first; return its length."""
     now_s = timing.now_s
     worst = 0
     for rank in range(1, pipeline.num_ranks):
@@ -391,7 +388,6 @@ def _drawn_move(
 
 
 def _nearest_allowed(order: Codes, source: int, target: int) -> int:
-    """Keep actions of one code in microbatch order."""
     step = 1 if target > source else -1
     place = source
     while place != target and order[place + step] != order[source]:

@@ -66,8 +66,9 @@ class TableEvaluator:
     def best(self, candidates: Iterable[Candidate]) -> Schedule:
         """Return the fastest table, the first one in a tie.
 
-        Channels only add delays, so most tables need no simulation. This does not hold for spans, whose start can
-        also be later, and for unequal microbatches, which the ideal network replaces by their mean.
+        Channels only add delays: a table whose step time on an ideal network exceeds the best real one is not
+        simulated. This does not hold for spans, whose start can also be later, and for unequal microbatches, which
+        the ideal network replaces by their mean.
         """
         is_above_ideal = self.criterion == "step" and not self.costs.differ_by_microbatch
         best: Schedule | None = None
@@ -94,12 +95,9 @@ def best_table(
 ) -> Schedule:
     """Return the best table found in which no rank exceeds its memory cap, on an ideal network.
 
-    The best generated table is rescheduled by its own urgencies and, up to some 30,000 actions, improved by local
-    search.
-
     A `judge` then chooses among this table and the next best candidates, because the best table on an ideal network
-    can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is more than 1
-    % above the lower bound. The search is deterministic. Raises `SearchTimeout` if `time_limit` ends the time.
+    can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is far above
+    the lower bound. The search is deterministic. Raises `SearchTimeout` if `time_limit` ends the time.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)
@@ -121,7 +119,6 @@ def best_table(
 
 
 def best_candidate(target: SearchTarget) -> Candidate:
-    """Stop early if a candidate meets the lower bound."""
     return best_candidates(target, 1, [])[0]
 
 
@@ -183,7 +180,6 @@ def _families(target: SearchTarget) -> Iterator[Iterable[Candidate]]:
 
 
 def _with_more_slack(best: Candidate) -> Candidate:
-    """Let the heuristic idle for fractions of the best table's idle time."""
     target = best.target
     head = target.head_s
     for part in _PARTS:
@@ -220,7 +216,7 @@ def tables_without_end(
 
 
 def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
-    """Improve a table that is not near the lower bound, with bounded work for any number of actions."""
+    """The work is bounded for any number of actions."""
     target = best.target
     if best.score_s <= target.bound_s * _NEAR:
         return best
@@ -276,7 +272,6 @@ def _is_long(target: SearchTarget) -> bool:
 
 
 def _searched_anew(target: SearchTarget, *, seed: int) -> Iterator[Candidate]:
-    """Restart regularly from another generated table."""
     starts = [candidate for family in _families(target) for candidate in family]
     dice = np.random.default_rng(seed)
     for number in count():

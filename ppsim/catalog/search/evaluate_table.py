@@ -82,7 +82,7 @@ def join_backwards(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
 
 
 def one_at_a_time(problem: Problem) -> Schedule:
-    """This is the slowest table, with the least memory."""
+    """Return the slowest table, which needs the least memory."""
     rows: list[list[Action]] = [[] for _ in range(problem.num_ranks)]
     ranks = problem.stage_to_rank.tolist()
     for microbatch in range(problem.num_microbatches):

@@ -151,7 +151,7 @@ class _Clock:
         return cls(ticks, float(tick), is_exact, problem.overhead_s)
 
     def seconds(self, ticks: float) -> float:
-        """Leave out the host time before the first start."""
+        """The result excludes the host time before the first start."""
         return ticks * self.tick_s - self.overhead_s
 
     def least(self, known_s: float, criterion: Criterion) -> int:
@@ -222,7 +222,7 @@ class _Model:
                         self.model.add(self.start[op, stage, number] >= self.end(op, stage, number - 1))
 
     def _add_first_starts(self) -> None:
-        """This start is known if all earlier stages are the first stages of their ranks."""
+        """The first start of a rank is known if all earlier stages are the first stages of their ranks."""
         firsts = {stages[0] for stages in self.problem.stages_of}
         for stage in range(self.problem.num_stages):
             if stage not in firsts:
@@ -240,7 +240,7 @@ class _Model:
             self.model.add(self.time >= self.end(Op.W, stage, self.count - 1) - begin)
 
     def _add_memory(self, rank: int) -> None:
-        """Add the memory cap, and the constraints that it implies for pairs of stages.
+        """Add the memory cap and its consequences for pairs of stages.
 
         Example: with n activations in flight, the next forward waits until one is freed.
         """
@@ -271,7 +271,6 @@ class _Model:
         self.model.add_cumulative(intervals, demands, cap)
 
     def start_from(self, best: Schedule, hint: Schedule) -> None:
-        """Exclude tables slower than `best`."""
         self.model.add(self.time <= round(criterion_value_s(best, self.problem, self.criterion)))
         starts = starts_of(hint, self.problem).tolist()
         for action, begin in zip(hint, starts, strict=True):

@@ -31,7 +31,7 @@ def list_schedules(target: SearchTarget) -> Iterator[Candidate]:
 
 
 def list_scheduled(target: SearchTarget, urgency: Floats, in_flight: Floats, *, patient: bool) -> Candidate:
-    """`urgency` is per node (smallest first), `in_flight` per stage."""
+    """`urgency` is per node, `in_flight` per stage."""
     table, num_ranks = empty_table(target.pipeline), target.problem.num_ranks
     target.run(
         list_schedule,

@@ -63,7 +63,6 @@ def _warm_up(
     idleness: IdleTime,
     takes: Counts,
 ) -> None:
-    """Place the first microbatch, all others that fit before its gradient returns, and that gradient."""
     m, p = pipeline.num_microbatches, pipeline.num_ranks
     for rank in range(p):
         _put(pipeline, table, idleness, rank, rank)
@@ -139,7 +138,7 @@ def _skips(pipeline: Pipeline, memory: MemoryCaps, table: SearchTable, idleness:
 def _round(
     pipeline: Pipeline, memory: MemoryCaps, greedy: bool, table: SearchTable, idleness: IdleTime, takes: Counts
 ) -> None:
-    """Run the chosen forwards down the ranks, then an input gradient up the ranks, with weight gradients between.
+    """Run the chosen forwards down the ranks, then an input gradient up the ranks.
 
     No rank waits for the input gradients of rank 0, so after its last forward all waiting weight gradients run
     first.

@@ -76,7 +76,6 @@ def latest_starts(
 def _retreat(
     pipeline: Pipeline, rank: int, order: Codes, at: Counts, deadline_s: Floats, latest_s: Floats, undone: Counts
 ) -> int:
-    """Go back while the consumers' latest starts are known; return the number of actions."""
     m = pipeline.num_microbatches
     num_told = 0
     while at[rank] >= 3 * m * pipeline.firsts[rank]:

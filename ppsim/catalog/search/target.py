@@ -52,7 +52,6 @@ class SearchTarget:
 
     @cached_property
     def row_offsets(self) -> Counts:
-        """Offsets of each rank's row in an order."""
         return 3 * self.problem.num_microbatches * self.firsts
 
     def per_rank(self, per_stage: Floats) -> Floats:
@@ -79,7 +78,6 @@ class SearchTarget:
 
     @cached_property
     def first_start_s(self) -> Floats:
-        """Earliest start of each rank's first forward."""
         return self.problem.reach_s[self.stages[self.firsts[:-1]]]
 
     @cached_property
@@ -114,7 +112,6 @@ class SearchTarget:
 
     @cached_property
     def shape_and_times(self) -> bytes:
-        """Equal for targets that differ only in memory and criterion."""
         problem = self.problem
         times = (problem.stage_to_rank, problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
         return b"".join([str(problem.num_microbatches).encode(), *(array.tobytes() for array in times)])

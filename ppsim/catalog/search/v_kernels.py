@@ -110,7 +110,6 @@ def _put_after_weights(run: VHeuristicState, rank: int, code: int, may_fill: boo
 
 
 def _first_microbatch(run: VHeuristicState) -> bool:
-    """Place the first microbatch, and all others that fit before it returns to each rank."""
     p, num_stages = run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):
         if exceeds_cap(run.pipeline, run.memory, run.backlog, rank, rank):
