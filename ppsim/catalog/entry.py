@@ -90,7 +90,6 @@ class ScheduleEntry:
 
     @property
     def options(self) -> list[str]:
-        """Options of `build` that a user may set, other than ranks and microbatches."""
         own = ("num_ranks", "num_microbatches", "judge", "is_thorough")
         return [name for name in self._parameters if name not in own]
 
@@ -101,7 +100,6 @@ class ScheduleEntry:
         return (3 if self.splits_backward else 2) * pp * vpp * microbatches // self.num_replicas
 
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
-        """Return None if the schedule can be built with these sizes."""
         least, most = self.stages_per_rank
         if vpp < least or (most is not None and vpp > most):
             demand = f"exactly {least}" if least == most else f"at least {least}"

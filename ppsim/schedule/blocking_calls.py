@@ -51,7 +51,7 @@ class MessageEnds:
 
 @dataclass(frozen=True)
 class _Row:
-    """The rows of a table in Megatron-LM's order, with shape [ranks, count].
+    """The rows of a table in Megatron-LM's order; `forward` and `backward` have shape [ranks, count].
 
     `number` is the index of each table entry among the entries of its kind on its rank. `warmup` is the number of
     forwards before the first steady-state pair.

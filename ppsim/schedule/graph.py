@@ -265,7 +265,7 @@ def _blocking_waits(messages: MessageTable) -> _Waits:
 def _wait_for_batches(
     following: Any, end_of_rank: Any, rank_offsets: Any, num_transfers: Any, ends: Any, counts: Any, waits_for: Any
 ) -> Any:
-    """An action waits for the previous action and the transfers posted between the two, sends first."""
+    """An action also waits for the transfers posted since the previous action, sends first."""
     used = place = 0
     for rank in range(len(end_of_rank)):
         for action in range(rank_offsets[rank], rank_offsets[rank + 1]):

@@ -18,7 +18,6 @@ _ALWAYS_FREE = 2**24
 
 
 def require_memory(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
-    """Raise `ConfigError` if the actions need more than the free memory."""
     needed = num_actions * bytes_each
     if needed > _ALWAYS_FREE and needed > (free := free_bytes()):
         raise ConfigError(

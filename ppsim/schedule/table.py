@@ -403,7 +403,7 @@ class Schedule(HasRepr):
         return self.scaled(keep, counts[self.rank_offsets])
 
     def scaled(self, entries: NDArray[Any], rank_offsets: Ints64 | None = None) -> "Schedule":
-        """Return the table of `entries` in this order; None: unchanged rank offsets.
+        """Return the table of `entries` in this order, by default with the same rank offsets.
 
         >>> import ppsim
         >>> table = ppsim.build("gpipe", pp=1, microbatches=2)

@@ -34,10 +34,7 @@ def infeasible_message(
 def _smallest(
     outlooks: BoundsCalculator, found: Iterable[ConfigurationBounds], enough: float = 0.0
 ) -> tuple[ConfigurationBounds, float]:
-    """Return the configuration with the lowest peak memory, and its peak.
-
-    The search stops at a peak of at most `enough`.
-    """
+    """Stop at a peak of at most `enough`; the result includes the peak in bytes."""
     in_order = sorted(found, key=lambda one: (one.least_bytes, one.candidate))
     best, least = in_order[0], float("inf")
     for one in in_order:

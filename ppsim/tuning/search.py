@@ -352,7 +352,7 @@ class _Search:
         return [groups[shape] for shape in sorted(groups, key=lambda shape: (-work(shape), shape))]
 
     def _refined_before(self, possible: Iterable[Configuration]) -> dict[str, Configuration]:
-        """Return configurations that an earlier run of this search added by refinement, by key."""
+        """Refinements that an earlier run of this search added, by key."""
         unknown = {key: one for key in self.verdicts.keys() - self.known if (one := Configuration.of_key(key))}
         layouts = set(map(layout_of, possible)) if unknown else ()
         return {key: one for key, one in unknown.items() if layout_of(one) in layouts}

@@ -54,7 +54,10 @@ class Configuration:
 
     @property
     def key(self) -> str:
-        """`tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`, with ` zero3` at the end for ZeRO 3."""
+        """For example `tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`.
+
+        A ZeRO stage other than 1 comes last: `… 1f1b auto zero3`.
+        """
         sizes = " ".join(f"{name}{getattr(self, name)}" for name in _IN_KEY)
         zero = "" if self.zero == 1 else f" zero{self.zero}"
         return f"{sizes} mb{self.micro_batch} {self.recompute} {self.schedule} {self.split}{zero}"
@@ -127,7 +130,6 @@ class SearchProblem:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return all inputs of an answer except the ranges."""
         job, execution = self.job, self.job.execution
         return {
             "model": job.model_name,

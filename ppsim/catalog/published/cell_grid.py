@@ -126,7 +126,6 @@ def _run(kernel: Any, grid: Grid, *, inputs: Any, others: Any = ()) -> None:
 
 
 def _arrival(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbatches: Any, finish: Any) -> Any:
-    """Return 0 without a neighbour."""
     source = rank - 1 if kind % 2 == 0 else rank + 1
     if 0 <= source < num_ranks:
         return finish[(kind * num_ranks + source) * num_microbatches + microbatch]
@@ -261,7 +260,6 @@ def _move(cells: Any, memory: Any, cell: Any, place: Any, kind: Any, length: Any
 
 
 def _insert(ascending: Any, first: Any, at: Any, value: Any) -> None:
-    """The range is from `first` to before `at`."""
     while at > first and ascending[at - 1] > value:
         ascending[at] = ascending[at - 1]
         at -= 1

@@ -38,7 +38,7 @@ def split_row(forwards: Visits, backwards: Visits, *, num_warm_up: int, num_put_
 
 
 def _row(*parts: tuple[Op, Visits, int]) -> Row:
-    """Merge sequences of actions, one action per sequence and step; each sequence starts at its own step."""
+    """Each sequence starts at its own step, with one action per step."""
     actions = [np.vstack([np.full(visits.shape[1], op, dtype=np.int32), visits]) for op, visits, _ in parts]
     steps = [np.arange(begin, begin + visits.shape[1]) for _, visits, begin in parts]
     row: Row = np.hstack(actions)[:, np.argsort(np.concatenate(steps), kind="stable")]

@@ -305,7 +305,6 @@ def _criterion(pipeline: Pipeline, handicap_s: Floats, order: Codes, timing: Tim
 
 
 def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: int, depth: int) -> int:
-    """Push the ranks that this rank wakes; return the size of the stack."""
     m, num_stages = pipeline.num_microbatches, pipeline.num_stages
     needs, hop_s, cost_s, wakes = pipeline.needs, pipeline.hop_s, pipeline.cost_s, pipeline.wakes
     done, end_s, place_of = timing.done, timing.end_s, timing.place_of

@@ -123,9 +123,8 @@ def best_candidate(target: SearchTarget) -> Candidate:
 
 
 def best_candidates(target: SearchTarget, number: int, seen: list[Candidate]) -> list[Candidate]:
-    """Return the best candidate, followed by the best other candidates of the generators.
-
-    Every candidate is also appended to `seen`.
+    """The best candidate comes first, then the best others of the generators; all candidates are appended to
+    `seen`.
     """
     best: Candidate | None = None
     others: list[Candidate] = []

@@ -166,7 +166,6 @@ def _fraction(number: float) -> Fraction:
 
 
 def _common_unit(numbers: list[Fraction]) -> Fraction:
-    """Return the largest number that divides all numbers; 0 if all are 0."""
     denominator = lcm(*(number.denominator for number in numbers))
     return Fraction(gcd(*(int(number * denominator) for number in numbers)), denominator)
 
