@@ -1,9 +1,7 @@
 """Search for the best table for given costs within a time limit (`ppsim build auto`).
 
-The search starts from the best schedule of the catalogue for the placement and memory, so its result is never
-worse. Every accepted table is simulated with the actual costs and channels. The search itself moves actions on an
-ideal network (`ppsim.catalog.search`), where one evaluation takes microseconds. If microbatches differ, it uses
-their mean times and the largest one's bytes.
+The search moves actions on an ideal network, where one evaluation takes microseconds. Every accepted table is
+simulated with the actual costs and channels.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,10 +43,9 @@ _MOST_WHATEVER_THE_TIME = 30_000  # actions; trying all patterns takes some 0.1 
 
 @dataclass(frozen=True, eq=False)
 class OptimisedSchedule:
-    """The best table found, its time by `criterion`, the start of the search, and a lower bound for all tables.
+    """The best table found, its time by `criterion`, and a lower bound for all tables on the searched placements.
 
-    The bound holds for all placements that were searched. `started_from` is the best schedule of the catalogue for
-    these placements, or "list scheduling" if none fits.
+    `started_from` is the best schedule of the catalogue, or "list scheduling" if none fits.
     """
 
     schedule: Schedule
@@ -61,17 +58,14 @@ class OptimisedSchedule:
 
     @property
     def gap(self) -> float:
-        """Relative distance of the table's time from the lower bound."""
         return max(self.value_s / self.bound_s - 1, 0.0) if self.bound_s > 0 else 0.0
 
     @property
     def is_optimal(self) -> bool:
-        """True if the table meets the lower bound."""
         return _meets(self.value_s, self.bound_s)
 
     @property
     def proof(self) -> str:
-        """The proved quality of the table, as text."""
         return "optimal" if self.is_optimal else f"at most {percent(self.gap)} above the best possible"
 
 
@@ -98,23 +92,19 @@ def optimise(
 
     `costs` may be a function of the placement's name. `memory_limit_bytes` is per rank, static bytes included.
 
-    1. The published patterns are evaluated (up to 30,000 actions, regardless of the time limit), then the schedules
-       that `build` optimises for costs, each for up to half of the remaining time.
-    2. Without `max_rounds`, problems of up to 256 actions go to the exact solver, if OR-tools is installed, for up
-       to 2 s and a quarter of the time.
-    3. The search continues from the best table, for `max_rounds` rounds per placement or until it meets the lower
-       bound.
-    4. `prove` passes a remaining gap to the exact solver (extra `optimise`), for problems of up to `MOST_TO_PROVE`
-       actions and for another `time_limit_s`.
+    1. Evaluate the published patterns (up to 30,000 actions, regardless of the time limit), then the schedules that
+       `build` optimises for costs, each for up to half of the remaining time.
+    2. Without `max_rounds`, solve problems of up to 256 actions exactly, if OR-tools is installed, for up to 2 s
+       and a quarter of the time.
+    3. Search from the best table, for `max_rounds` rounds per placement or until it meets the lower bound.
+    4. With `prove`, solve problems of up to `MOST_TO_PROVE` actions exactly, for another `time_limit_s`.
 
-    Once a table exists, steps that would exceed the limit are interrupted, and the best result so far is used.
-    Kernel compilation, once per installation, does not count. A seed fixes the sequence of tables; the time limit
-    decides how many are reached, unless `max_rounds` ends the search first.
+    Kernel compilation does not count. A seed fixes the sequence of tables; the time limit decides how many are
+    reached, unless `max_rounds` ends the search first.
 
-    Raises `DoesNotFit` if no table is within the memory limit. Raises `ConfigError` for pp, vpp or microbatches
-    below 1, a negative time limit, number of rounds or seed, an unknown placement or criterion, costs with another
-    number of stages, a memory limit with costs without bytes, and `prove` with too many actions. Raises
-    `MissingExtra` for `prove` without OR-tools.
+    Raises `DoesNotFit` if no table is within the memory limit, `MissingExtra` for `prove` without OR-tools, and
+    `ConfigError` for invalid arguments, for a memory limit with costs without bytes, and for `prove` with too many
+    actions.
 
     >>> costs = StageCosts(forward_s=[1, 2], backward_input_s=1, backward_weight_s=1)
     >>> found = optimise(pp=2, microbatches=4, costs=costs)
@@ -192,7 +182,7 @@ def _require(*, pp: int, vpp: int, microbatches: int, placement: str | None, pro
 
 
 class _Search:
-    """Search on one placement: lower bound, best table so far, and the steps of `optimise`."""
+    """Search on one placement."""
 
     def __init__(
         self,
@@ -226,11 +216,11 @@ class _Search:
 
     @property
     def _is_proof_of_all_tables(self) -> bool:
-        """Whether the solver's bound holds for every table: not with fused pairs or unequal microbatches."""
+        """The bound does not hold for fused pairs and unequal microbatches."""
         return self.costs.fused_s is None and not self.costs.differ_by_microbatch
 
     def begin(self, until: float) -> None:
-        """Evaluate the catalogue; optimise for costs only while time is left or no table exists."""
+        """Optimise for costs only while time is left or no table exists."""
         for name, table in self._catalogue(until):
             if self._take(table):
                 self.started_from, self.start_s = name, self.value_s
@@ -266,7 +256,7 @@ class _Search:
                     yield entry.name, table
 
     def _fits(self, entry: ScheduleEntry, until: float, **options: Any) -> list[Schedule]:
-        """Return the table as `build` makes it or, after half of the remaining time, the best candidates so far."""
+        """After half of the remaining time, return the best candidates so far."""
         seconds = (until - working_clock()) / 2 if self.best is not None else np.inf
         try:
             with time_limit(seconds):
@@ -280,7 +270,6 @@ class _Search:
             return []
 
     def _take(self, table: Schedule) -> bool:
-        """Accept a table if it runs, fits in the memory limit and is faster than the best so far."""
         try:
             timeline = simulate(table, self.costs)
         except ScheduleError:  # deadlock on these channels
@@ -294,7 +283,7 @@ class _Search:
         return True
 
     def _take_split_or_joined(self, table: Schedule) -> None:
-        """Try a table with split backwards, and with full backwards on the stages where these are faster.
+        """Also try full backwards on the stages where these are faster.
 
         A third variant has full backwards only on stage 0, whose input gradient no stage needs.
         """
@@ -304,7 +293,6 @@ class _Search:
             self._take(join_backwards(table, self.is_joining_worth_it & (np.arange(table.num_stages) == 0)))
 
     def run(self, until: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
-        """Search until the time limit, the last round or the lower bound."""
         known = None
         rounds = islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds)
         while True:
@@ -324,7 +312,6 @@ class _Search:
                 return
 
     def prove_first(self, until: float, seed: int, progress: Progress | None) -> None:
-        """Try to prove a small problem, if the solver is installed, the bound applies and time is left."""
         is_small = self.target.num_actions <= _MOST_TO_PROVE_FIRST
         if self.is_over or not is_small or not self._is_proof_of_all_tables or not has_ortools():
             return
@@ -333,10 +320,8 @@ class _Search:
             self.prove(seconds, seed, progress)
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """Use the exact solver's table and, unless pairs are fused or microbatches differ, its lower bound.
-
-        The solver splits every backward and uses the faster of full and split backward as its time. No table is
-        faster.
+        """The solver uses the faster of full and split backward as its time, so no table is faster than its
+        bound.
         """
         problem, criterion, until = self.target.problem, self.target.criterion, working_clock() + time_limit_s
         found = optimal(

@@ -49,7 +49,7 @@ _TIE = 1e-12
 
 
 def _plain(name: str) -> str:
-    """Normalise a name, with the "Schedule" prefix of torch's class names removed."""
+    """Remove the "Schedule" prefix of torch's class names."""
     return plain(re.sub(r"^schedule(?=\w)", "", name.strip(), flags=re.IGNORECASE))
 
 
@@ -63,7 +63,7 @@ _NAMES = _names_of(ENTRIES)
 
 
 def schedule_named(name: str) -> str:
-    """Return the catalogue name for any spelling of a schedule's name; other text is returned unchanged.
+    """Return other text unchanged.
 
     >>> [schedule_named(name) for name in ("1F1B", "zb_h1", "ScheduleZBVZeroBubble", "auto")]
     ['1f1b', 'zb-h1', 'zbv-fixed', 'auto']
@@ -94,7 +94,7 @@ def every_schedule() -> dict[str, ScheduleEntry]:
 
 
 def find(name: str) -> ScheduleEntry:
-    """Return the schedule with this name in any spelling; raises `ConfigError` with close matches."""
+    """Raises `ConfigError` with close matches."""
     if (known := schedule_named(name)) in CATALOG:
         return CATALOG[known]
     everything = every_schedule()
@@ -123,10 +123,9 @@ def build(
 
     `vpp` is the number of stages per rank (None: the smallest that the schedule allows). `group_size` is for
     interleaved-1f1b and combined-1f1b, `num_slices` for schedules that slice microbatches (None: their defaults).
-    `costs`, network included, are for schedules that are optimised for costs (None: F, I and W take one unit each).
-    If such a table is more than 1 % above its lower bound, the search is longer here than in a projection.
-    `memory_limit_bytes` (per rank, static bytes included) is for schedules that use a memory limit. Tables that do
-    not depend on costs are cached and shared.
+    `costs`, network included, are for schedules that are optimised for costs (None: F, I and W take one unit each);
+    the search may be longer here than in a projection. `memory_limit_bytes` (per rank, static bytes included) is
+    for schedules that use a memory limit. Tables that do not depend on costs are cached and shared.
 
     Raises `ConfigError` with the invalid value and the nearest valid one.
 
@@ -161,11 +160,10 @@ def optimise_entry(
     is_thorough: bool = False,
     **shape: Any,
 ) -> tuple[Schedule, str]:
-    """Return the fastest table of a schedule for the given costs, and a sentence that names its origin.
+    """Return the fastest table for the given costs, and a sentence that names its origin.
 
-    The candidates are the table optimised for an ideal network and the published patterns within the memory limit.
-    `criterion` compares them on the network in `costs`. `is_thorough` is explained in
-    `ppsim.catalog.search.best_table`; `shape` are the other arguments of `build`.
+    The candidates are the table optimised for an ideal network and the published patterns within the memory limit;
+    `criterion` compares them on the network in `costs`.
     """
     from ppsim.catalog.search.best_table import TableEvaluator  # deferred: loads the search kernels
 
@@ -206,8 +204,6 @@ def _made(
     is_thorough: bool = False,
     **others: Any,
 ) -> Schedule:
-    """Build the table of an entry; `judge` is explained in `ScheduleEntry`, `others` are the options in
-    `_REFUSALS`."""
     options: dict[str, Any] = dict.fromkeys(_REFUSALS) | others
     num_slices, costs = options["num_slices"], options["costs"]
     require_shape(pp=pp, microbatches=microbatches)
@@ -234,7 +230,6 @@ def _made(
 
 
 def require_shape(*, pp: int, microbatches: int) -> None:
-    """Raise `ConfigError` for fewer than 1 rank or microbatch."""
     if pp < 1:
         raise ConfigError(f"pp must be at least 1: got {pp}")
     if microbatches < 1:

@@ -1,8 +1,6 @@
-"""Schedules optimised for given costs: ZB-1p, ZB-2p, ZB-V, V-Half, V-Min, and two that use a memory limit.
+"""Schedules optimised for given costs: each is a placement and a memory cap for `ppsim.catalog.search`.
 
-Each is a placement and a memory cap; `ppsim.catalog.search` finds the table. A published pattern with the same name
-is one of the candidates, so that the table is never slower than it on an ideal network. Without costs, F, I and W
-take one unit each. Without bytes, an activation counts as one until its W.
+Without costs, F, I and W take one unit each. Without bytes, an activation counts as one until its W.
 """
 
 from collections.abc import Callable
@@ -41,7 +39,6 @@ def _fitted(
     judge: "TableEvaluator | Criterion" = "step",
     is_thorough: bool = False,
 ) -> Schedule:
-    """Return the best table found in which no rank exceeds its cap; `costs` are arrays with one entry per stage."""
     stage_to_rank = placement(num_ranks)
     if costs is None:
         costs = _UNIT.resolved(num_stages=len(stage_to_rank), num_ranks=num_ranks)
@@ -68,17 +65,15 @@ def _activations(costs: CostArrays) -> Floats:
 
 
 def _times_p(per_rank: int, stage_to_rank: list[int], num_microbatches: int, costs: CostArrays) -> Floats:
-    """Return `per_rank`·p activations of each rank's only stage."""
     return per_rank * len(stage_to_rank) * _activations(costs)
 
 
 def _as_in(
     published: Callable[..., Schedule], stage_to_rank: list[int], num_microbatches: int, costs: CostArrays
 ) -> Floats:
-    """Return the peak memory of each rank in the published table, as a cap.
+    """In units of microbatches, the highest peak of the published table is the cap for every rank.
 
-    In units of microbatches, the highest peak of all ranks is the cap for every rank. With stages of different
-    size, a rank's own peak in the published table can be higher; then that peak is its cap.
+    With stages of different size, a rank's own peak in that table can be higher; then that peak is its cap.
     """
     table = published(num_ranks=max(stage_to_rank) + 1, num_microbatches=num_microbatches)
     activation = _activations(costs)
@@ -103,11 +98,7 @@ def _to_limit(
     is_thorough: bool = False,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
-    """Return the best table found in which no rank exceeds the limit in bytes, static bytes included.
-
-    Without a limit or without bytes, memory is not bounded. Raises `DoesNotFit` with the rank whose static bytes
-    and one activation per stage exceed the limit.
-    """
+    """Memory is not bounded without a limit or without bytes."""
 
     def cap_of(stage_to_rank: list[int], num_microbatches: int, costs: CostArrays) -> Floats:
         if memory_limit_bytes is None or not _knows_bytes(costs):
@@ -121,7 +112,10 @@ def _to_limit(
 
 
 def memory_cap(memory_limit_bytes: float, stage_to_rank: list[int], costs: CostArrays) -> Floats:
-    """Return the bytes per rank that a limit leaves for activations; raises `DoesNotFit` if they are too few."""
+    """Return the bytes per rank that a limit leaves for activations.
+
+    Raises `DoesNotFit` if a rank has no room for one activation per stage.
+    """
     cap: Floats = memory_limit_bytes - costs.static_bytes
     least = np.bincount(stage_to_rank, weights=costs.activation_bytes, minlength=len(cap))
     short = np.flatnonzero(cap * CAP_ROUNDING < least)

@@ -28,11 +28,9 @@ class Formula:
     at_most: bool = False
 
     def __call__(self, **symbols: float) -> float:
-        """Evaluate the formula; `symbols` must contain every symbol in it."""
         return float(_evaluate(self.text, symbols))
 
     def holds(self, **symbols: float) -> bool:
-        """Return whether the formula is exact for these symbols."""
         return bool(_evaluate(self.where, symbols))
 
     def __str__(self) -> str:
@@ -55,16 +53,13 @@ class ScheduleEntry:
 
     `build` takes `num_ranks`, `num_microbatches` and any of the options `vpp`, `group_size`, `num_slices`, `costs`
     (arrays with one entry per stage), `memory_limit_bytes`, `judge` and `is_thorough`. `judge` is a function from a
-    table to its seconds on the real network, or the criterion "step" or "span" on an ideal network. `is_thorough`
-    allows a second or two more of search.
+    table to its seconds on the real network, or the criterion "step" or "span" on an ideal network.
 
     `stages_per_rank` is the smallest and largest vpp (None: no maximum). pp, vpp and the number of microbatches
     must be multiples of `ranks_by`, `stages_by` and `microbatches_by`; `least_microbatches` is a formula in p.
-    `bubble` is the idle time within the step time, `span_bubble` within the span (see
-    `ppsim.simulation.bounds.problem.Criterion`). `peak_activations` counts microbatches of a whole rank.
-    `num_replicas` is the number of model replicas, `num_slices` the default number of slices per microbatch.
-    `not_in_torch` is the reason why torch's runtime cannot run the table, if any. `published` names the fixed
-    patterns that are candidates for an optimised schedule, `also` further names of the schedule.
+    `bubble` is the idle time within the step time, `span_bubble` within the span. `peak_activations` counts
+    microbatches of a whole rank. `num_slices` is the default per microbatch. `published` names patterns that are
+    candidates for an optimised schedule, `also` further names of the schedule.
     """
 
     name: str
@@ -95,20 +90,16 @@ class ScheduleEntry:
 
     @property
     def options(self) -> list[str]:
-        """Options of `build` that a user may set, other than ranks and microbatches."""
         own = ("num_ranks", "num_microbatches", "judge", "is_thorough")
         return [name for name in self._parameters if name not in own]
 
     def takes(self, option: str) -> bool:
-        """Return whether `build` has this parameter."""
         return option in self._parameters
 
     def num_actions(self, *, pp: int, vpp: int, microbatches: int) -> int:
-        """Return the number of actions of a table with whole microbatches."""
         return (3 if self.splits_backward else 2) * pp * vpp * microbatches // self.num_replicas
 
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
-        """Return why the schedule cannot be built with these sizes, or None if it can."""
         least, most = self.stages_per_rank
         if vpp < least or (most is not None and vpp > most):
             demand = f"exactly {least}" if least == most else f"at least {least}"
@@ -132,7 +123,6 @@ class ScheduleEntry:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """Names and texts of all properties, for the terminal and the docs."""
         least, most = self.stages_per_rank
         stages = f"exactly {least}" if least == most else f"{least} or more"
         stages += ", an even number" if self.stages_by == 2 else ""
@@ -163,7 +153,6 @@ class ScheduleEntry:
 
 
 def _not_a_multiple(name: str, what: str, value: int, unit: int, got: str, least: int) -> str:
-    """Return the error text for a number that is not a multiple of `unit`, with the nearest multiples ≥ `least`."""
     below = value // unit * unit
     nearest = f"{below} or {below + unit}" if below >= least else str(below + unit)
     demand = f"an even number of {what}" if unit == 2 else f"a multiple of {unit} {what}"

@@ -1,7 +1,7 @@
 """Disk cache of search results, which can take seconds to find.
 
-Each result is a file in `folder()`. Its name is a hash of the request and of the state of ppsim's source files, so
-that results of another version are never used. If the folder is not writable, nothing is cached.
+A file name is a hash of the request and of the state of ppsim's source files, so that results of another version
+are never used.
 """
 
 import hashlib
@@ -28,7 +28,6 @@ _SUFFIX = ".table.npz"
 
 
 def folder() -> Path | None:
-    """Return the cache folder: `FOLDER` if set, else ppsim's folder in the user's cache; None if there is none."""
     if (named := os.environ.get(FOLDER)) is not None:
         return Path(named) if named else None
     with suppress(RuntimeError):  # no home directory
@@ -37,10 +36,7 @@ def folder() -> Path | None:
 
 
 def cached_result(question: object, find: Callable[[], Schedule]) -> Schedule:
-    """Return the cached table of this request, or the result of `find`.
-
-    A request consists of dataclasses, sequences, arrays and values with a distinct `repr`.
-    """
+    """A request consists of dataclasses, sequences, arrays and values with a distinct `repr`."""
     if (place := folder()) is None:
         return find()
     name = hashlib.blake2b(b"".join(_told((question, _state_of_code()))), digest_size=20).hexdigest()
@@ -70,7 +66,6 @@ def _read(path: Path) -> Schedule | None:
 
 
 def _told(value: object) -> Iterator[bytes]:
-    """Yield the bytes that identify a value, for the hash."""
     if isinstance(value, np.ndarray):
         yield repr((value.dtype.str, value.shape)).encode()
         yield value.tobytes()

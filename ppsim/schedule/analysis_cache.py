@@ -1,8 +1,4 @@
-"""Cache of the facts that do not depend on costs: dependencies, checks, messages and event graphs of a table.
-
-All users of a table share the cached results, so that sweeps, searches, advice and other channels evaluate new
-durations on existing graphs.
-"""
+"""Cache of table facts that do not depend on costs, so that sweeps and searches share one event graph per table."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -22,11 +18,8 @@ Found = TypeVar("Found")
 
 
 def cached(schedule: Schedule, what: Hashable, make: Callable[[], Found], *, part: float = 1.0) -> Found:
-    """Return the cached result `what` for a table object; compute it with `make` at the first request.
-
-    `part` is the result's size per action, relative to 50 bytes. If `make` raises, nothing is cached.
-    """
-    # The cache entry holds a reference to the table, so that no other table can get the same id.
+    """Compute `what` once per table; `part` is the result's size per action, relative to 50 bytes."""
+    # The reference to the table prevents another table from getting the same id.
     size = int(part * len(schedule)) + _BESIDE
     found: Found = KEPT.get((id(schedule), what), size=size, make=lambda: (schedule, make()))[1]
     return found

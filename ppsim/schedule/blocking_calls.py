@@ -2,12 +2,11 @@
 
 Source: `megatron/core/pipeline_parallel/schedules.py` (megatron-core 0.16.1).
 
-1F1B uses only calls that block until the communication is done. In the steady state, one call with the next rank
-follows each forward, and one call with the previous rank follows each backward. Warm-up and cool-down use single
-calls, a send and then a receive.
+1F1B: all calls block. In the steady state, one call with the next rank follows each forward, and one call with the
+previous rank follows each backward. Warm-up and cool-down use single calls, a send and then a receive.
 
-Interleaved 1F1B uses blocking calls in warm-up and cool-down. In the steady state with `overlap_p2p_comm`, a rank
-issues its transfers after each action and waits only for its input. Without it, one blocking call after each
+Interleaved 1F1B: calls block in warm-up and cool-down. In the steady state with `overlap_p2p_comm`, a rank issues
+its transfers after each action and waits only for its input. Without it, one blocking call after each
 forward-backward pair covers all four directions.
 """
 
@@ -27,10 +26,10 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class MessageEnds:
-    """One end (send or receive) of each message; arrays have one entry per message.
+    """One end (send or receive) of each message.
 
-    `after`: the compute action that precedes the call, −1 for a call before the rank's first action. `turn`: 0 for
-    the first call after that action, 1 for the second. `holds`: whether the rank blocks until the call is done.
+    `after`: the compute action before the call, or −1. `turn`: 0 for the first call after that action, 1 for the
+    second. `holds`: whether the rank blocks until the call is done.
     """
 
     after: Ints32
@@ -39,27 +38,23 @@ class MessageEnds:
 
     @classmethod
     def of(cls, after: Ints32, *, turn: Ints32 | int = 0, holds: Bools | bool = True) -> "MessageEnds":
-        """Return ends; `turn` and `holds` may be one value for all messages."""
         shape = after.shape
         return cls(after, np.broadcast_to(turn, shape).astype(np.int32), np.broadcast_to(holds, shape))
 
     def where(self, condition: Bools, other: "MessageEnds") -> "MessageEnds":
-        """Return these ends if the condition is true, else the other's, per message."""
         return MessageEnds(*(np.where(condition, *both) for both in zip(self.columns, other.columns, strict=True)))
 
     @property
     def columns(self) -> tuple[Ints32, Ints32, Bools]:
-        """All three arrays."""
         return self.after, self.turn, self.holds
 
 
 @dataclass(frozen=True)
 class _Row:
-    """The rows of a table in Megatron-LM's order, indexed by the running number of forwards and backwards.
+    """The rows of a table in Megatron-LM's order; `forward` and `backward` have shape [ranks, count].
 
-    `forward` and `backward` have shape [ranks, actions of that kind per rank] and hold entries of the table.
-    `number` is the index of every entry among the entries of its kind on its rank. `warmup` is the number of
-    forwards before the first steady-state pair, per rank.
+    `number` is the index of each table entry among the entries of its kind on its rank. `warmup` is the number of
+    forwards before the first steady-state pair.
     """
 
     forward: Ints64
@@ -69,12 +64,11 @@ class _Row:
 
     @property
     def count(self) -> int:
-        """Number of forwards, and of backwards, per rank."""
         return len(self.forward[0])
 
     @classmethod
     def of(cls, table: Schedule) -> "_Row":
-        """Return the rows of `table`; raises `ScheduleError` if they are not in Megatron-LM's order."""
+        """Raises `ScheduleError` if the rows are not in Megatron-LM's order."""
         p, is_forward = table.num_ranks, table.op == Op.F
         lengths = np.diff(table.rank_offsets)
         in_a_loop = np.array_equal(table.stage_to_rank, np.arange(table.num_stages) % p)
@@ -108,10 +102,9 @@ _NOT_MEGATRON = (
 def megatron_calls(
     table: Schedule, source: Ints32, target: Ints32, *, overlap: bool
 ) -> tuple[MessageEnds, MessageEnds]:
-    """Return the calls in which Megatron-LM sends and receives the messages from actions `source` to `target`.
+    """Return the sends and receives of the messages from actions `source` to `target`.
 
-    `overlap` is `--overlap-p2p-communication`; it has no effect on 1F1B. Raises `ScheduleError` for a table that no
-    loop of Megatron-LM runs.
+    Raises `ScheduleError` for a table that no loop of Megatron-LM runs.
     """
     row = _Row.of(table)
     downstream = table.op[source] == Op.F
@@ -129,7 +122,6 @@ def megatron_calls(
 
 
 def has_megatron_loop(table: Schedule) -> bool:
-    """Return whether Megatron-LM has a loop that runs this compute-only table."""
     return cached(table, "has a loop of Megatron-LM", lambda: _has_loop(table))
 
 
@@ -142,7 +134,6 @@ def _has_loop(table: Schedule) -> bool:
 
 
 def _at(entries: Ints64, rank: Ints32, number: Ints64) -> Ints32:
-    """Return the entries with these running numbers per rank; −1 for a number below 0."""
     found = entries[rank, np.clip(number, 0, entries.shape[1] - 1)]
     return np.where(number < 0, NONE, found).astype(np.int32)
 
@@ -165,11 +156,10 @@ def _single_backward(table: Schedule, row: _Row, source: Ints32, target: Ints32)
 
 
 def _slots(table: Schedule, row: _Row, source: Ints32, target: Ints32) -> Ints64:
-    """Return the running number of the action after which a rank receives; −1: before its first action.
+    """Return the running number of the action after which a rank receives, or −1.
 
-    In general this is the action before the one that needs the message. The exceptions are wrap-around messages
-    (forwards to the first rank, backwards to the last). Their receiver is p − 1 actions ahead of the sender, and
-    receives when the sender sends.
+    In general this is the action before the one that needs the message. Wrap-around messages (forwards to the first
+    rank, backwards to the last) are received when the sender sends; the receiver is then p − 1 actions ahead.
     """
     wraps = np.abs(table.rank[source] - table.rank[target]) > 1
     if table.num_ranks == 2:

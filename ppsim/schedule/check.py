@@ -1,7 +1,4 @@
-"""Check that a table is complete, ordered and free of deadlock, and name the wrong actions.
-
-Functions that use a table call `validate`, which raises an error. `check` returns a full report for users.
-"""
+"""Check that a table is complete, ordered and free of deadlock, and name the wrong actions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -34,7 +31,7 @@ Outcome = Literal["runs", "deadlock", "misordered"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One error or warning: `rule` is its identifier, `message` a sentence about the actions concerned."""
+    """One error or warning."""
 
     severity: Literal["error", "warning"]
     rule: str
@@ -43,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class CommunicationCheck:
-    """Whether a table runs with one way of communicating; `reason` is empty if it runs."""
+    """Whether a table runs with one way of communicating."""
 
     communication: Communication
     channel: Channel
@@ -54,29 +51,23 @@ class CommunicationCheck:
 
 @dataclass(frozen=True, repr=False)
 class CheckReport(Printable):
-    """Findings of a check, and the channels and receives with which the table runs (empty after an error)."""
+    """Findings and, without errors, a verdict for each combination of channel and receives."""
 
     findings: list[Finding] = field(default_factory=list)
     verdicts: list[CommunicationCheck] = field(default_factory=list)
 
     @property
     def one_line(self) -> str:
-        """One-line summary."""
         runs = sum(verdict.outcome == "runs" for verdict in self.verdicts)
         return f"{len(self.errors)} errors, runs on {runs} of {len(self.verdicts)} kinds of channels and receives"
 
     @property
     def errors(self) -> list[Finding]:
-        """Findings that prevent simulation."""
         return [finding for finding in self.findings if finding.severity == "error"]
 
 
 def validate(schedule: Schedule) -> None:
-    """Raise `ScheduleError` for the first broken rule of a table, naming the actions and their rows.
-
-    The rules cover placement, numbering, completeness and order on each rank; `build_graph` detects deadlocks
-    between ranks. Takes linear time; cached per table.
-    """
+    """Raise `ScheduleError` for the first broken rule; `build_graph` detects deadlocks between ranks."""
     cached(schedule, "rules", lambda: _require_rules(schedule))
 
 
@@ -86,9 +77,7 @@ def _require_rules(schedule: Schedule) -> None:
 
 
 def check(schedule: Schedule) -> CheckReport:
-    """Return the errors, warnings and deadlocks of a table, all independent of costs.
-
-    A table with an error has no verdicts. A deadlock on an ideal network is an error.
+    """Return the errors, warnings and deadlocks of a table. A deadlock on an ideal network is an error.
 
     >>> import ppsim
     >>> report = ppsim.check(ppsim.build("1f1b", pp=2, microbatches=4))
@@ -118,7 +107,6 @@ _AS_IN = {"edge": ("rank", "pair"), "pair": ("rank",), "direction": ("rank",)}
 
 
 def _verdicts(messages: Callable[[], MessageTable], receives: Receives) -> list[CommunicationCheck]:
-    """Return the verdict for each channel with queues, then the verdict for blocking communication."""
     found: dict[tuple[Communication, Channel], CommunicationCheck] = {}
     placed: MessageTable | None = None
     ways: list[tuple[Communication, Channel]] = [("overlap", channel) for channel in CHANNELS if channel != "ideal"]
@@ -141,11 +129,11 @@ def _verdicts(messages: Callable[[], MessageTable], receives: Receives) -> list[
     return [found[way] for way in ways]
 
 
-# --- rules: each assumes that the rules before it hold ---
+# --- rules ---
 
 
 def _broken_rules(schedule: Schedule) -> Iterator[Finding]:
-    """Yield at most four violations of the first broken rule; later rules assume that earlier ones hold."""
+    """Later rules assume that earlier ones hold."""
     compute = schedule.compute_only()
     for rule, finder in (
         ("placement", _misplaced_stages), ("microbatch-ids", _odd_microbatches), ("replicas", _odd_replicas),
@@ -224,7 +212,7 @@ def _odd_replicas(compute: Schedule) -> Iterator[str]:
 
 
 def _replicas_of(compute: Schedule) -> int | None:
-    """Return the number of model replicas (above 1) of a table that was read as one chain, or None."""
+    """Return the number of model replicas of a table that was read as one chain, or None."""
     num_pairs = compute.num_stages * compute.num_units  # each pair that occurs has two or three actions
     for num_replicas in range(max(2, 2 * num_pairs // len(compute)), 3 * num_pairs // len(compute) + 1):
         read_so = replace(compute, num_replicas=num_replicas)
@@ -234,7 +222,7 @@ def _replicas_of(compute: Schedule) -> int | None:
 
 
 def _incomplete(compute: Schedule) -> Iterator[str]:
-    # Avoid an array far larger than a table that names few of very many stages and microbatches.
+    # avoid a huge array for few actions
     num_units = compute.num_units
     num_pairs = compute.num_stages * num_units
     if num_pairs // compute.num_replicas > len(compute):
@@ -287,10 +275,7 @@ def _misordered(compute: Schedule) -> Iterator[str]:
 
 
 def _loss_order(compute: Schedule) -> Iterator[str]:
-    """Check that the last stage runs its forwards in microbatch order.
-
-    torch appends losses in forward order and looks them up by microbatch number.
-    """
+    """torch appends losses in forward order and looks them up by microbatch number."""
     depth = compute.num_model_stages
     for last, forwards in enumerate(index_of(compute, (Op.F,))[depth - 1 :: depth]):
         units = np.flatnonzero(compute.chain_of_unit == last)
@@ -305,10 +290,7 @@ def _loss_order(compute: Schedule) -> Iterator[str]:
 
 
 def _odd_fusions(compute: Schedule) -> Iterator[str]:
-    """Check that no part of a fused cell needs the result of another part.
-
-    torch starts a fused cell only when all its inputs are known.
-    """
+    """torch starts a fused cell only when all its inputs are known."""
     fused = compute.fused
     if not np.any(fused != NONE):
         return
@@ -322,7 +304,6 @@ def _odd_fusions(compute: Schedule) -> Iterator[str]:
 
 
 def why_not_in_torch(schedule: Schedule) -> str | None:
-    """Return why torch.distributed.pipelining and similar runtimes cannot run a table, or None."""
     if schedule.num_replicas > 1:
         return f"it holds one chain of stages, this table has {schedule.num_replicas} replicas of the model"
     if schedule.num_slices > 1:
@@ -331,10 +312,7 @@ def why_not_in_torch(schedule: Schedule) -> str | None:
 
 
 def compute_for(runtime: str, schedule: Schedule) -> Schedule:
-    """Return the compute-only table, after a check that `runtime` (a name for the error message) can run it.
-
-    Raises `ScheduleError` for an invalid table, and for a table with model replicas or slices.
-    """
+    """Raises `ScheduleError` for an invalid table, and for a table with model replicas or slices."""
     validate(schedule)
     if reason := why_not_in_torch(schedule):
         raise ScheduleError(f"{runtime} cannot run {schedule.name or 'this table'}: {reason}")

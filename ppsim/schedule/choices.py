@@ -1,4 +1,4 @@
-"""Option values of simulation and export, in a module without heavy imports so that the command line loads fast."""
+"""Option values of simulation and export, in a module that imports nothing heavy."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Dependencies of actions, defined here for all users.
+"""Dependencies of actions.
 
 ::
 
@@ -6,18 +6,15 @@
     I/B(s, b)    after  F(s, b)  and  I/B(s+1, b)
     W(s, b)      after  I(s, b)
 
-(zero-bubble paper, arXiv 2401.10241, App. G.) Neighbouring stages are stages of one chain: the first stage of a
-model replica does not follow the last stage of another. If microbatches are cut into slices of their sequence,
-causal attention adds
+(zero-bubble paper, arXiv 2401.10241, App. G.) The first stage of a model replica does not follow the last stage of
+another. With slices of the sequence, causal attention adds
 
 ::
 
     F(s, slice j)      after  F(s, slice j−1)       whose keys and values it reads
     I/B(s, slice j)    after  I/B(s, slice j+1)     which adds to their gradients
 
-(Seq1F1B, arXiv 2406.03488). An action therefore has at most three dependencies: one in its own stage, one in a
-neighbouring stage and one in a neighbouring slice. The checker, the lowering to sends and receives, the event
-graph, hover texts and explanations all use these arrays.
+(Seq1F1B, arXiv 2406.03488).
 """
 
 from dataclasses import dataclass
@@ -31,7 +28,7 @@ from ppsim.schedule.table import NONE, Op, Schedule, is_one_of
 
 @dataclass(frozen=True)
 class Dependencies:
-    """Indices of the actions that each action of a compute-only table waits for, or −1.
+    """Indices of the actions that each action waits for, or −1.
 
     `own`: same stage and microbatch (the F of a backward, the I of a W). `neighbour`: the previous or next stage.
     `slice`: the previous or next slice of the same stage.
@@ -43,7 +40,7 @@ class Dependencies:
 
 
 def index_of(schedule: Schedule, ops: tuple[Op, ...]) -> Ints32:
-    """Return an array [stages, microbatches or slices] of the index of the action that is one of `ops`, or −1."""
+    """Return an array [stages, microbatches or slices] of the actions that are one of `ops`, or −1."""
     table = np.full((schedule.num_stages, schedule.num_units), NONE, dtype=np.int32)
     actions = np.flatnonzero(is_one_of(schedule.op, ops))
     table[schedule.stage[actions], schedule.microbatch[actions]] = actions
@@ -51,10 +48,7 @@ def index_of(schedule: Schedule, ops: tuple[Op, ...]) -> Ints32:
 
 
 def dependencies(schedule: Schedule) -> Dependencies:
-    """Return the dependencies of a compute-only schedule, in time linear in the number of actions.
-
-    A dependency that is missing from the table is −1, so that the checker can call this on unchecked tables.
-    """
+    """A dependency that the table lacks is −1, so that the checker can call this on unchecked tables."""
     return cached(schedule, "dependencies", lambda: _dependencies(schedule), part=12 / 50)
 
 
@@ -87,7 +81,7 @@ def _dependencies(schedule: Schedule) -> Dependencies:
 
 
 def transfers_of(compute: Schedule) -> tuple[Ints32, Ints32]:
-    """Return, per transfer between ranks, the action that produces the message and the action that needs it."""
+    """Return, per transfer between ranks, the actions that produce and need the message."""
     needs = dependencies(compute).neighbour
     target = np.flatnonzero((needs != NONE) & (compute.rank[needs] != compute.rank)).astype(np.int32)
     return needs[target], target

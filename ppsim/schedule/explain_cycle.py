@@ -1,4 +1,4 @@
-"""Describe a deadlock as a sentence, with the lines of the table around it."""
+"""Description of a deadlock."""
 
 from ppsim.base.arrays import Ints32
 from ppsim.schedule.table import Schedule
@@ -7,10 +7,8 @@ _AROUND = 3  # actions shown on either side of a waiting action
 
 
 def explain_cycle(compute: Schedule, source: Ints32, target: Ints32, cycle: list[int]) -> str:
-    """Return a sentence that says which rank waits for which, and the table rows around the waiting actions.
-
-    Each node of `cycle` waits for the next one, the last for the first. Nodes are numbered as in the event graph of
-    `compute`: actions first, then the transfers from `source` to `target`.
+    """Each node of `cycle` waits for the next one, the last for the first; nodes are numbered as in the event
+    graph.
     """
     waits = list(zip(cycle, cycle[1:] + cycle[:1], strict=True))
     sentences = [_sentence(compute, source, target, node, cause) for node, cause in waits]
@@ -56,7 +54,7 @@ def _sentence(table: Schedule, sources: Ints32, targets: Ints32, node: int, caus
 
 
 def lines_around(table: Schedule, entries: list[int]) -> str:
-    """Return, for each rank of `entries`, the part of its row around them, with `entries` in brackets."""
+    """Return the part of each rank's row around `entries`, which are in brackets."""
     lines = []
     marked = set(entries)
     for rank in sorted({int(table.rank[entry]) for entry in entries}):

@@ -45,9 +45,7 @@ _MOST_ERRORS_SHOWN = 8
 
 
 def parse_cell(text: str) -> Cell:
-    """Return the action or the tuple of fused actions in one CSV cell; `IDLE` for an empty cell.
-
-    Raises `ScheduleError` with the reason. The caller adds row and column.
+    """Raises `ScheduleError` with the reason; the caller adds row and column.
 
     >>> str(parse_cell("3F0")), [str(action) for action in parse_cell("(3F1;4B0)OVERLAP_F_B")]
     ('3F0', ['3F1', '4B0'])
@@ -80,7 +78,6 @@ def _parse_action(text: str) -> Action:
 
 
 def format_cell(cell: Cell) -> str:
-    """Return the text of one cell, the inverse of `parse_cell`."""
     if isinstance(cell, Action):
         return str(cell)
     return "(" + ";".join(map(str, cell)) + _FUSED_SUFFIX
@@ -89,11 +86,7 @@ def format_cell(cell: Cell) -> str:
 def parse_table(
     text: str, *, name: str = "", source: str = "the table", num_replicas: int = 1, num_slices: int | None = None
 ) -> Schedule:
-    """Return the schedule in a CSV text; placement and number of microbatches follow from its actions.
-
-    Arguments and errors as in `read_schedule`; messages start with `source`. The format does not record the number
-    of model replicas.
-    """
+    """Arguments and errors as in `read_schedule`; error messages start with `source`."""
     text, named_slices = _without_slices_line(text)
     if named_slices and num_slices not in (None, named_slices):
         raise ScheduleError(f"{source} is a table of {named_slices} slices per microbatch: got {num_slices}")
@@ -148,10 +141,7 @@ _AT_ONCE = 1 << 18
 
 
 def _columns_of(text: str) -> list[NDArray[Any]] | None:
-    """Parse a table of F, B, I, W and idle cells with array operations; None for any other or a malformed table.
-
-    The caller then parses cell by cell, which also produces the error messages.
-    """
+    """Return None for other tables than those of F, B, I, W and idle cells, and for malformed tables."""
     data = text.replace("\r\n", "\n").removesuffix("\n").encode() + b"\n"
     parts, counts, begin = [], [], 0
     while begin < len(data):
@@ -167,7 +157,7 @@ def _columns_of(text: str) -> list[NDArray[Any]] | None:
 
 
 def _columns_of_rows(data: bytes) -> list[NDArray[Any]] | None:
-    """Return op, stage and microbatch of every cell of whole rows, and the number of cells per row; or None."""
+    """Return op, stage and microbatch of each cell, and the number of cells per row."""
     kinds = np.frombuffer(data.translate(_KINDS), dtype=np.uint8)
     marks = np.flatnonzero(kinds != _DIGIT)
     kind = kinds[marks]
@@ -201,7 +191,6 @@ _Places: TypeAlias = slice | NDArray[np.bool_]
 
 
 def _numbers_before(data: NDArray[np.uint8], end: Ints64, num_digits: NDArray[np.uint8]) -> Ints32:
-    """Parse the decimal numbers that end before the positions `end`, with `num_digits` digits each."""
     digits = data - np.uint8(ord("0"))
     numbers = digits[end - 1].astype(np.int32)
     for place in range(1, int(num_digits.max(initial=0))):
@@ -210,13 +199,11 @@ def _numbers_before(data: NDArray[np.uint8], end: Ints64, num_digits: NDArray[np
 
 
 def format_table(schedule: Schedule) -> str:
-    """Return the CSV text of a schedule, the inverse of `parse_table`."""
     slices = f"# slices {schedule.num_slices}\n" if schedule.num_slices > 1 else ""
     return slices + "".join(f"{row}\n" for row in format_rows(schedule))
 
 
 def format_rows(schedule: Schedule) -> list[str]:
-    """Return the CSV line of each rank."""
     if not len(schedule):
         return [""] * schedule.num_ranks
     texts = _texts_of(schedule)
@@ -257,13 +244,11 @@ def _texts_of(schedule: Schedule) -> list[str]:
 
 
 def read_schedule(path: str | Path, *, num_replicas: int = 1, num_slices: int | None = None) -> Schedule:
-    """Read a schedule from a torch CSV file, compute-only or with communication; the file's stem becomes its name.
+    """Read a schedule from a torch CSV file; the file's stem becomes its name.
 
-    `num_replicas` is the number of model replicas (chains of stages). `num_slices` is the number of slices per
-    microbatch, for a file without the slices line.
-
-    Raises `ScheduleError` if the file cannot be read or is malformed. The message lists up to 8 malformed cells
-    with row, column (both from 1, as in a spreadsheet) and text.
+    `num_replicas` is the number of model replicas. `num_slices` is the number of slices per microbatch, for a file
+    without the slices line. Raises `ScheduleError` for an unreadable or malformed file, with row and column (from
+    1) of up to 8 malformed cells.
 
     >>> import ppsim
     >>> table = ppsim.build("zb-h1", pp=4, microbatches=8)

@@ -1,29 +1,18 @@
-"""The event graph: actions and transfers of a table as a directed acyclic graph of what waits for what.
+"""The event graph: actions and transfers of a table as a directed acyclic graph without durations.
 
 Nodes 0 … n−1 are the actions of the compute-only table in table order; the transfers between ranks follow, in the
-order of their receiving actions. The graph contains no durations: the simulator evaluates it for any costs, and the
-checker looks for cycles.
-
-Three choices determine how transfers wait:
+order of their receiving actions. `build_graph` has these options:
 
 communication
-    "overlap": compute overlaps with transfers; an action waits only for its own input.
-    "blocking": a rank blocks from the posting of its sends and receives until they are done. Those between two
-    compute actions are posted together.
-    "megatron" and "megatron-no-overlap": the calls of Megatron-LM's own loops, only for the tables that it runs;
-    `channel` and `receives` are ignored. See `ppsim.schedule.blocking_calls`.
+    "overlap": an action waits only for its own input.
+    "blocking": a rank blocks until its sends and receives are done. Those between two compute actions are posted
+    together, so `channel` has no effect.
+    "megatron", "megatron-no-overlap": see `ppsim.schedule.blocking_calls`; `channel` and `receives` have no effect.
 channel
-    P2P serialization: which transfers share a first-in-first-out queue at each end. See `CHANNELS`. With "ideal"
-    there are no queues, and a transfer waits for its send but not for its receive to be posted. Blocking
-    communication has at most one batch in flight per rank, so the channel has no effect there.
-receives
-    position of the receives in each rank's row: see `ppsim.schedule.lowering.RECEIVES`.
-
-A fourth choice determines when a fused cell starts. Its results always leave when all of its actions are done.
-
+    With "ideal", a transfer does not wait for its receive to be posted.
 pairs
-    "parts": one part after the other, each when its own input has arrived, as torch runs them.
-    "whole": no part before all inputs have arrived, for cells whose parts run together.
+    "parts": each part of a fused cell starts when its own input has arrived (torch).
+    "whole": no part starts before all inputs have arrived.
 """
 
 from dataclasses import dataclass, replace
@@ -62,11 +51,11 @@ CHANNELS: dict[Channel, str] = {
 
 @dataclass(frozen=True)
 class EventGraph:
-    """The dependency graph of a table, ready to be evaluated with any costs.
+    """The event graph of the compute-only table `schedule`.
 
-    `schedule` is the compute-only table. `source` and `target` (int32, one entry per transfer) are the action that
-    produces the message and the action that needs it. Node j waits for the nodes `waits_for[offsets[j]:offsets[j +
-    1]]`; for an action, the first is the previous action on its rank. `order` is a topological order.
+    `source` and `target` are the actions that produce and need the message of each transfer. Node j waits for the
+    nodes `waits_for[offsets[j]:offsets[j + 1]]`; for an action, the first is the previous action on its rank.
+    `order` is a topological order.
     """
 
     schedule: Schedule
@@ -78,17 +67,14 @@ class EventGraph:
 
     @cached_property
     def num_actions(self) -> int:
-        """Number of compute actions."""
         return len(self.schedule)
 
     @property
     def num_transfers(self) -> int:
-        """Number of transfers between ranks."""
         return len(self.source)
 
     @property
     def num_nodes(self) -> int:
-        """Number of actions and transfers."""
         return self.num_actions + self.num_transfers
 
 
@@ -103,9 +89,8 @@ def build_graph(
     """Return the event graph of a table that has passed `ppsim.schedule.check.validate`.
 
     A compute+comms table uses its own sends and receives: `receives` is ignored, and a transfer follows the
-    position of its SEND on every channel, "ideal" included. Raises `Deadlock` with the actions that wait for each
-    other, and `ScheduleError` if sends and receives match out of order. The graph is cached per table and network,
-    and shared.
+    position of its SEND even on an "ideal" channel. Raises `Deadlock`, and `ScheduleError` if sends and receives
+    match out of order.
     """
     return cached(
         schedule,
@@ -130,10 +115,7 @@ def _graph(
 
 
 def messages_in(schedule: Schedule) -> MessageTable:
-    """Return the table's own sends and receives; for a compute-only table, the ones that torch's lowering adds.
-
-    Raises `ScheduleError` if a send or receive in the table is missing or at an impossible position.
-    """
+    """Raises `ScheduleError` if a send or receive in the table is missing or at an impossible position."""
 
     def make() -> MessageTable:
         compute = schedule.compute_only()
@@ -143,7 +125,7 @@ def messages_in(schedule: Schedule) -> MessageTable:
 
 
 def order_messages(messages: MessageTable, receives: Receives) -> MessageTable:
-    """Return messages with moved receives; raises `ScheduleError` if they match out of order."""
+    """Raises `ScheduleError` if messages match out of order."""
     placed = with_receives(messages, receives)
     placed.check_order()
     return placed
@@ -152,7 +134,6 @@ def order_messages(messages: MessageTable, receives: Receives) -> MessageTable:
 def graph_of(
     messages: MessageTable, *, communication: Communication, channel: Channel, pairs: Pairs = "parts"
 ) -> EventGraph:
-    """Return the event graph for the given sends and receives; other arguments and errors as in `build_graph`."""
     compute, source, target = messages.compute, messages.source, messages.target
     if communication == "blocking":  # a rank blocks at its receives, before the cell
         return _in_order(compute, source, target, _blocking_waits(messages))
@@ -183,17 +164,13 @@ _Listed = tuple[NDArray[Any], list[Ints32]]
 
 
 def previous_on_rank(compute: Schedule) -> Ints32:
-    """Return the previous action on the same rank for each action of a compute-only table, −1 if there is none."""
     previous = np.arange(-1, len(compute) - 1, dtype=np.int32)
     previous[compute.rank_offsets[:-1][np.diff(compute.rank_offsets) > 0]] = NONE
     return previous
 
 
 def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: list[Ints32]) -> _Waits:
-    """Make each transfer wait for `causes`, and the action that needs it for the transfer.
-
-    With `pairs="whole"`, the whole fused cell waits.
-    """
+    """Each transfer waits for `causes`, and the action that needs it (or its whole fused cell) for the transfer."""
 
     def held_up() -> _Listed:
         holder = first_of_cell(compute)[target] if pairs == "whole" else target
@@ -211,7 +188,6 @@ _AT_ONCE = 1 << 15
 
 
 def _listed(columns: list[Ints32]) -> _Listed:
-    """Convert columns of predecessors (NONE: none) to counts per node and concatenated predecessor lists."""
     counts, waits_for = np.zeros(len(columns[0]), dtype=np.int16), []
     for begin in range(0, len(counts), _AT_ONCE):
         waits = np.stack([column[begin : begin + _AT_ONCE] for column in columns], axis=1)
@@ -223,16 +199,13 @@ def _listed(columns: list[Ints32]) -> _Listed:
 
 
 def _joined(*parts: _Listed) -> _Waits:
-    """Concatenate dependency lists of consecutive groups of nodes; return offsets and predecessor indices (CSR)."""
+    """Return offsets and predecessor indices (CSR)."""
     offsets = np.concatenate([np.zeros(1, dtype=np.int32), *(counts for counts, _ in parts)], dtype=np.int32)
     return np.cumsum(offsets, out=offsets), np.concatenate([one for _, waits_for in parts for one in waits_for])
 
 
 def _ahead_in_queue(messages: MessageTable, channel: Channel) -> list[Ints32]:
-    """Return the transfer directly ahead of each transfer in its queue.
-
-    One array for "edge"; otherwise two, for the queues at the sender and at the receiver.
-    """
+    """Return one array for "edge"; otherwise two, for the queues at the sender and at the receiver."""
     num_ranks, num_transfers = messages.compute.num_ranks, len(messages.source)
     if channel == "edge":  # the order on a route is the same at both ends
         sent, route = messages.by_route, messages.route[messages.by_route]
@@ -240,7 +213,7 @@ def _ahead_in_queue(messages: MessageTable, channel: Channel) -> list[Ints32]:
         same = route[1:] == route[:-1]
         behind[sent[1:][same]] = sent[:-1][same]
         return [behind]
-    # Queue number of each transfer at its sender and at its receiver.
+    # queue number of each transfer
     queues: tuple[NDArray[Any], NDArray[Any]]
     if channel == "rank":
         queues = (np.zeros(num_transfers, dtype=np.int32),) * 2
@@ -260,7 +233,6 @@ def _ahead_in_queue(messages: MessageTable, channel: Channel) -> list[Ints32]:
 def _line_up(
     ends: Any, end_of_rank: Any, of_sent: Any, of_received: Any, last: Any, ahead_sent: Any, ahead_received: Any
 ) -> None:
-    """Find the transfer ahead of each end in its queue on its rank; `last` is the last transfer of each queue."""
     rank, num_transfers = 0, len(of_sent)
     for place in range(len(ends)):
         while place == end_of_rank[rank]:
@@ -293,11 +265,7 @@ def _blocking_waits(messages: MessageTable) -> _Waits:
 def _wait_for_batches(
     following: Any, end_of_rank: Any, rank_offsets: Any, num_transfers: Any, ends: Any, counts: Any, waits_for: Any
 ) -> Any:
-    """List the waits of each action: the previous action, and the batch of transfers posted between the two.
-
-    A rank's first action waits for the transfers posted before it. Within a batch, sends come first, in transfer
-    order.
-    """
+    """An action also waits for the transfers posted since the previous action, sends first."""
     used = place = 0
     for rank in range(len(end_of_rank)):
         for action in range(rank_offsets[rank], rank_offsets[rank + 1]):
@@ -387,10 +355,7 @@ def _first_calls(compute: Schedule, rank: Ints32, ends: MessageEnds) -> tuple[In
 
 
 def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
-    """Return a topological order and an empty list, or an unusable order and the nodes of a cycle.
-
-    Each node of the cycle waits for the next one.
-    """
+    """Return a topological order and an empty list, or an unusable order and the nodes of a cycle."""
     order = np.zeros(graph.num_nodes + 1, dtype=np.int32)
     state, cursor = np.zeros(graph.num_nodes, dtype=np.int8), np.zeros(graph.num_nodes + 1, dtype=np.int32)
     depth = run_kernel(
@@ -404,7 +369,7 @@ def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
 
 
 def _depth_first(offsets: Any, waits_for: Any, state: Any, cursor: Any, order: Any) -> Any:
-    """Fill `order` by depth-first search; return −1, or the depth of the stack if its last node closes a cycle.
+    """Return −1, or the depth of the stack if its last node closes a cycle.
 
     The stack grows from the end of `order`, which has one entry more than there are nodes. A node is either on the
     stack or ordered, so the two never collide.

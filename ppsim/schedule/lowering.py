@@ -1,16 +1,12 @@
-"""Add communication to a compute-only table; simulator, checker and export share this code.
-
-It does the same as torch.distributed.pipelining when it loads a table (torch 2.13). The place of each RECV decides
-how long transfers block each other.
+"""Add communication to a compute-only table, as torch.distributed.pipelining does when it loads one (torch 2.13).
 
 1. UNSHARD the next three distinct stages that a rank computes, RESHARD the others (no effect without FSDP).
 2. REDUCE_GRAD after the last weight gradient of a stage.
 3. WAIT_REDUCE_GRAD after each REDUCE_GRAD, from torch 2.15 on.
 4. Round-robin over the ranks: take a rank's next cell if its inputs are known. Its SENDs follow it at once. The
-   matching RECV is appended to the receiver's row *as it is at that moment*.
+   matching RECV is appended to the receiver's row *as it is at that moment*, which decides how long transfers block
+   each other.
 5. WAIT_SEND_F and WAIT_SEND_B, from torch 2.15 on.
-
-The receives can then be moved: see `RECEIVES`.
 """
 
 from dataclasses import replace
@@ -47,18 +43,15 @@ _ROLES = np.array([
 
 
 def lower(schedule: Schedule, *, receives: Receives = "torch", waits: bool = False) -> Schedule:
-    """Return the compute+comms table that a runtime executes for this compute-only table.
+    """The table must have passed `ppsim.schedule.check.validate`; `waits=True` adds torch 2.15's waits.
 
-    The table must have passed `ppsim.schedule.check.validate`. `waits=True` gives torch 2.15's table, with a wait
-    for every send and every reduction (see `ppsim.schedule.waits`). Raises `ScheduleError` if a part of a fused
-    cell needs the result of another part.
+    Raises `ScheduleError` if a part of a fused cell needs the result of another part.
     """
     lowered = with_receives(lowered_messages(schedule.compute_only(), waits=waits), receives).lowered
     return with_send_waits(lowered) if waits else lowered
 
 
 def lowered_messages(compute: Schedule, *, waits: bool = False) -> MessageTable:
-    """Return the messages of a compute-only table in torch's order; arguments and errors as in `lower`."""
     lowered, entry, role = _torch_order(compute, waits)
     place = np.empty(len(compute), dtype=np.int32)
 
@@ -74,7 +67,7 @@ def lowered_messages(compute: Schedule, *, waits: bool = False) -> MessageTable:
 
 
 def with_receives(messages: MessageTable, receives: Receives) -> MessageTable:
-    """Move the receives of messages that are in torch's order; `receives` is a key of `RECEIVES`."""
+    """The messages must be in torch's order."""
     if receives == "torch":
         return messages
     return _deferred(messages) if receives == "deferred" else _ordered(messages)
@@ -84,7 +77,7 @@ def with_receives(messages: MessageTable, receives: Receives) -> MessageTable:
 
 
 def _torch_order(schedule: Schedule, waits: bool) -> tuple[Schedule, Ints32, NDArray[np.int8]]:
-    """Return the table in torch's order, and the action and role of each entry.
+    """Return the table, and the action and role of each entry.
 
     Roles: 0 the action itself, 1 the send of its result, 2 the receive of its input.
     """
@@ -94,8 +87,7 @@ def _torch_order(schedule: Schedule, waits: bool) -> tuple[Schedule, Ints32, NDA
     consumer = np.full(len(schedule), NONE, dtype=np.int32)
     consumer[needs[remote]] = np.flatnonzero(remote)
 
-    # The row of a rank has its items, a SEND per result that another rank needs, and a RECV per input from another
-    # rank.
+    # a row has the rank's items, a SEND per result for another rank, and a RECV per input from another rank
     num_cells = np.diff(item_offsets) + sum(
         np.bincount(schedule.rank[extra], minlength=schedule.num_ranks) for extra in (remote, consumer != NONE)
     )
@@ -141,7 +133,6 @@ def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
 
 
 def _next_use(stage: Ints32, rank: Ints32) -> Ints64:
-    """Return the next entry of the same stage; the number of entries if there is none."""
     next_use = np.full(len(stage), len(stage), dtype=np.int64)
     by_stage = sorted_by(stage)
     same = stage[by_stage[1:]] == stage[by_stage[:-1]]
@@ -153,7 +144,6 @@ def _add_stage_actions(
     op: Any, fused: Any, next_use: Any, chunk: Any, stages: Any, begin: Any, end: Any, waits: Any,
     upcoming: Any, weights_left: Any, active: Any, wanted: Any, items: Any,
 ) -> Any:  # fmt: skip
-    """Add UNSHARD and RESHARD around a rank's actions, and REDUCE_GRAD after a stage's last weight gradient."""
     used = 0
     entry = begin
     first_unwanted, is_same = 0, False
@@ -169,7 +159,7 @@ def _add_stage_actions(
             items[used] = e
             used += 1
             upcoming[chunk[e - begin]] = next_use[e]
-        is_same = stop == entry + 1 and next_use[entry] < first_unwanted  # the set of wanted chunks stays the same
+        is_same = stop == entry + 1 and next_use[entry] < first_unwanted
         for e in range(entry, stop):
             if op[e] == 1 or op[e] == 3:  # B or W
                 c = chunk[e - begin]
@@ -189,8 +179,8 @@ def _add_stage_actions(
 def _want_next(fused: Any, upcoming: Any, entry: Any, end: Any, wanted: Any) -> Any:
     """Mark the next NUM_UNSHARDED chunks of a rank, and the other chunks of the fused cell with the last one.
 
-    Returns the first entry of an unmarked chunk: until then the marks stay valid as long as marked chunks come
-    next. Returns 0 if that entry is in a fused cell, whose other chunks could change the marks earlier.
+    Returns the first entry of an unmarked chunk: until then the marks stay valid. Returns 0 if that entry is in a
+    fused cell, whose other chunks could change the marks earlier.
     """
     for c in range(len(wanted)):
         wanted[c] = False
@@ -220,7 +210,6 @@ def _evict_unwanted(stages: Any, wanted: Any, active: Any, items: Any, used: Any
 
 
 def _fetch_wanted(stages: Any, upcoming: Any, wanted: Any, active: Any, items: Any, used: Any) -> Any:
-    """Emit UNSHARD for the wanted chunks, in the order of their next use."""
     while True:
         nearest = -1
         for c in range(len(stages)):
@@ -237,10 +226,7 @@ def _place_transfers(
     items: Any, item_offsets: Any, fused: Any, needs: Any, consumer: Any, rank_of: Any, row_begin: Any,
     next_item: Any, placed: Any, codes: Any,
 ) -> Any:  # fmt: skip
-    """Append actions, sends and receives round-robin over the ranks; return the number of codes written.
-
-    Codes are 3·entry for an action, +1 for its SEND, +2 for its RECV. Stage operations have negative codes.
-    """
+    """Codes are 3·entry for an action, +1 for its SEND, +2 for its RECV. Stage operations have negative codes."""
     num_ranks = len(row_begin)
     num_codes = 0
     moved = True
@@ -284,7 +270,7 @@ def _place_transfers(
 
 
 def _decode(schedule: Schedule, codes: Ints32, offsets: Ints64) -> tuple[Schedule, Ints32, NDArray[np.int8]]:
-    others = np.flatnonzero(codes < 0)  # operations on a whole stage; there are few
+    others = np.flatnonzero(codes < 0)  # operations on a whole stage
     entry = codes // np.int32(3)
     role = (codes - 3 * entry).astype(np.int8)
     entry[others], role[others] = 0, 0
@@ -303,9 +289,9 @@ def _decode(schedule: Schedule, codes: Ints32, offsets: Ints64) -> tuple[Schedul
 
 
 def _deferred(messages: MessageTable) -> MessageTable:
-    """Place receives as torch's `defer_pp_recv` does: just before the consumer, or before a send to a higher peer.
+    """As torch's `defer_pp_recv`: receive just before the consumer, or before a send to a higher peer.
 
-    A receive ignores the order of the other receives, so this order can violate first in, first out.
+    A receive ignores the order of other receives, so the first received message may not be the first one sent.
     """
     consumer, num_entries = _consumers(messages), len(messages.table)
     sent, route = messages.by_route, messages.route
@@ -338,7 +324,7 @@ def _consumers(messages: MessageTable) -> Ints32:
 
 
 def _received_before(messages: MessageTable, place: Ints32, turn: Ints32) -> MessageTable:
-    """Move each receive before the entry `place`; order receives at one place by `turn`, then by sending."""
+    """Order receives at one place by `turn`, then by sending."""
     num_entries = len(messages.table)
     key = place.astype(np.int64) * num_entries + turn
     turns = messages.by_route[np.argsort(key[messages.by_route], kind="stable")]

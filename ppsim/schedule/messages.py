@@ -16,10 +16,10 @@ _SENT_OR_RECEIVED = Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B
 
 @dataclass(frozen=True)
 class MessageTable:
-    """Positions of the send and the receive of each transfer; every array has one entry per transfer.
+    """The position of the send and the receive of each transfer.
 
-    `source` and `target` are indices into the compute-only table `compute`. `send` and `receive` are indices into
-    `lowered`, which is `table` after its entries have moved to the positions `moved_to` (None: unmoved).
+    `source` and `target` are indices into `compute`, `send` and `receive` into `lowered`: `table` after its entries
+    have moved to the positions `moved_to`.
     """
 
     table: Schedule
@@ -32,7 +32,6 @@ class MessageTable:
 
     @property
     def lowered(self) -> Schedule:
-        """The table with communication."""
         if self.moved_to is None:
             return self.table
         order = np.empty_like(self.moved_to)
@@ -52,20 +51,16 @@ class MessageTable:
 
     @property
     def ends(self) -> Ints32:
-        """Sends and receives in row order: transfer t of T appears as t at its send and as T + t at its receive."""
+        """In row order, transfer t of T appears as t at its send and as T + t at its receive."""
         return self._in_rows[0]
 
     @property
     def following(self) -> Ints32:
-        """The next compute action after each of `ends`.
-
-        After a rank's last action this is the first action of the next rank.
-        """
+        """The next compute action after each of `ends`, possibly on the next rank."""
         return self._in_rows[1]
 
     @cached_property
     def num_ends(self) -> Ints64:
-        """Number of `ends` per rank."""
         routes = np.bincount(self.route, minlength=self.compute.num_ranks**2).reshape(self.compute.num_ranks, -1)
         found: Ints64 = routes.sum(axis=0) + routes.sum(axis=1)
         return found
@@ -81,7 +76,7 @@ class MessageTable:
 
     @cached_property
     def route(self) -> Ints32:
-        """Route of each transfer: p · sender + receiver."""
+        """p · sender + receiver"""
         rank = self.compute.rank
         return rank[self.source] * self.compute.num_ranks + rank[self.target]
 
@@ -95,7 +90,6 @@ class MessageTable:
         return found
 
     def moved(self, **places: Any) -> "MessageTable":
-        """Return a copy with new `send`, `receive` and `moved_to`; routes and their order stay cached."""
         moved = replace(self, **places)
         vars(moved).update(route=self.route, by_route=self.by_route)
         return moved
@@ -103,7 +97,7 @@ class MessageTable:
     def check_order(self) -> None:
         """Raise `ScheduleError` if two ranks send messages in one order and receive them in another.
 
-        Runtimes do not match messages by tags: the first receive takes the message that was sent first.
+        Runtimes do not match messages by tags.
         """
         by_send, route = self.by_route, self.route[self.by_route]
         if ((np.diff(self.receive[by_send]) > 0) | (np.diff(route) > 0)).all():
@@ -120,16 +114,11 @@ class MessageTable:
 
 
 def sorted_by(key: Ints32) -> Ints64:
-    """Return the stable order of non-negative integers; small ones are sorted by radix sort."""
     return np.argsort(key.astype(np.min_scalar_type(int(key.max(initial=0)))), kind="stable")
 
 
 def messages_of(lowered: Schedule, compute: Schedule) -> MessageTable:
-    """Return the messages of `lowered` for the transfers of its `compute` table.
-
-    Raises `ScheduleError` for a transfer without SEND or RECV, for a duplicate or unmatched SEND or RECV, for one
-    on the wrong rank, for a send before the result exists and for a receive after its use.
-    """
+    """Raises `ScheduleError` for a missing, duplicate, unmatched or misplaced SEND or RECV."""
     source, target = transfers_of(compute)
     send = _find(lowered, compute, source, (Op.SEND_F, Op.SEND_B))
     receive = _find(lowered, compute, target, (Op.RECV_F, Op.RECV_B))
@@ -148,10 +137,6 @@ def messages_of(lowered: Schedule, compute: Schedule) -> MessageTable:
 
 
 def _find(lowered: Schedule, compute: Schedule, actions: Ints32, ops: tuple[Op, Op]) -> Ints32:
-    """Return the entry of the one SEND or RECV of each of `actions`.
-
-    `ops` are the op of a forward's message and the op of a backward's message.
-    """
     tables = [index_of(lowered, (op,)) for op in ops]
     for op, table in zip(ops, tables, strict=True):
         entries = np.flatnonzero(lowered.op == op)

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def network_of_table(schedule: Schedule) -> "networkx.DiGraph[str]":
-    """Return the networkx graph of a table with ideal channels; raises `ScheduleError` if the table cannot run."""
+    """Raises `ScheduleError` if the table cannot run."""
     validate(schedule)
     return network_of(build_graph(schedule))
 
 
 def name_of(graph: EventGraph, node: int) -> str:
-    """Return the name of a node: `3F0` for an action, `3SEND_F0` for the transfer of its result."""
+    """Return `3F0` for an action, `3SEND_F0` for the transfer of its result."""
     if node < graph.num_actions:
         return str(graph.schedule[node])
     op, stage, microbatch = graph.schedule[int(graph.source[node - graph.num_actions])]
@@ -25,9 +25,8 @@ def name_of(graph: EventGraph, node: int) -> str:
 
 
 def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
-    """Return a graph with the attributes of `Schedule.to_networkx`, on the channels of an event graph.
-
-    Edges of kind message also connect transfers that share a channel.
+    """Set the attributes of `Schedule.to_networkx`; edges of kind message also connect transfers that share a
+    channel.
     """
     import networkx
 

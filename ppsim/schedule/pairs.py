@@ -7,7 +7,7 @@ from ppsim.schedule.table import NONE, Op, Schedule
 
 
 def fused_pairs(schedule: Schedule) -> tuple[Ints64, Ints64]:
-    """Return the entries of the forwards and of the backwards in fused cells of exactly one F and one B.
+    """Return the entries of the forwards and of the backwards.
 
     >>> import ppsim
     >>> forward, backward = fused_pairs(ppsim.build("combined-1f1b", pp=1, microbatches=3))

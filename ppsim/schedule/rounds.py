@@ -1,8 +1,7 @@
 """Accumulation rounds: one pipeline schedule, run several times per optimizer step.
 
-TorchTitan calls `schedule.step()` once per gradient accumulation step (trainer.py): all microbatches of a round
-leave the pipeline before the next round enters it. A rank starts its next round when it has finished its own row of
-the last round; it does not wait for the slowest rank.
+TorchTitan calls `schedule.step()` once per gradient accumulation step (trainer.py). A rank starts its next round
+when it has finished its own row of the last round; it does not wait for the slowest rank.
 """
 
 from dataclasses import replace
@@ -16,10 +15,7 @@ from ppsim.schedule.table import NONE, Schedule
 
 
 def repeat_rounds(schedule: Schedule, num_rounds: int) -> Schedule:
-    """Return the table of a step that runs `schedule`, the table of one round, `num_rounds` times.
-
-    The microbatches of each chain are renumbered in the order of the rounds. Raises `ScheduleError` if the model
-    replicas cannot share the microbatches of a round equally.
+    """Raises `ScheduleError` if the model replicas cannot share the microbatches of a round equally.
 
     >>> import ppsim
     >>> step = repeat_rounds(ppsim.build("1f1b", pp=2, microbatches=2), 2)
@@ -53,7 +49,6 @@ def repeat_rounds(schedule: Schedule, num_rounds: int) -> Schedule:
 
 
 def _by_rank(rank_offsets: Ints64, num_rounds: int) -> tuple[Ints64, Ints64, Ints64]:
-    """Return, for each entry of the step, its entry in the round's table and its round; and the rank offsets."""
     rows = [np.arange(begin, end, dtype=np.int64) for begin, end in pairwise(rank_offsets.tolist())]
     entries = np.concatenate([np.tile(row, num_rounds) for row in rows])
     of_round = np.concatenate([np.repeat(np.arange(num_rounds, dtype=np.int64), len(row)) for row in rows])
@@ -61,7 +56,7 @@ def _by_rank(rank_offsets: Ints64, num_rounds: int) -> tuple[Ints64, Ints64, Int
 
 
 def one_round(schedule: Schedule) -> Schedule:
-    """Return the table of one round, which a runtime executes: the inverse of `repeat_rounds`.
+    """The inverse of `repeat_rounds`.
 
     >>> import ppsim
     >>> table = ppsim.build("zbv", pp=2, microbatches=4)
@@ -85,9 +80,8 @@ def one_round(schedule: Schedule) -> Schedule:
 
 
 def round_starts(schedule: Schedule) -> Ints64:
-    """Return the first entry of each later round on the ranks that start with a first stage.
-
-    These ranks start a round without waiting for a message; all other ranks follow them.
+    """Return the first entries of later rounds that wait for no message, on the ranks that start with a first
+    stage.
     """
     of_entry, found = schedule.round_of_unit[schedule.microbatch], []
     for begin, end in pairwise(schedule.rank_offsets.tolist()):
@@ -97,7 +91,7 @@ def round_starts(schedule: Schedule) -> Ints64:
 
 
 def microbatches_in_words(microbatches: int, num_rounds: int) -> str:
-    """Return the number of microbatches per step as text, by rounds if there are several.
+    """Describe the number of microbatches per step, by rounds if there are several.
 
     >>> microbatches_in_words(64, 1), microbatches_in_words(64, 8)
     ('64 microbatches', '8 rounds of 8 microbatches')

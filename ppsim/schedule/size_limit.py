@@ -18,7 +18,6 @@ _ALWAYS_FREE = 2**24
 
 
 def require_memory(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
-    """Raise `ConfigError` if that many actions, of `bytes_each` bytes, need more than the free memory."""
     needed = num_actions * bytes_each
     if needed > _ALWAYS_FREE and needed > (free := free_bytes()):
         raise ConfigError(
@@ -28,7 +27,7 @@ def require_memory(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
 
 
 def free_bytes() -> int:
-    """Return the available memory in bytes, or all physical memory if the system does not report it."""
+    """Return all physical memory if the system does not report the available memory."""
     try:
         told = _MEMORY.read_text(encoding="ascii")
         return int(told.partition("MemAvailable:")[2].split()[0]) * 1024

@@ -48,7 +48,6 @@ class Op(IntEnum):
 
     @property
     def is_compute(self) -> bool:
-        """True for F, B, I and W."""
         return Op.F <= self <= Op.W
 
     @property
@@ -60,7 +59,7 @@ class Op(IntEnum):
 
 
 class Action(NamedTuple):
-    """One action of the table: `str(Action(Op.F, 3, 0))` is `3F0`.
+    """One action of the table.
 
     >>> import ppsim
     >>> str(ppsim.Action(ppsim.Op.F, stage=3, microbatch=0))
@@ -91,20 +90,17 @@ Cell: TypeAlias = Action | tuple[Action, ...]
 class Schedule(HasRepr):
     """An immutable schedule table with one row per rank.
 
-    `op` (int8), `stage`, `microbatch` and `fused` (int32) have one entry per action, ordered by rank and execution
-    order; rank r's entries are `rank_offsets[r]:rank_offsets[r + 1]`. Idle slots are entries too (`Op.IDLE`), so
-    that a table survives a round trip through its file. Entries of one rank with the same `fused` id ≥ 0 form a
-    fused cell. `stage_to_rank` has one entry per stage.
+    `op`, `stage`, `microbatch` and `fused` have one entry per action, ordered by rank and execution order; rank r's
+    entries are `rank_offsets[r]:rank_offsets[r + 1]`. Idle slots are entries too (`Op.IDLE`), so that a table
+    survives a round trip through its file. Entries of one rank with the same `fused` id ≥ 0 form a fused cell.
 
     The S stages are `num_replicas` (R) chains of S/R stages, each a whole model replica. Chain k starts at stage
-    k·S/R and serves the microbatches b with ⌊b·R/m⌋ = k of all m, which is m/R of them if R divides m. With
-    `num_slices` (K) slices per microbatch, stages run one slice at a time, and `microbatch` holds b·K + slice in
-    token order. A step of `num_rounds` rounds (gradient accumulation steps) runs and drains the pipeline once per
-    round; each chain's microbatches are divided among the rounds in order (see `ppsim.schedule.rounds`).
+    k·S/R and serves the microbatches b with ⌊b·R/m⌋ = k of all m. With `num_slices` (K) slices per microbatch,
+    `microbatch` holds b·K + slice in token order. A step of `num_rounds` rounds (gradient accumulation steps)
+    drains the pipeline after each round; each chain's microbatches are divided among the rounds in order.
 
     Raises `ScheduleError` for columns of different lengths, for fewer than 1 replica or slice, and for rounds that
-    do not divide the microbatches. All other errors are left to `ppsim.schedule.check`: it must be possible to
-    build a broken table in order to explain it.
+    do not divide the microbatches. It must be possible to build a table with other errors in order to explain them.
 
     >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]], name="one rank")
     >>> [str(action) for action in table]
@@ -152,10 +148,10 @@ class Schedule(HasRepr):
         num_replicas: int = 1,
         num_slices: int = 1,
     ) -> "Schedule":
-        """Return the table whose row r is `rows[r]`, a sequence of actions and of tuples of fused actions.
+        """Row r of the table is `rows[r]`, a sequence of actions and of tuples of fused actions.
 
-        By default the actions determine placement and number of microbatches: a stage belongs to the first rank
-        that computes it, and the largest microbatch number is the last.
+        By default, a stage belongs to the first rank that computes it, and the largest microbatch number is the
+        last.
 
         >>> from ppsim import Action, Op, Schedule
         >>> rows = [[Action(Op.F, 0, 0), Action(Op.B, 0, 0)], [Action(Op.F, 1, 0), Action(Op.B, 1, 0)]]
@@ -190,9 +186,7 @@ class Schedule(HasRepr):
         num_slices: int = 1,
         **labels: Any,
     ) -> "Schedule":
-        """Return the table of the columns op, stage, microbatch, fused and rank_offsets.
-
-        Defaults as in `from_rows`; `labels` are the other fields.
+        """The columns are op, stage, microbatch, fused and rank_offsets; defaults as in `from_rows`.
 
         >>> import numpy as np
         >>> columns = [np.array([0, 1], np.int8), *(np.array(two, np.int32) for two in ([0, 0], [0, 0], [-1, -1]))]
@@ -213,7 +207,7 @@ class Schedule(HasRepr):
 
     @classmethod
     def outline(cls, stage_to_rank: Sequence[int], *, num_microbatches: int) -> "Schedule":
-        """Return a table of this placement without actions, for calculations that do not depend on the order.
+        """Return a table without actions, for calculations that do not depend on the order.
 
         >>> Schedule.outline([0, 1, 1, 0], num_microbatches=8).vpp
         2
@@ -223,66 +217,60 @@ class Schedule(HasRepr):
 
     @property
     def num_ranks(self) -> int:
-        """Number of pipeline ranks, p."""
         return len(self.rank_offsets) - 1
 
     @property
     def num_stages(self) -> int:
-        """Number of stages, S; p·v if every rank holds v stages."""
         return len(self.stage_to_rank)
 
     @property
     def num_model_stages(self) -> int:
-        """Number of stages per model replica, S/R: the length of a chain."""
+        """Length of a chain, S/R."""
         return self.num_stages // self.num_replicas
 
     @cached_property
     def model_stage(self) -> Ints32:
-        """Index of each stage within its chain, 0 … S/R−1."""
         return np.arange(self.num_stages, dtype=np.int32) % max(self.num_model_stages, 1)
 
     @property
     def num_units(self) -> int:
-        """Number of values of `microbatch`: microbatches, or all their slices if they are sliced."""
+        """Number of values of `microbatch`: microbatches, or all their slices."""
         return self.num_microbatches * self.num_slices
 
     @cached_property
     def chain_of_unit(self) -> Ints32:
-        """Chain that serves each microbatch or slice; chains serve contiguous shares of whole microbatches."""
+        """Chain that serves each microbatch or slice."""
         microbatch = np.arange(self.num_units, dtype=np.int64) // self.num_slices
         return (microbatch * self.num_replicas // max(self.num_microbatches, 1)).astype(np.int32)
 
     @cached_property
     def round_of_unit(self) -> Ints32:
-        """Round in which each microbatch or slice is computed."""
         in_chain = self.num_units // self.num_replicas
         units = np.arange(self.num_units, dtype=np.int64)
         return (units % max(in_chain, 1) // max(in_chain // self.num_rounds, 1)).astype(np.int32)
 
     @property
     def num_actions(self) -> int:
-        """Number of entries, idle slots included."""
+        """Idle slots are included."""
         return len(self.op)
 
     @cached_property
     def vpp(self) -> int:
-        """Largest number of stages per rank, v."""
+        """Largest number of stages per rank."""
         placed = self.stage_to_rank[self.stage_to_rank >= 0]
         return int(np.bincount(placed, minlength=1).max())
 
     @cached_property
     def rank(self) -> Ints32:
-        """Rank of every entry."""
         return np.repeat(np.arange(self.num_ranks, dtype=np.int32), np.diff(self.rank_offsets))
 
     @cached_property
     def has_communication(self) -> bool:
-        """True for a compute+comms table: it has entries other than F, B, I, W and idle slots."""
+        """True if there are entries other than F, B, I, W and idle slots."""
         return bool(np.any(self.op > Op.W))
 
     @cached_property
     def splits_backward(self) -> bool:
-        """True if any backward is split into I and W."""
         return bool(np.any(self.op == Op.W))
 
     def stages_of(self, rank: int) -> list[int]:
@@ -306,7 +294,7 @@ class Schedule(HasRepr):
 
     @property
     def one_line(self) -> str:
-        """One-line summary: name, sizes and number of actions."""
+        """One-line summary."""
         counts = {"pp": self.num_ranks, "vpp": self.vpp, "microbatches": self.num_microbatches}
         counts |= {"replicas": self.num_replicas} if self.num_replicas > 1 else {}
         counts |= {"slices": self.num_slices} if self.num_slices > 1 else {}
@@ -323,7 +311,7 @@ class Schedule(HasRepr):
         return Action(Op(int(self.op[entry])), int(self.stage[entry]), int(self.microbatch[entry]))
 
     def __eq__(self, other: object) -> bool:
-        """Compare cells, placement and counts; names may differ."""
+        """Names may differ."""
         if not isinstance(other, Schedule):
             return NotImplemented
         counts = ("num_microbatches", "num_replicas", "num_slices", "num_rounds")
@@ -339,7 +327,6 @@ class Schedule(HasRepr):
     __hash__ = None  # type: ignore[assignment]
 
     def rows(self) -> list[list[Cell]]:
-        """Return the cells of each rank: an `Action`, or a tuple of fused actions."""
         table: list[list[Cell]] = []
         actions, fused = list(self), self.fused.tolist()
         for begin, end in zip(self.rank_offsets[:-1].tolist(), self.rank_offsets[1:].tolist(), strict=True):
@@ -360,8 +347,8 @@ class Schedule(HasRepr):
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row per entry, in table order.
 
-        Columns: name (`3F0`, "" for an idle slot), rank, position (index on its rank), op, stage, microbatch (for
-        sliced tables, the running number of the slice), fused (id of the fused cell, or −1).
+        Columns: name (`3F0`, "" for an idle slot), rank, position (index on its rank), op, stage, microbatch (the
+        running number of the slice in sliced tables), fused (id of the fused cell, or −1).
 
         >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]])
         >>> table.to_frame()[["name", "rank", "position", "op"]]
@@ -384,13 +371,12 @@ class Schedule(HasRepr):
         )
 
     def to_networkx(self) -> "networkx.DiGraph[str]":
-        """Return the dependencies between actions and transfers, which do not depend on costs, as a networkx graph.
+        """Return the dependencies between actions and transfers as a networkx graph, without shared channels.
 
-        An edge leads from a node to each node that waits for it; transfers do not share channels. Node attributes:
-        number (index in the arrays of a timeline), kind (F, B, I, W, SEND_F, SEND_B), rank, stage, microbatch; for
-        a transfer also to_rank. Edge attribute: kind, one of order (previous action on the rank), message (to or
-        from a transfer) and input. Raises `ScheduleError` for a table that cannot run, `MissingExtra` if networkx
-        is not installed.
+        An edge leads from a node to each node that waits for it. Node attributes: number (index in the arrays of a
+        timeline), kind (F, B, I, W, SEND_F, SEND_B), rank, stage, microbatch; for a transfer also to_rank. Edge
+        attribute: kind, one of order (previous action on the rank), message (to or from a transfer) and input.
+        Raises `ScheduleError` for a table that cannot run, `MissingExtra` if networkx is not installed.
 
         >>> import networkx, ppsim
         >>> graph = ppsim.build("1f1b", pp=2, microbatches=2).to_networkx()
@@ -402,12 +388,11 @@ class Schedule(HasRepr):
         )  # by name: that module imports this one
 
     def compute_only(self) -> "Schedule":
-        """Return the table without idle slots and communication: F, B, I and W only."""
         keep = is_compute(self.op)
         return self if keep.all() else self.select(keep)
 
     def select(self, keep: NDArray[np.bool_]) -> "Schedule":
-        """Return the table of the entries for which `keep` (one bool per entry) is true, in the same order.
+        """Keep the entries for which `keep` (one bool per entry) is true.
 
         >>> import ppsim
         >>> table = ppsim.build("1f1b", pp=2, microbatches=2)
@@ -418,7 +403,7 @@ class Schedule(HasRepr):
         return self.scaled(keep, counts[self.rank_offsets])
 
     def scaled(self, entries: NDArray[Any], rank_offsets: Ints64 | None = None) -> "Schedule":
-        """Return the table of `entries` in this order; `rank_offsets` are its new rank offsets (None: unchanged).
+        """Return the table of `entries` in this order, by default with the same rank offsets.
 
         >>> import ppsim
         >>> table = ppsim.build("gpipe", pp=1, microbatches=2)
@@ -441,19 +426,16 @@ class Schedule(HasRepr):
 
 
 def is_compute(op: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Return a mask of the entries that are F, B, I or W."""
     found: NDArray[np.bool_] = (op >= Op.F) & (op <= Op.W)
     return found
 
 
 def is_one_of(op: NDArray[np.int8], ops: Iterable[Op]) -> NDArray[np.bool_]:
-    """Return a mask of the entries that are in `ops`; faster than `np.isin` for a few ops."""
     found: NDArray[np.bool_] = np.logical_or.reduce([op == one for one in ops])
     return found
 
 
 def first_of_cell(schedule: Schedule) -> Ints32:
-    """Return, for each entry, the first entry of its fused cell (itself if it is not fused)."""
     entries = np.arange(len(schedule), dtype=np.int32)
     if not (joined := is_joined(schedule)).any():
         return entries
@@ -462,7 +444,7 @@ def first_of_cell(schedule: Schedule) -> Ints32:
 
 
 def last_of_cell(schedule: Schedule) -> Ints32:
-    """Return, for each entry, the last entry of its fused cell, after which the results of the cell leave."""
+    """The results of a cell leave after its last entry."""
     entries = np.arange(len(schedule), dtype=np.int32)
     if not (joined := is_joined(schedule)).any():
         return entries
@@ -485,7 +467,7 @@ def _placement_of(op: NDArray[np.int8], stage: Ints32, rank_offsets: Ints64) -> 
 
 
 def _renumbered(fused: Ints32) -> Ints32:
-    """Renumber fused ids in order of appearance, so that differently numbered tables compare equal."""
+    """Number fused ids in order of appearance."""
     changes = np.flatnonzero(np.diff(fused, prepend=NONE) != 0)
     ids = np.zeros(len(fused), dtype=np.int32)
     ids[changes] = 1

@@ -8,7 +8,7 @@ table without waits:
   the message;
 - WAIT_SEND_B, and WAIT_SEND_F without such a backward, at the end of the row, in the order of sending.
 
-At these places no wait delays any action of the rank. Therefore the event graph and the simulator ignore waits.
+At these places no wait delays a rank, so the event graph and the simulator ignore waits.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,16 @@ _WAITS = (*_WAIT_FOR.values(), Op.WAIT_REDUCE_GRAD)
 
 
 def has_waits(schedule: Schedule) -> bool:
-    """Return whether the table contains explicit waits."""
     return bool(np.isin(schedule.op, _WAITS).any())
 
 
 def without_waits(schedule: Schedule) -> Schedule:
-    """Return the table without waits, as torch 2.10 to 2.14 write it."""
+    """torch 2.10 to 2.14 write tables without waits."""
     return schedule.select(~np.isin(schedule.op, _WAITS))
 
 
 def with_waits(schedule: Schedule) -> Schedule:
-    """Return a compute+comms table with torch 2.15's waits; they replace the waits that it has."""
+    """Replace the waits of a compute+comms table by torch 2.15's."""
     return with_send_waits(_with_reduce_waits(without_waits(schedule)))
 
 
@@ -46,14 +45,13 @@ def _with_reduce_waits(schedule: Schedule) -> Schedule:
 
 
 def with_send_waits(schedule: Schedule) -> Schedule:
-    """Return a compute+comms table with a wait for each send; the table must have no such waits yet."""
+    """The table must have no such waits yet."""
     sends = np.flatnonzero((schedule.op == Op.SEND_F) | (schedule.op == Op.SEND_B))
     is_forward = schedule.op[sends] == Op.SEND_F
     backward = index_of(schedule, (Op.B, Op.I))[schedule.stage[sends], schedule.microbatch[sends]]
     in_row = is_forward & (backward > sends) & (schedule.rank[backward] == schedule.rank[sends])
     place = np.where(in_row, last_of_cell(schedule)[backward] + 1, schedule.rank_offsets[schedule.rank[sends] + 1])
-    # Order of several waits at one place: after a cell, by the cell's parts; at the end of the row, by sending
-    # order.
+    # Several waits at one place follow the cell's parts or, at the end of the row, the sending order.
     order = np.lexsort((np.where(in_row, backward, sends), ~in_row, place))
     ops = np.where(is_forward, Op.WAIT_SEND_F, Op.WAIT_SEND_B)
     return _inserted(schedule, place[order], ops[order], sends[order])
@@ -78,7 +76,7 @@ def _inserted(schedule: Schedule, place: Ints64, op: Ints64, of: Ints64) -> Sche
 def broken_waits(schedule: Schedule) -> Iterator[str]:
     """Yield a sentence for each unmatched wait, and for each send or reduction without a wait.
 
-    A table without any wait is valid: torch up to 2.14 has none.
+    A table without any wait is valid.
     """
     if not has_waits(schedule):
         return

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def command_of(
     tuned: "TuneResult", found: "FoundConfiguration", *, projected: type = PlanOptions, searched: type = TuneOptions
 ) -> str:
-    """Return the `ppsim project …` line of a configuration, with the question's options that are not defaults."""
     question, one = tuned.question, found.candidate
     job, is_planned = question.job, one.recompute == PLANNED
     has_cluster = question.calibration_file is None or job.cluster.name in packaged_clusters()
@@ -62,7 +61,7 @@ def command_of(
 
 
 def sizes_of(job: Job) -> dict[str, Any]:
-    """Return the options for changed sizes: those in which the model differs from the known model of its name."""
+    """Return sizes in which the model differs from the known model of its name."""
     model, layers = job.model, job.model.layers
     if job.model_name != GPT:
         named = model_named(job.model_name)

@@ -1,4 +1,4 @@
-"""Table of the configurations that a search simulated, from the JSON file of `ppsim tune`."""
+"""Table of the configurations that a search simulated."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def read_configurations(answer: dict[str, Any], source: str = "the answer") -> "pandas.DataFrame":
-    """Return one row per configuration that was simulated and fits, fastest first.
+    """Return the configurations that were simulated and fit, fastest first.
 
     Columns: configuration (its key), iteration_time_s, peak_bytes (rank with the highest peak), pareto (in the
-    Pareto set). Raises `ConfigError` for invalid verdicts.
+    Pareto set). Raises `ConfigError` for invalid outcomes.
     """
     import pandas
 

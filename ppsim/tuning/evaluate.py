@@ -1,8 +1,6 @@
 """Full evaluation of a configuration: its schedule, its peak memory, and its iteration time.
 
-Peak memory depends only on the order of a rank's actions, so a schedule shows without a simulation whether it fits.
-Schedules that are not fitted to costs, and their event graphs, are cached per process
-(`ppsim.schedule.analysis_cache`); configurations with the same schedule are evaluated together to use the cache.
+Peak memory depends only on the order of a rank's actions, so it is known without a simulation.
 """
 
 from collections.abc import Sequence
@@ -26,11 +24,9 @@ Status = Literal["fits", "does not fit", "dominated", "not possible"]
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Result of evaluating a configuration.
+    """Result of evaluating a configuration; `peak_bytes` is of the rank with the highest peak.
 
-    - "fits": `iteration_time_s` and `peak_bytes` (of the rank with the highest peak) are exact.
     - "dominated": fits, but not simulated: another configuration is at least as fast with at most its memory.
-    - "does not fit": `peak_bytes` exceeds the limit.
     - "not possible": its P2P transfers deadlock.
     """
 
@@ -41,8 +37,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """A configuration to evaluate: its plan, lower bound of the iteration time, and memory as in
-    `ConfigurationBounds`."""
+    """A configuration to evaluate; bounds and memory as in `ConfigurationBounds`."""
 
     key: str
     plan: Plan
@@ -52,7 +47,6 @@ class EvaluationTask:
 
 
 def task_of(calculator: BoundsCalculator, bounds: ConfigurationBounds) -> EvaluationTask:
-    """Return the task of an outlook."""
     plan = calculator.plan(bounds)
     return EvaluationTask(bounds.candidate.key, plan, bounds.bound_s, bounds.static_bytes, bounds.activation_bytes)
 
@@ -64,11 +58,7 @@ Front: TypeAlias = Sequence[tuple[float, float]]
 def evaluate(
     tasks: Sequence[EvaluationTask], *, front: Front, slowest_s: float
 ) -> list[tuple[str, EvaluationResult]]:
-    """Return the outcome of each task.
-
-    A task is dominated if its lower bound exceeds `slowest_s`, and a member of `front` is at least as fast as the
-    bound and needs at most its memory.
-    """
+    """Tasks with a lower bound of at most `slowest_s` are simulated even if they are dominated."""
     return [(task.key, _evaluate(task, front, slowest_s)) for task in tasks]
 
 
@@ -93,7 +83,6 @@ def is_dominated(bound_s: float, num_bytes: float, front: Front) -> bool:
 
 
 def exact_peak_bytes(task: EvaluationTask) -> float:
-    """Return the highest peak memory of a rank."""
     return _peak_bytes(task, table_at(task.plan))
 
 
@@ -108,7 +97,6 @@ def _is_fitted(plan: Plan) -> bool:
 
 
 def table_at(plan: Plan) -> Schedule:
-    """Return the schedule of a plan, optimised for its costs if it is a fitted one."""
     if _is_fitted(plan):
         return table_of(plan, find(plan.schedule_name))[0]
     assert plan.vpp is not None

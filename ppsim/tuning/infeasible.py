@@ -1,4 +1,4 @@
-"""Error message for a model that fits in no configuration: the smallest one, and changes that would fit."""
+"""Error message for a model that fits in no configuration."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ _MOST_DOUBLINGS = 7
 def infeasible_message(
     question: SearchProblem, space: SearchSpace, outlooks: BoundsCalculator, found: Sequence[ConfigurationBounds]
 ) -> str:
-    """Return the message: the smallest configuration, the missing bytes, and changes that would fit."""
+    """Name the smallest configuration, the missing bytes, and changes that would fit."""
     nearest, peak = _smallest(outlooks, found)
     limit = question.memory_limit_bytes
     one = nearest.candidate
@@ -34,11 +34,7 @@ def infeasible_message(
 def _smallest(
     outlooks: BoundsCalculator, found: Iterable[ConfigurationBounds], enough: float = 0.0
 ) -> tuple[ConfigurationBounds, float]:
-    """The configuration with the lowest peak memory, and its peak in bytes.
-
-    Exact peaks are computed in the order of the lower bounds, until a lower bound exceeds the lowest peak so far,
-    or that peak is at most `enough`.
-    """
+    """Stop at a peak of at most `enough`; the result includes the peak in bytes."""
     in_order = sorted(found, key=lambda one: (one.least_bytes, one.candidate))
     best, least = in_order[0], float("inf")
     for one in in_order:

@@ -1,7 +1,5 @@
-"""Lower bounds of a configuration's memory and time, without building its schedule, to exclude most configurations.
-
-No bound exceeds the value of the full evaluation (tests/tuning/test_lower_bounds.py). Layer costs, splits and bytes
-are computed once for all configurations that share them.
+"""Lower bounds of a configuration's memory and time, which exclude most configurations without building a
+schedule.
 """
 
 import pickle
@@ -37,10 +35,10 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, eq=False)
 class ConfigurationBounds:
-    """A configuration with its layers per stage and its lower bounds.
+    """The layers per stage and the lower bounds of a configuration.
 
-    - `bound_s`: lower bound of the iteration time, infinite if `least_bytes` exceed the memory limit.
-    - `least_bytes`: lower bound of the highest peak memory of a rank.
+    - `bound_s`: of the iteration time, infinite if `least_bytes` exceed the memory limit.
+    - `least_bytes`: of the highest peak memory of a rank.
     - `static_bytes`: exact bytes per rank.
     - `activation_bytes`: exact bytes per microbatch, shape [2, stages]: all activations, and the part that W needs.
     """
@@ -54,7 +52,7 @@ class ConfigurationBounds:
 
 
 class BoundsCalculator:
-    """Computes outlooks and plans for one question, and caches the parts that configurations share."""
+    """Computes bounds and plans, and caches the parts that configurations share."""
 
     def __init__(self, question: SearchProblem) -> None:
         self.question = question
@@ -66,7 +64,6 @@ class BoundsCalculator:
         self._before = np.concatenate([np.zeros((len(self._kinds), 1), np.int64), of_kind.cumsum(axis=1)], axis=1)
 
     def of(self, configuration: Configuration) -> ConfigurationBounds:
-        """Return the outlook of a configuration; `bound_s` is infinite if it does not fit in memory."""
         entry, job = find(configuration.schedule), self._job(configuration)
         counts = self._counts(job, configuration)
         of_stages = (
@@ -93,21 +90,17 @@ class BoundsCalculator:
                 ("bound", of_stages, entry.splits_backward),
                 lambda: self._bound_s(job, configuration, layers, stages),
             )
-        # The bound includes fixed time and launches, which the job's scale does not multiply. To keep it a lower
-        # bound, only a scale below 1 is applied.
+        # The job's scale does not multiply fixed time and launches, so only a scale below 1 is applied.
         return ConfigurationBounds(configuration, counts, min(1.0, job.scale) * bound, least, static, activation)
 
     def plan(self, bounds: ConfigurationBounds) -> Plan:
-        """Return the plan of a configuration with the cached layer costs and split."""
         return self.question.plan_of(bounds.candidate, job=self._job(bounds.candidate), split=list(bounds.counts))
 
     def plan_of(self, configuration: Configuration) -> Plan:
-        """Return the same plan without an outlook."""
         job = self._job(configuration)
         return self.question.plan_of(configuration, job=job, split=list(self.counts(configuration)))
 
     def counts(self, configuration: Configuration) -> tuple[int, ...]:
-        """Return the number of layers per stage."""
         return self._counts(self._job(configuration), configuration)
 
     def _shared(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
@@ -124,10 +117,9 @@ class BoundsCalculator:
         )
 
     def _new(self, configuration: Configuration) -> Job:
-        """The job of a configuration; layer costs come from the first job with the same costs."""
         job = self.question.job_of(configuration)
         costs = self._shared(("costs", self._compute_key(job)), lambda: (job.layer_costs, job.ends))
-        # Fill the cached properties, which depend only on the key.
+        # These cached properties depend only on the key.
         vars(job)["layer_costs"], vars(job)["ends"] = costs
         return job
 
@@ -148,7 +140,7 @@ class BoundsCalculator:
         return self._shared(("counts", pp * vpp, key), found)
 
     def _layers_of(self, counts: tuple[int, ...]) -> NDArray[np.int64]:
-        """[stage, kind]: number of layers of each kind per stage."""
+        """[stage, kind]"""
         ends = np.cumsum(counts)
         found: NDArray[np.int64] = (self._before[:, ends] - self._before[:, ends - np.array(counts)]).T
         return found
@@ -222,12 +214,11 @@ class BoundsCalculator:
     def _bound_s(
         self, job: Job, configuration: Configuration, layers: NDArray[np.int64], stages: NDArray[np.int64]
     ) -> float:
-        """Lower bound of the iteration: pipeline paths, the work of each rank, one stage's gradient reduction.
+        """A rank waits for its first forward pass and does all its work.
 
-        A rank waits for its first forward pass and does all its work. Its last backward pass then has to propagate
-        to the first stage, whose gradients are reduced afterwards. If the backward pass is split, W can come after
-        the propagation or overlap with it. So the bound is the larger of (the rank's work with W) and (its work
-        without W plus the propagation).
+        Its last backward pass then has to propagate to the first stage, whose gradients are reduced afterwards. If
+        the backward pass is split, W can overlap with the propagation. So the bound is the larger of (the rank's
+        work with W) and (its work without W plus the propagation).
         """
         forward, inputs, weights = self._compute_s(job, layers)
         if self.question.runtime == "torch":  # torch's first stage computes no input gradient
@@ -242,7 +233,7 @@ class BoundsCalculator:
         is_split = entry.splits_backward
         way = inputs if is_split else inputs + weights
         first = weights[0] if is_split else 0.0
-        # From the end of a stage's last input gradient until the end of rank 0.
+        # from the end of a stage's last input gradient until the end of rank 0
         up = _sums(way[:-1] + hop) + first + reduce[0]
         num = job.num_microbatches
         work = num * (forward + inputs + weights)[stages].sum(axis=1)
@@ -260,7 +251,7 @@ class BoundsCalculator:
         return float(max(longest) + job.rest_s) * _ROUNDING
 
     def _compute_s(self, job: Job, layers: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
-        """F, I and W of each stage in seconds, without the additional time of ZeRO 3."""
+        """Leave out the additional time of ZeRO 3."""
         key = ("seconds", self._compute_key(job))
         of_kind, first, last = self._shared(key, lambda: self._seconds(job))
         found: Floats = (layers @ of_kind).T
@@ -303,7 +294,7 @@ class BoundsCalculator:
 
 @lru_cache(maxsize=2)
 def bounds_calculator(question: bytes) -> BoundsCalculator:
-    """Return the outlooks of a pickled question; a process caches the latest two."""
+    """The argument is pickled; a process caches the latest two."""
     return BoundsCalculator(pickle.loads(question))
 
 
@@ -313,7 +304,6 @@ def _sums(values: Floats) -> Floats:
 
 
 def _hop_s(job: Job) -> float:
-    """Seconds of the fastest P2P transfer between neighbouring ranks."""
     layout, tiers = job.layout, job.cluster.tiers
     tokens = job.micro_batch * job.length // layout.cp
     whole = tokens * job.model.residual_size * float(job.settings.batch.element_bytes)
@@ -325,7 +315,7 @@ def _hop_s(job: Job) -> float:
 def _least_bytes(
     configuration: Configuration, microbatches: int, static: Floats, activation: Floats, stages: NDArray[np.int64]
 ) -> float:
-    """Lower bound of the highest peak memory: one microbatch per rank, or the schedule's known peak if exact."""
+    """Use one microbatch per rank, or the schedule's known peak if exact."""
     least = float((static + activation[0][stages].sum(axis=1)).max())
     peak = find(configuration.schedule).peak_activations
     symbols = {"p": configuration.pp, "v": configuration.vpp, "m": microbatches, "k": 1}
@@ -337,14 +327,13 @@ def _least_bytes(
 
 @lru_cache(maxsize=1024)
 def _stages_of_ranks(style: str, pp: int, vpp: int) -> NDArray[np.int64]:
-    """[rank, stage index]: the stages of each rank."""
+    """[rank, stage index]"""
     rank_of = np.array(STYLES[style](pp, pp * vpp))
     return np.argsort(rank_of, kind="stable").reshape(pp, vpp)
 
 
 @lru_cache(maxsize=1024)
 def _changes_rank(style: str, pp: int, vpp: int) -> NDArray[np.bool_]:
-    """Whether each stage and the next are on different ranks."""
     rank_of = np.array(STYLES[style](pp, pp * vpp))
     found: NDArray[np.bool_] = rank_of[1:] != rank_of[:-1]
     return found

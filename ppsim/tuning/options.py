@@ -1,7 +1,4 @@
-"""Every option of a search, declared once: fixed options of the job, and ranges to try.
-
-Imports nothing heavy, because help pages read it.
-"""
+"""All options of a search. Imports nothing heavy, because help pages read it."""
 
 from collections.abc import Sequence
 from dataclasses import replace

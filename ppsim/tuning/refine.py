@@ -1,8 +1,6 @@
-"""Refinement of the best configurations of a search: options that are tried only for a few layouts.
+"""Refinement of the best configurations of a search: options that change the time by a few percent at most.
 
-The search compares layouts. For a given layout, three options change the time by a few percent at most: the stages
-per rank, the recomputed modules or layers, and a schedule fitted to the costs. To limit the search space, they are
-tried only for the fastest layouts, and for layouts that need recomputation to fit but may be the fastest with
+They are tried for the fastest layouts, and for layouts that need recomputation to fit but may be the fastest with
 little recomputation.
 """
 
@@ -57,7 +55,7 @@ _RECOMPUTED = 0.25
 
 
 class RefineState:
-    """State of `refine`: outlooks, the space, outcomes by key, and the configuration of each key."""
+    """State of a refinement; `verdicts` are outcomes by key, `known` configurations by key."""
 
     def __init__(
         self,
@@ -71,13 +69,12 @@ class RefineState:
         self.best_s = min(one.iteration_time_s for one in verdicts.values() if one.status == "fits")
 
     def note(self, one: Configuration, outcome: EvaluationResult) -> None:
-        """Store an outcome."""
         self.known[one.key], self.verdicts[one.key] = one, outcome
         if outcome.status == "fits":
             self.best_s = min(self.best_s, outcome.iteration_time_s)
 
     def look(self, one: Configuration) -> ConfigurationBounds | None:
-        """Return the outlook of a configuration that may beat the best; None if it cannot or has an outcome."""
+        """Return the bounds of a configuration, or None if it cannot beat the best or has an outcome."""
         if one.key in self.verdicts:
             return None
         try:
@@ -92,7 +89,6 @@ class RefineState:
         return None if is_same or found.bound_s >= self.best_s else found
 
     def try_all(self, candidates: Iterable[Configuration]) -> None:
-        """Simulate the candidates that may beat the best, in order of their bounds, at most `_MOST`."""
         looks = [look for one in dict.fromkeys(candidates) if (look := self.look(one))]
         for look in sorted(looks, key=lambda one: (one.bound_s, one.candidate))[:_MOST]:
             if look.bound_s < self.best_s:
@@ -100,7 +96,7 @@ class RefineState:
                 self.note(look.candidate, outcome)
 
     def fastest(self, number: int) -> list[Configuration]:
-        """Return the fastest configuration of each of the fastest layouts."""
+        """Return one configuration for each layout."""
         fits = [
             (one.iteration_time_s, self.known[key]) for key, one in self.verdicts.items() if one.status == "fits"
         ]
@@ -112,10 +108,8 @@ def refine(
     tight: Sequence[Configuration],
     what: Collection[Refinement] = REFINEMENTS,
 ) -> None:
-    """Add the outcomes of better configurations on the best layouts.
-
-    `tight` are configurations without recomputation that do not fit, as returned by `least_recomputed`. `what`
-    lists the choices to refine. A configuration is simulated only if its lower bound is below the best time so far.
+    """Add the outcomes of better configurations on the best layouts; `tight` is the result of
+    `least_recomputed`.
     """
     if "recompute" in what:
         words = _words(search.outlooks.question.job)
@@ -133,7 +127,6 @@ def refine(
 
 
 def layout_of(one: Configuration) -> tuple[int, ...]:
-    """Return the sizes that `refine` does not change."""
     return one.tp, one.cp, one.ep, one.dp, one.pp, one.micro_batch, one.zero
 
 
@@ -149,10 +142,10 @@ def _first_of_layouts(ordered: Iterable[Configuration], number: int) -> list[Con
 def least_recomputed(
     looks: Iterable[ConfigurationBounds], verdicts: dict[str, EvaluationResult], limit: float
 ) -> list[Configuration]:
-    """Return configurations without recomputation that do not fit, best first: a few per layout, for a few layouts.
+    """Return configurations without recomputation that do not fit, best first.
 
-    They are ordered by an estimate of their time with just enough recomputation. The estimate interpolates by
-    memory between the bound of full recomputation and that bound reduced by `_RECOMPUTED`.
+    The order is an estimate of their time with just enough recomputation: by memory, between the bound of full
+    recomputation and that bound reduced by `_RECOMPUTED`.
     """
     looks = list(looks)
     full = {
@@ -178,10 +171,7 @@ def least_recomputed(
 
 
 def _words(job: Job) -> list[str]:
-    """Values of `recompute` by module that change a layer's memory, without duplicates of the same memory.
-
-    `Job` rejects modules that the model does not have.
-    """
+    """Return values of `recompute` by module that change a layer's memory, one for each amount of memory."""
 
     def kept(word: str) -> tuple[int, ...]:
         settings = replace(job, execution=replace(job.execution, recompute=word)).settings
@@ -202,10 +192,10 @@ def _words(job: Job) -> list[str]:
 
 
 def _try_fewest_layers(search: RefineState, one: Configuration) -> None:
-    """Simulate block/N for the smallest N that fits, found by bisection.
+    """Find the smallest N that fits for block/N by bisection; N = 0 does not fit.
 
-    The time increases with N and the memory decreases. N = 0 does not fit; the largest N is full recomputation,
-    which is in the space. If block/N neither fits nor is faster than the best, a larger N is useless.
+    The largest N is full recomputation, which is in the space. If block/N neither fits nor is faster than the best,
+    a larger N is useless.
     """
     low, high = 0, -(-len(search.outlooks.question.job.model.layers) // (one.pp * one.vpp))
     while high - low > 1:
@@ -220,7 +210,7 @@ def _try_fewest_layers(search: RefineState, one: Configuration) -> None:
 
 
 def _simulated(search: RefineState, one: Configuration) -> EvaluationResult:
-    """The outcome of a configuration by simulation only, because outlooks do not model the memory of block/N."""
+    """Only simulate, because the bounds do not model the memory of block/N."""
     plan = search.outlooks.plan_of(one)
     try:
         iteration_time_s, peak = iteration_of(plan, table_at(plan))
@@ -233,7 +223,6 @@ def _simulated(search: RefineState, one: Configuration) -> EvaluationResult:
 
 
 def _try_plan(search: RefineState, one: Configuration) -> None:
-    """Add a configuration with the plan per stage that `--plan auto` finds, if it is faster."""
     planned, verdict = replace(one, recompute=PLANNED, split="auto"), search.verdicts.get(one.key)
     if one.pp == 1 or planned.key in search.verdicts:
         return
@@ -249,10 +238,7 @@ def _try_plan(search: RefineState, one: Configuration) -> None:
 
 
 def _of_other_stages(search: RefineState, one: Configuration) -> Iterator[Configuration]:
-    """Every number of stages per rank that divides the layers.
-
-    Also numbers that divide the layers + 2, because embedding and head may count as layers.
-    """
+    """The stages must divide the layers, or the layers + 2 because embedding and head may count as layers."""
     num_layers = len(search.outlooks.question.job.model.layers)
     microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
     for vpp in range(2, _MOST_STAGES_PER_RANK + 1) if one.pp > 1 else ():

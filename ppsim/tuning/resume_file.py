@@ -1,4 +1,4 @@
-"""State file from which a search resumes: the question, the ranges, and all outcomes."""
+"""State file from which a search resumes."""
 
 import math
 from os.path import exists
@@ -17,7 +17,7 @@ _MOST = 1e30  # seconds or bytes; larger values are invalid
 def state_to_json(
     question: SearchProblem, space: SearchSpace, seed: int, verdicts: dict[str, EvaluationResult]
 ) -> dict[str, Any]:
-    """Return the state; unknown times and sizes are null."""
+    """Unknown times and sizes are null."""
     return {
         "format": FORMAT,
         "question": question.to_json(),
@@ -33,10 +33,7 @@ def state_to_json(
 def read_state(
     path: str | Path | None, question: SearchProblem, space: SearchSpace, seed: int
 ) -> dict[str, EvaluationResult]:
-    """Return the outcomes in a state file, empty if there is no file yet.
-
-    Raises `ConfigError` for a file that is no state, and for the state of another search, naming the difference.
-    """
+    """Raises `ConfigError` for a file that is no state, and for the state of another search."""
     if path is None or not exists(path):
         return {}
     found = read_json(path)
@@ -59,7 +56,7 @@ def read_state(
 
 
 def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, EvaluationResult]:
-    """Return the outcomes in a state or an answer; raises `ConfigError` if they are invalid."""
+    """Raises `ConfigError` if the outcomes are invalid."""
     try:
         return {
             key: _outcome(status, _number(peak), _number(iteration))

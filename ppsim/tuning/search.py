@@ -1,9 +1,7 @@
 """The search: each configuration has a lower bound, and only possible winners are simulated.
 
-Batches are evaluated in the order of the bounds. A configuration is excluded if two conditions hold: its bound is
-slower than the slowest of the requested best, and a configuration found earlier is at least as fast as the bound
-with no more memory. So the best N and the Pareto set of time and memory are the same as in an exhaustive search,
-for any number of processes.
+A configuration is excluded if its bound is slower than the slowest of the requested best, and a configuration found
+earlier is at least as fast as the bound with no more memory. So the result is the same as in an exhaustive search.
 """
 
 import pickle
@@ -49,7 +47,7 @@ Counted: TypeAlias = Callable[[int, int, float | None], None]
 
 @dataclass(frozen=True)
 class FoundConfiguration:
-    """A configuration that fits: its iteration time, and the peak memory of the rank with the highest peak."""
+    """A configuration that fits; `peak_bytes` is of the rank with the highest peak."""
 
     candidate: Configuration
     iteration_time_s: float
@@ -60,8 +58,8 @@ class FoundConfiguration:
 class TuneResult(Printable, Drawable):
     """The best configurations and the Pareto set of iteration time and memory, fastest first.
 
-    `simulated` are all that fit and were simulated, fastest first. `counts` has the number of configurations by
-    outcome, `verdicts` the outcomes by key. `str` is the output of `ppsim tune`.
+    `simulated` are all that fit and were simulated. `counts` has the number of configurations by outcome,
+    `verdicts` the outcomes by key.
 
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -98,7 +96,7 @@ class TuneResult(Printable, Drawable):
         return self.question.job.tokens_per_step / found.iteration_time_s
 
     def utilization(self, found: FoundConfiguration) -> float:
-        """Return the model FLOPs utilization of a configuration, relative to the dense peak of its dtype.
+        """Return the model FLOPs utilization, relative to the dense peak of the dtype.
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -110,13 +108,12 @@ class TuneResult(Printable, Drawable):
         return job.model.training_flops(job.length, causal=True) * self.tokens_per_s(found) / peak
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the best and the Pareto set as rows, fastest first; `pareto`: whether it is in the set."""
         answers = dict.fromkeys([*self.best, *self.pareto])
         rows = [self.row(found) | {"pareto": found in self.pareto} for found in answers]
         return sorted(rows, key=lambda row: row["iteration_time_s"])
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame of the best and the Pareto set, one row per configuration, fastest first.
+        """Return the best and the Pareto set as a pandas DataFrame, fastest first.
 
         Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split, zero, iteration_time_s,
         tokens_per_s, model_flops_utilization, peak_bytes (rank with the highest peak), pareto (whether it is in the
@@ -134,9 +131,7 @@ class TuneResult(Printable, Drawable):
         return pandas.DataFrame(self.rows())
 
     def configurations(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame of all configurations that fit and were simulated; see `configurations_of`.
-
-        `ppsim.plot.pareto_figure` draws it.
+        """Return all configurations that fit and were simulated, as `ppsim.plot.pareto_figure` draws them.
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -146,7 +141,7 @@ class TuneResult(Printable, Drawable):
         return read_configurations(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer, and the outcomes from which a search can resume; units are in the keys."""
+        """Include the outcomes from which a search can resume."""
         return {
             **state_to_json(self.question, self.space, self.seed, self.verdicts),
             "counts": self.counts,
@@ -155,7 +150,7 @@ class TuneResult(Printable, Drawable):
         }
 
     def row(self, found: FoundConfiguration) -> dict[str, Any]:
-        """Return the sizes and results of a configuration; units are in the keys.
+        """Return the sizes and results of a configuration.
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -185,17 +180,14 @@ def tune(  # noqa: PLR0913
 ) -> TuneResult:
     """Return the `top` fastest configurations of a space that fit in memory, and the Pareto set.
 
-    - `space`: None means `space_for(question)`.
-    - `where`: the workers (`ppsim.tuning.workers`); they do not change the answer.
+    - `where`: the workers (`ppsim.tuning.workers`).
     - `state`: a file that is rewritten after every batch; if it exists, the search resumes from it.
     - `search_s`, `seed`: if "auto" is among the schedules, this process searches a schedule for the three best
       configurations, `search_s` seconds each.
     - `refined`: choices that `ppsim.tuning.refine` tries on the best layouts, beyond the space.
-    - `progress`: called after every batch.
 
     Raises `ConfigError` for a space without configurations and for the state of another question; `DoesNotFit`,
-    with the missing bytes and changes that would fit; `MissingExtra` if workers need a missing package; `RunFailed`
-    if workers are lost repeatedly.
+    with the missing bytes and changes that would fit; `MissingExtra` and `RunFailed` as in `ppsim.tuning.workers`.
 
     >>> from ppsim.machine.cluster_files import load_cluster
     >>> from ppsim.model.registry import read_model
@@ -263,7 +255,7 @@ def _evaluated(
 
 
 class _Search:
-    """State of a search: open and evaluated configurations."""
+    """State of a search."""
 
     def __init__(
         self,
@@ -277,10 +269,10 @@ class _Search:
         self.pickled = pickle.dumps(question)
 
     def screen(self, workers: Workers) -> None:
-        """Compute the outlook of each configuration; `open` are those that could fit, fastest bound first."""
+        """`open` are the configurations that could fit, fastest bound first."""
         possible = configurations(self.question, self.space)
         together: dict[tuple[int, ...], list[Configuration]] = {}
-        for one in possible:  # groups share layer costs and splits
+        for one in possible:
             together.setdefault((one.tp, one.cp, one.ep, one.micro_batch), []).append(one)
         groups = list(together.values())
         screened = workers.run(_screened, [(self.pickled, group) for group in groups])
@@ -308,7 +300,7 @@ class _Search:
 
     @property
     def found(self) -> list[FoundConfiguration]:
-        """Configurations that fit, fastest first."""
+        """Fastest first."""
         fitting = [
             FoundConfiguration(self.known[key], one.iteration_time_s, one.peak_bytes)
             for key, one in self.verdicts.items()
@@ -318,28 +310,26 @@ class _Search:
 
     @property
     def front(self) -> Front:
-        """Seconds and bytes of the Pareto set so far."""
         return [(one.iteration_time_s, one.peak_bytes) for one in pareto_of(self.found)]
 
     @property
     def slowest_s(self) -> float:
-        """Time of the slowest of the `top` best; infinite until that number is reached."""
+        """Infinite until `top` configurations are found."""
         found = self.found
         return found[self.top - 1].iteration_time_s if len(found) >= self.top else np.inf
 
     @property
     def best_s(self) -> float | None:
-        """The fastest iteration so far."""
         found = self.found
         return found[0].iteration_time_s if found else None
 
     @property
     def num_decided(self) -> int:
-        """Number of configurations that are evaluated or excluded."""
+        """Evaluated or excluded configurations."""
         return self.num_configurations - len(self.open)
 
     def next_batch(self) -> list[list[ConfigurationBounds]]:
-        """Return the next configurations, grouped by schedule, longest group first; empty at the end."""
+        """Return groups with the same schedule, longest work first; empty at the end."""
         front, slowest_s = np.array(self.front).reshape(-1, 2), self.slowest_s
         waiting = [one for one in self.open if one.candidate.key not in self.verdicts]
         bounds = np.array([[one.bound_s, one.least_bytes] for one in waiting]).reshape(-1, 2)
@@ -362,19 +352,17 @@ class _Search:
         return [groups[shape] for shape in sorted(groups, key=lambda shape: (-work(shape), shape))]
 
     def _refined_before(self, possible: Iterable[Configuration]) -> dict[str, Configuration]:
-        """Configurations that an earlier run of this search added by refinement, by key."""
+        """Refinements that an earlier run of this search added, by key."""
         unknown = {key: one for key in self.verdicts.keys() - self.known if (one := Configuration.of_key(key))}
         layouts = set(map(layout_of, possible)) if unknown else ()
         return {key: one for key, one in unknown.items() if layout_of(one) in layouts}
 
     def refine(self, what: Collection[Refinement]) -> None:
-        """Try better configurations on the best layouts."""
         limit = self.question.memory_limit_bytes * CAP_ROUNDING
         tight = least_recomputed(self.all, self.verdicts, limit)
         refine(RefineState(bounds_calculator(self.pickled), self.space, self.verdicts, self.known), tight, what)
 
     def search_tables(self, search_s: float, report: Callable[[], None]) -> None:
-        """Search a schedule for each of the best configurations."""
         shapes = dict.fromkeys(replace(one.candidate, schedule=AUTO) for one in self.found)
         for configuration in list(shapes)[:_SEARCHED]:
             if configuration.key in self.verdicts:
@@ -395,7 +383,6 @@ class _Search:
             report()
 
     def tuned(self) -> TuneResult:
-        """Return the current answer."""
         found = self.found
         statuses = [one.status for one in self.verdicts.values()]
         # Dominated configurations count as excluded by bounds; searched schedules are not in the space.
@@ -413,7 +400,6 @@ class _Search:
 
 
 def pareto_of(found: Iterable[FoundConfiguration]) -> list[FoundConfiguration]:
-    """Return the Pareto set of iteration time and memory, fastest first."""
     return pareto_front(found, lambda one: (one.iteration_time_s, one.peak_bytes))
 
 

@@ -1,4 +1,4 @@
-"""The searched space: the question, the ranges, and all configurations that they allow."""
+"""The search space: the fixed inputs, the ranges, and all configurations that they allow."""
 
 import re
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class Configuration:
 
     @property
     def key(self) -> str:
-        """A unique name: `tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`.
+        """For example `tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`.
 
         A ZeRO stage other than 1 comes last: `… 1f1b auto zero3`.
         """
@@ -64,7 +64,7 @@ class Configuration:
 
     @classmethod
     def of_key(cls, key: str) -> "Configuration | None":
-        """Return the configuration of a key, None for other texts.
+        """Return None for other texts.
 
         >>> Configuration.of_key("tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto zero3").zero
         3
@@ -80,9 +80,9 @@ class Configuration:
 class SearchProblem:
     """Fixed inputs of a search: model, cluster, batch and everything in `job` that `Configuration` lacks.
 
-    - `num_gpus`: all devices; `memory_limit_bytes`: memory per device for the step.
+    - `memory_limit_bytes`: memory per device.
     - `sequence_parallel`: None means on if tp > 1; `etp`: None means tp.
-    - `overheads`: (field of `Plan`, value) pairs from a calibration; `calibration_file` is its path.
+    - `overheads`: (field of `Plan`, value) pairs from a calibration.
     """
 
     job: Job
@@ -95,14 +95,14 @@ class SearchProblem:
     calibration_file: str | None = None
 
     def job_of(self, configuration: Configuration) -> Job:
-        """Return the job of a configuration; raises `ConfigError` for an invalid combination."""
+        """Raises `ConfigError` for an invalid combination."""
         return self.job_with(
             {name: getattr(configuration, name) for name in ("tp", "cp", "ep", "pp")},
             configuration.micro_batch, configuration.recompute, configuration.zero,
         )  # fmt: skip
 
     def job_with(self, sizes: dict[str, int], micro_batch: int, recompute: Recompute, zero: int) -> Job:
-        """Return the job with these sizes; raises `ConfigError` for an invalid combination."""
+        """Raises `ConfigError` for an invalid combination."""
         job, sp = self.job, self.sequence_parallel
         execution = replace(
             job.execution,
@@ -116,7 +116,6 @@ class SearchProblem:
         return replace(job, layout=layout, micro_batch=micro_batch, execution=execution, optimizer=optimizer)
 
     def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
-        """Return the plan of a configuration; `job` and `split` are computed unless given."""
         is_planned = configuration.recompute == PLANNED
         return Plan(
             pp=configuration.pp,
@@ -131,7 +130,6 @@ class SearchProblem:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return all inputs of an answer except the ranges."""
         job, execution = self.job, self.job.execution
         return {
             "model": job.model_name,
@@ -185,8 +183,8 @@ def _unusual(job: Job) -> dict[str, Any]:
 class SearchSpace:
     """The ranges that are searched; `dp` None: no restriction; `zero` None: see `zero_stages`.
 
-    Raises `ConfigError` for an empty range or an impossible value, and for schedules that the search does not
-    support: several model replicas, or slices.
+    Raises `ConfigError` for an empty range, an impossible value, and schedules with several model replicas or
+    slices.
     """
 
     tp: tuple[int, ...]
@@ -228,25 +226,17 @@ class SearchSpace:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The schedules without "auto"."""
         return tuple(name for name in self.schedule if name != AUTO)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the ranges."""
         return {name: values and list(values) for name, values in asdict(self).items()}
 
 
 def space_for(question: SearchProblem, **given: Any) -> SearchSpace:
-    """Return a space of the given ranges; missing or None ranges get defaults.
+    """Missing or None ranges get the defaults of `RangeOptions`.
 
-    - tp: divisors of the number of devices that fit in the innermost domain and divide the model.
-    - pp: divisors of the number of devices, up to the number of layers + 2.
-    - vpp, micro-batch: 1, 2, 4, 8.
-    - cp: 1, 2, 4, 8 that leave at least 2,048 tokens per rank.
-    - ep: powers of two up to 64 that divide the experts; with an order of `--overlap-ep`, without 1.
-    - schedule: `SCHEDULES`, or the schedules with F/B pairs if `--overlap-ep` names an order.
-    - recompute: none and full, with FSDP2 (models without experts) also `selective-op`.
-    - split: balanced and even.
+    tp must also fit in the innermost domain. If `--overlap-ep` names an order, ep is above 1 and the schedules are
+    those with F/B pairs. With FSDP2, models without experts also try `selective-op`.
     """
     model, num_gpus, length = question.job.model, question.num_gpus, question.job.length
     require_devices(num_gpus)
@@ -274,11 +264,11 @@ def space_for(question: SearchProblem, **given: Any) -> SearchSpace:
 
 
 def zero_stages(question: SearchProblem, space: SearchSpace, pp: int) -> tuple[int, ...]:
-    """Return the ZeRO stages to try for a number of pipeline ranks.
+    """The default is the job's own stage.
 
-    Without a range: the job's own stage. Without a pipeline also ZeRO 3, if the job has Megatron-LM's distributed
-    optimizer (ZeRO 1), because Megatron-FSDP can shard the same job. With a pipeline, DeepSpeed's PipelineEngine
-    rejects ZeRO 2 and 3, and TorchTitan does not free the gathered parameters.
+    Without a pipeline, ZeRO 3 is also tried if the job has Megatron-LM's distributed optimizer (ZeRO 1), because
+    Megatron-FSDP can shard the same job. With a pipeline, DeepSpeed's PipelineEngine rejects ZeRO 2 and 3, and
+    TorchTitan does not free the gathered parameters.
     """
     if space.zero is not None:
         return space.zero
@@ -298,7 +288,7 @@ def _divides(question: SearchProblem, tp: int) -> bool:
 
 
 class _Refusals:
-    """Remembers the rejection closest to a valid configuration: at the latest check, by the smallest distance."""
+    """Remembers the rejection at the latest check, with the smallest distance to a valid value."""
 
     def __init__(self) -> None:
         self.sentence, self._rank = "", (-1, 0)
@@ -312,7 +302,7 @@ def configurations(question: SearchProblem, space: SearchSpace) -> list[Configur
     """Return all configurations that model, devices, batch and schedules allow, before any memory check.
 
     With one pipeline rank, schedules do not differ, so only the first possible one is used. Raises `ConfigError` if
-    there is no configuration, with the closest one and the nearest valid value.
+    there is no configuration.
     """
     refusals = _Refusals()
     found = list(_configurations(question, space, refusals))

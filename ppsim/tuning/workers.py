@@ -1,7 +1,6 @@
 """Workers of a search: this process, processes on this machine, or a Dask or Ray cluster.
 
-Calls of a lost worker are repeated, and results are in the order of the calls, so the answer does not depend on the
-workers. All use futures of `concurrent.futures`.
+Calls of a lost worker are repeated, and results are in the order of the calls.
 """
 
 import socket
@@ -29,19 +28,16 @@ class Workers(Protocol):
     """Runs calls in this process or elsewhere."""
 
     def run(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the function's results for all calls, in their order.
-
-        Raises the function's exceptions, and `RunFailed` if workers are lost repeatedly.
-        """
+        """Raises the function's exceptions, and `RunFailed` if workers are lost repeatedly."""
 
 
 @contextmanager
 def workers(where: str) -> Iterator[Workers]:
-    """Start workers for a `with` block, and stop them after it.
+    """Start workers for a `with` block.
 
     `where` is `processes:N` (−1: one per core), `dask:` with the address of a scheduler or its file, or `ray:` with
-    an address or `auto`. Raises `ConfigError` for other values and if no cluster answers at the address,
-    `MissingExtra` if the package is not installed.
+    an address or `auto`. Raises `ConfigError` for other values and if no cluster answers, `MissingExtra` if the
+    package is not installed.
 
     >>> with workers("processes:1") as here:
     ...     here.run(divmod, [(7, 2), (9, 4)])
@@ -68,7 +64,7 @@ class _Here:
 
 
 class _Pool:
-    """Workers that may be lost: `lost` are the exceptions of a loss, `renew` replaces lost workers."""
+    """Workers that may be lost, with the exceptions `lost`."""
 
     lost: tuple[type[BaseException], ...] = ()
 
@@ -76,7 +72,7 @@ class _Pool:
         raise NotImplementedError
 
     def renew(self) -> None:
-        """No-op for clusters that replace workers themselves."""
+        """Clusters replace workers themselves."""
 
     def stop(self) -> None:
         raise NotImplementedError
@@ -186,7 +182,7 @@ class _Ray(_Pool):
             raise MissingExtra.of("ray", "Ray's workers need ray") from None
         self._ray = ray
         self.lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
-        self._is_ours = not ray.is_initialized()  # otherwise this process is already connected, and stays so
+        self._is_ours = not ray.is_initialized()  # otherwise this process stays connected
         if self._is_ours:
             _require_answer(address)
             try:
@@ -209,7 +205,7 @@ class _Ray(_Pool):
 
 
 def _require_answer(address: str) -> None:
-    """Fail fast: Ray retries for minutes if nothing listens at the address."""
+    """Ray retries for minutes if nothing listens at the address."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
         return

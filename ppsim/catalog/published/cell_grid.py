@@ -1,8 +1,6 @@
-"""A schedule as a grid with one row per rank and one cell per time unit.
+"""A schedule as a grid with one row per rank and one cell per time unit, which holds the kind of an action.
 
-Steps of Qi et al. 2024 (arXiv 2405.15362), Appendix A, for two chunks per rank in a V: repeat a pattern, place the
-weight gradients, squeeze, and move the actions of warm-up and cool-down ahead. A cell holds the kind of action. The
-microbatches of each kind follow in order, so the grid does not store them.
+Steps of Qi et al. 2024 (arXiv 2405.15362), Appendix A, for two chunks per rank in a V.
 """
 
 from typing import Any, TypeAlias
@@ -17,14 +15,14 @@ from ppsim.schedule.table import NONE, Op, Schedule
 Grid: TypeAlias = Ints64
 
 FREE = -1
-# Kinds, as numbers in the kernels: 0 F down, 1 F up, 2 I on the way up, 3 I on the way down (the order in which a
-# microbatch runs them), 4 W on the way up, 5 W on the way down.
+# Kinds: 0 F down, 1 F up, 2 I on the way up, 3 I on the way down (the order in which a microbatch runs them), 4 W
+# on the way up, 5 W on the way down.
 NUM_KINDS = 6
 _REPEAT = 6
 
 
 def repeat_pattern(starts: Ints64, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
-    """Return the pattern repeated for every microbatch, 6 cells apart.
+    """Repeat the pattern every 6 cells.
 
     `starts` holds the first cell of each of the first four kinds per rank. A backward of two cells is its I
     followed by its W.
@@ -42,12 +40,11 @@ def repeat_pattern(starts: Ints64, num_microbatches: int, *, backward_cells: int
 
 
 def without_weights(grid: Grid) -> Grid:
-    """Return the grid with the cells of W free."""
     return np.where(grid >= 4, FREE, grid)
 
 
 def with_weights(grid: Grid) -> Grid:
-    """Return the grid with each W in the first free cell after its I; W of the second chunk take precedence."""
+    """Place each W in the first free cell after its I; W of the second chunk take precedence."""
     room = np.full((len(grid), int((grid >= 2).sum(axis=1).max())), FREE, dtype=np.int64)
     filled = np.concatenate([grid, room], axis=1)
     _run(_place_weights, filled, inputs=filled.shape)
@@ -55,7 +52,6 @@ def with_weights(grid: Grid) -> Grid:
 
 
 def compact_grid(grid: Grid, num_microbatches: int) -> Grid:
-    """Return the grid with every action as early as the order on its rank and its inputs allow."""
     early = np.full_like(grid, FREE)
     finish = np.zeros(NUM_KINDS * len(grid) * num_microbatches, dtype=np.int64)
     counts = [np.zeros(NUM_KINDS * len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)]
@@ -66,10 +62,10 @@ def compact_grid(grid: Grid, num_microbatches: int) -> Grid:
 def advance_actions(
     grid: Grid, num_microbatches: int, *, backward_cells: int = 1, are_weights_in_order: bool = True
 ) -> Grid:
-    """Return the grid with actions moved to earlier free cells, in order, if the memory peak does not grow.
+    """Move actions to earlier free cells, in order, if the memory peak does not grow.
 
-    If backwards take one cell, the actions of the steady state do not move (from the first I that ends on rank 0 to
-    the last F). Each W stays after the previous W, or only after its own I if `are_weights_in_order` is False.
+    If backwards take one cell, the steady state does not move (from the first I that ends on rank 0 to the last F).
+    Each W stays after the previous W, or only after its own I if `are_weights_in_order` is False.
     """
     moved = grid.copy()
     num_ranks = len(grid)
@@ -86,10 +82,7 @@ def advance_actions(
 
 
 def advance_cool_down(grid: Grid, num_microbatches: int) -> Grid:
-    """Return a grid without W in which actions after the last F start earlier if the memory peak does not grow.
-
-    The peak is computed with each W in the first free cell.
-    """
+    """In a grid without W, start actions after the last F earlier if the memory peak does not grow."""
     moved = grid.copy()
     memory = np.zeros(grid.size, dtype=np.int64)
     waiting = np.zeros(grid.size, dtype=np.int64)
@@ -100,7 +93,7 @@ def advance_cool_down(grid: Grid, num_microbatches: int) -> Grid:
 
 
 def table_of(name: str, grid: Grid, *, backward: Op) -> Schedule:
-    """Return the schedule of a grid; with full backwards (`Op.B`) the cells of W are part of the backward."""
+    """With full backwards (`Op.B`), the cells of W are part of the backward."""
     num_ranks = len(grid)
     rank, cell = np.nonzero((grid >= 0) & ((grid < 4) | (backward is Op.I)))
     kind = grid[rank, cell]
@@ -133,7 +126,6 @@ def _run(kernel: Any, grid: Grid, *, inputs: Any, others: Any = ()) -> None:
 
 
 def _arrival(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbatches: Any, finish: Any) -> Any:
-    """Return the cell from which on the neighbouring rank's result is available; 0 without a neighbour."""
     source = rank - 1 if kind % 2 == 0 else rank + 1
     if 0 <= source < num_ranks:
         return finish[(kind * num_ranks + source) * num_microbatches + microbatch]
@@ -141,7 +133,7 @@ def _arrival(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbat
 
 
 def _earliest(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbatches: Any, finish: Any) -> Any:
-    """Return the first cell that the inputs of an action allow; `finish` is the cell after each placed action."""
+    """`finish` is the cell after each placed action."""
     slot = kind * num_ranks + rank
     earliest = _arrival(kind, rank, microbatch, num_ranks, num_microbatches, finish)
     if microbatch > 0:
@@ -152,7 +144,7 @@ def _earliest(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microba
 
 
 def _held_after(kind: Any, active: Any, late: Any) -> Any:
-    """Return activations and waiting weight gradients after one more cell; a free cell runs a waiting W."""
+    """A free cell runs a waiting W."""
     if kind == 0 or kind == 1:
         return active + 1, late
     if kind != -1:
@@ -246,7 +238,6 @@ def _move_ahead(
 def _first_place(
     row: Any, cell: Any, earliest: Any, kind: Any, length: Any, peak: Any, cells: Any, memory: Any
 ) -> Any:
-    """Return the first free cell that inputs and (for forwards) memory allow; at the latest the current cell."""
     place = earliest
     if kind < 2:
         place = cell
@@ -258,7 +249,6 @@ def _first_place(
 
 
 def _move(cells: Any, memory: Any, cell: Any, place: Any, kind: Any, length: Any) -> None:
-    """Move an action of `length` cells to an earlier place and update the memory in between."""
     for offset in range(length):
         cells[place + offset] = cells[cell + offset]
         cells[cell + offset] = -1
@@ -270,7 +260,6 @@ def _move(cells: Any, memory: Any, cell: Any, place: Any, kind: Any, length: Any
 
 
 def _insert(ascending: Any, first: Any, at: Any, value: Any) -> None:
-    """Insert a value into the ascending range from `first` to before `at`."""
     while at > first and ascending[at - 1] > value:
         ascending[at] = ascending[at - 1]
         at -= 1
@@ -328,10 +317,7 @@ def _drain(
 def _stays_below(
     peak: Any, row: Any, width: Any, cell: Any, place: Any, cells: Any, memory: Any, waiting: Any
 ) -> Any:
-    """Return whether a place is free and the peak does not grow.
-
-    The rank is simulated from there until its state is the same as before the move.
-    """
+    """The rank is simulated until its state is the same as before the move."""
     if cells[row + place] != -1:
         return False
     active = memory[row + place - 1] if place > 0 else 0

@@ -1,11 +1,8 @@
 """1F1B-V, V-Half, V-Min and similar patterns in a V, repeated every 6 cells, with less memory than 1F1B.
 
-Qi et al. 2024 (arXiv 2405.15362), §3 and Appendix A, and the authors' generator. A cell is one unit of time. The
-pattern gives the cell in which each rank starts each action of microbatch 0; microbatch i follows 6·i cells later.
-The lifetime of a microbatch in the pattern determines the peak memory. Actions of warm-up and cool-down are then
-moved ahead if the memory peak does not grow.
-Any number of microbatches is allowed. Measured costs are not used: if F, I and W differ, a rank takes up to
-6·max(F, I, W) of a chunk per microbatch. The paper writes B for I.
+Qi et al. 2024 (arXiv 2405.15362), §3 and Appendix A, and the authors' generator. A cell is one unit of time;
+microbatch i follows 6·i cells after microbatch 0. If F, I and W differ, a rank takes up to 6·max(F, I, W) of a
+chunk per microbatch. The paper writes B for I.
 """
 
 from itertools import product
@@ -28,7 +25,7 @@ _STEPS = range(1, 6)  # cells between neighbouring ranks
 
 
 def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the V-Min table: a third of 1F1B's activations, at most ⌊(p+4)/3⌋ on any rank."""
+    """At most ⌊(p+4)/3⌋ activations on any rank, a third of 1F1B's."""
     rank = np.arange(num_ranks)
     gap = 2 if num_ranks % 3 == 0 else 0  # lest two passes of a rank fall into one cell
     starts = np.array([
@@ -41,7 +38,7 @@ def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the V-Half table: half of 1F1B's activations, at most ⌊(p+2)/2⌋ on any rank."""
+    """At most ⌊(p+2)/2⌋ activations on any rank, half of 1F1B's."""
     rank = np.arange(num_ranks)
     gap = 3 if num_ranks % 2 == 0 else 0  # lest two passes of a rank fall into one cell
     starts = np.array([
@@ -54,7 +51,7 @@ def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the 1F1B-V table: full backwards, and two thirds of 1F1B's activation memory."""
+    """Full backwards, and two thirds of 1F1B's activation memory."""
     rank = np.arange(num_ranks)
     hop = np.arange(2 * num_ranks)  # positions along the V
     gap = 3 if num_ranks % 3 == 0 else 0
@@ -75,8 +72,7 @@ def building_blocks(num_ranks: int) -> list[Ints64]:
     """Return all 6-cell patterns whose actions occupy different cells on every rank, shortest lifetime first.
 
     Each pattern is an array [4, ranks] of the cells in which microbatch 0 starts: F down, F up, I on the way up, I
-    on the way down. V-Half and V-Min are among them. From some rank on, actions may follow without a pause (arXiv
-    2405.15362, App. A, where the search enumerates the patterns of the first rank).
+    on the way down. From some rank on, actions may follow without a pause (arXiv 2405.15362, App. A).
     """
     rank = np.arange(num_ranks)
     turns = np.array(list(product(range(1, 7), repeat=3)))
@@ -95,7 +91,7 @@ def building_blocks(num_ranks: int) -> list[Ints64]:
 
 
 def from_block(name: str, starts: Ints64, num_microbatches: int, *, are_weights_in_order: bool = True) -> Schedule:
-    """Return the table of a 6-cell pattern; warm-up and cool-down start earlier if peak memory does not grow."""
+    """Warm-up and cool-down start earlier if peak memory does not grow."""
     grid = with_weights(repeat_pattern(starts, num_microbatches))
     grid = advance_actions(grid, num_microbatches, are_weights_in_order=are_weights_in_order)
     grid = compact_grid(grid, num_microbatches)

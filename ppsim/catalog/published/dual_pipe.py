@@ -2,8 +2,7 @@
 
 DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe) runs two model replicas in
 opposite directions. DualPipeV (Qi et al. 2025, "DualPipe could be better without the Dual") runs one model in a V
-over half the ranks. The eight steps per rank are the same in both and follow the authors' code. A fused cell gives
-its transfers time to overlap with compute; its results leave together.
+over half the ranks. The steps per rank follow the authors' code.
 """
 
 from collections import deque
@@ -14,10 +13,10 @@ from ppsim.schedule.table import Action, Cell, Op, Schedule
 
 
 def dual_pipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the DualPipe table: chain 0 down the ranks, chain 1 back up, half of the m microbatches each.
+    """Chain 0 runs down the ranks, chain 1 back up; needs an even p, an even m and m ≥ 2p.
 
-    Needs an even p, an even m and m ≥ 2p. The rows of the first p/2 ranks are DualPipeV's for p/2 ranks and m/2
-    microbatches. The other rows mirror them with the chains swapped.
+    The rows of the first p/2 ranks are DualPipeV's for p/2 ranks and m/2 microbatches. The other rows mirror them
+    with the chains swapped.
     """
     half, share = num_ranks // 2, num_microbatches // 2
     rows = []
@@ -32,7 +31,7 @@ def dual_pipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def dual_pipe_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the DualPipeV table; needs m ≥ 2p microbatches, one per stage."""
+    """Needs m ≥ 2p."""
     rows = [
         _row(
             _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank), num_above=rank, num_ranks=num_ranks,
@@ -44,7 +43,7 @@ def dual_pipe_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 class _Chunk:
-    """The actions of one stage, in microbatch order from `first` on."""
+    """The actions of one stage, in microbatch order."""
 
     def __init__(self, stage: int, first: int = 0) -> None:
         self.stage, self.forwards, self.backwards = stage, count(first), count(first)
@@ -57,7 +56,7 @@ class _Chunk:
 
 
 def _row(first: _Chunk, second: _Chunk, *, num_above: int, num_ranks: int, num_rounds: int) -> list[Cell]:
-    """Return the row of the rank with `num_above` of the `num_ranks` ranks of its half before it."""
+    """The rank is number `num_above` of the `num_ranks` ranks in its half."""
     put_off: deque[Action] = deque()  # postponed weight gradients
     row: list[Cell] = []
     num_below = num_ranks - 1 - num_above
@@ -75,7 +74,7 @@ def _row(first: _Chunk, second: _Chunk, *, num_above: int, num_ranks: int, num_r
     for _ in range(num_below):
         row += [split(second), put_off.popleft(), second.forward()]
 
-    # Steady state: forward-backward pairs. The last rank's first pair is not fused: its backward needs its forward.
+    # Steady state. The last rank's first pair is not fused: its backward needs its forward.
     for step in range(num_rounds - 2 * num_ranks + num_above + 1):
         if step == 0 and num_below == 0:
             row += [first.forward(), second.backward()]
@@ -83,7 +82,7 @@ def _row(first: _Chunk, second: _Chunk, *, num_above: int, num_ranks: int, num_r
             row.append((first.forward(), second.backward()))
         row.append((second.forward(), first.backward()))
 
-    # Cool-down: without forwards of the first chunk, then without any; the backwards are split from halfway on.
+    # Cool-down: first without forwards of the first chunk, then without any; later backwards are split.
     for _ in range(num_below):
         row += [second.backward(), (second.forward(), first.backward())]
     for turn in range(2 * (num_above + 1)):

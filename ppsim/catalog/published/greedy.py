@@ -1,9 +1,8 @@
-"""Greedy list scheduling for any placement and number of chains: each rank runs a ready action, backwards first.
+"""Greedy list scheduling for any placement and number of chains.
 
 Chimera (Li and Hoefler 2021, arXiv 2107.06925) merges two chains of stages in opposite directions, each with half
-of the microbatches in 1F1B, so that one fills the other's bubbles. Hanayo (Liu et al. 2023, SC'23, "Hanayo:
-Harnessing Wave-like Pipeline Parallelism", arXiv 2308.15762) places v stages per rank in v/2 waves down and up the
-ranks. Each wave shortens the bubble without duplicating weights.
+of the microbatches in 1F1B. Hanayo (Liu et al. 2023, SC'23, arXiv 2308.15762) places v stages per rank in v/2
+waves.
 """
 
 from collections.abc import Sequence
@@ -17,11 +16,10 @@ from ppsim.schedule.table import NONE, Op, Schedule
 
 
 def chimera(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return Chimera's table: chain 0 down the ranks, chain 1 back up; needs an even p and an even m.
+    """Chain 0 runs down the ranks, chain 1 back up; needs an even p and an even m.
 
-    The two directions are merged by greedy list scheduling with F = B. For m = p the bubble and the memory are
-    those in the paper. For m > p the paper concatenates units of p microbatches, but this merge continues. For
-    multiples of p it has the bubble of concatenated units at F = B, and needs no more memory. The order has not
+    For m = p the bubble and the memory are those in the paper. For larger multiples of p, the paper concatenates
+    units of p microbatches. At F = B the bubble here is the same, and the memory is not larger. The order has not
     been compared with the paper's figures. Forward doubling and backward halving, the paper's remedies for B = 2F,
     are not implemented.
     """
@@ -30,12 +28,10 @@ def chimera(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def hanayo(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the table of v/2 waves; needs an even v.
+    """Needs an even v.
 
-    Stages zigzag over the ranks, and full backwards run as early as possible: greedy list scheduling with F = B, as
-    the abstract describes it. The catalogue's bubble formula is for this table; the paper's table of bubbles has
-    not been checked. If B is longer than F the table stays the same, and may idle longer than a greedy table for
-    those costs.
+    This is list scheduling with F = B, as in the paper's abstract; the paper's table of bubbles has not been
+    checked. For B longer than F, a greedy table for those costs may idle less.
     """
     placement = v_shape(num_ranks, vpp * num_ranks)
     return greedy(stage_to_rank=placement, num_microbatches=num_microbatches, name="hanayo")
@@ -49,15 +45,14 @@ def greedy(
     name: str = "",
     engine: Engine = "auto",
 ) -> Schedule:
-    """Return the table in which each rank, in each time slot, runs the first ready action by the priorities below.
+    """Let each rank, in each time slot, run the first ready action.
 
     A forward and a full backward take one slot each. Priorities: backwards before forwards, then the earliest
     microbatch of the chain, then the latest model stage, then the first chain. `stage_to_rank` has one entry per
     stage, chain after chain.
 
     Memory is not bounded. Waves, and two opposite chains on an even number of ranks, held at most p microbatches
-    per rank in our tests. A chain with one stage per rank runs ahead, which gives eager 1F1B. The time is
-    proportional to slots × stages.
+    per rank in our tests. A chain with one stage per rank gives eager 1F1B.
 
     >>> [str(action) for action in greedy(stage_to_rank=[0, 1], num_microbatches=2)]
     ['0F0', '0F1', '0B0', '0B1', '1F0', '1B0', '1F1', '1B1']
@@ -98,10 +93,7 @@ def _fill_slots(
     by_rank: Any, rank_begin: Any, depth: Any, share: Any, num_actions: Any,
     row_end: Any, done: Any, chosen: Any, stage: Any, count: Any, is_backward: Any,
 ) -> None:  # fmt: skip
-    """Choose an action for all ranks, slot by slot.
-
-    done[2s] and done[2s + 1] count the forwards and backwards of stage s.
-    """
+    """done[2s] and done[2s + 1] count the forwards and backwards of stage s."""
     num_ranks = len(rank_begin) - 1
     left = num_actions
     while left > 0:
@@ -109,7 +101,7 @@ def _fill_slots(
             best, best_count, best_backward = -1, -1, False
             for k in range(rank_begin[rank], rank_begin[rank + 1]):
                 s = by_rank[k]
-                # Number of inputs available to this stage's backwards and forwards.
+                # inputs available to this stage's backwards and forwards
                 fed_back = done[2 * s] if s % depth == depth - 1 else done[2 * s + 3]
                 fed = share[s] if s % depth == 0 else done[2 * s - 2]
                 if done[2 * s + 1] < fed_back:

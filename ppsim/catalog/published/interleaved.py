@@ -1,15 +1,14 @@
 """Looped schedules with v stages per rank: interleaved 1F1B and ZB-H1, GIS, GIS-H and looped BFS.
 
-Any number of microbatches is allowed. Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2) runs depth
-first in groups of microbatches. The group size is Megatron-LM's `microbatch_group_size_per_vp_stage` (also Llama 3,
-arXiv 2407.21783, §3.3.2). Size p is the published schedule, size m is breadth first, and sizes in between do not
-require m to be a multiple of p.
+Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2) runs depth first in groups of microbatches. The
+group size is Megatron-LM's `microbatch_group_size_per_vp_stage` (also Llama 3, arXiv 2407.21783, §3.3.2). Size p is
+the published schedule, size m is breadth first.
 
 Schedules with split backwards use the same groups: torch's `ScheduleInterleavedZeroBubble`, which is ZB-H1 (Qi et
 al. 2024, arXiv 2401.10241, §2.1) with this placement, and GIS and GIS-H of PipeOffload (arXiv 2503.01328), Table 1.
 
-Looped BFS (Lamy-Poirier, MLSys 2023) is breadth first: a rank runs all microbatches of one chunk before it starts
-the next chunk. Its backwards run in the reverse order of the forwards, as in torch.
+Looped BFS (Lamy-Poirier, MLSys 2023) is breadth first. Its backwards run in the reverse order of the forwards, as
+in torch.
 """
 
 import numpy as np
@@ -28,11 +27,7 @@ from ppsim.schedule.table import Schedule
 
 
 def looped_bfs(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the looped BFS table: `vpp` stages per rank, stage s on rank s mod p.
-
-    Every rank holds all microbatches at its peak. A chunk's gradients are complete after a run of m backwards, so
-    that their reduction overlaps with the following chunks.
-    """
+    """A chunk's gradients are complete after m backwards, so that their reduction overlaps with later chunks."""
     rows = []
     for rank in range(num_ranks):
         stages = range(rank, num_ranks * vpp, num_ranks)
@@ -44,12 +39,7 @@ def looped_bfs(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
 def interleaved_one_f_one_b(
     *, num_ranks: int, vpp: int, num_microbatches: int, group_size: int | None = None
 ) -> Schedule:
-    """Return the interleaved 1F1B table: `vpp` stages per rank, stage s on rank s mod p.
-
-    Each rank runs a group of `group_size` microbatches through its first chunk, then through its second, and so on;
-    backwards visit the chunks in reverse. Default: the smallest allowed group size, which is p if p divides m.
-    Raises `ConfigError` for a group size that is not allowed.
-    """
+    """The default is the smallest allowed group size; raises `ConfigError` for a size that is not allowed."""
     if group_size is None:
         group_size = smallest_group_size(num_ranks, num_microbatches)
     elif reason := why_group_size_fails(num_ranks, num_microbatches, group_size):
@@ -73,7 +63,7 @@ def combined_one_f_one_b(
     Each warm-up is one forward longer, so that the two actions of a pair belong to different microbatches. The
     expert-parallel all-to-alls of one then overlap with the compute of the other
     (`--overlap-moe-expert-parallel-comm`; core/pipeline_parallel/combined_1f1b.py and schedules.py, d98e8a64). On
-    one rank the pairs consist of accumulated microbatches. Group sizes as in `interleaved_one_f_one_b`.
+    one rank the pairs consist of accumulated microbatches.
     """
     if group_size is None:
         group_size = smallest_group_size(num_ranks, num_microbatches)
@@ -91,26 +81,20 @@ def combined_one_f_one_b(
 
 
 def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the interleaved zero-bubble table, with split backwards and postponed weight gradients.
-
-    Groups as in interleaved 1F1B. torch requires m div p equal groups; for such m the tables are equal.
-    """
+    """torch requires m div p equal groups; for such m the tables are equal."""
     group_size = smallest_group_size(num_ranks, num_microbatches)
     # Postponed weight gradients let the input gradients reach the ranks above sooner.
     return _with_split_backwards("interleaved-zb", num_ranks, vpp, num_microbatches, group_size, puts_off=True)
 
 
 def gis(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the GIS table: interleaved, with the activations of 1F1B; each W follows its I directly."""
+    """Activations as in 1F1B; each W follows its I directly."""
     group_size = smallest_group_size(num_ranks, num_microbatches)
     return _with_split_backwards("gis", num_ranks, vpp, num_microbatches, group_size)
 
 
 def gis_h(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the GIS-H table: GIS with groups of half the size and little more than half the activations.
-
-    The smallest group size is ⌈p/2⌉.
-    """
+    """GIS with groups of half the size and little more than half the activations."""
     group_size = smallest_group_size((num_ranks + 1) // 2, num_microbatches)
     return _with_split_backwards("gis-h", num_ranks, vpp, num_microbatches, group_size)
 
@@ -121,7 +105,7 @@ def _with_split_backwards(
     rows = []
     groups = visits_in_groups(num_ranks, vpp, num_microbatches, group_size)
     for rank, (forwards, backwards) in enumerate(groups):
-        # A group passes all chunks but the last, then each rank below once: as in ZB-H1, half of interleaved 1F1B.
+        # A group passes all chunks but the last, then each rank below once, as in ZB-H1.
         num_warm_up = (vpp - 1) * group_size + num_ranks - 1 - rank
         rows.append(split_row(forwards, backwards, num_warm_up=num_warm_up, num_put_off=puts_off * rank))
     return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name=name)
@@ -158,5 +142,5 @@ def legal_group_sizes(num_ranks: int, num_microbatches: int) -> list[int]:
 
 
 def smallest_group_size(num_ranks: int, num_microbatches: int) -> int:
-    """Return the allowed group size with the fewest activations in memory: p if p divides m."""
+    """This size, p if p divides m, needs the fewest activations in memory."""
     return legal_group_sizes(num_ranks, num_microbatches)[0]

@@ -1,4 +1,4 @@
-"""Building blocks of schedule rows: alternating forwards and backwards, groups of microbatches, chunks."""
+"""Building blocks of schedule rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
@@ -16,18 +16,11 @@ Row: TypeAlias = Ints32
 
 
 def full_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> Row:
-    """Return a rank's row: warm-up forwards, alternating forwards and full backwards, then the other backwards.
-
-    `forwards` and `backwards` have the same length; a longer warm-up is truncated.
-    """
     return _row((Op.F, forwards, -min(num_warm_up, forwards.shape[1])), (Op.B, backwards, 0))
 
 
 def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tuple[Row, Ints32]:
-    """Return the row of `full_row`, and per action the number of its fused pair (NONE: not fused).
-
-    Each forward after the warm-up is fused with the backward that follows it.
-    """
+    """Fuse each forward after the warm-up with the next backward; return the pair of each action, or NONE."""
     row = full_row(forwards, backwards, num_warm_up=num_warm_up)
     num_alone = min(num_warm_up, forwards.shape[1])
     pair = np.full(row.shape[1], NONE, dtype=np.int32)
@@ -36,7 +29,7 @@ def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tupl
 
 
 def split_row(forwards: Visits, backwards: Visits, *, num_warm_up: int, num_put_off: int = 0) -> Row:
-    """Return the row of `full_row` with split backwards: each W follows the I `num_put_off` positions later."""
+    """Each W follows the I `num_put_off` positions later."""
     return _row(
         (Op.F, forwards, -min(num_warm_up, forwards.shape[1])),
         (Op.I, backwards, 0),
@@ -45,7 +38,7 @@ def split_row(forwards: Visits, backwards: Visits, *, num_warm_up: int, num_put_
 
 
 def _row(*parts: tuple[Op, Visits, int]) -> Row:
-    """Merge sequences of actions, one action per sequence and step; each sequence starts at its own step."""
+    """Each sequence starts at its own step, with one action per step."""
     actions = [np.vstack([np.full(visits.shape[1], op, dtype=np.int32), visits]) for op, visits, _ in parts]
     steps = [np.arange(begin, begin + visits.shape[1]) for _, visits, begin in parts]
     row: Row = np.hstack(actions)[:, np.argsort(np.concatenate(steps), kind="stable")]
@@ -53,10 +46,7 @@ def _row(*parts: tuple[Op, Visits, int]) -> Row:
 
 
 def table_of_rows(rows: Sequence[Row], pairs: Sequence[Ints32] | None = None, **labels: Any) -> Schedule:
-    """Return the table of these rows; `labels` are the keyword arguments of `Schedule.from_rows`.
-
-    `pairs` holds the second result of `paired_row` per rank (None: nothing is fused).
-    """
+    """`labels` are arguments of `Schedule.from_rows`; `pairs` has the second result of `paired_row` per rank."""
     op, stage, microbatch = (np.concatenate(column) for column in zip(*rows, strict=True))
     offsets = np.cumsum([0, *(row.shape[1] for row in rows)], dtype=np.int64)
     fused = np.full(len(op), NONE, dtype=np.int32)
@@ -69,7 +59,6 @@ def table_of_rows(rows: Sequence[Row], pairs: Sequence[Ints32] | None = None, **
 
 
 def visits_of_stage(stage: int, microbatches: Sequence[int]) -> Visits:
-    """Return the visits of these microbatches to one stage."""
     return np.array([[stage] * len(microbatches), microbatches], dtype=np.int32)
 
 
@@ -79,8 +68,7 @@ def visits_in_groups(
     """Yield each rank's forwards and backwards in the depth-first order of looped schedules.
 
     A rank runs `group_size` microbatches through its first chunk, then through the next chunks, and then starts the
-    next group. The last group is smaller if `group_size` does not divide m. Backwards visit the chunks in reverse
-    order.
+    next group. Backwards visit the chunks in reverse order.
     """
     order = [
         (chunk * num_ranks, microbatch)

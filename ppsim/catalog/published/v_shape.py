@@ -1,4 +1,4 @@
-"""ZB-V: two chunks per rank in a V; rank 0 has the loss, so that the last forward leads to the first backward.
+"""ZB-V: two chunks per rank in a V; rank 0 has the loss.
 
 Qi et al. 2024 (arXiv 2401.10241), §6 and Figure 9. The paper writes B for I.
 """
@@ -12,10 +12,7 @@ _F_DOWN, _F_UP, _I_UP, _I_DOWN, _W_UP, _W_DOWN = range(NUM_KINDS)  # down and up
 
 
 def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the hand-made ZB-V table: no bubble for F = I = W, with 1F1B's activations on every rank.
-
-    The pattern is built for at least 2p−1 microbatches, and those beyond m are removed.
-    """
+    """Build the pattern for at least 2p−1 microbatches, and remove those beyond m."""
     laid_out = max(num_microbatches, 2 * num_ranks - 1)
     rows = b"".join(bytes(_row(rank, num_ranks, laid_out)) for rank in range(num_ranks))
     grid = np.frombuffer(rows, dtype=np.uint8).reshape(num_ranks, -1).astype(np.int64)
@@ -27,13 +24,13 @@ def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 def _row(rank: int, num_ranks: int, num_microbatches: int) -> list[int]:
     num_below = num_ranks - rank  # including itself
-    # Warm-up: 2p−1 forwards on every rank, including r (0-based rank) on the way up.
+    # warm-up: 2p−1 forwards on every rank
     row = [_F_DOWN] * (2 * num_below - 1) + [_F_UP, _F_DOWN] * rank
     # Each of the p−r microbatches on the way up gets its forward and backward; then the two chunks alternate.
     row += [_F_UP, _I_UP, _W_UP] * num_below
     num_with_forward = num_microbatches - num_ranks - num_below + 1
     row += [_F_DOWN, _I_DOWN, _W_DOWN, _F_UP, _I_UP, _W_UP] * num_with_forward
     row += [_I_DOWN, _W_DOWN, _F_UP, _I_UP, _W_UP] * (num_below - 1)
-    # Cool-down: input gradients first, weight gradients in the gaps, the other weight gradients at the end.
+    # cool-down: weight gradients fill the gaps
     row += [_I_DOWN, _I_UP] * rank + [_I_DOWN, _W_DOWN] * num_below
     return row + [_W_UP] * rank + [_W_DOWN] * rank

@@ -58,7 +58,6 @@ class RepeatedWindow(NamedTuple):
 
 
 def empty_timing(pipeline: Pipeline) -> Timing:
-    """Return working space for `anneal`."""
     p, num_codes = pipeline.num_ranks, 3 * pipeline.num_stages
     num_nodes = num_codes * pipeline.num_microbatches
     a_code, a_rank, a_node = (np.zeros(number, dtype=np.int64) for number in (num_codes, p, num_nodes))
@@ -69,7 +68,7 @@ def empty_timing(pipeline: Pipeline) -> Timing:
 
 
 class UnrolledTable(NamedTuple):
-    """The table that results from repeating a window, and working space."""
+    """The table that results from repeating a window."""
 
     order: Codes
     origin: Counts
@@ -79,7 +78,6 @@ class UnrolledTable(NamedTuple):
 
 
 def empty_unrolled(pipeline: Pipeline) -> UnrolledTable:
-    """Return working space for `unroll`."""
     num_places = 3 * pipeline.num_stages * pipeline.num_microbatches
     places = np.zeros((2, num_places), dtype=np.int64)
     return UnrolledTable(np.zeros(num_places, dtype=np.int32), places[0], empty_timing(pipeline), places[1])
@@ -101,8 +99,7 @@ def anneal(
     square of a random number. Most accepted moves are therefore nearly as good, and a few are much worse.
 
     `order` and `best` must both hold the initial order. `dice` is the state of the random numbers, 1 to 2**31 − 2.
-    `path` is working space with one place per node. With 0 moves the function only evaluates the order; `timing`
-    then has the end of each rank.
+    With 0 moves the function only evaluates the order.
     """
     current_s = _criterion(pipeline, rules.handicap_s, order, timing)
     best_s = current_s
@@ -144,10 +141,9 @@ def anneal_window(
     last: RepeatedWindow,
     unrolled: UnrolledTable,
 ) -> float:
-    """Run `anneal` on a window, so that each move applies to all its repetitions; return the best score.
+    """Run `anneal` on a window, so that each move applies to all its repetitions.
 
-    `window`, `best` and `last` must hold the initial window, whose table does not deadlock; `last` is working
-    space. An action that moves past the end of a window goes to the next one.
+    `window`, `best` and `last` must hold the initial window, whose table does not deadlock.
     """
     at_once = len(window.codes) // len(window.ahead)
     current_s = _unrolled_criterion(pipeline, rules.handicap_s, window, unrolled)
@@ -187,7 +183,6 @@ def anneal_window(
 
 
 def unroll(pipeline: Pipeline, window: RepeatedWindow, unrolled: UnrolledTable) -> None:
-    """Fill `unrolled.order` and `origin` with the repetitions of a window."""
     m, number, at_once = pipeline.num_microbatches, unrolled.timing.done, len(window.codes) // len(window.ahead)
     for code in range(len(number)):
         number[code] = window.ahead[code]
@@ -218,7 +213,7 @@ def _critical_origins(pipeline: Pipeline, handicap_s: Floats, unrolled: Unrolled
 
 
 def _move_around(window: RepeatedWindow, first: int, behind: int, place: int, steps: int) -> bool:
-    """Move an action along its row's repeated window, up to the next one of the same code; return success."""
+    """Move an action at most to the next one of the same code; return whether it moved."""
     codes, ahead, step = window.codes, window.ahead, 1 if steps > 0 else -1
     code, is_moved = codes[place], False
     for _ in range(abs(steps)):
@@ -239,7 +234,6 @@ def _move_around(window: RepeatedWindow, first: int, behind: int, place: int, st
 
 
 def _window_fits(pipeline: Pipeline, memory: MemoryCaps, window: RepeatedWindow, rank: int, done: Counts) -> bool:
-    """Return whether a rank that repeats its window runs F before I before W and stays within its cap."""
     num_stages, held, at_once = pipeline.num_stages, 0.0, len(window.codes) // len(window.ahead)
     for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
         for code in range(pipeline.stages[k], 3 * num_stages, num_stages):
@@ -276,17 +270,16 @@ def _copy_window(source: RepeatedWindow, target: RepeatedWindow) -> None:
 
 
 def _drawn(dice: Counts, limit: int) -> int:
-    """Return a random number from 0 to below the limit (Park and Miller's generator)."""
+    """Park and Miller's generator."""
     dice[0] = dice[0] * 48271 % 2147483647
     drawn: int = dice[0] % limit
     return drawn
 
 
 def _criterion(pipeline: Pipeline, handicap_s: Floats, order: Codes, timing: Timing) -> float:
-    """Evaluate an order: fill `timing` and return the score.
+    """A rank runs until it waits, and continues when another rank has run an action that it may wait for.
 
-    A rank runs until it waits, and continues when another rank has run an action that it may wait for. The cost per
-    action is therefore constant, even if the order deadlocks.
+    The cost per action is therefore constant, even if the order deadlocks.
     """
     done, at, now_s, stack, is_stacked = timing.done, timing.at, timing.now_s, timing.stack, timing.is_stacked
     p, row_length = pipeline.num_ranks, 3 * pipeline.num_microbatches
@@ -312,7 +305,6 @@ def _criterion(pipeline: Pipeline, handicap_s: Floats, order: Codes, timing: Tim
 
 
 def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: int, depth: int) -> int:
-    """Run a rank's actions and push the ranks that they wake; return the size of the stack."""
     m, num_stages = pipeline.num_microbatches, pipeline.num_stages
     needs, hop_s, cost_s, wakes = pipeline.needs, pipeline.hop_s, pipeline.cost_s, pipeline.wakes
     done, end_s, place_of = timing.done, timing.end_s, timing.place_of
@@ -349,10 +341,7 @@ def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: 
 
 
 def _critical_path(pipeline: Pipeline, handicap_s: Floats, timing: Timing, path: Counts) -> int:
-    """Fill `path` with the places of a longest path, last first; return its length.
-
-    Only moves that change this path can improve the score.
-    """
+    """Fill `path` with the places of a longest path, last first; return its length."""
     now_s = timing.now_s
     worst = 0
     for rank in range(1, pipeline.num_ranks):
@@ -398,7 +387,6 @@ def _drawn_move(
 
 
 def _nearest_allowed(order: Codes, source: int, target: int) -> int:
-    """Return the place nearest to the target that keeps actions of one code in microbatch order."""
     step = 1 if target > source else -1
     place = source
     while place != target and order[place + step] != order[source]:
@@ -407,7 +395,7 @@ def _nearest_allowed(order: Codes, source: int, target: int) -> int:
 
 
 def _fits(pipeline: Pipeline, memory: MemoryCaps, order: Codes, source: int, target: int) -> bool:
-    """Return whether the rank stays within its cap. Only allocating earlier or freeing later can exceed it."""
+    """Only allocating earlier or freeing later can exceed the cap."""
     changes, code, is_later = memory.changes, order[source], target > source
     if (is_later and changes[code] >= 0) or (not is_later and changes[code] <= 0):
         return True

@@ -22,25 +22,25 @@ from ppsim.simulation.bounds.problem import Criterion, Problem
 from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
-_PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # fractions of the worst rank's idle time in the best table
+_PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # fractions of the worst rank's idle time
 _MOST_PASSES = 15_000_000  # actions to evaluate at once: some 0.1 s
 _MOST_RESCHEDULINGS = 6  # rescheduling rounds
-_SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # local search: rounds, moves per round
+_SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # rounds, moves per round
 _MOST_ACTIONS = 30_000  # largest table for local search
-_NEAR = 1.01  # relative to the lower bound: tables above it are searched longer on request
-_SMALL, _MORE_ROUNDS = 768, 16  # largest small table in actions, and its additional rounds
-_SLOW_ROUNDS, _SLOW_ROUNDS_TO_REPEAT = 8, 4  # rounds for a larger table, and for a short one that is then repeated
+_NEAR = 1.01  # relative to the lower bound
+_SMALL, _MORE_ROUNDS = 768, 16  # actions of a small table, and its additional rounds
+_SLOW_ROUNDS, _SLOW_ROUNDS_TO_REPEAT = 8, 4  # for a larger table, and for a short one that is then repeated
 _PASSES_A_SLOW_ROUND = 60_000_000  # actions to evaluate, some 0.3 s: large tables need slow cooling
 _SHORT, _SHORT_ROUNDS = 2, 8  # microbatches per rank of a short table, and rounds of search on it
 _LONG = 3  # microbatches per rank above which a short table is searched and repeated
-_ROUNDS_ANEW = 10  # rounds of search from one generated table
-_PRIME = 7919  # distance between the seeds of searches
+_ROUNDS_ANEW = 10
+_PRIME = 7919  # distance between seeds
 _MOST_JUDGED, _FEWEST_JUDGED, _MOST_ACTIONS_JUDGED = 64, 3, 200_000  # tables, and actions of all tables together
 _ROUNDING = 1 + 1e-9  # tolerance for the order of additions
 
 
 class SearchTimeout(TimeIsUp):
-    """Raised when the time limit ends a fit; `tables` are its best tables on an ideal network, best first."""
+    """Raised when the time limit ends a search; `tables` are its best tables on an ideal network, best first."""
 
     def __init__(self, found: Iterable[Candidate]) -> None:
         self.tables = [candidate.schedule("fitted") for candidate in found]
@@ -48,13 +48,13 @@ class SearchTimeout(TimeIsUp):
 
 @dataclass(frozen=True, eq=False)
 class TableEvaluator:
-    """Evaluate tables by simulation with the P2P serialization of `costs`; searches assume an ideal network."""
+    """Evaluates tables by simulation with the P2P serialization of `costs`."""
 
     costs: StageCosts
     criterion: Criterion
 
     def __call__(self, table: Schedule, limit_bytes: float | None = None) -> float:
-        """Return the step time or the span; infinite if the channels deadlock or a rank exceeds the limit."""
+        """Return infinity if the channels deadlock or a rank exceeds the limit."""
         try:
             timeline = simulate(table, self.costs)
         except ScheduleError:
@@ -66,9 +66,9 @@ class TableEvaluator:
     def best(self, candidates: Iterable[Candidate]) -> Schedule:
         """Return the fastest table, the first one in a tie.
 
-        Channels only add delays: if a table's step time on an ideal network exceeds the best real step time so far,
-        it is not simulated. This does not hold for spans, whose start can also be later, and for unequal
-        microbatches, which the ideal network replaces by their mean.
+        Channels only add delays: a table whose step time on an ideal network exceeds the best real one is not
+        simulated. This does not hold for spans, whose start can also be later, and for unequal microbatches, which
+        the ideal network replaces by their mean.
         """
         is_above_ideal = self.criterion == "step" and not self.costs.differ_by_microbatch
         best: Schedule | None = None
@@ -93,23 +93,11 @@ def best_table(
     engine: Engine = "auto",
     is_thorough: bool = False,
 ) -> Schedule:
-    """Return the best table found for these costs in which no rank exceeds its memory cap.
-
-    Every backward is split. `criterion` is minimised on an ideal network. Candidates:
-
-    - list schedules;
-    - for one stage per rank: the zero-bubble heuristic, ZB-H1 and ZB-H2;
-    - for two stages per rank in a V: ZB-V, V-Half and V-Min as published and with newly placed weight gradients,
-      the ZB-V heuristic, and V patterns with different intervals.
-
-    The best candidate is rescheduled by its own urgencies and, up to some 30,000 actions, improved by local search.
-    The result is never worse than any candidate within the cap.
+    """Return the best table found in which no rank exceeds its memory cap, on an ideal network.
 
     A `judge` then chooses among this table and the next best candidates, because the best table on an ideal network
-    can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is more than 1
-    % above the lower bound; beyond 30,000 actions only short tables and windows are searched. The result is the
-    same or better. The search is deterministic. Seconds and memory as in `Problem`. Raises `SearchTimeout` if
-    `ending_in` ends the time.
+    can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is far above
+    the lower bound. The search is deterministic. Raises `SearchTimeout` if `time_limit` ends the time.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)
@@ -131,14 +119,12 @@ def best_table(
 
 
 def best_candidate(target: SearchTarget) -> Candidate:
-    """Return the best candidate of all generators and improvements; stop early if it meets the lower bound."""
     return best_candidates(target, 1, [])[0]
 
 
 def best_candidates(target: SearchTarget, number: int, seen: list[Candidate]) -> list[Candidate]:
-    """Return the best candidate, followed by the best other candidates of the generators.
-
-    At most `number` tables, all different. Every candidate is also appended to `seen`.
+    """The best candidate comes first, then the best others of the generators; all candidates are appended to
+    `seen`.
     """
     best: Candidate | None = None
     others: list[Candidate] = []
@@ -174,13 +160,12 @@ def _noted(candidates: Iterable[Candidate], seen: list[Candidate]) -> Iterator[C
 
 
 def _best_different(candidates: Iterable[Candidate], number: int) -> list[Candidate]:
-    """Return the best candidates, best first, without duplicate orders."""
     different = {candidate.order.tobytes(): candidate for candidate in candidates}
     return sorted(different.values(), key=lambda candidate: candidate.score_s)[:number]
 
 
 def _families(target: SearchTarget) -> Iterator[Iterable[Candidate]]:
-    """Yield the candidates of each generator separately: searches from each lead to different tables."""
+    """Keep the generators separate: searches from each lead to different tables."""
     if _is_one_chunk(target.problem):
         published = one_chunk.heuristic_runs(target, target.minimising("span").head_s)
         yield chain(published, one_chunk.patterns(target), list_schedules(target))
@@ -194,7 +179,6 @@ def _families(target: SearchTarget) -> Iterator[Iterable[Candidate]]:
 
 
 def _with_more_slack(best: Candidate) -> Candidate:
-    """Return the best run of the heuristic whose idle time may reach fractions of the best table's idle time."""
     target = best.target
     head = target.head_s
     for part in _PARTS:
@@ -220,9 +204,8 @@ def tables_without_end(
 ) -> Iterator[Candidate]:
     """Yield the best table known after every round of search, endlessly; a seed fixes the sequence.
 
-    The first is the better of `best_candidate` and `start`, whose backwards are split for it; `start` may exceed
-    the cap. Then rounds on the best table alternate with rounds on other tables. For many microbatches these are
-    short tables whose steady state is repeated, otherwise all candidates of the generators.
+    Rounds on the best table alternate with rounds on other tables. For many microbatches these are short tables
+    whose steady state is repeated, otherwise all candidates of the generators.
     """
     best = best_candidate(target)
     if start is not None:
@@ -232,10 +215,7 @@ def tables_without_end(
 
 
 def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
-    """Improve a table that is not near the lower bound: more rounds, or repeated short tables for a long one.
-
-    Intermediate tables are appended to `seen`. The work is bounded, independently of the number of actions.
-    """
+    """The work is bounded for any number of actions."""
     target = best.target
     if best.score_s <= target.bound_s * _NEAR:
         return best
@@ -291,7 +271,6 @@ def _is_long(target: SearchTarget) -> bool:
 
 
 def _searched_anew(target: SearchTarget, *, seed: int) -> Iterator[Candidate]:
-    """Yield the best of each round of a search that restarts regularly from another generated table."""
     starts = [candidate for family in _families(target) for candidate in family]
     dice = np.random.default_rng(seed)
     for number in count():
@@ -303,8 +282,7 @@ def _searched_anew(target: SearchTarget, *, seed: int) -> Iterator[Candidate]:
 def _searched_short(target: SearchTarget, *, seed: int) -> Iterator[Candidate | None]:
     """Yield the repetition of each better short table that a search finds, else None.
 
-    After some rounds the search restarts with another length and seed: a better short table is not always better
-    when it is repeated.
+    The search restarts with another length and seed: a better short table is not always better when it is repeated.
     """
     p = target.problem.num_ranks
     for number in count():

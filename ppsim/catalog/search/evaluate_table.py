@@ -1,4 +1,4 @@
-"""Evaluation of a table on an ideal network: start times, memory, and simple equivalent tables."""
+"""Evaluation of a table on an ideal network, and simple equivalent tables."""
 
 from dataclasses import replace
 
@@ -16,24 +16,18 @@ from ppsim.simulation.memory_per_action import memory_per_action
 
 
 def starts_of(schedule: Schedule, problem: Problem) -> Floats:
-    """Return the earliest start of every action of a valid table, host time included.
-
-    One entry per action in table order, in the unit of the problem's costs. Raises `Deadlock` if actions wait for
-    each other.
-    """
+    """Return the earliest start of every action, host time included; raises `Deadlock`."""
     graph = build_graph(schedule)
     return evaluate(graph, _durations(graph, problem), np.zeros(graph.num_nodes)).start[: graph.num_actions]
 
 
 def criterion_value_s(schedule: Schedule, problem: Problem, criterion: Criterion) -> float:
-    """Return the step time or the span of a table as the simulator computes it on an ideal network."""
     graph = build_graph(schedule)
     times = evaluate_many(graph, _durations(graph, problem), np.zeros(graph.num_nodes))
     return float((times.step_time_s if criterion == "step" else times.span_s)[0]) - problem.overhead_s
 
 
 def _durations(graph: EventGraph, problem: Problem) -> Floats:
-    """Return the duration of every action, host time included, and of every transfer."""
     by_op = np.stack([problem.forward_s, problem.backward_s, problem.input_s, problem.weight_s])
     assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # order of the rows of by_op
     op, stage = graph.schedule.op, graph.schedule.stage
@@ -42,13 +36,12 @@ def _durations(graph: EventGraph, problem: Problem) -> Floats:
 
 
 def fits(schedule: Schedule, problem: Problem) -> bool:
-    """Return whether no rank exceeds the problem's memory cap."""
     during, _ = memory_per_action(schedule, problem.activation, problem.kept)
     return bool((np.maximum.reduceat(during, schedule.rank_offsets[:-1]) <= problem.cap).all())
 
 
 def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
-    """Return the table with full backwards split into I and W and each kind on each stage in microbatch order.
+    """Split full backwards into I and W, and sort each kind on each stage by microbatch.
 
     The table needs the same memory, and is not slower except through the split. Raises `ConfigError` for another
     placement or number of microbatches, `ScheduleError` for an incomplete or misordered table.
@@ -77,11 +70,7 @@ def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
 
 
 def join_backwards(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
-    """Return a split table in which each I that is directly followed by its W is a full backward.
-
-    `stages` (one bool per stage) selects the stages. The table has no fused cells. The gradient of a full backward
-    leaves only when its W is done.
-    """
+    """Make a full backward of each I that is directly followed by its W; the gradient leaves only after W."""
     begins = np.append(
         (schedule.op[:-1] == Op.I) & (schedule.op[1:] == Op.W)
         & (schedule.stage[:-1] == schedule.stage[1:]) & (schedule.microbatch[:-1] == schedule.microbatch[1:])
@@ -93,7 +82,7 @@ def join_backwards(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
 
 
 def one_at_a_time(problem: Problem) -> Schedule:
-    """Return the slowest table with the least memory: one microbatch after another, down and up."""
+    """Return the slowest table, which needs the least memory."""
     rows: list[list[Action]] = [[] for _ in range(problem.num_ranks)]
     ranks = problem.stage_to_rank.tolist()
     for microbatch in range(problem.num_microbatches):

@@ -1,8 +1,8 @@
-"""Optimal schedules with proof: a constraint model for CP-SAT (OR-tools, the extra `optimise`).
+"""Optimal schedules with proof: a constraint model for CP-SAT (OR-tools).
 
 Microbatches are identical, so each kind of action on each stage can run in microbatch order without loss
-(docs/notes/bounds.md). The solver only chooses how the kinds alternate on each rank. Times are integers (ticks).
-Costs that are not multiples of a tick are rounded down, so that a proved bound holds for the actual costs.
+(docs/notes/bounds.md). Costs that are not multiples of a tick are rounded down, so that a proved bound holds for
+the actual costs.
 """
 
 from collections.abc import Callable
@@ -38,12 +38,10 @@ _ROUNDING = 1 + 1e-12  # tolerance for sums of floats
 
 @dataclass(frozen=True, eq=False)
 class ExactResult:
-    """The best table found, its time, and a lower bound for all tables.
+    """The best table found, its time at the actual costs, and a lower bound for all tables.
 
-    `value_s` is the table's time at the actual costs. `bound_s` is the larger of the solver's bound and the
-    closed-form bound. `is_optimal` means that the solver has proved that no table is better at costs in whole
-    ticks. If all costs are multiples of `tick_s` (to 12 digits), value and bound are then equal up to rounding;
-    otherwise `gap` is the uncertainty that remains.
+    `is_optimal` means that no table is better at costs in whole ticks. If all costs are multiples of `tick_s` (to
+    12 digits), value and bound are then equal; otherwise `gap` is the uncertainty that remains.
     """
 
     schedule: Schedule
@@ -54,7 +52,6 @@ class ExactResult:
 
     @property
     def gap(self) -> float:
-        """Relative distance of the table's time from the lower bound."""
         return max(self.value_s / self.bound_s - 1, 0.0) if self.bound_s > 0 else 0.0
 
 
@@ -71,10 +68,8 @@ def optimal(
 ) -> ExactResult:
     """Return the best table that splits every backward, and a proved bound on all such tables.
 
-    `hint` is a table to start from; it may exceed the cap. If it is within the cap, the result is never worse.
-    `lower_bound_s` is a known bound; the closed-form bounds of `lower_bounds` are always used. The search ends with
-    a proof, after `time_limit_s`, or at Ctrl-C, and always returns a table. If the hint meets the bound, there is
-    no search and `progress` is not called. `num_workers` 0 uses one thread per core. One worker and one seed give a
+    If `hint` is within the cap, the result is never worse. The search ends with a proof, after `time_limit_s`, or
+    at Ctrl-C, and always returns a table. `num_workers` 0 uses one thread per core. One worker and one seed give a
     reproducible result, unless the time limit ends the search.
 
     Raises `MissingExtra` if OR-tools is not installed, `ConfigError` for a hint of another shape, for a bound above
@@ -121,14 +116,12 @@ def optimal(
 
 
 def has_ortools() -> bool:
-    """Return whether OR-tools is installed."""
     from importlib.util import find_spec
 
     return find_spec("ortools") is not None
 
 
 def require_ortools() -> None:
-    """Raise `MissingExtra` if OR-tools is not installed."""
     if not has_ortools():
         raise MissingExtra.of("optimise", "proving a schedule optimal needs OR-tools, which is not installed")
 
@@ -158,11 +151,10 @@ class _Clock:
         return cls(ticks, float(tick), is_exact, problem.overhead_s)
 
     def seconds(self, ticks: float) -> float:
-        """Convert ticks to seconds, without the host time before the first start."""
+        """The result excludes the host time before the first start."""
         return ticks * self.tick_s - self.overhead_s
 
     def least(self, known_s: float, criterion: Criterion) -> int:
-        """Return a lower bound on the model's time in whole ticks."""
         ticks = lower_bounds(self.problem).of(criterion)
         if self.is_exact:
             ticks = max(ticks, (known_s + self.overhead_s) / self.tick_s)
@@ -174,7 +166,6 @@ def _fraction(number: float) -> Fraction:
 
 
 def _common_unit(numbers: list[Fraction]) -> Fraction:
-    """Return the largest number that divides all numbers; 0 if all are 0."""
     denominator = lcm(*(number.denominator for number in numbers))
     return Fraction(gcd(*(int(number * denominator) for number in numbers)), denominator)
 
@@ -216,7 +207,6 @@ class _Model:
         return self.start[op, stage, number] + self.duration[op][stage]
 
     def _add_order(self) -> None:
-        """Add dependencies (`ppsim.schedule.dependencies`) and microbatch order."""
         stages = range(self.problem.num_stages)
         for stage in stages:
             for number in range(self.count):
@@ -231,7 +221,7 @@ class _Model:
                         self.model.add(self.start[op, stage, number] >= self.end(op, stage, number - 1))
 
     def _add_first_starts(self) -> None:
-        """Fix the start of a rank's first forward if all earlier stages are the first stages of their ranks."""
+        """The first start of a rank is known if all earlier stages are the first stages of their ranks."""
         firsts = {stages[0] for stages in self.problem.stages_of}
         for stage in range(self.problem.num_stages):
             if stage not in firsts:
@@ -249,7 +239,7 @@ class _Model:
             self.model.add(self.time >= self.end(Op.W, stage, self.count - 1) - begin)
 
     def _add_memory(self, rank: int) -> None:
-        """Add the memory cap, and the constraints that it implies for pairs of stages.
+        """Add the memory cap and its consequences for pairs of stages.
 
         Example: with n activations in flight, the next forward waits until one is freed.
         """
@@ -280,17 +270,13 @@ class _Model:
         self.model.add_cumulative(intervals, demands, cap)
 
     def start_from(self, best: Schedule, hint: Schedule) -> None:
-        """Start the search from the hint and exclude tables slower than `best`."""
         self.model.add(self.time <= round(criterion_value_s(best, self.problem, self.criterion)))
         starts = starts_of(hint, self.problem).tolist()
         for action, begin in zip(hint, starts, strict=True):
             self.model.add_hint(self.start[action.op, action.stage, action.microbatch], round(begin))
 
     def solve(self, limits: dict[str, Any], announce: Progress) -> tuple[Schedule | None, float, bool]:
-        """Return the model's best table or None, the bound in ticks, and whether the table is proved optimal.
-
-        `limits` are solver parameters; `announce` gets times in ticks.
-        """
+        """Return the best table or None, the bound in ticks, and whether the table is proved optimal."""
         from ortools.sat.python import cp_model
 
         class Announcer(cp_model.CpSolverSolutionCallback):

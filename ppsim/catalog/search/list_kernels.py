@@ -45,11 +45,10 @@ def list_schedule(
     decide_s: Floats,
     free_bytes: Floats,
 ) -> None:
-    """Let ranks choose actions in the order of time; `decide_s` is the time of each rank's next choice, from 0 on.
+    """Let ranks choose actions in the order of time; `decide_s` is the time of each rank's next choice.
 
-    A free rank runs the most urgent action that has arrived and fits. A patient rank waits instead if a more urgent
-    action will arrive before the first would end, and would otherwise start too late. `free_bytes` is working
-    space with one entry per stage.
+    A patient rank waits if a more urgent action will arrive before the chosen one would end, and would otherwise
+    start too late.
     """
     while True:
         rank = _first_to_decide(decide_s)
@@ -78,11 +77,10 @@ def _first_to_decide(decide_s: Floats) -> int:
 
 
 def _set_room(pipeline: Pipeline, memory: MemoryCaps, table: SearchTable, rank: int, room: Floats) -> None:
-    """Compute the memory that a forward of each stage may take, in the order of `stages`.
+    """Compute the memory that a forward of each stage may take.
 
-    After the forward, each later stage of the rank must still have room for one activation, on top of the memory
-    held by the stages before it. Then the oldest microbatch can always continue, so that no order of choices
-    deadlocks. The limit of a stage is therefore the smallest remainder up to it or any later stage.
+    After the forward, each later stage of the rank must still have room for one activation. Then the oldest
+    microbatch can always continue, so that no order of choices deadlocks.
     """
     num_stages, first, behind = pipeline.num_stages, pipeline.firsts[rank], pipeline.firsts[rank + 1]
     left = memory.cap[rank]
@@ -142,7 +140,6 @@ def _view(
 def _decision(
     pipeline: Pipeline, wishes: ListPriorities, table: SearchTable, rank: int, time_s: float, view: AvailableActions
 ) -> int:
-    """Return the code that the rank runs next, from its view or a weight gradient; `NOTHING` if it waits."""
     num_stages, done = pipeline.num_stages, table.done
     chosen, most_urgent = view.code, view.urgency
     for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):

@@ -15,10 +15,7 @@ _FEW_PACES, _MANY_ACTIONS = (1.0, 2.0), 200_000
 
 
 def list_schedules(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield tables with priorities I, F, W and enough microbatches in flight to cover a round trip.
-
-    On one rank, later stages go first: they free memory sooner.
-    """
+    """Priorities are I, F, W; on one rank, later stages go first, because they free memory sooner."""
     problem = target.problem
     m, num_stages = problem.num_microbatches, problem.num_stages
     both = problem.forward_s + problem.input_s
@@ -34,7 +31,7 @@ def list_schedules(target: SearchTarget) -> Iterator[Candidate]:
 
 
 def list_scheduled(target: SearchTarget, urgency: Floats, in_flight: Floats, *, patient: bool) -> Candidate:
-    """Return the table for an urgency per node (smallest first) and a maximum of forwards in flight per stage."""
+    """`urgency` is per node, `in_flight` per stage."""
     table, num_ranks = empty_table(target.pipeline), target.problem.num_ranks
     target.run(
         list_schedule,
@@ -47,9 +44,8 @@ def list_scheduled(target: SearchTarget, urgency: Floats, in_flight: Floats, *, 
 
 
 def rescheduled(candidate: Candidate, *, patient: bool) -> Candidate:
-    """Reschedule with the latest start of each action, at the candidate's own score, as its urgency.
-
-    Project scheduling calls this justification.
+    """The urgency of an action is its latest start at the candidate's own score ("justification" in project
+    scheduling).
     """
     target, problem = candidate.target, candidate.target.problem
     latest_s, undone = np.zeros(target.num_actions), np.full(3 * problem.num_stages, problem.num_microbatches)
@@ -64,7 +60,6 @@ def rescheduled(candidate: Candidate, *, patient: bool) -> Candidate:
 
 
 def improve_by_rescheduling(best: Candidate, *, num_rounds: int) -> Candidate:
-    """Return the best of repeated rescheduling, impatient and patient; never worse than the start."""
     for patient in (False, True):
         current = best
         for _ in range(num_rounds):

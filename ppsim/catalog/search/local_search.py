@@ -8,16 +8,14 @@ import numpy as np
 from ppsim.catalog.search.anneal import AnnealParameters, anneal, empty_timing
 from ppsim.catalog.search.target import Candidate
 
-_HEATS = (0.1, 1.0, 2.0, 0.3, 4.0)  # initial temperatures of rounds, relative to the mean duration of an action
+_HEATS = (0.1, 1.0, 2.0, 0.3, 4.0)  # initial temperatures, relative to the mean duration of an action
 _REACHES = (2, 8)  # reaches of rounds, alternating
 
 
 def local_search(start: Candidate, *, moves_a_round: int, seed: int = 0) -> Iterator[Candidate]:
-    """Yield the best candidate after each round of `moves_a_round` moves, endlessly; the first is `start` itself.
+    """Yield the best candidate after each round, endlessly, starting with `start` itself.
 
-    Each round starts from the best candidate with another temperature, and ends early if it meets the lower bound.
-    The result is never worse than `start` and depends only on the seed. A move takes some 10 ns per action of the
-    table.
+    A move takes some 10 ns per action of the table.
     """
     target = start.target
     mean_s = float(target.work_s.sum()) / target.num_actions

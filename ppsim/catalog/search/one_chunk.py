@@ -1,4 +1,4 @@
-"""Candidates for one stage per rank: the zero-bubble paper's heuristic, and ZB-H1 and ZB-H2 limited by the cap."""
+"""Candidates for one stage per rank."""
 
 from collections.abc import Iterator
 from itertools import product, starmap
@@ -17,8 +17,8 @@ _F, _I, _W = 0, 1, 2
 def heuristic_runs(target: SearchTarget, head: Floats, *, slack: float = 0.0) -> Iterator[Candidate]:
     """Yield the eight runs of the heuristic (arXiv 2401.10241, §3.1), in the order of the authors' code.
 
-    `head` is the initial idle time of each rank (0 for equal stages, as in the paper). `slack` is the idle time
-    that the worst rank may always have (0 in the paper).
+    `head` is the initial idle time of each rank, `slack` the idle time that the worst rank may always have (both 0
+    in the paper).
     """
     for choices in starmap(OneChunkChoices, product((True, False), repeat=3)):
         table = empty_table(target.pipeline)
@@ -29,7 +29,7 @@ def heuristic_runs(target: SearchTarget, head: Floats, *, slack: float = 0.0) ->
 
 
 def patterns(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield ZB-H1 and ZB-H2, with a shorter warm-up or fewer postponed weight gradients if the cap requires it."""
+    """Shorten the warm-up of ZB-H1 and ZB-H2, or postpone fewer weight gradients, if the cap requires it."""
     p, m = target.problem.num_ranks, target.problem.num_microbatches
     ranks = np.arange(p)
     activation, kept, cap = target.problem.activation, target.problem.kept, target.problem.cap
@@ -48,7 +48,6 @@ def patterns(target: SearchTarget) -> Iterator[Candidate]:
 
 
 def _word(num_microbatches: int, num_warm_up: int, num_put_off: int) -> NDArray[np.int32]:
-    """Return a row as published: warm-up; F, I and postponed W; all remaining W."""
     steps = np.tile(np.array([_F, _I, _W], dtype=np.int32), (num_microbatches, 1))
     there = np.ones(steps.shape, dtype=bool)
     there[num_microbatches - num_warm_up :, _F] = False

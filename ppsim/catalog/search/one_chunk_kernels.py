@@ -1,7 +1,6 @@
-"""Inner loop of the zero-bubble heuristic with one stage per rank: stage r is on rank r.
+"""Inner loop of the zero-bubble heuristic with one stage per rank: the codes of rank r are r, p + r and 2p + r.
 
-Codes and named tuples are explained in `ppsim.catalog.search.pipeline`; the codes of rank r are r, p + r and 2p +
-r.
+Codes and named tuples are explained in `ppsim.catalog.search.pipeline`.
 """
 
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from ppsim.catalog.search.table_kernels import append_action, count_idle, input_
 
 
 class OneChunkChoices(NamedTuple):
-    """Three binary choices; the authors' scheduler tries all eight combinations."""
+    """The authors' scheduler tries all eight combinations."""
 
     keep_first_input_on_time: bool
     """End the warm-up before the first gradient returns, not with the forward that runs at that time."""
@@ -29,9 +28,9 @@ def heuristic(
     idleness: IdleTime,
     takes: Counts,
 ) -> None:
-    """Run the zero-bubble scheduler (arXiv 2401.10241, §3.1) once: fill `table`.
+    """Run the zero-bubble scheduler (arXiv 2401.10241, §3.1) once.
 
-    `takes` is working space, zero at the start: the number of forwards that each rank takes next.
+    `takes`, zero at the start, is the number of forwards that each rank takes next.
     """
     m, p = pipeline.num_microbatches, pipeline.num_ranks
     _warm_up(pipeline, memory, choices.keep_first_input_on_time, table, idleness, takes)
@@ -64,7 +63,6 @@ def _warm_up(
     idleness: IdleTime,
     takes: Counts,
 ) -> None:
-    """Place the first microbatch, all others that fit before its gradient returns, and that gradient."""
     m, p = pipeline.num_microbatches, pipeline.num_ranks
     for rank in range(p):
         _put(pipeline, table, idleness, rank, rank)
@@ -82,7 +80,7 @@ def _warm_up(
 def _choose_warm_up(
     pipeline: Pipeline, memory: MemoryCaps, keep_first_input_on_time: bool, table: SearchTable, takes: Counts
 ) -> None:
-    """Choose each rank's forwards until the first gradient returns, from the last rank up, independently."""
+    """Each rank runs forwards until the first gradient returns."""
     m, p, tolerance_s = pipeline.num_microbatches, pipeline.num_ranks, pipeline.tolerance_s
     back_s = table.now_s[p - 1] + pipeline.cost_s[2 * p - 1]  # time when the first gradient leaves a rank
     for rank in range(p - 2, -1, -1):
@@ -103,10 +101,7 @@ def _choose_warm_up(
 def _choose_forwards(
     pipeline: Pipeline, memory: MemoryCaps, may_skip: bool, table: SearchTable, idleness: IdleTime, takes: Counts
 ) -> None:
-    """Choose the ranks that run a forward in this round: all with a forward left, except those that skip it.
-
-    If a rank skips, all ranks above it skip too: running ahead alone would only fill their memory.
-    """
+    """If a rank skips a forward, all ranks above it skip too: running ahead alone would only fill their memory."""
     p = pipeline.num_ranks
     for rank in range(p):
         takes[rank] = 1 if table.done[rank] < pipeline.num_microbatches else 0
@@ -117,11 +112,10 @@ def _choose_forwards(
 
 
 def _skips(pipeline: Pipeline, memory: MemoryCaps, table: SearchTable, idleness: IdleTime, rank: int) -> bool:
-    """Return whether a rank skips a forward: the next rank has enough, and its gradient would have to wait.
+    """Return whether the next rank has enough forwards, and its gradient would have to wait for one more.
 
-    The gradient arrives after one more forward and input gradient on the next rank. It would wait if the forward
-    ends later, including the weight gradients that must run first to free memory. The rank then idles instead,
-    unless this would make its idle time the longest.
+    The gradient would wait if the forward ends later, including the weight gradients that must run first to free
+    memory. The rank then idles instead, unless this would make its idle time the longest.
     """
     p, done, now_s, cost_s = pipeline.num_ranks, table.done, table.now_s, pipeline.cost_s
     if rank == p - 1 or done[rank] < done[rank + 1] + 2:
@@ -144,11 +138,10 @@ def _skips(pipeline: Pipeline, memory: MemoryCaps, table: SearchTable, idleness:
 def _round(
     pipeline: Pipeline, memory: MemoryCaps, greedy: bool, table: SearchTable, idleness: IdleTime, takes: Counts
 ) -> None:
-    """Run the chosen forwards down the ranks, then an input gradient up the ranks, with weight gradients between.
+    """Run the chosen forwards down the ranks, then an input gradient up the ranks.
 
-    A weight gradient runs if the rank lacks memory, if it fits the gap, or if the gap would make this rank idle
-    longest. No rank waits for the input gradients of rank 0, so after its last forward all waiting weight gradients
-    run first.
+    No rank waits for the input gradients of rank 0, so after its last forward all waiting weight gradients run
+    first.
     """
     p, done = pipeline.num_ranks, table.done
     for visit in range(2 * p):
@@ -173,7 +166,6 @@ def _round(
 def _fills(
     pipeline: Pipeline, greedy: bool, table: SearchTable, idleness: IdleTime, rank: int, ready_s: float
 ) -> bool:
-    """Return whether a weight gradient should run before the action that is ready at `ready_s`."""
     gap_s, tolerance_s = ready_s - table.now_s[rank], pipeline.tolerance_s
     if pipeline.cost_s[2 * pipeline.num_ranks + rank] <= gap_s + tolerance_s:
         return True

@@ -1,9 +1,8 @@
-"""Data structures of the compiled search kernels: named tuples of arrays.
+"""Data structures of the compiled search kernels: named tuples of arrays (lists in plain Python).
 
 An action of kind 0, 1, 2 (F, I, W) on stage s has the code ``kind * num_stages + s``. A table is an order: the
-codes of rank 0's row, then of rank 1's, and so on. Actions of one code run in microbatch order, so that codes are
-sufficient. A node is ``code * num_microbatches + microbatch``. In plain Python, kernels get lists instead of
-arrays.
+codes of rank 0's row, then of rank 1's, and so on. Actions of one code run in microbatch order. A node is ``code *
+num_microbatches + microbatch``.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -22,7 +21,7 @@ NOTHING = -1
 
 
 class Pipeline(NamedTuple):
-    """Placement, durations (seconds) and dependencies."""
+    """Placement, durations and dependencies."""
 
     num_microbatches: int
     num_stages: int
@@ -101,7 +100,6 @@ class IdleTime(NamedTuple):
 
 
 def pipeline_of(problem: Problem, stages: Counts, firsts: Counts, *, tolerance_s: float) -> Pipeline:
-    """Return the `Pipeline` of a problem; `stages` and `firsts` are explained there."""
     num_stages, rank_of = problem.num_stages, problem.stage_to_rank.astype(np.int64)
     codes, none = np.arange(3 * num_stages), np.full(num_stages, NOTHING)
     forwards, inputs = codes[:num_stages], codes[num_stages : 2 * num_stages]
@@ -128,7 +126,6 @@ def _woken(feeds: Counts, rank_of: Counts) -> Counts:
 
 
 def empty_table(pipeline: Pipeline) -> SearchTable:
-    """Return an empty table."""
     return SearchTable(
         order=np.zeros(3 * pipeline.num_stages * pipeline.num_microbatches, dtype=np.int32),
         at=3 * pipeline.num_microbatches * pipeline.firsts[:-1],
@@ -139,7 +136,6 @@ def empty_table(pipeline: Pipeline) -> SearchTable:
 
 
 def empty_backlog(pipeline: Pipeline) -> PendingWeightGradients:
-    """Return an empty backlog."""
     p = pipeline.num_ranks
     return PendingWeightGradients(
         queue=np.zeros(pipeline.num_stages * pipeline.num_microbatches, dtype=np.int64),

@@ -1,7 +1,6 @@
 """Build a table for many microbatches by repeating a window of each row of a good short table.
 
-A search on a long table spends its time on steady-state actions that should all be equal. A search on a short table
-does not, and its result can be repeated (compare the repetend of Tessel and the building blocks of V-Half).
+Compare the repetend of Tessel and the building blocks of V-Half.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,18 +14,16 @@ from ppsim.catalog.search.pipeline import Codes
 from ppsim.catalog.search.target import Candidate, SearchTarget, better
 
 _MOST_AT_ONCE = 4  # microbatches in a window
-_SEARCHED_AT_ONCE, _FEW = 3, 3  # microbatches in a searched window; microbatches per rank in its test table
-_HEATS, _REACHES = (8.0, 4.0, 2.0, 1.0), (8, 2, 8, 2)  # temperatures and reaches of these rounds, as in `searched`
-_MOST_MOVES, _MOST_PASSES = 4_000, 5_000_000  # moves, and actions to evaluate, per round: less than 0.1 s
+_SEARCHED_AT_ONCE, _FEW = 3, 3  # microbatches in a window; microbatches per rank in its test table
+_HEATS, _REACHES = (8.0, 4.0, 2.0, 1.0), (8, 2, 8, 2)  # temperatures and reaches of the rounds
+_MOST_MOVES, _MOST_PASSES = 4_000, 5_000_000  # per round: less than 0.1 s
 _CUTS = np.linspace(0.2, 0.8, 13)  # window positions, relative to the row
 
 
 def repeat_window(short: Candidate, target: SearchTarget) -> Candidate | None:
-    """Return the best table of `target` made by repeating a window of each row of `short`, or None.
+    """A window contains q actions of each code, so that the memory after it is the same as before it.
 
-    `short` has the same stages and costs but fewer microbatches. A window contains q actions of each code, so that
-    the memory after it is the same as before it. If the windows of two ranks do not match, the table deadlocks or
-    is slow, and another position is tried.
+    If the windows of two ranks do not match, the table deadlocks or is slow, and another position is tried.
     """
     num_more = target.problem.num_microbatches - short.target.problem.num_microbatches
     offsets = short.target.row_offsets
@@ -47,7 +44,6 @@ def repeat_window(short: Candidate, target: SearchTarget) -> Candidate | None:
 
 
 def _balanced_windows(row: Codes, at_once: int) -> Codes:
-    """Return the starts of windows with `at_once` actions of every code of the row."""
     codes = np.unique(row)
     passed = np.zeros((len(row) + 1, len(codes)), dtype=np.int32)
     passed[1:] = np.cumsum(row[:, None] == codes, axis=0)
@@ -66,11 +62,9 @@ def _stretched(rows: Sequence[Codes], begins: Sequence[Codes], cut: float, at_on
 
 
 def searched_windows(tables: Sequence[Candidate], target: SearchTarget) -> Iterator[Candidate]:
-    """Search for periodic tables, and yield them with the number of microbatches of `target`.
+    """Search for tables in which each rank repeats one window.
 
-    Each rank of such a table repeats one window of actions from beginning to end. `tables` have the same stages and
-    costs as `target`. The search starts from the best window of each of them. It moves actions in all repetitions
-    at once, in a test table with few microbatches, and is deterministic.
+    The search moves actions in all repetitions at once, in a test table with few microbatches.
     """
     dice, problem = np.ones(1, dtype=np.int64), target.problem
     number = min(_FEW * problem.num_ranks, problem.num_microbatches)
@@ -99,14 +93,13 @@ def searched_windows(tables: Sequence[Candidate], target: SearchTarget) -> Itera
 
 
 def unroll_window(target: SearchTarget, window: RepeatedWindow) -> Candidate | None:
-    """Return the table of `target` that repeats a window, or None if it deadlocks."""
+    """Return None if the table deadlocks."""
     table = empty_unrolled(target.pipeline)
     target.run(unroll, inputs=(window,), outputs=(table,))
     return target.timed(table.order)
 
 
 def _windows(table: Candidate, at_once: int) -> Iterator[RepeatedWindow]:
-    """Yield windows at the same relative position in all rows."""
     rows = [table.order[begin:end] for begin, end in pairwise(table.target.row_offsets)]
     begins = [_balanced_windows(row, at_once) for row in rows]
     if not all(len(row) for row in begins):

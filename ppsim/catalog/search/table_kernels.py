@@ -1,6 +1,6 @@
-"""Inner loops shared by the searches: functions over named tuples of arrays (`ppsim.catalog.search.pipeline`).
+"""Inner loops shared by the searches (`ppsim.catalog.search.pipeline` explains their data).
 
-Compiled or in plain Python (`ppsim.base.numba_jit`), they give identical bits: the order of operations is the same.
+Compiled or in plain Python, they give identical bits: the order of operations is the same.
 """
 
 from ppsim.base.arrays import Floats
@@ -20,10 +20,7 @@ NOT_KNOWN = -1.0
 
 
 def input_arrival_s(pipeline: Pipeline, table: SearchTable, code: int) -> float:
-    """Return the arrival of the input of the next action with this code.
-
-    `NOT_KNOWN` if it cannot run yet; 0 if it needs no other stage.
-    """
+    """Return `NOT_KNOWN` if the next action with this code cannot run yet; 0 if it needs no other stage."""
     number = table.done[code]
     if code >= pipeline.num_stages and table.done[code - pipeline.num_stages] <= number:  # its F or I has not run
         return NOT_KNOWN
@@ -37,7 +34,6 @@ def input_arrival_s(pipeline: Pipeline, table: SearchTable, code: int) -> float:
 
 
 def append_action(pipeline: Pipeline, table: SearchTable, rank: int, code: int, ready_s: float) -> None:
-    """Append the next action of this code to the rank's row; it starts when its input and the rank are ready."""
     table.order[table.at[rank]] = code
     table.at[rank] += 1
     table.now_s[rank] = max(table.now_s[rank], ready_s) + pipeline.cost_s[code]
@@ -47,14 +43,14 @@ def append_action(pipeline: Pipeline, table: SearchTable, rank: int, code: int, 
 
 
 def count_idle(idleness: IdleTime, table: SearchTable, rank: int, ready_s: float) -> None:
-    """Add the gap before the rank's next action to its idle time, except the wait for the first microbatch."""
+    """The wait for the first microbatch does not count."""
     if ready_s > table.now_s[rank] and table.done[rank] > 0:
         idleness.idle_s[rank] += ready_s - table.now_s[rank]
         idleness.worst_s[0] = max(idleness.worst_s[0], idleness.idle_s[rank])
 
 
 def rank_of_visit(visit: int, num_ranks: int) -> int:
-    """Return the rank of a visit (0 to 2p − 1) down the ranks and up again, as activations and gradients travel."""
+    """Visits 0 to 2p − 1 go down the ranks and up again."""
     return visit if visit < num_ranks else 2 * num_ranks - 1 - visit
 
 
@@ -63,10 +59,8 @@ def latest_starts(
 ) -> None:
     """Compute the latest start of every action from the deadline of each rank, going backwards.
 
-    Ranks take turns, each going back until it depends on a time that is not known yet. Each time is a minimum over
-    known times, so the order of the turns does not matter. A round without progress is a deadlock. At the start,
-    `at` is the last place of each row and `undone` is m per code. At the end, `undone` is 0 if all times were
-    found.
+    A round without progress is a deadlock. At the start, `at` is the last place of each row and `undone` is m per
+    code. At the end, `undone` is 0 if all times were found.
     """
     num_left = len(order)
     moved = True
@@ -82,7 +76,6 @@ def latest_starts(
 def _retreat(
     pipeline: Pipeline, rank: int, order: Codes, at: Counts, deadline_s: Floats, latest_s: Floats, undone: Counts
 ) -> int:
-    """Go back along a row while the consumers' latest starts are known; return the number of actions."""
     m = pipeline.num_microbatches
     num_told = 0
     while at[rank] >= 3 * m * pipeline.firsts[rank]:
@@ -110,7 +103,6 @@ def append_with_memory(
     code: int,
     ready_s: float,
 ) -> None:
-    """Call `append_action`, and update memory and waiting weight gradients."""
     append_action(pipeline, table, rank, code, ready_s)
     backlog.held[rank] += memory.changes[code]
     if code >= 2 * pipeline.num_stages:
@@ -122,7 +114,6 @@ def append_with_memory(
 
 
 def oldest_weight(pipeline: Pipeline, backlog: PendingWeightGradients, rank: int) -> int:
-    """Return the code of the weight gradient that has waited longest on a rank, or `NOTHING`."""
     if backlog.num_run[rank] == backlog.num_queued[rank]:
         return NOTHING
     code: int = backlog.queue[pipeline.num_microbatches * pipeline.firsts[rank] + backlog.num_run[rank]]
@@ -132,7 +123,7 @@ def oldest_weight(pipeline: Pipeline, backlog: PendingWeightGradients, rank: int
 def exceeds_cap(
     pipeline: Pipeline, memory: MemoryCaps, backlog: PendingWeightGradients, rank: int, code: int
 ) -> bool:
-    """Return whether a forward would exceed the cap of its rank; all other actions free memory."""
+    """Only forwards can exceed the cap; all other actions free memory."""
     return code < pipeline.num_stages and backlog.held[rank] + memory.activation[code] > memory.cap[rank]
 
 
@@ -144,10 +135,10 @@ def place_weight_gradients(
     table: SearchTable,
     backlog: PendingWeightGradients,
 ) -> bool:
-    """Place weight gradients, oldest first, between the forwards and input gradients of `passes`; return success.
+    """Place weight gradients, oldest first, between the actions of `passes`; return success.
 
     A weight gradient runs if a forward lacks memory, if it fits before the next action can start, or if the gap is
-    at least `least_gap` of its duration. The order of `passes` does not change.
+    at least `least_gap` of its duration.
     """
     num_left = len(passes)
     moved = True
@@ -179,7 +170,7 @@ def _run_filled(
     backlog: PendingWeightGradients,
     rank: int,
 ) -> int:
-    """Run a rank until it waits; return how many of `passes` ran, or −1 if one can never fit into memory."""
+    """Return how many of `passes` ran, or −1 if one can never fit into memory."""
     m, first, behind = pipeline.num_microbatches, pipeline.firsts[rank], pipeline.firsts[rank + 1]
     at = table.at[rank] - m * first - backlog.num_run[rank]  # `passes` has two actions for three in a row
     num_run = 0

@@ -23,10 +23,7 @@ _KINDS = np.array([0, -1, 1, 2], dtype=np.int32)  # for F, B, I, W
 
 @dataclass(frozen=True, eq=False)
 class SearchTarget:
-    """A problem with the criterion to minimise, and the derived arrays that the kernels need.
-
-    Every backward is split. Arrays have one entry per stage unless their docstring says per rank.
-    """
+    """A problem with the criterion to minimise, and the arrays that the kernels need. Every backward is split."""
 
     problem: Problem
     criterion: Criterion = "step"
@@ -37,68 +34,58 @@ class SearchTarget:
             raise ConfigError(f"criterion is {self.criterion!r}; choose one of {', '.join(get_args(Criterion))}")
 
     def minimising(self, criterion: Criterion) -> "SearchTarget":
-        """Return the same problem with another criterion."""
         return replace(self, criterion=criterion)
 
     @property
     def num_actions(self) -> int:
-        """Number of F, I and W, 3·S·m."""
         return 3 * self.problem.num_stages * self.problem.num_microbatches
 
     @cached_property
     def stages(self) -> Counts:
-        """Stages of rank 0, of rank 1, …, ascending within a rank."""
         stages: Counts = np.argsort(self.problem.stage_to_rank, kind="stable")
         return stages
 
     @cached_property
     def firsts(self) -> Counts:
-        """Offsets of each rank's stages in `stages`; p + 1 entries."""
         counts = np.bincount(self.problem.stage_to_rank, minlength=self.problem.num_ranks)
         return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
     @cached_property
     def row_offsets(self) -> Counts:
-        """Offsets of each rank's row in an order; p + 1 entries."""
         return 3 * self.problem.num_microbatches * self.firsts
 
     def per_rank(self, per_stage: Floats) -> Floats:
-        """Sum a per-stage array over the stages of each rank."""
         sums = np.zeros(self.problem.num_ranks)
         np.add.at(sums, self.problem.stage_to_rank, per_stage)
         return sums
 
     @cached_property
     def least_cap(self) -> Floats:
-        """Memory of one microbatch in all stages of a rank, per rank."""
+        """Memory of one microbatch in all stages of a rank."""
         return self.per_rank(self.problem.activation)
 
     @cached_property
     def memory_changes(self) -> Floats:
-        """Memory that an action of each code adds on its rank."""
         held, kept = np.tile(self.problem.activation, len(_OPS)), np.tile(self.problem.kept, len(_OPS))
         return memory_changes(np.repeat(_OPS, self.problem.num_stages), held, kept)
 
     @cached_property
     def tolerance_s(self) -> float:
-        """Times closer than this are equal, so that neither the order of additions nor units change decisions."""
+        """Neither the order of additions nor units change decisions within this tolerance."""
         problem = self.problem
         longest = (problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
         return 1e-9 * max(float(seconds.max(initial=0.0)) for seconds in longest)
 
     @cached_property
     def first_start_s(self) -> Floats:
-        """Earliest start of each rank's first forward, the first forward of its lowest stage."""
         return self.problem.reach_s[self.stages[self.firsts[:-1]]]
 
     @cached_property
     def handicap_s(self) -> Floats:
-        """Per rank, subtracted from the rank's end; the largest result is the score."""
         return self.first_start_s if self.criterion == "span" else np.zeros(self.problem.num_ranks)
 
     @cached_property
     def work_s(self) -> Floats:
-        """Compute time per rank."""
         problem = self.problem
         return problem.num_microbatches * self.per_rank(problem.forward_s + problem.input_s + problem.weight_s)
 
@@ -114,45 +101,42 @@ class SearchTarget:
 
     @property
     def head_s(self) -> Floats:
-        """Per rank: work and start in excess of the rank with the most slack."""
+        """Work and start of each rank in excess of the rank with the most slack."""
         ends = self.work_s + self.first_start_s - self.handicap_s
         head: Floats = ends - ends.min()
         return head
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """First argument of every kernel."""
         return pipeline_of(self.problem, self.stages, self.firsts, tolerance_s=self.tolerance_s)
 
     @cached_property
     def shape_and_times(self) -> bytes:
-        """Key that is equal for targets that differ only in memory and criterion."""
         problem = self.problem
         times = (problem.stage_to_rank, problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
         return b"".join([str(problem.num_microbatches).encode(), *(array.tobytes() for array in times)])
 
     @cached_property
     def memory(self) -> MemoryCaps:
-        """Memory of actions and caps of ranks."""
         problem = self.problem
         return MemoryCaps(problem.activation, problem.kept, self.memory_changes, problem.cap)
 
     def run(
         self, kernel: Any, *, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = (), times: int = 1
     ) -> Any:
-        """Run a kernel of this package; `times` estimates how often it visits every action."""
+        """`times` estimates how often the kernel visits every action."""
         size = times * self.num_actions
         return run_kernel(kernel, inputs=(self.pipeline, *inputs), outputs=outputs, size=size, engine=self.engine)
 
     def timed(self, order: Codes) -> "Candidate | None":
-        """Return the table of this order with the earliest times, or None if it deadlocks."""
+        """Start each action as early as possible; None if the order deadlocks."""
         timing, none = empty_timing(self.pipeline), np.zeros(0, dtype=np.int64)
         rules = AnnealParameters(self.handicap_s, bound_s=0.0, heat_s=0.0, num_moves=0, reach=0)
         criterion_s = self.run(anneal, inputs=(self.memory, rules), outputs=(none, order, order, timing, none))
         return Candidate(self, order, timing.now_s) if criterion_s < DEADLOCK else None
 
     def order_of(self, schedule: Schedule) -> Codes:
-        """Return the order of a compute-only table with split backwards in microbatch order."""
+        """The table must be compute-only, with split backwards in microbatch order."""
         codes: Codes = _KINDS[schedule.op] * np.int32(self.problem.num_stages) + schedule.stage
         return codes
 
@@ -167,34 +151,28 @@ class Candidate:
 
     @cached_property
     def score_s(self) -> float:
-        """Value of the criterion."""
         return float((self.end_s - self.target.handicap_s).max())
 
     @property
     def is_optimal(self) -> bool:
-        """True if the score meets the lower bound."""
         return self.score_s <= self.target.bound_s
 
     @property
     def other_score_s(self) -> float:
-        """Value of the other criterion."""
         other = self.target.minimising("span" if self.target.criterion == "step" else "step")
         return float((self.end_s - other.handicap_s).max())
 
     @property
     def fits(self) -> bool:
-        """True if no rank exceeds its memory cap."""
         rows = self.target.row_offsets
         held = summed_by_rank(self.target.memory_changes[self.order], rows)
         return bool((np.maximum.reduceat(held, rows[:-1]) <= self.target.problem.cap).all())
 
     @property
     def passes(self) -> Codes:
-        """Codes of the forwards and input gradients, in order."""
         return self.order[self.order < 2 * self.target.problem.num_stages]
 
     def schedule(self, name: str) -> Schedule:
-        """Return the schedule table, with the actions of each code in microbatch order."""
         problem = self.target.problem
         microbatch = np.zeros(len(self.order), dtype=np.int32)
         narrow = np.min_scalar_type(len(_KINDS) * problem.num_stages)  # numpy radix-sorts 16-bit integers
@@ -213,7 +191,7 @@ class Candidate:
 
 
 def better(first: Candidate, second: Candidate) -> Candidate:
-    """Return the candidate with the lower score; ties go to the lower other score, then to the first."""
+    """The lower score wins; ties go to the lower other score, then to the first."""
     tolerance_s = first.target.tolerance_s
     if second.score_s < first.score_s - tolerance_s:
         return second
@@ -223,5 +201,4 @@ def better(first: Candidate, second: Candidate) -> Candidate:
 
 
 def best_of(candidates: Iterable[Candidate]) -> Candidate:
-    """Return the best of at least one candidate, by `better`."""
     return reduce(better, candidates)

@@ -1,4 +1,4 @@
-"""Inner loop of the V-shaped heuristic; codes and named tuples are explained in `ppsim.catalog.search.pipeline`.
+"""Inner loop of the ZB-V heuristic; codes and named tuples are explained in `ppsim.catalog.search.pipeline`.
 
 Rank r has stage r on the way down the V and stage 2p − 1 − r on the way up.
 """
@@ -24,7 +24,7 @@ from ppsim.catalog.search.table_kernels import (
 
 
 class VChoices(NamedTuple):
-    """Whether a weight gradient is placed before these actions although it does not fit the gap.
+    """Whether a weight gradient that does not fit the gap may run before these actions.
 
     This happens only if the gap would make the rank idle longest.
     """
@@ -35,7 +35,7 @@ class VChoices(NamedTuple):
 
 
 class VHeuristicState(NamedTuple):
-    """State of one run of the heuristic."""
+    """State of one run."""
 
     pipeline: Pipeline
     memory: MemoryCaps
@@ -56,15 +56,11 @@ def v_heuristic(
     idleness: IdleTime,
     takes_down: Counts,
 ) -> bool:
-    """Run the ZB-V scheduler (arXiv 2401.10241, §6) once: fill `table`, and return whether the cap was respected.
-
-    `takes_down` is working space with one entry per rank.
-    """
+    """Run the ZB-V scheduler (arXiv 2401.10241, §6) once; return whether the cap was respected."""
     run = VHeuristicState(pipeline, memory, spare_s, table, backlog, idleness)
     if not _first_microbatch(run):
         return False
     _level(run)
-    # Then one input gradient and one forward on every rank, round after round.
     for _ in range(2 * pipeline.num_microbatches):
         _choose_gradients(run, takes_down)
         if not _gradients(run, takes_down, choices.before_first_gradient):
@@ -84,7 +80,6 @@ def _put(run: VHeuristicState, rank: int, code: int) -> None:
 
 
 def _put_weight(run: VHeuristicState, rank: int) -> bool:
-    """Place the oldest waiting weight gradient; return whether there was one."""
     late = oldest_weight(run.pipeline, run.backlog, rank)
     if late >= 0:
         append_with_memory(run.pipeline, run.memory, run.table, run.backlog, rank, late, 0.0)
@@ -92,10 +87,9 @@ def _put_weight(run: VHeuristicState, rank: int) -> bool:
 
 
 def _put_after_weights(run: VHeuristicState, rank: int, code: int, may_fill: bool) -> bool:
-    """Place an action after the weight gradients that fit before it; return whether it fits the cap.
+    """Run the weight gradients that fit before the action; return whether it fits the cap.
 
-    With `may_fill`, a gap that is too short for a weight gradient still gets one if idling would make this rank's
-    idle time the longest. The other ranks wait instead.
+    With `may_fill`, a shorter gap also gets one if idling would make this rank's idle time the longest.
     """
     while exceeds_cap(run.pipeline, run.memory, run.backlog, rank, code):
         if not _put_weight(run, rank):
@@ -116,7 +110,6 @@ def _put_after_weights(run: VHeuristicState, rank: int, code: int, may_fill: boo
 
 
 def _first_microbatch(run: VHeuristicState) -> bool:
-    """Place the first microbatch down and up the ranks, and all others that fit before it returns to each rank."""
     p, num_stages = run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):
         if exceeds_cap(run.pipeline, run.memory, run.backlog, rank, rank):
@@ -134,7 +127,7 @@ def _first_microbatch(run: VHeuristicState) -> bool:
 
 
 def _one_more_fits(run: VHeuristicState, rank: int) -> bool:
-    """Return whether one more microbatch can reach this rank before the first returns, without exceeding a cap.
+    """Return whether one more microbatch can reach this rank before the first returns.
 
     As in the authors' scheduler, rank r must then have memory for 2r + 2 activations, and every rank above for the
     way up of the microbatches that it has started.
@@ -160,7 +153,7 @@ def _level(run: VHeuristicState) -> None:
     goes_up = False
     for rank in range(1, p):
         up = num_stages - 1 - rank
-        num_idle = 0  # turns in which no rank could place one
+        num_idle = 0
         while num_idle < 2 and (
             done[rank] + done[up] < done[rank - 1] + done[up + 1] or (done[up] <= done[up + 1] and done[up + 1] < m)
         ):
@@ -175,10 +168,9 @@ def _level(run: VHeuristicState) -> None:
 
 
 def _choose_gradients(run: VHeuristicState, takes_down: Counts) -> None:
-    """Choose the input gradient of each rank in a round; the stage on the way down comes first if possible.
+    """The stage on the way down comes first if the rank's stage on the way up is ahead of it.
 
-    It is possible if the rank's stage on the way up is ahead, and either the input has arrived or the stage on the
-    way up has no input gradient left.
+    Its input must also have arrived, unless the stage on the way up has no input gradient left.
     """
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):
@@ -189,7 +181,7 @@ def _choose_gradients(run: VHeuristicState, takes_down: Counts) -> None:
 
 
 def _gradients(run: VHeuristicState, takes_down: Counts, may_fill: bool) -> bool:
-    """Place an input gradient on every rank in dependency order: from the last rank to rank 0 and back."""
+    """Go from the last rank to rank 0 and back, in dependency order."""
     p, num_stages = run.pipeline.num_ranks, run.pipeline.num_stages
     for visit in range(2 * p):
         is_down = visit < p
@@ -207,7 +199,7 @@ def _gradients(run: VHeuristicState, takes_down: Counts, may_fill: bool) -> bool
 
 
 def _forwards(run: VHeuristicState, may_fill: bool) -> bool:
-    """Place a forward on every rank, if possible of the stage on the way up; return whether all fit the cap."""
+    """If possible, place a forward of the stage on the way up; return whether all fit the cap."""
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     done = run.table.done
     for rank in range(p):

@@ -1,4 +1,4 @@
-"""Candidates for two stages per rank in a V: the ZB-V heuristic, and patterns repeated for every microbatch."""
+"""Candidates for two stages per rank in a V."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ _PASSES: LRUCache[Codes] = LRUCache(
 
 
 def heuristic_runs(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield the runs of the ZB-V heuristic that respect the cap (arXiv 2401.10241, §6; the authors' scheduler).
+    """Run the ZB-V heuristic (arXiv 2401.10241, §6; the authors' scheduler).
 
-    Both choices of `VChoices` are tried in both ways. Each combination is repeated while the largest idle time
-    shrinks, with each rank's margin in the last run as slack.
+    Each combination of choices is repeated while the largest idle time shrinks, with each rank's margin in the last
+    run as slack.
     """
     for before_first_gradient, before_forward in product((True, False), repeat=2):
         choices = VChoices(before_forward=before_forward, before_first_gradient=before_first_gradient)
@@ -48,7 +48,7 @@ def heuristic_runs(target: SearchTarget) -> Iterator[Candidate]:
 
 
 def _run(target: SearchTarget, spare_s: Floats, choices: VChoices) -> tuple[Candidate | None, Floats]:
-    """Run the heuristic once; return its table (None if it exceeds the cap) and the idle time of each rank."""
+    """Return the table (None if it exceeds the cap) and the idle time of each rank."""
     table, head_s = empty_table(target.pipeline), target.minimising("span").head_s
     idleness = IdleTime(idle_s=head_s, worst_s=np.array([head_s.max()]))
     takes_down = np.zeros(target.problem.num_ranks, dtype=np.int64)
@@ -61,14 +61,14 @@ def _run(target: SearchTarget, spare_s: Floats, choices: VChoices) -> tuple[Cand
 
 
 def published(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield ZB-V, V-Half and V-Min as published if they respect the cap, and with newly placed weight gradients."""
+    """Yield ZB-V, V-Half and V-Min as published and with newly placed weight gradients."""
     shape = {"num_ranks": target.problem.num_ranks, "num_microbatches": target.problem.num_microbatches}
     for build in (zbv_fixed, v_half_fixed, v_min_fixed):
         yield from _as_it_is_and_filled(target, build(**shape))
 
 
 def blocks_of_cells(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield the tables of building blocks like V-Half's, those with the longest microbatch lifetime first."""
+    """Start with the building blocks with the longest microbatch lifetime."""
     problem = target.problem
     num_left = min(_MOST_CELL_BLOCKS, _MOST_ACTIONS // 2 // target.num_actions)
     for starts in reversed(building_blocks(problem.num_ranks) if num_left else []):
@@ -93,11 +93,7 @@ def _as_it_is_and_filled(target: SearchTarget, schedule: Schedule) -> Iterator[C
 
 
 def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float) -> Candidate | None:
-    """Return `passes` with weight gradients inserted; None if the result deadlocks or exceeds the memory limit.
-
-    A weight gradient runs if the next forward lacks memory, or if an idle gap is long enough for `least_gap` (a
-    fraction) of its duration.
-    """
+    """Return None if the result deadlocks or exceeds the memory limit."""
     table = empty_table(target.pipeline)
     fits = target.run(
         kernels.place_weight_gradients,
@@ -108,10 +104,7 @@ def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float)
 
 
 def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield tables of building blocks with different intervals between stages, for about a second.
-
-    The tables respect the memory cap.
-    """
+    """Vary the intervals between stages, for about a second."""
     num_blocks = min(_MOST_BLOCKS, _MOST_ACTIONS // target.num_actions)
     dice = np.random.default_rng(0)
     grid = [_Block(down, up, (0.0, turn, 0.0)) for up, turn, down in product(_PACES_UP, _TURNS, _PACES_DOWN)]
@@ -129,9 +122,8 @@ def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
 class _Block:
     """Durations in a building block: down the V, up the V, and the three turns of a microbatch.
 
-    A pace is relative to the shortest possible time. It applies to ranks below `until` (None: all ranks); the
-    others have pace 1. Turns are in periods: at the last rank after F, at rank 0 before I, at the last rank between
-    the two I.
+    A pace is relative to the shortest possible time. Ranks from `until` on have pace 1. Turns are in periods: at
+    the last rank after F, at rank 0 before I, at the last rank between the two I.
     """
 
     pace_down: float
