@@ -1,8 +1,7 @@
 """Validation of input files: reports all errors at once, with key paths.
 
-A file format is declared once, as a frozen dataclass. Pydantic checks users' files (`validated`) and is imported
-only if there is one. Files that ship with ppsim are loaded without checks (`load_packaged`), because tests check
-them.
+A file format is a frozen dataclass. Pydantic checks users' files and is imported only if there is one. Files that
+ship with ppsim are checked by tests instead.
 """
 
 import difflib
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 class FileSchema:
     """Base class of file formats: rejects unknown keys, strings in place of numbers, NaN and infinity.
 
-    Each subclass becomes a frozen dataclass with keyword arguments. It uses the methods below, because generating
-    methods per class would cost 1 ms of start-up each. `config` overrides pydantic's configuration.
+    Each subclass becomes a frozen dataclass. It uses the methods below, because generating methods per class would
+    cost 1 ms of start-up each. `config` overrides pydantic's configuration.
     """
 
     __pydantic_config__: Mapping[str, Any] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
@@ -86,7 +85,6 @@ class ConvertBefore:
         self.made = made
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Return pydantic's schema of the conversion and the type."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_before_validator_function(self.made, handler(source))
@@ -96,7 +94,6 @@ class ConvertAfter(ConvertBefore):
     """Converts a value after the check of its type."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Return pydantic's schema of the type and the conversion."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_after_validator_function(self.made, handler(source))
@@ -123,7 +120,7 @@ Model = TypeVar("Model", bound=FileSchema)
 
 
 def validated(model: type[Model], data: Any, source: str) -> Model:
-    """Return `data` as a `model`; raises `ConfigError` with `source` and the path of every wrong key."""
+    """The `ConfigError` has `source` and the path of every wrong key."""
     from pydantic import ValidationError
 
     try:
@@ -145,7 +142,7 @@ def _checker(model: Any) -> "TypeAdapter[Any]":
 
 
 def load_packaged(model: type[Model], data: Any) -> Model:
-    """Return the `data` of a file that ships with ppsim as a `model`, without checks."""
+    """Load a file that ships with ppsim, without checks."""
     made: Model = _maker(model)(data)  # type: ignore[arg-type]
     return made
 
@@ -186,7 +183,6 @@ def with_field_types(
 
 
 def non_default_fields(what: FileSchema) -> dict[str, Any]:
-    """Return the fields of an object that differ from their defaults."""
     return {
         one.name: value for one in fields(what)  # type: ignore[arg-type]
         if (value := getattr(what, one.name)) != one.default or one.default is MISSING
@@ -208,7 +204,7 @@ _MESSAGES = {  # replace pydantic's messages that are long or mention Python
 
 
 def _path(loc: tuple[Any, ...], data: Any) -> str:
-    """The key path as in the file; a number that was converted to a list has no index."""
+    """Return the key path as in the file; a number that was converted to a list has no index."""
     text = ""
     for part in loc:
         if isinstance(part, int) and not isinstance(data, list):

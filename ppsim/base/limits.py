@@ -1,8 +1,7 @@
 """Limits on users' files, used by all readers: size, depth, expansion and numbers.
 
-A configuration is small (`CONFIG_BYTES`). Schedules, timelines and recordings may have millions of entries
-(`DATA_BYTES`); their readers take time and memory in proportion to the file. No format may expand without limit:
-YAML anchors and shell variables have a limit on the expanded size, gzip on the unpacked size.
+No format may expand without limit: YAML anchors and shell variables have a limit on the expanded size, gzip on the
+unpacked size.
 """
 
 import math
@@ -15,7 +14,7 @@ CONFIG_BYTES = 2**20
 """Maximum bytes of a configuration. The largest known, a printed Megatron-LM configuration, has 0.1 MB."""
 
 DATA_BYTES = 2 * 2**30
-"""Maximum bytes of a schedule, timeline or recording read at once. A timeline of 1 million actions has 0.1 GB."""
+"""Maximum bytes of a schedule, timeline or recording. A timeline of 1 million actions has 0.1 GB."""
 
 MOST_UNPACKED = 100
 """Maximum unpacked bytes per byte of a gzip file. Traces of torch.profiler have 10 to 30."""
@@ -40,7 +39,7 @@ LARGEST_COUNT = 10**15
 
 
 def integer_if_equal(value: Any) -> Any:
-    """Return a float with an integer value as int, and anything else unchanged.
+    """Convert a float with an integer value.
 
     >>> integer_if_equal(8.5e10), integer_if_equal(0.5), integer_if_equal("8")
     (85000000000, 0.5, '8')
@@ -94,7 +93,7 @@ def short_text(value: Any) -> str:
 
 
 def check_tree(tree: Any, source: str) -> None:
-    """Raise `ConfigError`, with the key, for content nested too deeply or an integer beyond ±`LARGEST`."""
+    """Raise `ConfigError` for content nested too deeply or an integer beyond ±`LARGEST`."""
     level: list[tuple[Any, str]] = [(tree, "")]
     for _ in range(DEEPEST):
         below: list[tuple[Any, str]] = []
@@ -107,7 +106,7 @@ def check_tree(tree: Any, source: str) -> None:
 
 
 def _check_values(one: Any, path: str, source: str, below: list[tuple[Any, str]]) -> None:
-    """Check one list or table; append (nested list or table, path) pairs to `below`."""
+    """Append (nested list or table, path) pairs to `below`."""
     is_table = isinstance(one, dict)
     values: Iterable[Any] = one.values() if is_table else one if isinstance(one, list) else [one]
     kinds = set(map(type, values))

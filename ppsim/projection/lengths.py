@@ -1,7 +1,7 @@
 """Costs per microbatch for sequences of different lengths, packed without padding.
 
-At the sequence length s, a fraction q of the time of F, I, W and B is quadratic: a sequence of l tokens takes (1 −
-q)·l/s + q·(l/s)² of the time of one with s tokens. Activations and transfers are proportional to the tokens.
+At the sequence length s, a fraction q of the time of F, I, W and B is quadratic: a sequence of l tokens takes
+(1 − q)·l/s + q·(l/s)² of the time of one with s tokens. Activations and transfers are proportional to the tokens.
 """
 
 from dataclasses import dataclass, replace

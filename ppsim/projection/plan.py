@@ -188,9 +188,7 @@ class Plan(HasRepr):
 
     @property
     def communication(self) -> Communication:
-        """With runtime "megatron", the calls of Megatron-LM are simulated for its schedules, unless `channel` is
-        set.
-        """
+        """Megatron-LM's calls are simulated with runtime "megatron" and its schedules, unless `channel` is set."""
         runs_it = self.schedule_name in ("1f1b", "interleaved-1f1b") and self.pp > 1
         if self.runtime != "megatron" or self.channel is not None or not runs_it:
             return "overlap"

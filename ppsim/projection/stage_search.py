@@ -31,9 +31,7 @@ _LEAST_TRIALS, _MOST_NODES = 8, 400_000
 """For large tables: minimum number of simulated plans, and limit on the nodes of all their event graphs."""
 
 _MOST_UNIFORM, _NEARLY_FITS = 4, 0.15
-"""Plans with the same recomputation on every stage whose split is searched for: number of plans (the fastest ones),
-and the fraction by which they may exceed the memory.
-"""
+"""Plans with the same recomputation on all stages whose split is searched for: number, and relative excess."""
 
 _ROUNDS_OF_FIT = 4
 """Number of times that a plan's memory limit is lowered if its simulated peak exceeds the limit."""

@@ -138,7 +138,9 @@ class StageCosts(HasRepr):
 
     @property
     def differ_by_microbatch(self) -> bool:
-        """>>> StageCosts(forward_s=[[1, 2]], backward_input_s=1, backward_weight_s=1).differ_by_microbatch
+        """True if the costs differ by microbatch.
+
+        >>> StageCosts(forward_s=[[1, 2]], backward_input_s=1, backward_weight_s=1).differ_by_microbatch
         True
         """
         return any(np.ndim(getattr(self, name)) == 2 for name in MATRICES) or self.microbatch_factors is not None

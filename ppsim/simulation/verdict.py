@@ -74,7 +74,9 @@ class MemoryVerdict:
 
 
 def asks_for_gpus(number: int) -> str:
-    """>>> asks_for_gpus(1)
+    """Return the request to set the number of GPUs.
+
+    >>> asks_for_gpus(1)
     '1 GPU is assumed: give --gpus'
     """
     return f"{number} GPU{' is' if number == 1 else 's are'} assumed: give --gpus"
