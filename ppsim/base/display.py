@@ -1,7 +1,6 @@
 """Display of results: text of the command line, one-line `repr`, notebook card, and pictures.
 
-`ppsim.TEXTS`, `CARDS` and `PICTURES` name the display function of each result class. Result classes contain no
-formatting code.
+`ppsim.TEXTS`, `CARDS` and `PICTURES` name the display functions, so that result classes contain no formatting code.
 """
 
 import io
@@ -49,7 +48,6 @@ class Drawable(HasRepr):
     """A result that can be drawn."""
 
     def figure(self) -> "go.Figure":
-        """Return an interactive plotly figure."""
         return load_function(self._pictures()[0])(self)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class FileSchema:
     """Base class of file formats: rejects unknown keys, strings in place of numbers, NaN and infinity.
 
-    Each subclass becomes a frozen dataclass. It uses the methods below, because generating methods per class would
-    cost 1 ms of start-up each. `config` overrides pydantic's configuration.
+    Subclasses become frozen dataclasses and use the methods below, because generating methods per class would cost
+    1 ms of start-up each. `config` overrides pydantic's configuration.
     """
 
     __pydantic_config__: Mapping[str, Any] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
@@ -65,7 +65,7 @@ class FileSchema:
 
 
 class Bounds:
-    """Bounds of a number or a length in an annotation: `ge`, `gt`, `le`, `lt`, `min_length`."""
+    """Bounds of a number or a length in an annotation."""
 
     __is_annotated_types_grouped_metadata__ = True  # makes pydantic iterate over it
 
@@ -142,7 +142,6 @@ def _checker(model: Any) -> "TypeAdapter[Any]":
 
 
 def load_packaged(model: type[Model], data: Any) -> Model:
-    """Load a file that ships with ppsim, without checks."""
     made: Model = _maker(model)(data)  # type: ignore[arg-type]
     return made
 
@@ -177,7 +176,7 @@ def _through(steps: list[Callable[[Any], Any]], value: Any) -> Any:
 def with_field_types(
     model: type[Model], types: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> type[Model]:
-    """Return a model with other types for the given fields; fields without an entry in `defaults` are required."""
+    """Fields without an entry in `defaults` are required."""
     of_class = {name: (defaults or {}).get(name, field()) for name in types}
     return type(model.__name__, (model,), {"__annotations__": dict(types), **of_class})
 
@@ -204,7 +203,7 @@ _MESSAGES = {  # replace pydantic's messages that are long or mention Python
 
 
 def _path(loc: tuple[Any, ...], data: Any) -> str:
-    """Return the key path as in the file; a number that was converted to a list has no index."""
+    """A number that was converted to a list has no index."""
     text = ""
     for part in loc:
         if isinstance(part, int) and not isinstance(data, list):

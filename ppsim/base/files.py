@@ -90,7 +90,6 @@ _HALF_CHARACTER = re.compile(r"\\[uU](0000)?[dD][89a-fA-F]")
 
 
 def read_text(path: str | Path, *, most: int = CONFIG_BYTES) -> str:
-    """Raises `ConfigError` if the file has more than `most` bytes or cannot be read."""
     data = _bytes_of(path, most + 1)
     if len(data) > most:
         raise ConfigError(f"{path} is larger than {most / 2**20:,.0f} MiB, the limit for such a file")
@@ -106,7 +105,6 @@ def read_head(path: str | Path, *, most: int = CONFIG_BYTES) -> tuple[str, bool]
 
 
 def _bytes_of(path: str | Path, most: int) -> bytes:
-    """A pipe or device may be endless."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -152,7 +150,6 @@ def to_json(value: Any) -> str:
 
 
 def require_writable(path: str | Path) -> None:
-    """Raise `ConfigError` if a file could not be written; for a check before the work."""
     if not str(path):
         raise ConfigError("cannot write '': give the file a name")
     real = os.path.realpath(path)

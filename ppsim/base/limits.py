@@ -1,7 +1,6 @@
 """Limits on users' files, used by all readers: size, depth, expansion and numbers.
 
-No format may expand without limit: YAML anchors and shell variables have a limit on the expanded size, gzip on the
-unpacked size.
+YAML anchors, shell variables and gzip have a limit on the expanded size.
 """
 
 import math
@@ -48,7 +47,7 @@ def integer_if_equal(value: Any) -> Any:
 
 
 def count_from(value: Any, key: str, *, least: int = 0, most: int = LARGEST_COUNT) -> int:
-    """Return a number from a file as an integer between `least` and `most`; raises `ConfigError` with its key.
+    """Convert a number to an integer; the `ConfigError` has its key.
 
     >>> count_from(4.0, "config.json: num_layers")
     4
@@ -62,7 +61,7 @@ def count_from(value: Any, key: str, *, least: int = 0, most: int = LARGEST_COUN
 
 
 def number_from(value: Any, key: str, *, least: float = -float(LARGEST), most: float = float(LARGEST)) -> float:
-    """Return a number (or its text) from a file as a finite float; raises `ConfigError` with its key.
+    """Convert a number (or its text) to a finite float; the `ConfigError` has its key.
 
     >>> number_from("0.5", "train.log, line 3: elapsed time")
     0.5
@@ -127,8 +126,7 @@ _LOOKED_AT = frozenset({int, list, dict})
 def check_events(events: Iterable[Any], source: str) -> None:
     """Raise `ConfigError` for YAML that is nested too deeply, too large with aliases expanded, or not plain data.
 
-    `events` come from PyYAML's parser before aliases are expanded, so the check takes time in proportion to the
-    file.
+    `events` come from PyYAML's parser before aliases are expanded.
     """
     sizes: list[int] = [0]  # number of values in each open list or table, outermost first
     anchors: list[str | None] = []

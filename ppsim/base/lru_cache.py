@@ -1,4 +1,4 @@
-"""An in-memory cache that evicts the least recently used values."""
+"""A cache that evicts the least recently used values."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable

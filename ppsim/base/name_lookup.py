@@ -48,7 +48,6 @@ class NameLookup:
         return name if name in self._names else self._by_plain.get(self._plain_of(name))
 
     def unknown(self, name: str) -> str:
-        """Return the message for an unknown name."""
         return f"unknown {self._kind} '{name}': {self.hint(name)}"
 
     def nearest(self, name: str, number: int = 3) -> list[str]:
@@ -56,7 +55,6 @@ class NameLookup:
         return list(dict.fromkeys(self._by_plain[one] for one in near))[:number]
 
     def hint(self, name: str) -> str:
-        """Return the end of this message."""
         close = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=3, cutoff=_CLOSE)
         found = dict.fromkeys(self._by_plain[one] for one in close)
         if found:

@@ -38,7 +38,6 @@ _ALL: ContextVar[bool] = ContextVar("_ALL", default=False)
 
 @contextmanager
 def every_kernel_compiled() -> Iterator[None]:
-    """Compile every kernel that runs within the block, even for small work."""
     token = _ALL.set(True)
     try:
         yield
@@ -97,7 +96,7 @@ class Compilations:
 
 @cache
 def compilations() -> Compilations:
-    """Return the live counter of this process. Imports numba."""
+    """This imports numba."""
     from numba.core import event
 
     found = Compilations()
@@ -138,7 +137,7 @@ _PACE_S: dict[Callable[..., Any], tuple[int, float]] = {}
 def time_limit(seconds: float) -> Iterator[None]:
     """Within the block, raise `TimeIsUp` instead of running a kernel that would exceed a limit of `working_clock`.
 
-    A kernel's duration is extrapolated from its last long run; code outside of kernels counts as instant.
+    A kernel's duration is extrapolated from its last long run.
     """
     token = _UNTIL_S.set(working_clock() + seconds)
     try:
@@ -157,8 +156,8 @@ def _require_time(kernel: Callable[..., Any], size: int) -> None:
 def _note_pace(kernel: Callable[..., Any], size: int, seconds: float) -> None:
     """Record the seconds per iteration. A short run (less than half the size) is recorded only if it was faster.
 
-    Short runs include overhead besides the iterations. The recorded time at most doubles per run: otherwise one run
-    disturbed by other processes could prevent all later runs, and the estimate would never recover.
+    The recorded time at most doubles per run: otherwise one run disturbed by other processes could prevent all
+    later runs, and the estimate would never recover.
     """
     known_size, known_s = _PACE_S.get(kernel, (0, math.inf))
     pace_s = seconds / max(size, 1)
@@ -189,7 +188,6 @@ def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False)
 
 
 def _link(linked: FunctionType) -> None:
-    """Compile the helpers of a function that is about to be compiled."""
     if kernel := _UNLINKED.pop(linked, None):
         linked.__globals__.update(
             {name: _compiled(one, is_called_by_another=True) for name, one in _helpers(kernel).items()}
@@ -208,7 +206,6 @@ def _forget_older(dispatcher: Any) -> None:
 
 
 def _is_kept(kernel: Callable[..., Any], arguments: Sequence[Any]) -> bool:
-    """Load the kernel from numba's cache if it is there for these argument types and this CPU."""
     if kernel not in _KEPT:
         compiled = _compiled(kernel)
         types = tuple(compiled.typeof_pyval(one) for one in arguments)
@@ -239,7 +236,7 @@ def _files(kernel: Callable[..., Any]) -> list[Path]:
 
 
 def _state_of(files: Sequence[Path]) -> str:
-    """Return a checksum that is independent of the place of installation."""
+    """The checksum is independent of the place of installation."""
     return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 
@@ -267,9 +264,9 @@ def run_kernel(
 ) -> Any:
     """Return `kernel(*inputs, *outputs)`, a function over arrays that fills its outputs in place.
 
-    Inputs and outputs may also be (nested) named tuples of arrays. A kernel may call functions of its package, and
-    must not allocate memory. `size` is the approximate number of loop iterations. Plain and compiled runs give
-    identical bits, because kernels add and compare in a fixed order. Raises `TimeIsUp` within `time_limit`.
+    Inputs and outputs may also be named tuples of arrays. A kernel may call functions of its package, and must not
+    allocate memory. `size` is the approximate number of loop iterations. Plain and compiled runs give identical
+    bits. Raises `TimeIsUp` within `time_limit`.
     """
     _require_time(kernel, size)
     engine = _ENGINE.get() if engine == "auto" else engine

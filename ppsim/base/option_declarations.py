@@ -28,12 +28,8 @@ class Option:
         Value if not given, None if it depends on other options.
     field
         The field that it sets, as a dotted path from a plan: "job.layout.tp".
-    flag
-        Name on the command line, if it differs from the key.
     also
         Other accepted names, from Megatron-LM, which help does not list.
-    least
-        The smallest number.
     has_no
         For a boolean: whether the command line has a --no-… form.
     names
@@ -92,7 +88,7 @@ class OptionDeclaration:
 
     @property
     def listed(self) -> Any:
-        """Type of the items if the value is a list, None if it is not, or if a text is allowed too."""
+        """Type of the items if the value can only be a list."""
         found = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is Sequence]
         return found[0] if found and str not in self.kinds else None
 
@@ -148,7 +144,6 @@ def allowed_values(kinds: Sequence[Any]) -> list[Any]:
 
 
 def command_arguments(word: OptionDeclaration, value: Any) -> list[str]:
-    """Return for example "--tp 8" or "--no-dropout"."""
     if value is None:
         return []
     if word.is_mapping:
@@ -161,7 +156,6 @@ def command_arguments(word: OptionDeclaration, value: Any) -> list[str]:
 
 
 def options_by_section(words: Iterable[OptionDeclaration]) -> dict[str, list[str]]:
-    """Return the keys of each section, in the order of the help page."""
     found: dict[str, list[str]] = {}
     last: dict[str, str] = {}
     for word in words:
@@ -207,7 +201,7 @@ def field_values(
 
 
 def option_values(words: Mapping[str, OptionDeclaration], holder: Any) -> dict[str, Any]:
-    """Return the value of each option's field in an object: the inverse of `field_values`."""
+    """Return the inverse of `field_values`."""
     found = {}
     for name, word in words.items():
         value = holder if word.option.field else None

@@ -27,8 +27,7 @@ _SHARED_BY_STAGES = (
 def bubbles_of_plan(plan: Plan, *, schedules: Sequence[str], microbatches: Sequence[int]) -> "pandas.DataFrame":
     """Return the bubbles of a plan under other schedules and numbers of microbatches, one row for each combination.
 
-    Without a vpp, each schedule gets the fewest stages per rank that it allows. The global batch of a job follows
-    the number of microbatches. `reason` says why a row has no numbers.
+    The global batch of a job follows the number of microbatches. `reason` says why a row has no numbers.
     """
     entries = _entries(schedules, microbatches)
     rows = []

@@ -24,7 +24,6 @@ _MOST_TOKENS = 10**9
 
 
 def read_lengths(path: str | Path) -> tuple[int, ...]:
-    """Read the tokens of each sequence, one number per line."""
     lengths = []
     for number, line in enumerate(read_text(path, most=DATA_BYTES).splitlines(), start=1):
         text = line.strip()
@@ -51,7 +50,6 @@ class SampledLengths:
     def of(
         cls, lengths: tuple[int, ...], *, num_microbatches: int, length: int, micro_batch: int, seed: int
     ) -> "SampledLengths":
-        """Draw without repetition if there are enough sequences, else with repetition."""
         shape = (num_microbatches, micro_batch)
         enough = len(lengths) >= num_microbatches * micro_batch
         drawn = np.random.default_rng(seed).choice(np.array(lengths, dtype=np.float64), shape, replace=not enough)
@@ -91,7 +89,6 @@ def sample_lengths(plan: Plan) -> SampledLengths | None:
 
 
 def quadratic_part(plan: Plan) -> float:
-    """Return the fraction of FLOPs that is quadratic in a sequence's length."""
     source = plan.modelled_source
     if plan.job is not None:
         at_one, at_all = (

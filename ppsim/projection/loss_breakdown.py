@@ -133,7 +133,6 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
 
 
 def _saved_by_pairs_s(projection: Projection) -> float:
-    """Return the time saved by fused pairs, mean over ranks."""
     table = projection.timeline.schedule
     costs = projection.costs.with_equal_microbatches().resolved_for(table)
     if costs.fused_s is None:

@@ -1,4 +1,4 @@
-"""The input of a projection: a schedule, its shape, and the source of its costs."""
+"""The input of a projection."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -196,7 +196,6 @@ class Plan(HasRepr):
 
     @property
     def criterion(self) -> Criterion:
-        """The span if no rank's optimizer waits for another."""
         return "span" if self.job is not None and self.job.update == "post-validated" else "step"
 
     @property

@@ -174,7 +174,6 @@ def _tokens(plan: Plan, schedule: Schedule) -> int:
 
 
 def _other_orders(plan: Plan, step: TrainingStep, found: StageCostSet) -> list[str]:
-    """Return a line with the step times of the same sequences in other orders."""
     drawn, timeline = sample_lengths(plan), step.timeline
     if drawn is None or len(drawn.tokens) == 1:
         return []
@@ -197,13 +196,13 @@ def _other_orders(plan: Plan, step: TrainingStep, found: StageCostSet) -> list[s
 
 
 def iteration_of(plan: Plan, schedule: Schedule) -> tuple[float, float]:
-    """Return the iteration time in seconds and the highest peak bytes, without a check of the memory limit."""
+    """Return the iteration time in seconds and the highest peak bytes."""
     _, costs, step = _step(plan, schedule)
     return step.time_s + costs.step_overhead_s, float(step.timeline.memory.peak_bytes.max())
 
 
 def outcome_of(plan: Plan) -> tuple[float, float]:
-    """Return the iteration time in seconds and the highest peak bytes of any rank."""
+    """Return the iteration time in seconds and the highest peak bytes."""
     _require_room(plan)
     if plan.schedule == AUTO:
         made = _project_auto(plan)

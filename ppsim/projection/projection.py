@@ -84,7 +84,6 @@ class Projection(Printable, Drawable):
 
     @cached_property
     def report(self) -> dict[str, Any]:
-        """The report of `ppsim.simulation.report`."""
         return report_of(self.timeline, self.costs, memory_limit_bytes=self.plan.memory_limit_bytes)
 
     @cached_property
@@ -182,7 +181,6 @@ class Projection(Printable, Drawable):
 
     @property
     def split(self) -> list[int]:
-        """Layers per stage."""
         return self.stage_cost_set.split
 
     @cached_property
@@ -217,7 +215,6 @@ class Projection(Printable, Drawable):
 
     @property
     def runtime_error(self) -> str | None:
-        """The reason why the plan's runtime cannot run the table."""
         schedule, job = self.timeline.schedule, self.plan.job
         if self.plan.runtime == "ideal":
             return None
@@ -282,7 +279,6 @@ class Projection(Printable, Drawable):
         return {"fits": self.fits, "memory_fit": self.verdict.to_json() if self.verdict else None}
 
     def extra_report_rows(self) -> dict[str, Any]:
-        """Return the part of `to_json` that is not in the report."""
         rehearsal = self.plan.rehearsal
         return {
             **self.plan.source.to_json(),

@@ -28,7 +28,6 @@ class SimulatedSplit:
 
     @property
     def peak_bytes(self) -> Floats:
-        """Peak bytes of each rank."""
         return self.step.timeline.memory.peak_bytes
 
 
@@ -43,7 +42,6 @@ def rank_bounds(trial: SimulatedSplit, layer: LayerCosts) -> tuple[Floats, tuple
 
 
 def path_weights(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
-    """Return the weight of each stage on the critical path."""
     timeline, around = trial.step.timeline, trial.stage_cost_set.step_costs
     schedule, blocker = timeline.schedule, timeline.blocker.tolist()
     slope = slopes(trial, layer)

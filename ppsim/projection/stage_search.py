@@ -111,7 +111,6 @@ class StageSearch:
         return self._trials[key]
 
     def _best_uniform(self) -> Planned:
-        """Search the split only of the best few plans with the same recomputation on all stages."""
         texts = [*self.options.useful_words]
         most = -(-len(self.job.model.layers) // self.num_stages)
         texts += [f"block/{number}" for number in range(1, most)] if "full" in texts else []
@@ -164,7 +163,6 @@ class StageSearch:
         return found
 
     def plans_for(self, counts: Sequence[int], limits: Floats) -> tuple[StagePlan, ...]:
-        """`limits` are the bytes of each rank."""
         stages = stages_of(self.job.model, counts)
         plans: dict[int, StagePlan] = {}
         for rank, mine in enumerate(self.ranks):
@@ -187,7 +185,6 @@ class StageSearch:
         return (seconds if over <= 0 else np.inf), plans
 
     def _climb(self, best: Planned) -> Planned:
-        """Move single layers while the simulated iteration gets shorter."""
         nodes = best[1].step.timeline.graph.num_nodes
         most = min(_MOST_TRIALS, max(_LEAST_TRIALS, _MOST_NODES // nodes))
         seen = {best[1].counts}

@@ -101,7 +101,6 @@ def _delivered(projection: Projection, answer: ProjectionSummary) -> Iterator[st
 
 
 def _parts(projection: Projection, answer: ProjectionSummary, most: int) -> Iterator[str]:
-    """Parts below 1 %, or without a free line, are combined."""
     whole = projection.iteration_time_s
     parts = sorted(answer.time_breakdown_s.items(), key=lambda part: -part[1])
     shown = [part for part in parts if part[1] >= _LEAST_PART * whole][: min(_MOST_PARTS, most - 1)]

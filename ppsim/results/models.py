@@ -28,7 +28,6 @@ def print_models(found: Mapping[str, Model], *, with_sources: bool = False) -> N
 
 
 def print_counts(counts: Mapping[str, Any]) -> None:
-    """Print the counts of `ppsim.api.catalogues.model_counts`."""
     layers = f"{counts['layers']} of width {counts['hidden_size']}"
     if counts["moe_layers"]:
         layers += f", {counts['moe_layers']} with experts"

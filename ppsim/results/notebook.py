@@ -109,7 +109,6 @@ def card_of_timeline(timeline: Timeline) -> str:
 
 
 def card_of_schedule(schedule: Schedule) -> str:
-    """All actions are drawn equally long."""
     picture, why = _outlined(lambda: schedule)
     rows = [
         {
@@ -244,7 +243,7 @@ def _rank_rows(timeline: Timeline) -> list[Row]:
 
 
 def _outlined(table: Callable[[], Schedule]) -> tuple[str, str]:
-    """Return the picture of a schedule with actions of one second, and the reason if there is no picture."""
+    """Return the picture of a schedule, and the reason if there is no picture."""
     try:
         made = table()
         if len(made) > _MOST_DRAWN:

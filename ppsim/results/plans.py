@@ -150,7 +150,6 @@ def _stack(job: "Job | None", answer: ProjectionSummary) -> list[tuple[str, str]
 
 
 def _components(sizes: Mapping[str, int]) -> list[str]:
-    """Components below 1 % are combined."""
     whole = sum(sizes.values())
     parts = sorted(
         ((name, number) for name, number in sizes.items() if number >= whole / 100), key=lambda part: -part[1]
@@ -161,10 +160,7 @@ def _components(sizes: Mapping[str, int]) -> list[str]:
 
 
 def print_plans(comparison: Projections, *, full: bool = False, with_timeline: bool | None = None) -> None:
-    """Print the possible schedules, best first, and with `full` the reasons against the others.
-
-    `with_timeline` draws the best one.
-    """
+    """Print the possible schedules, best first; `with_timeline` draws the best one."""
     out, shown = Page(), comparison.projections
     if shown:
         out.add(*_none_fits(shown), projection_heading(shown[0]), "")
@@ -236,7 +232,6 @@ def _peak_of(one: Projection) -> dict[str, str]:
 
 
 def _of_names(projections: Sequence[Projection]) -> list[str]:
-    """Explain the listed names: schedules fitted to the costs, fitted to the memory, or as published."""
     entries = [find(one.plan.schedule_name) for one in projections]
     to_memory = sorted(entry.name for entry in entries if entry.takes("memory_limit_bytes"))
     fitted = sorted(entry.name for entry in entries if entry.takes("costs") and entry.name not in to_memory)

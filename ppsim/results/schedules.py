@@ -41,7 +41,6 @@ def print_entry(entry: ScheduleEntry, runtimes: Sequence[tuple[str, str]]) -> No
 
 
 def print_check(report: CheckReport, name: str = "the table") -> None:
-    """Print findings, and the P2P serialization and receive modes with which the schedule runs."""
     out = Page()
     for finding in report.findings:
         colour = 31 if finding.severity == "error" else 33
@@ -65,7 +64,6 @@ def print_check(report: CheckReport, name: str = "the table") -> None:
 
 
 def _few_links(sentence: str) -> str:
-    """Shorten a circular wait with many links."""
     links = sentence.split("; ")
     if len(links) <= _MOST_LINKS:
         return sentence

@@ -100,7 +100,6 @@ def _tied(text: str) -> str:
 
 
 def _cells(text: str) -> int:
-    """Return the columns that a text takes on a terminal."""
     if "\x1b" in text:
         text = re.sub(_STYLES, "", text)
     if text.isascii() or all(one < "\u0300" or "\u2000" <= one < "\u2300" or one == _TIE for one in text):
@@ -157,7 +156,7 @@ def _beside(
 
 
 def _narrow(widths: list[int], wraps: Sequence[bool], width: int) -> None:
-    """Reduce the widest columns until all fit: first those that may wrap, then any."""
+    """Reduce the widest columns: first those that may wrap, then any."""
     while sum(widths) > max(width, 0):
         free = [index for index, one in enumerate(wraps) if one and widths[index]]
         free = free or [index for index, one in enumerate(widths) if one]
@@ -178,7 +177,7 @@ class _Facts:
 
 
 def facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> WrappedLines:
-    """Return names and values in two columns; a value may have several lines."""
+    """A value may have several lines."""
     return _Facts(
         ("" if index else name, _tied(line))
         for name, value in rows

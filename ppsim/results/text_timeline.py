@@ -69,7 +69,6 @@ class TextTimeline:
         return self.labelled >= _ENOUGH
 
     def strips(self) -> Iterator[tuple[str, list[list[TextBar]]]]:
-        """Yield the heading of each strip and the bars of each rank in it."""
         strip_s = self.column_s * self.num_columns
         for strip in range(self.num_strips):
             first = strip * self.num_columns
@@ -93,8 +92,8 @@ class TextTimeline:
 def draw(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES) -> str:
     """Return a timeline in plain characters; raises `ConfigError` for a width below 40 columns.
 
-    The step is split into the fewest strips with readable microbatches, up to `most_lines` rank lines, else into
-    one coarser strip.
+    Microbatches are readable if the step fits in `most_lines` rank lines; otherwise the drawing is one coarser
+    strip.
     """
     from click import unstyle
 

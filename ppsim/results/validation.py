@@ -221,7 +221,6 @@ def _inside(coverage: tuple[int, int] | None) -> str:
 
 
 def _total(sets: Sequence[SetValidation]) -> str:
-    """Coverage counts all test rows with times."""
     rows = [row for one in sets if not one.properties.order_only for row in _unseen(one)]
     named = {"of all test times": rows} | {
         f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")

@@ -57,7 +57,6 @@ def _model_of(data: Any) -> type[FileSchema]:
 
 
 def costs_from(data: Any, source: str = "costs") -> StageCosts:
-    """The `ConfigError` lists all wrong keys."""
     if isinstance(data, dict) and data.get("backward_s") is not None and not data.keys() & _PARTS:
         data = data | dict.fromkeys(_PARTS)  # for tables without split backwards
     given = dict(vars(validated(_model_of(data), data, source)))
@@ -91,6 +90,5 @@ def read_costs(path: str | Path) -> StageCosts:
 
 
 def message_bytes_in(path: str | Path) -> float | None:
-    """Return the message size if `transfer_s` is given as a link, else None."""
     link = read_json(path).get("transfer_s")
     return float(link["bytes"]) if isinstance(link, dict) else None

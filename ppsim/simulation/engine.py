@@ -18,7 +18,10 @@ from ppsim.schedule.table import NONE
 
 @dataclass(frozen=True)
 class NodeTimes:
-    """`start` is after the node's overhead; `blocker` is the predecessor that ended last (−1: none)."""
+    """Start, end and blocker of each node.
+
+    `start` is after the node's overhead. `blocker` is the predecessor that ended last (−1: none).
+    """
 
     start: Floats
     end: Floats

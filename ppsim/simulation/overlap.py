@@ -17,7 +17,7 @@ _CONVERGED = 1e-4
 
 
 def overlapped_fraction(graph: EventGraph, start: Floats, end: Floats) -> Floats:
-    """`start` and `end` have one entry per node, the result one per action. Simultaneous transfers count once."""
+    """Simultaneous transfers count once; the result has one entry per action."""
     num_actions, offsets = graph.num_actions, graph.schedule.rank_offsets
     begin, finish = start[num_actions:], end[num_actions:]
     sender, receiver = graph.schedule.rank[graph.source], graph.schedule.rank[graph.target]

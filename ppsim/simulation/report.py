@@ -1,4 +1,4 @@
-"""A timeline as numbers: the JSON of `simulate --json` and the pipeline part of `project --json`."""
+"""A timeline as numbers: the JSON of `simulate --json` and part of `project --json`."""
 
 from typing import Any
 

@@ -46,7 +46,6 @@ def simulate(
 
 
 def simulate_graph(graph: EventGraph, costs: StageCosts, *, ready_s: Floats | None = None) -> Timeline:
-    """The event graph must be built for the communication in `costs`."""
     table, earliest = costs.resolved_for(graph.schedule), None
     if ready_s is not None:
         schedule = graph.schedule

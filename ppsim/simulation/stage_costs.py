@@ -429,13 +429,13 @@ def _of_all(name: str, values: Floats) -> Floats:
 
 
 def _by_microbatch(value: Numbers) -> Floats:
-    """Return an array [entries, microbatches], with one column if the field is not a matrix."""
+    """Return an array [entries, microbatches]."""
     values = np.array(value, dtype=np.float64)
     return values if values.ndim == 2 else values.reshape(-1, 1)
 
 
 def _entries(name: str, value: Any, length: int, unit: str, in_model: int, problems: list[str]) -> Floats:
-    """Return an array [length, microbatches], with one column if the field is not a matrix."""
+    """Return an array [length, microbatches]."""
     values = _by_microbatch(value)
     if len(values) not in (1, in_model, length):
         of_model = f" or one each of the model's {in_model}" if in_model < length else ""
@@ -450,7 +450,6 @@ def _entries(name: str, value: Any, length: int, unit: str, in_model: int, probl
 def _pair_matrix(
     name: str, given: Numbers | None, num_stages: int, in_model: int, problems: list[str]
 ) -> Floats | None:
-    """Return an array [stages of forwards, stages of backwards]."""
     if given is None:
         return None
     values = np.array(given, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Costs of a training step outside its pipeline: data parallelism, the optimizer, and other time per step."""
+"""Costs of a training step outside its pipeline."""
 
 from dataclasses import dataclass, replace
 
@@ -32,8 +32,6 @@ class StepCosts:
         Gradient sums among pipeline ranks, in this order.
     norm_s
         Gradient norm: all ranks wait for each other, then take this long.
-    optimizer_s
-        One entry per rank, or a number for all.
     update
         "synchronised": the optimizer waits for the norm of all ranks. "post-validated" (Qi et al. 2024, §4): a rank
         updates when its own gradients are complete; the norm is checked later.
@@ -42,7 +40,7 @@ class StepCosts:
     straggling
         Expected extra time of the slowest data-parallel rank, as a fraction of the pipeline's time.
     slow_rank
-        Extra time of the slowest pipeline rank, as a fraction of its busy time: a full pipeline runs at its speed.
+        Extra time of the slowest pipeline rank, as a fraction of its busy time.
     """
 
     gather_s: Numbers = 0.0

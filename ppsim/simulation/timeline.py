@@ -56,7 +56,6 @@ class Timeline(Drawable):
 
     @property
     def schedule(self) -> Schedule:
-        """The compute-only table."""
         return self.graph.schedule
 
     @property
@@ -107,7 +106,6 @@ class Timeline(Drawable):
 
     @property
     def span_bubble_ratio(self) -> float:
-        """1 − (Σ busy / p) / span."""
         return ratio_idle(float(self.busy_s.mean()), self.span_s)
 
     @cached_property

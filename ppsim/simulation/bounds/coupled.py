@@ -32,8 +32,7 @@ def coupled_bounds(problem: Problem) -> tuple[float, float]:
 
     The first host time is not yet subtracted. For any set of actions of one rank, the smallest head, the sum of
     durations and the smallest tail add up to a lower bound (Jackson 1955; Carlier, EJOR 11, 1982). A head or tail
-    is the largest of three bounds: the path of the microbatch, the actions that must run before (after) it on the
-    rank, and the wait until enough memory is freed.
+    follows from the path of the microbatch, the order of actions on the rank, or the memory that must be freed.
     """
     size = problem.num_stages * problem.num_microbatches
     if size > MOST_COUPLED:
@@ -152,12 +151,12 @@ class _Coupled:
         return max(way, _one_after_another_s(after))
 
     def _lacking(self, stages: Sequence[int], count: int) -> float:
-        """Memory of `count` microbatches on these stages of one rank, beyond the rank's cap."""
+        """Memory of `count` microbatches beyond the rank's cap."""
         held = count * sum(self.activation[stage] for stage in stages)
         return held - float(self.problem.cap[self.problem.stage_to_rank[stages[0]]])
 
     def _freeing(self, jobs: list[Job], stages: Sequence[int], count: int, lacking: float, *, of: int) -> list[Job]:
-        """Return the fewest I or W that free the missing memory: the earliest, each with the shortest duration."""
+        """Return the fewest I or W that free the missing memory."""
         if of == _I:
             return _fewest(jobs, lacking, max(self.activation[stage] for stage in stages))
         by_inputs = count * sum(self.activation[stage] - self.kept[stage] for stage in stages)
@@ -181,7 +180,6 @@ def _jobs(of_stages: list[list[Job]], stages: Sequence[int]) -> list[Job]:
 
 
 def _one_after_another_s(jobs: list[Job]) -> float:
-    """Return the earliest end of jobs that run one after another."""
     end = _NEVER
     for head, seconds in sorted(jobs):
         end = (head if head > end else end) + seconds

@@ -93,7 +93,7 @@ def _problem(
 
 
 def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
-    """Bounds from paths and work, for any number of chains, slices and pairs (docs/notes/bounds.md, section 11)."""
+    """Bounds from paths and work (docs/notes/bounds.md, section 11)."""
     num_ranks, num_slices, rank = schedule.num_ranks, schedule.num_slices, schedule.stage_to_rank
     overhead = table.action_overhead_s
     to_input = np.minimum(table.backward_s, table.backward_input_s)

@@ -42,7 +42,6 @@ def knapsack_bound(states: Sequence[MemoryUse], *, count: int, capacity: float) 
 
 
 def _worthwhile(states: Sequence[MemoryUse]) -> list[MemoryUse]:
-    """Return the states with a higher value than every smaller state, by size."""
     kept: list[MemoryUse] = []
     for state in sorted(states, key=lambda state: (state.size, -state.value)):
         if state.value > (kept[-1].value if kept else 0.0):

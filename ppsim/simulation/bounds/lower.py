@@ -42,7 +42,10 @@ def lower_bounds(problem: Problem) -> LowerBounds:
 
 
 class _Rank:
-    """One rank and the ends that it forces on itself and on ranks whose first stage comes before its own."""
+    """One rank and the ends that it forces on itself and on ranks with an earlier first stage.
+
+    docs/notes/bounds.md, sections 4 to 6, explains the methods.
+    """
 
     def __init__(self, problem: Problem, stages: list[int]) -> None:
         self.problem, self.stages = problem, stages
@@ -88,7 +91,6 @@ class _Rank:
         return step, span
 
     def idle_before_first_forward_s(self, chunk: int) -> float:
-        """Only lower chunks can run during this idle time."""
         way = self.problem.down_s[self.first] - self.problem.down_s[self.stages[chunk]]
         values = np.cumsum(self.forward_s[:chunk])
         states = [MemoryUse(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
@@ -100,7 +102,6 @@ class _Rank:
         return max(0.0, float(way) - self._most_begun(chunk, self.count, self.capacity))
 
     def trips(self, chunk: int) -> "_Trips":
-        """Idle time while a microbatch travels from a chunk and back to it, and the number of disjoint trips."""
         in_flight = _times(self.capacity, self.held[chunk])
         if in_flight >= self.count:
             return _Trips(1, 0.0)
@@ -112,19 +113,18 @@ class _Rank:
         return _Trips(-int(-self.count // in_flight), max(0.0, idle))
 
     def _most_begun(self, chunk: int, count: int, capacity: float) -> float:
-        """Return the most work that `count` microbatches can have done before any backward has passed the chunk."""
+        """Return the most work of `count` microbatches before any backward has passed the chunk."""
         values = np.cumsum(self.forward_s[: chunk + 1])
         values[chunk] += self.forward_above_s[chunk] + self.backward_above_s[chunk]
         states = [MemoryUse(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
         return knapsack_bound(states, count=count, capacity=capacity)
 
     def left_at_last_forward_s(self, chunk: int) -> float:
-        """The most work that can be left on the rank when a chunk's last forward starts, this forward included."""
+        """The most work that can be left on the rank, this forward included."""
         whole_s = self._left_s(chunk)
         return float(self.forward_s[chunk]) + whole_s + self._most_left(self.backward_s, chunk, whole_s=whole_s)
 
     def _left_s(self, chunk: int) -> float:
-        """Work of a microbatch after its forward on a chunk."""
         return float(self.forward_above_s[chunk] + self.backward_s.sum())
 
     def weights_left_s(self) -> float:
@@ -135,8 +135,8 @@ class _Rank:
     def _most_left(self, values_s: Floats, chunk: int, *, whole_s: float) -> float:
         """The most work that the other microbatches can have left when a chunk's last forward starts.
 
-        One whose backward has passed the chunk counts the values of the chunks below, plus the W of any chunks
-        passed whose kept memory it then holds. The others count `whole_s`.
+        A microbatch whose backward has passed the chunk counts the values of the chunks below, plus the W of any
+        chunks passed whose kept memory it then holds.
         """
         count, room = self.count - 1, self.capacity - float(self.held[chunk])
         chunks = range(len(self.stages))
@@ -197,7 +197,6 @@ def in_flight_limits(activation: Floats, kept_for_weight: Floats, capacity: floa
 
 
 def _above(values: Floats) -> Floats:
-    """Return the sum of all later entries, per entry."""
     sums: Floats = values.sum() - np.cumsum(values)
     return sums
 

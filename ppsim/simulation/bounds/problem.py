@@ -61,11 +61,10 @@ class Problem:
         action_overhead_s: float = 0.0,
         hop_overhead_s: float = 0.0,
     ) -> "Problem":
-        """Return the problem for a placement; every cost is a number for all stages or has one entry per stage.
+        """Return the problem for a placement, with costs as in `ppsim.StageCosts`.
 
-        Costs are as in `ppsim.StageCosts`, but without `backward_s` full backwards are not allowed. `cap` is the
-        maximum memory of a rank in the unit of `activation`. The `ConfigError` for a cap that is too small has the
-        smallest possible cap.
+        If `backward_s` is None, full backwards are not allowed. `cap` is the maximum memory of a rank in the unit
+        of `activation`. The `ConfigError` for a cap that is too small has the smallest possible cap.
 
         >>> Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=8, forward_s=1, backward_input_s=1,
         ...            backward_weight_s=1, transfer_s=0.5, cap=4).hop_s
@@ -166,7 +165,6 @@ class Problem:
 
     @cached_property
     def reach_s(self) -> Floats:
-        """Earliest start of each stage's first forward."""
         return np.concatenate(([0.0], np.cumsum(self.forward_s[:-1] + self.hop_s)))
 
     @cached_property

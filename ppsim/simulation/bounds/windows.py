@@ -71,7 +71,7 @@ class _Tables:
 
     @cached_property
     def numbers(self) -> Ints64:
-        """Key that is equal for tables with the same actions; its digits are differences in runs of actions."""
+        """Key that is equal for tables with the same actions."""
         apart = -np.diff(self.runs, axis=1)
         digits = apart - apart.min(initial=0)
         base = int(max(digits.max(initial=0), self.runs.max())) + 1
@@ -196,7 +196,6 @@ class _Window:
         return self.head_s + float(ends.max(axis=1).min()) * self.tick_s
 
     def _layers(self, count: int) -> Iterator[_Tables]:
-        """Yield the best partial tables of 0, 1, ... actions."""
         num_columns = max([self.num_ranks + 1, *(columns.stop for columns in self.waiting.values())])
         tables = _Tables(np.zeros((1, len(self.actions)), dtype=np.int32), np.full((1, num_columns), -np.inf))
         tables.ticks[:, : self.num_ranks] = 0.0
