@@ -102,7 +102,7 @@ def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats) -> Ra
 
 
 def _side_by_side(graph: EventGraph, durations: Floats, overheads: Floats) -> RankTimes:
-    """The bits are the same as those of `_longest_path`."""
+    """`_longest_path` returns the same bits."""
     num_actions, offsets, waits_for = graph.num_actions, graph.offsets.tolist(), graph.waits_for.tolist()
     duration, overhead = np.ascontiguousarray(durations.T), np.ascontiguousarray(overheads.T)
     end, begins = np.zeros_like(duration), graph.schedule.rank_offsets

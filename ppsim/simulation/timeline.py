@@ -168,8 +168,8 @@ class Timeline(Drawable):
     def to_networkx(self) -> "networkx.DiGraph[str]":
         """Return the dependencies with times as a networkx graph; raises `MissingExtra` without networkx.
 
-        Nodes and edges are those of `ppsim.Schedule.to_networkx` and the queues of channels. Edges have slack_s
-        (between the two nodes) and fixes (True if the edge determined the start).
+        `ppsim.Schedule.to_networkx` describes nodes and edges; the queues of channels are additional edges. Edges
+        have slack_s (between the two nodes) and fixes (True if the edge determined the start).
 
         >>> import networkx, ppsim
         >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
