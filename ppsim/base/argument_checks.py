@@ -8,7 +8,7 @@ from ppsim.base.errors import ConfigError
 
 
 def require_kind(name: str, value: Any, kind: type, expected: str, *, verb: str = "is") -> None:
-    """Raise `ConfigError` if the argument `name` has another class; `expected` describes the expected one.
+    """`expected` describes the expected class in the message.
 
     >>> require_kind("pp", "2", Integral, "a whole number")
     Traceback (most recent call last):

@@ -17,7 +17,7 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
-    """Return the sorted unique values; unlike `np.unique`, this does not import masked arrays.
+    """Unlike `np.unique`, this does not import masked arrays.
 
     >>> distinct(np.array([3, 1, 3])).tolist()
     [1, 3]

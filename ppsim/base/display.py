@@ -1,7 +1,6 @@
 """Display of results: text of the command line, one-line `repr`, notebook card, and pictures.
 
-Three tables of the public API (`ppsim.TEXTS`, `CARDS`, `PICTURES`) name the display function of each class. They
-are the only connection between result classes, which contain no formatting code, and terminals or pictures.
+`ppsim.TEXTS`, `CARDS` and `PICTURES` name the display functions, so that result classes contain no formatting code.
 """
 
 import io
@@ -25,14 +24,13 @@ class HasRepr:
 
     @property
     def one_line(self) -> str:
-        """Content of the line: the fields that differ from their defaults."""
+        """The fields that differ from their defaults."""
         return ", ".join(_set_fields(self))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.one_line})"
 
     def _repr_html_(self) -> str | None:
-        """Return the card for a notebook; None if there is only the line."""
         import ppsim
 
         made_by = ppsim.CARDS.get(type(self).__name__)
@@ -47,14 +45,13 @@ class Printable(HasRepr):
 
 
 class Drawable(HasRepr):
-    """A result that can be drawn, interactively by plotly or as a static matplotlib picture."""
+    """A result that can be drawn."""
 
     def figure(self) -> "go.Figure":
-        """Return an interactive plotly figure with hover texts."""
         return load_function(self._pictures()[0])(self)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw with matplotlib on `ax` (None: axes of a new pyplot figure), and return the axes."""
+        """Draw with matplotlib on `ax` (None: axes of a new pyplot figure)."""
         axes: Axes = load_function(self._pictures()[1])(self, ax)
         return axes
 
@@ -65,7 +62,7 @@ class Drawable(HasRepr):
 
 
 def load_function(place: str) -> Callable[..., Any]:
-    """Import and return the function named "module:name"."""
+    """`place` has the form "module:name"."""
     module, _, name = place.partition(":")
     found: Callable[..., Any] = getattr(import_module(module), name)
     return found
@@ -97,7 +94,6 @@ def _in_short(value: Any) -> str:
 
 
 def show(what: Any, **options: Any) -> None:
-    """Print a result with the function in `ppsim.TEXTS` for its class."""
     import ppsim
 
     if (made_by := ppsim.TEXTS.get(type(what).__name__)) is None:
@@ -106,7 +102,6 @@ def show(what: Any, **options: Any) -> None:
 
 
 def text_of(what: Any, **options: Any) -> str:
-    """Return the text of a result."""
     return capture_output(show, what, **options)
 
 

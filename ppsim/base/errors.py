@@ -23,7 +23,7 @@ class PpsimError(Exception):
     exit_code: ClassVar[int] = 2
 
     def __str__(self) -> str:
-        """Return the message in printable form; lines that quote a long value are shortened."""
+        """Lines that quote a long value are shortened."""
         lines = super().__str__().encode("utf-8", "backslashreplace").decode().split("\n")
         return "\n".join(
             f"{line[:_BEGIN]} … {line[-_END:]}" if len(line) > _BEGIN + _END else line for line in lines
@@ -34,15 +34,15 @@ _BEGIN, _END = 1200, 400  # characters kept of a long line
 
 
 class ConfigError(PpsimError, ValueError):
-    """An argument, an option or a cost file is wrong; the message has the value and the nearest valid one."""
+    """An argument, an option or a file is wrong; the message has the value and the nearest valid one."""
 
 
 class CostsError(ConfigError):
-    """Costs are invalid, or do not match their schedule; the message has the keys."""
+    """Costs are invalid, or do not match their schedule."""
 
 
 class ScheduleError(PpsimError, ValueError):
-    """A schedule is malformed, incomplete or out of order; the message has the actions."""
+    """A schedule is malformed, incomplete or out of order."""
 
 
 class Deadlock(ScheduleError):
@@ -52,17 +52,17 @@ class Deadlock(ScheduleError):
 
 
 class DoesNotFit(PpsimError):
-    """A valid plan that needs more memory than available; the message has the rank, the peak and the limit."""
+    """A valid plan needs more memory than available."""
 
     exit_code = 1
 
 
 class MissingExtra(PpsimError):
-    """A command needs an optional dependency that is not installed; the message has the extra."""
+    """A command needs an optional dependency that is not installed."""
 
     @classmethod
     def of(cls, extra: str, problem: str, *, otherwise: str = "") -> Self:
-        """Return the error for `problem`, with the command that installs `extra` and an alternative, if any.
+        """Return the error with the command that installs `extra`, and an alternative.
 
         >>> print(MissingExtra.of("tune", "this needs joblib", otherwise="give --jobs 1"))
         this needs joblib: pip install 'ppsim-pipeline[tune]' (in a clone: pip install '.[tune]'), or give --jobs 1
@@ -71,16 +71,13 @@ class MissingExtra(PpsimError):
 
 
 class RunFailed(PpsimError):
-    """A run or a measurement started and did not finish; the message has the underlying error."""
+    """A run or a measurement started and did not finish."""
 
     exit_code = 1
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that installs an extra, for an installed ppsim and for a clone.
-
-    If ppsim is installed, from an index or from a clone, pip finds the distribution in the environment and fetches
-    only the packages of the extra. If it is not installed, only the command for a clone works.
+    """If ppsim is not installed, only the command for a clone works.
 
     >>> install_hint("torch")
     "pip install 'ppsim-pipeline[torch]' (in a clone: pip install '.[torch]')"

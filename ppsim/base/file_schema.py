@@ -1,8 +1,7 @@
 """Validation of input files: reports all errors at once, with key paths.
 
-A file format is declared once, as a frozen dataclass. Pydantic checks users' files (`validated`) and is imported
-only if there is one. Files that ship with ppsim are loaded without checks (`load_packaged`), because tests check
-them.
+A file format is a frozen dataclass. Pydantic checks users' files and is imported only if there is one. Files that
+ship with ppsim are checked by tests instead.
 """
 
 import difflib
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 class FileSchema:
     """Base class of file formats: rejects unknown keys, strings in place of numbers, NaN and infinity.
 
-    Each subclass becomes a frozen dataclass with keyword arguments. It uses the methods below, because generating
-    methods per class would cost 1 ms of start-up each. `config` overrides pydantic's configuration.
+    Subclasses become frozen dataclasses and use the methods below, because generating methods per class would cost
+    1 ms of start-up each. `config` overrides pydantic's configuration.
     """
 
     __pydantic_config__: Mapping[str, Any] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
@@ -66,7 +65,7 @@ class FileSchema:
 
 
 class Bounds:
-    """Bounds of a number or a length in an annotation: `ge`, `gt`, `le`, `lt`, `min_length`."""
+    """Bounds of a number or a length in an annotation."""
 
     __is_annotated_types_grouped_metadata__ = True  # makes pydantic iterate over it
 
@@ -86,7 +85,6 @@ class ConvertBefore:
         self.made = made
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Return pydantic's schema of the conversion and the type."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_before_validator_function(self.made, handler(source))
@@ -96,7 +94,6 @@ class ConvertAfter(ConvertBefore):
     """Converts a value after the check of its type."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Return pydantic's schema of the type and the conversion."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_after_validator_function(self.made, handler(source))
@@ -123,7 +120,7 @@ Model = TypeVar("Model", bound=FileSchema)
 
 
 def validated(model: type[Model], data: Any, source: str) -> Model:
-    """Return `data` as a `model`; raises `ConfigError` with `source` and the path of every wrong key."""
+    """The `ConfigError` has `source` and the path of every wrong key."""
     from pydantic import ValidationError
 
     try:
@@ -145,7 +142,6 @@ def _checker(model: Any) -> "TypeAdapter[Any]":
 
 
 def load_packaged(model: type[Model], data: Any) -> Model:
-    """Return the `data` of a file that ships with ppsim as a `model`, without checks."""
     made: Model = _maker(model)(data)  # type: ignore[arg-type]
     return made
 
@@ -180,13 +176,12 @@ def _through(steps: list[Callable[[Any], Any]], value: Any) -> Any:
 def with_field_types(
     model: type[Model], types: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> type[Model]:
-    """Return a model with other types for the given fields; fields without an entry in `defaults` are required."""
+    """Fields without an entry in `defaults` are required."""
     of_class = {name: (defaults or {}).get(name, field()) for name in types}
     return type(model.__name__, (model,), {"__annotations__": dict(types), **of_class})
 
 
 def non_default_fields(what: FileSchema) -> dict[str, Any]:
-    """Return the fields of an object that differ from their defaults."""
     return {
         one.name: value for one in fields(what)  # type: ignore[arg-type]
         if (value := getattr(what, one.name)) != one.default or one.default is MISSING
@@ -208,7 +203,7 @@ _MESSAGES = {  # replace pydantic's messages that are long or mention Python
 
 
 def _path(loc: tuple[Any, ...], data: Any) -> str:
-    """The key path as in the file; a number that was converted to a list has no index."""
+    """A number that was converted to a list has no index."""
     text = ""
     for part in loc:
         if isinstance(part, int) and not isinstance(data, list):

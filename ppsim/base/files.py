@@ -16,10 +16,7 @@ from ppsim.base.limits import CONFIG_BYTES, DATA_BYTES, check_events, check_tree
 
 
 def read_json(path: str | Path, *, most: int = DATA_BYTES, made_by: str = "") -> Any:
-    """Return the content of a JSON file of up to `most` bytes; raises `ConfigError` with line and column.
-
-    `made_by` is the end of the message: the command that writes such a file.
-    """
+    """Raises `ConfigError` with line and column; `made_by` names the command that writes such a file."""
     hint = f"; {made_by}" if made_by else ""
 
     def told(error: json.JSONDecodeError) -> str:
@@ -29,7 +26,6 @@ def read_json(path: str | Path, *, most: int = DATA_BYTES, made_by: str = "") ->
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return the content of a TOML file; raises `ConfigError` if it is invalid."""
     import tomllib
 
     def parsed(text: str) -> dict[str, Any]:
@@ -46,10 +42,7 @@ _MOST_PARTS = 200
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file as plain data, dates as text; raises `ConfigError` if it is invalid.
-
-    Aliases are expanded within the limit of `ppsim.base.limits`.
-    """
+    """Dates are returned as text, and aliases are expanded within the limit of `ppsim.base.limits`."""
     import yaml
 
     from ppsim.base.plain_yaml import PlainLoader
@@ -67,14 +60,14 @@ def read_yaml(path: str | Path) -> Any:
 CONFIG_READERS: dict[str, Callable[[Path], Any]] = {
     ".toml": read_toml, ".yaml": read_yaml, ".yml": read_yaml, ".json": partial(read_json, most=CONFIG_BYTES),
 }  # fmt: skip
-"""Readers of configurations (at most `CONFIG_BYTES`) by file suffix."""
+"""Readers of configurations by file suffix."""
 
 
 def _parsed(
     path: str | Path, parse: Callable[[str], Any], wrong: type[Exception], told: Callable[[Any], str],
     most: int = CONFIG_BYTES,
 ) -> Any:  # fmt: skip
-    """Parse a file; `told` returns the format and the error for the message."""
+    """`told` returns the format and the error for the message."""
     text = read_text(path, most=most)
     try:
         tree = parse(text)
@@ -97,7 +90,6 @@ _HALF_CHARACTER = re.compile(r"\\[uU](0000)?[dD][89a-fA-F]")
 
 
 def read_text(path: str | Path, *, most: int = CONFIG_BYTES) -> str:
-    """Return the content of a text file of up to `most` bytes; raises `ConfigError` if it cannot be read."""
     data = _bytes_of(path, most + 1)
     if len(data) > most:
         raise ConfigError(f"{path} is larger than {most / 2**20:,.0f} MiB, the limit for such a file")
@@ -113,7 +105,6 @@ def read_head(path: str | Path, *, most: int = CONFIG_BYTES) -> tuple[str, bool]
 
 
 def _bytes_of(path: str | Path, most: int) -> bytes:
-    """The first bytes of a file, pipe or device; a pipe or device may be endless."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -154,12 +145,11 @@ def prefix_errors(source: str | Path, errors: type[PpsimError] = PpsimError) -> 
 
 
 def to_json(value: Any) -> str:
-    """Return readable, standard JSON: raises for NaN and infinity."""
+    """Return standard JSON; NaN and infinity raise an error."""
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def require_writable(path: str | Path) -> None:
-    """Raise `ConfigError` if a file could not be written; for a check before the work."""
     if not str(path):
         raise ConfigError("cannot write '': give the file a name")
     real = os.path.realpath(path)
@@ -180,7 +170,7 @@ def require_writable(path: str | Path) -> None:
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Write a file atomically: readers see the old content or all of the new; raises `ConfigError` on failure.
+    """Write a file so that readers see the old content or all of the new; raises `ConfigError` on failure.
 
     Links are followed, and a replaced file keeps its mode. Devices and pipes (/dev/stdout) are written directly.
     """
@@ -216,7 +206,7 @@ def _umask() -> int:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as CSV; the keys of the first are the header.
+    """The keys of the first row are the header.
 
     >>> csv_text([{"rank": 0, "step": "1 s"}])
     'rank,step\\n0,1 s\\n'

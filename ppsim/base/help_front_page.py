@@ -62,7 +62,7 @@ _MOST_COLUMNS, _LEAST_COLUMNS, _COLUMNS = 100, 50, 80
 
 
 def front_page(width: int) -> str:
-    """Return the page in lines of up to `width` characters; only examples and longer words may exceed it."""
+    """Only examples and longer words may exceed `width`."""
     blocks = ["Usage: ppsim [OPTIONS] COMMAND [ARGS]..."]
     for text in ABOUT.strip().split("\n\n"):
         as_it_is = text.startswith("\b\n")
@@ -92,7 +92,6 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def page_width() -> int:
-    """Return the width of a help page: COLUMNS or the terminal's width, within bounds."""
     try:
         columns = int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns or _COLUMNS
     except (ValueError, OSError):

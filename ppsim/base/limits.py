@@ -1,8 +1,6 @@
 """Limits on users' files, used by all readers: size, depth, expansion and numbers.
 
-A configuration is small (`CONFIG_BYTES`). Schedules, timelines and recordings may have millions of entries
-(`DATA_BYTES`); their readers take time and memory in proportion to the file. No format may expand without limit:
-YAML anchors and shell variables have a limit on the expanded size, gzip on the unpacked size.
+YAML anchors, shell variables and gzip have a limit on the expanded size.
 """
 
 import math
@@ -15,7 +13,7 @@ CONFIG_BYTES = 2**20
 """Maximum bytes of a configuration. The largest known, a printed Megatron-LM configuration, has 0.1 MB."""
 
 DATA_BYTES = 2 * 2**30
-"""Maximum bytes of a schedule, timeline or recording read at once. A timeline of 1 million actions has 0.1 GB."""
+"""Maximum bytes of a schedule, timeline or recording. A timeline of 1 million actions has 0.1 GB."""
 
 MOST_UNPACKED = 100
 """Maximum unpacked bytes per byte of a gzip file. Traces of torch.profiler have 10 to 30."""
@@ -40,7 +38,7 @@ LARGEST_COUNT = 10**15
 
 
 def integer_if_equal(value: Any) -> Any:
-    """Return a float with an integer value as int, and anything else unchanged.
+    """Convert a float with an integer value.
 
     >>> integer_if_equal(8.5e10), integer_if_equal(0.5), integer_if_equal("8")
     (85000000000, 0.5, '8')
@@ -49,7 +47,7 @@ def integer_if_equal(value: Any) -> Any:
 
 
 def count_from(value: Any, key: str, *, least: int = 0, most: int = LARGEST_COUNT) -> int:
-    """Return a number from a file as an integer between `least` and `most`; raises `ConfigError` with its key.
+    """Convert a number to an integer; the `ConfigError` has its key.
 
     >>> count_from(4.0, "config.json: num_layers")
     4
@@ -63,7 +61,7 @@ def count_from(value: Any, key: str, *, least: int = 0, most: int = LARGEST_COUN
 
 
 def number_from(value: Any, key: str, *, least: float = -float(LARGEST), most: float = float(LARGEST)) -> float:
-    """Return a number (or its text) from a file as a finite float; raises `ConfigError` with its key.
+    """Convert a number (or its text) to a finite float; the `ConfigError` has its key.
 
     >>> number_from("0.5", "train.log, line 3: elapsed time")
     0.5
@@ -94,7 +92,7 @@ def short_text(value: Any) -> str:
 
 
 def check_tree(tree: Any, source: str) -> None:
-    """Raise `ConfigError`, with the key, for content nested too deeply or an integer beyond ±`LARGEST`."""
+    """Raise `ConfigError` for content nested too deeply or an integer beyond ±`LARGEST`."""
     level: list[tuple[Any, str]] = [(tree, "")]
     for _ in range(DEEPEST):
         below: list[tuple[Any, str]] = []
@@ -107,7 +105,7 @@ def check_tree(tree: Any, source: str) -> None:
 
 
 def _check_values(one: Any, path: str, source: str, below: list[tuple[Any, str]]) -> None:
-    """Check one list or table; append (nested list or table, path) pairs to `below`."""
+    """Append (nested list or table, path) pairs to `below`."""
     is_table = isinstance(one, dict)
     values: Iterable[Any] = one.values() if is_table else one if isinstance(one, list) else [one]
     kinds = set(map(type, values))
@@ -128,8 +126,7 @@ _LOOKED_AT = frozenset({int, list, dict})
 def check_events(events: Iterable[Any], source: str) -> None:
     """Raise `ConfigError` for YAML that is nested too deeply, too large with aliases expanded, or not plain data.
 
-    `events` come from PyYAML's parser before aliases are expanded, so the check takes time in proportion to the
-    file.
+    `events` come from PyYAML's parser before aliases are expanded.
     """
     sizes: list[int] = [0]  # number of values in each open list or table, outermost first
     anchors: list[str | None] = []

@@ -1,4 +1,4 @@
-"""An in-memory cache that evicts the least recently used values."""
+"""A cache that evicts the least recently used values."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -30,10 +30,7 @@ class LRUCache(Generic[Value]):
         self._lock = Lock()
 
     def get(self, key: Hashable, *, size: int, make: Callable[[], Value]) -> Value:
-        """Return the cached value of `key`, or else the result of `make`, whose size is `size`.
-
-        Thread-safe; two threads that miss the same key both call `make`.
-        """
+        """This is thread-safe, but two threads that miss the same key both call `make`."""
         with self._lock:
             if (entry := self._found.get(key)) is not None:
                 self._found.move_to_end(key)
@@ -53,13 +50,11 @@ class LRUCache(Generic[Value]):
             self._sum -= forgotten
 
     def forget(self, key: Hashable) -> None:
-        """Remove a value if it is cached."""
         with self._lock:
             _, size = self._found.pop(key, (None, 0))
             self._sum -= size
 
     def clear(self) -> None:
-        """Remove all values; benchmarks need an empty cache."""
         with self._lock:
             self._found.clear()
             self._sum = 0

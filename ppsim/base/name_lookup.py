@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 
 def plain(name: str) -> str:
-    """Return a name in lower case without blanks, dashes and underscores.
+    """Remove case, blanks, dashes and underscores.
 
     >>> plain("Interleaved_1F1B") == plain("interleaved-1f1b")
     True
@@ -21,8 +21,7 @@ NUMBER_FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp6
 class NameLookup:
     """The names of one kind of thing, with aliases (`also`: alias → name).
 
-    `kind` is its name in messages, `plain_of` the normalisation of names. `listed_by` is the command that lists all
-    names: if there are many, messages contain only the three nearest.
+    `plain_of` normalises names. `listed_by` is the command that lists all names.
 
     >>> names = NameLookup("schedule", ["1f1b", "zb-h1"], also={"dapple": "1f1b"})
     >>> names.find("ZB_H1"), names.find("DAPPLE"), names.find("zb-h9")
@@ -46,20 +45,16 @@ class NameLookup:
         self._by_plain = {plain_of(word): name for word, name in words.items()}
 
     def find(self, name: str) -> str | None:
-        """Return the canonical name, or None if it is unknown."""
         return name if name in self._names else self._by_plain.get(self._plain_of(name))
 
     def unknown(self, name: str) -> str:
-        """Return the message for an unknown name, with close matches or all names."""
         return f"unknown {self._kind} '{name}': {self.hint(name)}"
 
     def nearest(self, name: str, number: int = 3) -> list[str]:
-        """Return the `number` known names that are most similar to `name`."""
         near = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=len(self._by_plain), cutoff=0)
         return list(dict.fromkeys(self._by_plain[one] for one in near))[:number]
 
     def hint(self, name: str) -> str:
-        """Return the end of this message."""
         close = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=3, cutoff=_CLOSE)
         found = dict.fromkeys(self._by_plain[one] for one in close)
         if found:

@@ -22,8 +22,8 @@ Engine = Literal["auto", "plain", "compiled"]
 WORTH_COMPILING = 400_000
 """Loop iterations of a kernel per process, after which it is compiled.
 
-An iteration takes 1 to 2 µs in plain Python, compiling a kernel 0.2 to 2.5 s. If a kernel is compiled when its
-time in plain Python has reached its compilation time, the total is at most twice the optimum. Importing numba and
+An iteration takes 1 to 2 µs in plain Python, compiling a kernel 0.2 to 2.5 s. If a kernel is compiled when its time
+in plain Python has reached its compilation time, the total is at most twice the optimum. Importing numba and
 loading its cache takes about 0.6 s; this happens after the same number of iterations of all kernels together.
 """
 
@@ -38,7 +38,6 @@ _ALL: ContextVar[bool] = ContextVar("_ALL", default=False)
 
 @contextmanager
 def every_kernel_compiled() -> Iterator[None]:
-    """Compile every kernel that runs within the block, even for small work."""
     token = _ALL.set(True)
     try:
         yield
@@ -54,7 +53,7 @@ _ENGINE: ContextVar[Engine] = ContextVar("_ENGINE", default="auto")
 
 @contextmanager
 def running_on(engine: Engine) -> Iterator[None]:
-    """Set the default engine for kernels within the block; "auto" changes nothing."""
+    """Set the default engine within the block; "auto" changes nothing."""
     token = _ENGINE.set(_ENGINE.get() if engine == "auto" else engine)
     try:
         yield
@@ -64,7 +63,7 @@ def running_on(engine: Engine) -> Iterator[None]:
 
 @contextmanager
 def announce_compiling(say: Callable[[str], None]) -> Iterator[None]:
-    """Within the block, call `say` with `COMPILING`, at most once, when a kernel must be compiled.
+    """Within the block, call `say` with `COMPILING`, at most once, when a kernel is compiled.
 
     Loading a kernel from the cache does not count.
     """
@@ -81,7 +80,6 @@ class Compilations:
     number, seconds, depth, began = 0, 0.0, 0, 0.0
 
     def on_start(self, _: Any) -> None:
-        """Start the clock at an outermost compilation, and notify the listener of `announce_compiling`."""
         if self.depth == 0:
             self.began = time.monotonic()
             if say := _TOLD.get():
@@ -90,7 +88,6 @@ class Compilations:
         self.depth += 1
 
     def on_end(self, _: Any) -> None:
-        """Count a finished outermost compilation."""
         self.depth -= 1
         if self.depth == 0:
             self.seconds += time.monotonic() - self.began
@@ -99,7 +96,7 @@ class Compilations:
 
 @cache
 def compilations() -> Compilations:
-    """Return the live counter of this process. Imports numba."""
+    """This imports numba."""
     from numba.core import event
 
     found = Compilations()
@@ -117,7 +114,6 @@ def compilations() -> Compilations:
 
 
 def cache_folder() -> str:
-    """Return the folder of numba's cache."""
     return os.environ.get("NUMBA_CACHE_DIR") or "__pycache__ beside the code, or numba's cache of this user"
 
 
@@ -139,10 +135,9 @@ _PACE_S: dict[Callable[..., Any], tuple[int, float]] = {}
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Within the block, raise `TimeIsUp` instead of running a kernel that would exceed a time limit.
+    """Within the block, raise `TimeIsUp` instead of running a kernel that would exceed a limit of `working_clock`.
 
-    The limit is in seconds of `working_clock`. A kernel's duration is extrapolated from its last long run; code
-    outside of kernels counts as instant.
+    A kernel's duration is extrapolated from its last long run.
     """
     token = _UNTIL_S.set(working_clock() + seconds)
     try:
@@ -161,8 +156,8 @@ def _require_time(kernel: Callable[..., Any], size: int) -> None:
 def _note_pace(kernel: Callable[..., Any], size: int, seconds: float) -> None:
     """Record the seconds per iteration. A short run (less than half the size) is recorded only if it was faster.
 
-    Short runs include overhead besides the iterations. The recorded time at most doubles per run: otherwise one run
-    disturbed by other processes could prevent all later runs, and the estimate would never recover.
+    The recorded time at most doubles per run: otherwise one run disturbed by other processes could prevent all
+    later runs, and the estimate would never recover.
     """
     known_size, known_s = _PACE_S.get(kernel, (0, math.inf))
     pace_s = seconds / max(size, 1)
@@ -176,14 +171,12 @@ _UNLINKED: dict[FunctionType, Callable[..., Any]] = {}
 
 @cache
 def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False) -> Any:
-    """Return the compiled kernel, including the functions of its package that it calls."""
     import numba
 
     compilations()
     linked = FunctionType(kernel.__code__, dict(kernel.__globals__))
-    # numba's cache detects changes of the kernel's own file only. So the name in the cache contains a checksum of
-    # all files with code of the kernel. It contains no file times, so that the cache of a wheel stays valid after
-    # installation.
+    # numba's cache detects changes of the kernel's own file only, so the name in the cache has a checksum of all
+    # files with code of the kernel. It has no file times, so that the cache of a wheel stays valid.
     linked.__qualname__ = f"{kernel.__qualname__}-{_state_of(_files(kernel))}"
     _UNLINKED[linked] = kernel
     # Kernels allocate nothing. Without reference counting (`_nrt`), passing named tuples is free.
@@ -195,7 +188,6 @@ def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False)
 
 
 def _link(linked: FunctionType) -> None:
-    """Replace the helpers of a function that is about to be compiled by their compiled forms."""
     if kernel := _UNLINKED.pop(linked, None):
         linked.__globals__.update(
             {name: _compiled(one, is_called_by_another=True) for name, one in _helpers(kernel).items()}
@@ -214,7 +206,6 @@ def _forget_older(dispatcher: Any) -> None:
 
 
 def _is_kept(kernel: Callable[..., Any], arguments: Sequence[Any]) -> bool:
-    """Whether numba's cache has the kernel for these argument types and this CPU; loads it, once."""
     if kernel not in _KEPT:
         compiled = _compiled(kernel)
         types = tuple(compiled.typeof_pyval(one) for one in arguments)
@@ -245,12 +236,11 @@ def _files(kernel: Callable[..., Any]) -> list[Path]:
 
 
 def _state_of(files: Sequence[Path]) -> str:
-    """Checksum of file contents, eight characters, independent of the place of installation."""
+    """The checksum is independent of the place of installation."""
     return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 
 def _pays(kernel: Callable[..., Any], arguments: Sequence[Any], size: int) -> bool:
-    """Whether to run a kernel compiled: it is in the cache, or compiling it would have paid off by now."""
     _ITERATIONS[kernel] += size
     if _ALL.get():
         return True
@@ -261,7 +251,6 @@ def _pays(kernel: Callable[..., Any], arguments: Sequence[Any], size: int) -> bo
 
 @cache
 def _has_numba() -> bool:
-    """Whether numba is installed; machines that only measure do not need it."""
     return find_spec("numba") is not None
 
 
@@ -275,17 +264,13 @@ def run_kernel(
 ) -> Any:
     """Return `kernel(*inputs, *outputs)`, a function over arrays that fills its outputs in place.
 
-    Inputs and outputs may also be (nested) named tuples of arrays. A kernel may call functions of its package,
-    which are compiled with it; it must not allocate memory. `size` is the approximate number of loop iterations.
-    `engine` "auto" is the engine of `running_on`. Without one, a kernel is compiled after `WORTH_COMPILING`
-    iterations in this process, and compiled kernels in the cache are used. Plain and compiled runs give identical
-    bits, because kernels add and compare in a fixed order.
-
-    Raises `TimeIsUp` within `time_limit`.
+    Inputs and outputs may also be named tuples of arrays. A kernel may call functions of its package, and must not
+    allocate memory. `size` is the approximate number of loop iterations. Plain and compiled runs give identical
+    bits. Raises `TimeIsUp` within `time_limit`.
     """
     _require_time(kernel, size)
     engine = _ENGINE.get() if engine == "auto" else engine
-    # May import numba or load its cache: happens once, so it is outside of the measured time.
+    # This may import numba or load its cache, so it is outside of the measured time.
     is_compiled = engine == "compiled" or (engine == "auto" and _pays(kernel, (*inputs, *outputs), size))
     began_s = working_clock()
     result = _run(kernel, inputs, outputs, is_compiled=is_compiled)
@@ -304,7 +289,7 @@ def _run(kernel: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[An
 
 
 def _in_plain(value: Any) -> Any:
-    """The value with lists in place of arrays, because plain Python is several times faster on lists."""
+    """Turn arrays into lists, because plain Python is several times faster on lists."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, tuple):

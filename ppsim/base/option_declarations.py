@@ -1,8 +1,6 @@
-"""Options declared once, as keys of a TypedDict with type, help and other properties.
+"""Options declared once, as keys of a TypedDict with the type `Annotated[type, Option(...)]`.
 
-An option is a key whose type is `Annotated[type, Option(...)]`. The command line's options, the keyword arguments
-of the API functions, and the commands printed by a search are generated from these declarations. Keys without an
-`Option` exist in Python only.
+Keys without an `Option` exist in Python only.
 """
 
 import shlex
@@ -21,32 +19,23 @@ class Option:
     """Properties of an option.
 
     help
-        Its help text. `{default}` is replaced by the default. A default not mentioned there is appended on help
-        pages if it is `shown`.
+        Help text, in which `{default}` is replaced by the default. Another default is appended if it is `shown`.
     metavar
         Placeholder of the value on the command line; None for a choice or a flag.
     section, after
-        Section of the help page ("": the last), and the option that precedes it there (None: the one declared
-        before it).
+        Section of the help page ("": the last), and the option that precedes it there.
     default
         Value if not given, None if it depends on other options.
     field
         The field that it sets, as a dotted path from a plan: "job.layout.tp".
-    flag
-        Name on the command line, if it differs from the key.
     also
-        Other accepted names on the command line, from Megatron-LM. Help does not list them.
-    least
-        The smallest number.
+        Other accepted names, from Megatron-LM, which help does not list.
     has_no
         For a boolean: whether the command line has a --no-… form.
-    required
-        Whether a command requires it.
     names
         The kind of name that it takes, for shell completion.
     is_hidden
-        Whether help pages omit it, because a trainer's configuration sets it and few people type it. The reference
-        lists it.
+        Help pages omit it, because few people type it.
     """
 
     help: str
@@ -66,7 +55,6 @@ class Option:
 
     @property
     def sentence(self) -> str:
-        """The help text with the default inserted."""
         values = self.default if isinstance(self.default, tuple) else (self.default,)
         default = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
         return self.help.replace("{default}", default)
@@ -82,12 +70,10 @@ class OptionDeclaration:
 
     @property
     def flag(self) -> str:
-        """Name on the command line."""
         return self.option.flag or flag_of(self.name)
 
     @property
     def also(self) -> tuple[str, ...]:
-        """Other accepted names on the command line."""
         own = f"--{self.name.replace('_', '-')}"
         return (*self.option.also, *([own] if self.name in FLAGS else []))
 
@@ -98,18 +84,17 @@ class OptionDeclaration:
 
     @property
     def choices(self) -> list[Any]:
-        """All allowed values, empty if any text is allowed."""
         return allowed_values(self.kinds)
 
     @property
     def listed(self) -> Any:
-        """Type of the items if the value is a list, None if it is not, or if a text is allowed too."""
+        """Type of the items if the value can only be a list."""
         found = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is Sequence]
         return found[0] if found and str not in self.kinds else None
 
     @property
     def is_mapping(self) -> bool:
-        """Whether the value is a mapping, given on the command line by repeating the option."""
+        """A mapping is given on the command line by repeating the option."""
         return any(get_origin(kind) is Mapping for kind in self.kinds)
 
 
@@ -138,7 +123,6 @@ def flag_of(name: str) -> str:
 
 @cache
 def declared_options(declared: type) -> dict[str, OptionDeclaration]:
-    """Return the options of a TypedDict by key, in the order of their declaration."""
     return {
         name: OptionDeclaration(name, value_types(get_args(hint)[0]), option)
         for name, hint in declared.__annotations__.items()
@@ -154,13 +138,12 @@ def value_types(hint: Any) -> tuple[Any, ...]:
 
 
 def allowed_values(kinds: Sequence[Any]) -> list[Any]:
-    """Return all allowed values of these types, empty if any text is allowed."""
+    """The result is empty if any text is allowed."""
     found = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     return [] if str in kinds else found
 
 
 def command_arguments(word: OptionDeclaration, value: Any) -> list[str]:
-    """Return the command-line arguments for a value of an option: "--tp 8", "--no-dropout"; nothing for None."""
     if value is None:
         return []
     if word.is_mapping:
@@ -173,7 +156,6 @@ def command_arguments(word: OptionDeclaration, value: Any) -> list[str]:
 
 
 def options_by_section(words: Iterable[OptionDeclaration]) -> dict[str, list[str]]:
-    """Return the keys of each section, in the order of the help page."""
     found: dict[str, list[str]] = {}
     last: dict[str, str] = {}
     for word in words:
@@ -188,24 +170,20 @@ _MOST_TOKENS = 10**9  # maximum per sequence
 
 
 def require_least(name: str, value: float | None, least: int = 1) -> None:
-    """Raise `ConfigError` if an option's value is below its minimum."""
     if value is not None and value < least:
         raise ConfigError(f"{flag_of(name)} must be at least {least}: got {value}")
 
 
 def require_tokens(name: str, tokens: int | None) -> None:
-    """Raise `ConfigError` for an implausibly long sequence."""
     if tokens is not None and tokens > _MOST_TOKENS:
         raise ConfigError(f"{flag_of(name)} must be at most {_MOST_TOKENS}: got {tokens}, for one sequence")
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def with_defaults(words: Mapping[str, OptionDeclaration], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options, with defaults for those that are not given."""
     return {name: word.option.default for name, word in words.items()} | given_options(options)
 
 
@@ -223,7 +201,7 @@ def field_values(
 
 
 def option_values(words: Mapping[str, OptionDeclaration], holder: Any) -> dict[str, Any]:
-    """Return the value of each option's field in an object, None without a field: the inverse of `field_values`."""
+    """Return the inverse of `field_values`."""
     found = {}
     for name, word in words.items():
         value = holder if word.option.field else None

@@ -7,9 +7,7 @@ Thing = TypeVar("Thing")
 
 
 def pareto_front(things: Iterable[Thing], sizes: Callable[[Thing], tuple[float, float]]) -> list[Thing]:
-    """Return the Pareto set, sorted by the first size; each item has less of the second size than all before.
-
-    If items are equal in both sizes, the first is returned.
+    """The result is sorted by the first size. If items are equal in both sizes, the first is returned.
 
     >>> pareto_front([(3, 4), (2, 7), (1, 5), (1, 6)], lambda one: one)
     [(1, 5), (3, 4)]

@@ -1,4 +1,4 @@
-"""PyYAML's safe loader, restricted to plain data: keys and dates are texts."""
+"""PyYAML's safe loader, restricted to plain data."""
 
 from typing import Any, ClassVar
 
@@ -17,7 +17,6 @@ class PlainLoader(_SafeLoader):  # type: ignore[misc]
     }
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Return the table of a node."""
         self.flatten_mapping(node)
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):

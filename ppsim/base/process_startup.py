@@ -11,8 +11,7 @@ def reduce_startup() -> None:
     """Turn off work that a short-lived process does not need; call this before numpy is imported.
 
     numpy's linear algebra threads busy-wait for 25 ms each. pydantic searches all installed packages for plug-ins.
-    Python collects garbage after every 700 new objects, which takes an eighth of a search. A tenth of numpy's
-    import adds docstrings, which are also absent with `python -OO`.
+    Garbage collection takes an eighth of a search. A tenth of numpy's import adds docstrings.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -22,10 +21,9 @@ def reduce_startup() -> None:
 
 
 def exit_fast(code: Any) -> None:
-    """End the process with an exit code, without freeing all objects, which takes a tenth of a projection's time.
+    """End the process without freeing all objects, which takes a tenth of a projection's time.
 
-    Returns without effect if other clean-up may be necessary: for threads, other processes, a debugger or a
-    profiler.
+    Returns without effect for threads, other processes, a debugger or a profiler.
     """
     import atexit
     import threading

@@ -13,7 +13,7 @@ def seconds(value: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Return a number of bytes in binary units.
+    """Return a size in binary units.
 
     >>> size(80 * 2**30), size(1536), size(12)
     ('80.0 GiB', '1.50 KiB', '12 B')
@@ -23,7 +23,7 @@ def size(num_bytes: float) -> str:
 
 
 def rate(bytes_per_second: float) -> str:
-    """Return a bandwidth in decimal gigabytes per second.
+    """Return a bandwidth in decimal units.
 
     >>> rate(25e9)
     '25.0 GB/s'
@@ -45,7 +45,7 @@ def percent(ratio: float) -> str:
 
 
 def signed_percent(ratio: float) -> str:
-    """Return an error in percent, always with its sign.
+    """Return an error with its sign.
 
     >>> signed_percent(0.0031), signed_percent(-0.012)
     ('+0.31 %', '-1.20 %')
@@ -54,7 +54,7 @@ def signed_percent(ratio: float) -> str:
 
 
 def count(value: float) -> str:
-    """Return a large number with a decimal prefix.
+    """Return a number with a decimal prefix.
 
     >>> count(1_234_567), count(812), count(6.2e9)
     ('1.23 M', '812', '6.20 G')
@@ -63,7 +63,7 @@ def count(value: float) -> str:
 
 
 def _in_unit(value: float, units: dict[str, float]) -> str | None:
-    """The value in the largest unit in which it rounds to at least 1: 0.9996 s is 1.00 s, not 1000 ms."""
+    """0.9996 s is 1.00 s, not 1000 ms."""
     for unit, factor in units.items():
         if float(f"{abs(value) / factor:.3g}") >= 1:
             return f"{_fixed(value / factor)} {unit}"
@@ -71,6 +71,6 @@ def _in_unit(value: float, units: dict[str, float]) -> str | None:
 
 
 def _fixed(value: float) -> str:
-    """Three significant digits, with trailing zeros so that columns align."""
+    """Trailing zeros align columns."""
     magnitude = float(f"{abs(value):.3g}")
     return f"{value:.0f}" if magnitude >= 100 else f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"

@@ -12,11 +12,11 @@ Formats: TypeAlias = Mapping[str, tuple[str, Callable[[Any], str | bytes]]]
 
 
 def ignore_message(message: str) -> None:
-    """Ignore the message; the default for calls from Python."""
+    """The default for calls from Python."""
 
 
 def suffix_of(path: str, suffixes: Iterable[str]) -> str:
-    """Return the member of `suffixes` at the path's end; raises `ConfigError` if none matches or on a bad path."""
+    """Raises `ConfigError` if no suffix matches or on a bad path."""
     for suffix in sorted(suffixes, key=len, reverse=True):
         if path.endswith(suffix):
             break
@@ -29,7 +29,6 @@ def suffix_of(path: str, suffixes: Iterable[str]) -> str:
 
 
 def write(paths: Sequence[str], formats: Formats, what: Any, *, announce: Say = ignore_message) -> None:
-    """Write `what` to each path in the format of its suffix, atomically, and announce each file."""
     for path in paths:
         name, make = formats[suffix_of(path, formats)]
         write_atomically(path, make(what))

@@ -10,7 +10,6 @@ from ppsim.simulation.variation import relative_spread
 
 
 def assumptions_of(plan: Plan, schedule: Schedule, assembled: StageCostSet, costs: StageCosts) -> list[str]:
-    """Return the lines that list the assumptions of a projection; the assumptions about costs come first."""
     lines = list(assembled.assumptions)
     if plan.microbatches is None and plan.job is None:
         lines.append(f"microbatches: {schedule.num_microbatches} (4 per rank; --num-microbatches sets it)")

@@ -1,4 +1,4 @@
-"""Tables of bubble ratios by schedule and number of microbatches: the data for bubble figures."""
+"""Tables of bubble ratios by schedule and number of microbatches."""
 
 import math
 from collections.abc import Sequence
@@ -27,11 +27,7 @@ _SHARED_BY_STAGES = (
 def bubbles_of_plan(plan: Plan, *, schedules: Sequence[str], microbatches: Sequence[int]) -> "pandas.DataFrame":
     """Return the bubbles of a plan under other schedules and numbers of microbatches, one row for each combination.
 
-    Costs, runtime, split and vpp are the plan's (vpp None: the fewest stages per rank that each schedule allows).
-    The global batch of a job follows the number of microbatches. Columns: schedule, pp, vpp, microbatches,
-    step_time_s, bubble_ratio, span_bubble_ratio, peak_bytes (of the rank with the highest peak memory), and reason:
-    why a row has no numbers, or "". Raises `ConfigError` for an unknown schedule, for numbers of microbatches below
-    1, and for empty lists.
+    The global batch of a job follows the number of microbatches. `reason` says why a row has no numbers.
     """
     entries = _entries(schedules, microbatches)
     rows = []
@@ -50,11 +46,9 @@ def bubbles_of_plan(plan: Plan, *, schedules: Sequence[str], microbatches: Seque
 def bubbles_at(
     costs: StageCosts, *, pp: int, schedules: Sequence[str], microbatches: Sequence[int], vpp: int | None = None
 ) -> "pandas.DataFrame":
-    """Return the bubbles of schedules at given costs, with the columns of `bubbles_of_plan`.
+    """Return a table like `bubbles_of_plan` for `costs` of a rank's whole part of the model.
 
-    `costs` are for a rank's whole part of the model, so that all schedules compute the same model: with v stages
-    per rank, each stage has 1/v of F, I, W and activation bytes. Also raises `ConfigError` if the costs have
-    another number of stages.
+    With v stages per rank, each stage has 1/v of these costs.
 
     >>> costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
     >>> rows = bubbles_at(costs, pp=4, schedules=["1f1b"], microbatches=[4, 8])

@@ -23,7 +23,7 @@ _SCHEDULES = {
 
 
 _TO_MEMORY = {1: ("zb-auto",), 2: ("v-flex",)}
-"""Schedules whose search respects the memory limit: tried if a plan does not fit."""
+"""Schedules whose search respects the memory limit."""
 
 _MOST_SEARCHED = 4_000
 """Number of actions up to which such a search takes about 1 s."""
@@ -34,14 +34,14 @@ _CHECKPOINTED = "--recompute full"
 def projected_changes(
     plan: Plan, project: Callable[[Plan], Made], *, is_too_large: bool = False
 ) -> Iterator[tuple[str, Made]]:
-    """Yield the options of each change and its projection; changes that cannot be projected are skipped."""
+    """Changes that cannot be projected are skipped."""
     for change, other in changed_plans(plan, is_too_large=is_too_large):
         with suppress(PpsimError):
             yield change, project(other)
 
 
 def projected_with_checkpoints(plan: Plan, project: Callable[[Plan], Made]) -> Iterator[tuple[str, Made]]:
-    """Yield each change of a plan together with full recomputation, which saves most memory."""
+    """Full recomputation is added to each change, because it saves most memory."""
     whole = dict(changed_jobs(plan.job)).get(_CHECKPOINTED) if plan.job and plan.measured is None else None
     if whole is not None:
         for change, made in projected_changes(replace(plan, job=whole), project):
@@ -50,7 +50,6 @@ def projected_with_checkpoints(plan: Plan, project: Callable[[Plan], Made]) -> I
 
 
 def changed_plans(plan: Plan, *, is_too_large: bool = False) -> Iterator[tuple[str, Plan]]:
-    """Yield options and plan of each change: schedules, one accumulation round, and the `changed_jobs` of a job."""
     split = plan.split if isinstance(plan.split, str) else None
     for vpp, names in _SCHEDULES.items():
         is_searched = is_too_large and 3 * plan.pp * vpp * plan.num_microbatches <= _MOST_SEARCHED
@@ -70,7 +69,6 @@ def changed_plans(plan: Plan, *, is_too_large: bool = False) -> Iterator[tuple[s
 
 
 def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
-    """Yield options and job of each change: micro-batch, tp, pp, ZeRO stage, recomputation, overlap."""
     layout, execution = job.layout, job.execution
     for size in (2 * job.micro_batch, job.micro_batch // 2):
         yield from _changed(f"--micro-batch-size {size}", job, micro_batch=size)

@@ -1,4 +1,4 @@
-"""Times of expert-parallel messages in a projected step, with the compute next to them: data for figures."""
+"""Times of expert-parallel messages in a projected step, for figures."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -16,10 +16,9 @@ MOST_SHOWN = 30_000
 
 
 def expert_messages(projection: Projection) -> list[StepActivity]:
-    """Return the expert-parallel messages of each rank if actions run in pairs (`--overlap-ep ORDER`), else none.
+    """Return the expert-parallel messages if actions run in pairs (`--overlap-ep ORDER`), else none.
 
-    A piece is a message or a part of one, hidden (overlapped with compute) or exposed. Its position follows the
-    costs, stretched if the action takes longer. The embedding and the head run before or after all layers.
+    Positions follow the costs, stretched if the action takes longer.
     """
     assembled, timeline = projection.stage_cost_set, projection.timeline
     table, layers = timeline.schedule, assembled.layer_times
@@ -32,7 +31,6 @@ def expert_messages(projection: Projection) -> list[StepActivity]:
 
     @cache
     def messages(forward: int, backward: int, op: Op) -> tuple[list[PairMessage], float]:
-        """The messages of a pass or a pair, and when its layers begin: behind the embedding, or the head's B."""
         one, other = (layers[table.model_stage[stage]] if stage != NONE else [] for stage in (forward, backward))
         begin_s = 0.0
         if forward != NONE and table.model_stage[forward] == 0:
@@ -45,7 +43,6 @@ def expert_messages(projection: Projection) -> list[StepActivity]:
         return pair_messages(one, other, order, slowdown=slowdown), max(begin_s, 0.0)
 
     def passes() -> Iterator[tuple[list[int], int, int, Op, float]]:
-        """Entries, stages of forward and backward, the kind of the backward, and the seconds of the costs."""
         forward, backward = fused_pairs(table)
         for one, other in zip(forward.tolist(), backward.tolist(), strict=True):
             stages = int(table.stage[one]), int(table.stage[other])

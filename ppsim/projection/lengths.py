@@ -1,9 +1,7 @@
-"""Costs per microbatch for sequences of different lengths.
+"""Costs per microbatch for sequences of different lengths, packed without padding.
 
-A microbatch contains packed sequences without padding, and each sequence attends to itself only. At the sequence
-length s, a fraction q of the time of F, I, W and B grows with the square of a sequence's length, the rest linearly:
-a sequence of l tokens takes (1 − q)·l/s + q·(l/s)² of the time of one with s tokens. Activations and transfers are
-proportional to the number of tokens.
+At the sequence length s, a fraction q of the time of F, I, W and B is quadratic: a sequence of l tokens takes
+(1 − q)·l/s + q·(l/s)² of the time of one with s tokens. Activations and transfers are proportional to the tokens.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +24,6 @@ _MOST_TOKENS = 10**9
 
 
 def read_lengths(path: str | Path) -> tuple[int, ...]:
-    """Read the tokens of each sequence, one number per line; raises `ConfigError` for an invalid line."""
     lengths = []
     for number, line in enumerate(read_text(path, most=DATA_BYTES).splitlines(), start=1):
         text = line.strip()
@@ -53,7 +50,6 @@ class SampledLengths:
     def of(
         cls, lengths: tuple[int, ...], *, num_microbatches: int, length: int, micro_batch: int, seed: int
     ) -> "SampledLengths":
-        """Draw the sequences of a step: without repetition if there are enough, else with repetition."""
         shape = (num_microbatches, micro_batch)
         enough = len(lengths) >= num_microbatches * micro_batch
         drawn = np.random.default_rng(seed).choice(np.array(lengths, dtype=np.float64), shape, replace=not enough)
@@ -61,13 +57,13 @@ class SampledLengths:
 
     @property
     def linear_factor(self) -> Floats:
-        """Tokens of each microbatch, relative to a microbatch of full-length sequences."""
+        """Tokens of each microbatch, relative to full-length sequences."""
         parts: Floats = self.tokens.mean(axis=1) / self.sequence_length
         return parts
 
     @property
     def quadratic_factor(self) -> Floats:
-        """Sum of squared lengths of each microbatch, relative to a microbatch of full-length sequences."""
+        """Sum of squared lengths, relative to full-length sequences."""
         parts: Floats = (self.tokens**2).mean(axis=1) / self.sequence_length**2
         return parts
 
@@ -82,7 +78,6 @@ class SampledLengths:
 
 
 def sample_lengths(plan: Plan) -> SampledLengths | None:
-    """Return the sequences of a plan's step, or None if all have the plan's sequence length."""
     if plan.lengths is None:
         return None
     source = plan.modelled_source
@@ -94,7 +89,6 @@ def sample_lengths(plan: Plan) -> SampledLengths | None:
 
 
 def quadratic_part(plan: Plan) -> float:
-    """Return the fraction of FLOPs that is quadratic in a sequence's length, at the plan's sequence length."""
     source = plan.modelled_source
     if plan.job is not None:
         at_one, at_all = (
@@ -106,11 +100,11 @@ def quadratic_part(plan: Plan) -> float:
 
 
 def quadratic_parts(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> tuple[dict[str, Floats], str]:
-    """Return the quadratic fraction of each action's time (one entry per stage), and a text that names the method.
+    """Return the quadratic fraction of each action's time, and the name of the method.
 
-    The method compares the same job with twice the sequences at half the length: tokens and GEMMs stay the same,
-    and the time that disappears is half of the quadratic part. Measured costs are known at one length only, so
-    FLOPs are used instead.
+    The same job is assembled with twice the sequences at half the length: GEMMs stay the same, and the time that
+    disappears is half of the quadratic part. Measured costs are known at one length only, so FLOPs are used
+    instead.
     """
     whole = _plain(assembled, schedule)
     by_flops = dict.fromkeys(_PASSES, np.full(schedule.num_stages, quadratic_part(plan))), "its FLOPs"
@@ -143,7 +137,6 @@ def _plain(assembled: StageCostSet, schedule: Schedule) -> CostArrays:
 def with_lengths(
     plan: Plan, schedule: Schedule, assembled: StageCostSet, drawn: SampledLengths | None
 ) -> StageCostSet:
-    """Return the costs for a plan's sequences, with lines that describe them; unchanged if `drawn` is None."""
     if drawn is None:
         return assembled
     parts, by = quadratic_parts(plan, schedule, assembled)

@@ -46,13 +46,11 @@ _OF_STEP = {
 def loss_budget(projection: Projection) -> dict[str, float]:
     """Return the seconds of an iteration by part; they sum to `projection.iteration_time_s`.
 
-    "model FLOPs at peak" is the time of the model's FLOPs at the device's peak: MFU times the iteration. Each part
-    of compute is the mean over ranks ("compute below peak" if a profile cannot distinguish kernels; 0 if the peak
-    is unknown). Each later part is the extra step time when its cause is added to the previous causes:
+    "model FLOPs at peak" is MFU times the iteration. Parts of compute are means over ranks. Each later part is the
+    extra step time when its cause is added to the previous causes:
 
     - "pipeline bubble": equal stages on an ideal network
-    - "stage imbalance": the real stages
-    - "microbatch imbalance": the real microbatches
+    - "stage imbalance" and "microbatch imbalance": the real stages and microbatches
     - "exposed P2P": transfers and their queues
     - "host": overheads
     - "slower next to P2P": slowdown of compute during transfers
@@ -135,7 +133,6 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
 
 
 def _saved_by_pairs_s(projection: Projection) -> float:
-    """Return the time saved by fused pairs of forward and backward pass, mean over ranks."""
     table = projection.timeline.schedule
     costs = projection.costs.with_equal_microbatches().resolved_for(table)
     if costs.fused_s is None:
@@ -161,12 +158,7 @@ _ALL_STAGES = "compute of all stages"
 
 
 def sensitivities(projection: Projection) -> dict[str, float]:
-    """Return the relative gain of an iteration if one cost is 1 % lower, largest gain first.
-
-    Keys: "compute of all stages", "compute of stage s", "transfers", "data parallelism" and "optimizer". The stage
-    with the largest gain is the bottleneck. The gains of single stages sum to more than the gain of all stages if
-    stages wait for each other in turns.
-    """
+    """Return the relative gain of an iteration if one cost is 1 % lower, largest gain first."""
     timeline, costs = projection.timeline, projection.costs
     graph, schedule = timeline.graph, timeline.schedule
     durations = durations_s(graph, costs.resolved_for(schedule))
@@ -195,10 +187,7 @@ def sensitivities(projection: Projection) -> dict[str, float]:
 
 
 def largest_bottleneck(found: dict[str, float]) -> str:
-    """Return the limiting resource according to `sensitivities`: links, a collective, the optimizer, or a stage.
-
-    All stages together compete with the other resources, because a single stage of many has a small share of the
-    step. If compute wins, the result is the stage with the largest gain.
+    """Return the limiting resource, or the stage with the largest gain if all stages together limit the step.
 
     >>> largest_bottleneck({"compute of all stages": 0.9, "transfers": 0.05, "compute of stage 3": 0.02})
     'compute of stage 3'
@@ -219,9 +208,8 @@ def interval(
 ) -> Interval:
     """Return the 5th and 95th percentile of the iteration time in seconds, over sampled costs.
 
-    `spread` is the relative standard deviation common to all costs, `jitter` the independent variation of each
-    action, `rank_spread` the relative standard deviation of each rank's compute. All draws are log-normal, except
-    that `jitter` can have its own distribution. The draws depend on `seed` only.
+    All three variations are relative standard deviations of log-normal draws: `spread` is common to all costs,
+    `jitter` is per action (or its own distribution), and `rank_spread` per rank.
     """
     timeline, costs = projection.timeline, projection.costs.replace(variation_s=0.0)
     graph = timeline.graph

@@ -1,9 +1,6 @@
-"""Every option of a job and of a plan, declared once.
+"""Every option of a job and of a plan, declared once for the command line, the Python functions, `Job` and `Plan`.
 
-Made from these declarations: the options of `ppsim project` and `ppsim tune` with their help
-(`cli/click_options.py`), the keywords of `ppsim.job`, `ppsim.project` and `ppsim.tune` (`api/keyword_options.py`),
-the fields of `Job` and `Plan` that they set, and the command that a search prints (`tuning/command_line.py`). It
-imports nothing heavy, because help pages import it.
+Help pages import this module, so it imports nothing heavy.
 """
 
 from collections.abc import Mapping, Sequence

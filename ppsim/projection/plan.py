@@ -1,4 +1,4 @@
-"""The input of a projection: a schedule, its shape, and the source of its costs."""
+"""The input of a projection."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,28 +43,22 @@ AUTO = "auto"
 class Plan(HasRepr):
     """The input of a projection: one schedule, its shape, and the source of its costs.
 
-    Costs come from a `job` on a cluster or, without one, from a `profile`: one pipeline of the measured ranks.
+    Costs come from a `job` on a cluster or, without one, from a `profile` of one pipeline.
 
-    - `schedule` None: 1f1b for one stage per rank, interleaved-1f1b for more. "auto" searches for a schedule, for
-      up to `search_time_s` seconds from `seed` (`ppsim.catalog.auto`).
+    - `schedule` None: 1f1b for one stage per rank, interleaved-1f1b for more. "auto" searches for `search_time_s`.
     - `microbatches` None: the job's, or 4·pp. `num_slices` None: the schedule's.
-    - `profile` None: the packaged default. `shape` None: its `shape_at()`. `num_layers` None: its model's.
-    - `channel` None: the runtime's. `transfer_s` None: the profile's.
-    - `split` None: balanced stages, or Megatron-LM's own rule on runtime megatron (`layer_split_rule`).
+    - `profile` None: the packaged default. `shape`, `num_layers` and `transfer_s` None: the profile's.
+    - `channel` None: the runtime's.
+    - `split` None: balanced stages, or Megatron-LM's own rule on runtime megatron.
     - `searches_stages`: search layers, recomputation and offloading of each stage (`--plan auto`).
-    - `bandwidth_bytes_per_s` replaces the profile's transfers if it is known; `hop_overhead_s` is then the whole
-      latency.
-    - Overheads: constants of `ppsim calibrate`, as in `StageCosts`. `action_spread` and `rank_spread`: its spreads
-      of actions and ranks, for the interval. `pass_factors`: durations of actions in a typical step over their
-      medians (`variation`). `fitted_runs`: fingerprints of the fitted runs, empty if unknown.
+    - `bandwidth_bytes_per_s` replaces the profile's transfers; `hop_overhead_s` is then the whole latency.
+    - `pass_factors`: durations of actions in a typical step over their medians.
+    - `fitted_runs`: fingerprints of the runs to which the overheads were fitted.
     - `measured`: times of a rank in place of the costs of the job or profile.
-    - `overlap_p2p`: Megatron-LM overlaps the transfers of interleaved-1f1b (runtime megatron, no `channel`).
     - `stragglers`: pairs of a rank and a factor on its compute time.
-    - `lengths`: tokens of sequences, from which `seed` draws a step (`ppsim.projection.lengths`). None: all
-      sequences have the full length.
-    - `by_stack`: the plan with each of the stacks that were not chosen, by name, if the stack was not named.
-    - `gradient_accumulation_steps`: pipeline rounds per step with equal shares of the microbatches, each drained
-      before the next one (TorchTitan).
+    - `lengths`: tokens of sequences, from which `seed` draws a step. None: all have the full length.
+    - `by_stack`: the plan with each of the other stacks, if the stack was not named.
+    - `gradient_accumulation_steps`: pipeline rounds per step, each drained before the next one (TorchTitan).
 
     >>> import ppsim
     >>> plan = ppsim.Plan(pp=8, vpp=2)
@@ -130,7 +124,6 @@ class Plan(HasRepr):
 
     @cached_property
     def source(self) -> "ProfileSource | JobSource | RankSource":
-        """The source of sizes, costs per stage, peak FLOP/s, jitter, and their report."""
         if self.job is not None:
             from ppsim.costs.job_cost_sources import JobSource, MeasuredSource  # models on clusters
 
@@ -145,30 +138,29 @@ class Plan(HasRepr):
 
     @property
     def modelled_source(self) -> "ProfileSource | JobSource":
-        """The cost source of a plan with a model; raises `ConfigError` if the user gave only times."""
+        """Raises `ConfigError` if the user gave only times."""
         if isinstance(self.source, RankSource):
             raise ConfigError("times given by hand have no layers, tokens or device: give --model or --profile too")
         return self.source
 
     @property
     def has_model(self) -> bool:
-        """Whether throughput, MFU and memory are known; False if the user gave only times."""
+        """False if the user gave only times; throughput, MFU and memory are then unknown."""
         return not isinstance(self.source, RankSource)
 
     @property
     def knows_memory(self) -> bool:
-        """Whether any bytes are known: of a model, or of given activations."""
         return self.has_model or (self.measured is not None and self.measured.activation_bytes is not None)
 
     @property
     def rehearsal(self) -> CalibrationRun | None:
-        """The profile's calibration run, if the profile's costs are used and the number of ranks is equal."""
+        """The profile's calibration run, if it applies to this plan."""
         found = self.profile.rehearsal if self.profile and self.measured is None else None
         return found if found and found.num_processes == self.pp else None
 
     @property
     def variation(self) -> Variation | None:
-        """Variation of actions: calibrated, or quartiles of a measured profile; None if unknown.
+        """Variation of actions; None if unknown.
 
         Quartiles in a published profile are not used, because they may not describe actions.
         """
@@ -180,9 +172,9 @@ class Plan(HasRepr):
 
     @property
     def memory_bound_bytes(self) -> float | None:
-        """Bytes that a rank may use: the given limit, else 95 % of the memory of the job's or profile's device.
+        """Bytes that a rank may use: the given limit, else 95 % of the device's memory.
 
-        None if no device is named, or for a CPU, whose memory all ranks share.
+        The result is None for a CPU, whose memory all ranks share.
         """
         if self.memory_limit_bytes is not None:
             return self.memory_limit_bytes
@@ -196,10 +188,7 @@ class Plan(HasRepr):
 
     @property
     def communication(self) -> Communication:
-        """How P2P transfers block.
-
-        With runtime "megatron" and a schedule of Megatron-LM, its own calls are simulated, unless `channel` is set.
-        """
+        """Megatron-LM's calls are simulated with runtime "megatron" and its schedules, unless `channel` is set."""
         runs_it = self.schedule_name in ("1f1b", "interleaved-1f1b") and self.pp > 1
         if self.runtime != "megatron" or self.channel is not None or not runs_it:
             return "overlap"
@@ -207,33 +196,29 @@ class Plan(HasRepr):
 
     @property
     def criterion(self) -> Criterion:
-        """The objective of a fitted table: the span if no rank's optimizer waits for another, else the step."""
         return "span" if self.job is not None and self.job.update == "post-validated" else "step"
 
     @property
     def layer_split_rule(self) -> Split:
-        """The rule or list that assigns layers to stages."""
         if self.split is None:
             return MegatronSplit() if self.runtime == "megatron" else "auto"
         return self.split
 
     @property
     def schedule_name(self) -> str:
-        """The given schedule, or the default for vpp."""
         if self.schedule is None and self.job is not None and self.job.execution.ep_order:
             return "combined-1f1b"
         return self.schedule or ("1f1b" if self.vpp in (None, 1) else "interleaved-1f1b")
 
     @property
     def num_microbatches(self) -> int:
-        """The given number, the job's, or 4 per rank."""
         if self.microbatches is not None:
             return self.microbatches
         return 4 * self.pp if self.job is None else self.job.num_microbatches
 
     @property
     def round_microbatches(self) -> int:
-        """Microbatches per accumulation round; raises `ConfigError` if rounds cannot have equal shares."""
+        """Raises `ConfigError` if rounds cannot have equal shares."""
         count, rounds = self.num_microbatches, self.gradient_accumulation_steps
         if rounds < 1:
             raise ConfigError(f"--gradient-accumulation-steps must be at least 1: got {rounds}")

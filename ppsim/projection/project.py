@@ -42,7 +42,7 @@ def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **f
 
     During a schedule search ("auto"), `progress` is called with the best time and its lower bound, in seconds.
     Raises `ConfigError` if the schedule or the profile does not allow the plan, `Deadlock` if the table cannot run
-    on the runtime's channels. A plan that does not fit in memory is projected too; its `verdict` says so.
+    on the runtime's channels. A plan that does not fit in memory is projected too.
 
     >>> project(pp=8, vpp=2).timeline.schedule.name
     'interleaved-1f1b'
@@ -54,7 +54,7 @@ def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **f
 
 
 def _require_room(plan: Plan) -> None:
-    """Raise `ConfigError` for a plan without ranks or microbatches, or too large for this machine's memory."""
+    """Raise `ConfigError` for a plan that is too large for this machine's memory."""
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
     _ = plan.round_microbatches  # raises if rounds cannot have equal shares
     num_units = plan.num_microbatches * (plan.num_slices or 1)
@@ -67,10 +67,7 @@ def _project(plan: Plan, entry: ScheduleEntry) -> Projection:
 
 
 def table_of(plan: Plan, entry: ScheduleEntry) -> tuple[Schedule, str | None]:
-    """Return the table of a schedule for a plan, and a note on its origin; fitted schedules use the plan's costs.
-
-    The table contains all rounds of the step. Raises as `project` does.
-    """
+    """The table has all rounds of the step; the text is a note on its origin."""
     shape: dict[str, Any] = {
         "pp": plan.pp, "vpp": plan.vpp, "microbatches": plan.round_microbatches, "group_size": plan.group_size,
         "num_slices": plan.num_slices,
@@ -98,10 +95,7 @@ Found = TypeVar("Found")
 
 
 def _within_memory(plan: Plan, search: Callable[[float | None], Found]) -> tuple[Found, str]:
-    """Return the result of a search within the memory of a rank, and "".
-
-    If no table fits, return the result without a limit, and a text for the note.
-    """
+    """If no table fits, return the result without a limit, and a text for the note."""
     try:
         return search(plan.memory_bound_bytes), ""
     except DoesNotFit as error:
@@ -129,7 +123,7 @@ def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
 
 
 def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
-    """Return the costs on a placement before a table exists; they do not include measured variation."""
+    """Return the costs on a placement before a table exists, without measured variation."""
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
     if reason := _why_no_stages(plan, plan.pp * vpp):
         raise ConfigError(reason + _without_model(plan))
@@ -141,10 +135,7 @@ def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
 
 
 def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) -> Projection:
-    """Return the projection of a user's own table, with the costs and the runtime of `plan`.
-
-    The table contains all rounds of the step. `note` names its origin, and precedes the assumptions about costs.
-    """
+    """The table contains all rounds of the step; `note` names its origin."""
     if plan.searches_stages:
         plan, found = _with_stages(plan, schedule)
         note = "; ".join([*([note] if note else []), found])
@@ -183,7 +174,6 @@ def _tokens(plan: Plan, schedule: Schedule) -> int:
 
 
 def _other_orders(plan: Plan, step: TrainingStep, found: StageCostSet) -> list[str]:
-    """Return a line with the step times of the same sequences in other orders, if microbatches differ."""
     drawn, timeline = sample_lengths(plan), step.timeline
     if drawn is None or len(drawn.tokens) == 1:
         return []
@@ -206,19 +196,13 @@ def _other_orders(plan: Plan, step: TrainingStep, found: StageCostSet) -> list[s
 
 
 def iteration_of(plan: Plan, schedule: Schedule) -> tuple[float, float]:
-    """Return the iteration time in seconds and the highest peak bytes of any rank, as `project_table` does.
-
-    Only this is computed, without a check of the memory limit, for searches over thousands of plans.
-    """
+    """Return the iteration time in seconds and the highest peak bytes."""
     _, costs, step = _step(plan, schedule)
     return step.time_s + costs.step_overhead_s, float(step.timeline.memory.peak_bytes.max())
 
 
 def outcome_of(plan: Plan) -> tuple[float, float]:
-    """Return only the iteration time in seconds and the highest peak bytes of any rank.
-
-    Raises the errors of `project`.
-    """
+    """Return the iteration time in seconds and the highest peak bytes."""
     _require_room(plan)
     if plan.schedule == AUTO:
         made = _project_auto(plan)
@@ -228,10 +212,6 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
 
 
 def assembled_of(plan: Plan) -> tuple[Schedule, StageCostSet]:
-    """Return the schedule, and the costs per stage and outside the pipeline, without a simulation.
-
-    Raises the errors of `project`.
-    """
     if plan.schedule == AUTO:
         raise ConfigError("the schedule of a recorded run is known: give --schedule")
     table, _ = table_of(plan, find(plan.schedule_name))
@@ -239,7 +219,6 @@ def assembled_of(plan: Plan) -> tuple[Schedule, StageCostSet]:
 
 
 def peaks_of(plan: Plan) -> list[float]:
-    """Return only the peak bytes of each pipeline rank; raises as `project` does."""
     if plan.schedule == AUTO:
         timeline = _project_auto(plan).timeline
     else:
@@ -248,7 +227,7 @@ def peaks_of(plan: Plan) -> list[float]:
 
 
 def reserved_of(plan: Plan) -> int:
-    """Return the highest reserved bytes of the allocator on any rank; raises `ConfigError` if unknown."""
+    """Raises `ConfigError` if the reserved bytes are unknown."""
     if plan.job is None:
         raise ConfigError("what an allocator reserves is known for a --model on a --cluster only")
     if plan.lengths is not None:
@@ -264,7 +243,7 @@ def reserved_of(plan: Plan) -> int:
 def _assembled(
     plan: Plan, schedule: Schedule, split: Split | None = None, known: StageCostCache | None = None
 ) -> StageCostSet:
-    """Return the costs at a split, by default the plan's; "auto" is balanced here, not searched for."""
+    """A split "auto" is balanced here, not searched for."""
     found = plan.source.assemble(schedule, plan.layer_split_rule if split is None else split, known)
     return with_lengths(plan, schedule, found, sample_lengths(plan))
 
@@ -287,12 +266,12 @@ def _costs_of(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> StageC
 
 
 def _is_searched(plan: Plan, schedule: Schedule) -> bool:
-    """Return whether the layers per stage change the costs; measured times of ranks do not depend on them."""
+    """Measured times of ranks do not depend on the layers per stage."""
     return schedule.num_model_stages > 1 and plan.measured is None
 
 
 def _found_split(plan: Plan, schedule: Schedule) -> SimulatedSplit:
-    """Return the fastest split for a table. Stragglers are accidents, so they do not move layers."""
+    """Stragglers are accidents, so they do not move layers."""
     usual, known = replace(plan, stragglers=()), StageCostCache()
 
     def simulated(counts: tuple[int, ...] | None) -> SimulatedSplit:
@@ -344,12 +323,9 @@ def project_all(
 ) -> Projections:
     """Return the projections of every schedule, or of those in `names`, for one plan, best first.
 
-    `announce` is called with each name before its projection. `tables` builds the tables (a cache can replace
-    `table_of`). If the plan has no vpp, each schedule gets the fewest stages per rank that it allows.
-
-    A schedule that does not support the plan, has more stages than layers, or deadlocks raises no error: the result
-    has the reason instead. An invalid profile or layer split does raise. Schedules that do not fit in memory come
-    last.
+    `announce` is called with each name. Without a vpp, each schedule gets the fewest stages per rank that it
+    allows. A schedule that does not support the plan, has more stages than layers, or deadlocks raises no error:
+    the result has the reason instead.
     """
     _require_room(plan)
     projections, reasons = [], {}
@@ -378,7 +354,6 @@ def project_all(
 
 
 def _why_no_stages(plan: Plan, num_stages: int, *, num_slices: int = 1) -> str | None:
-    """Return why the model cannot be divided into the stages and slices; None if it can or there is no model."""
     if not plan.has_model:
         return None
     source, plans = plan.modelled_source, plan.job.stage_plans if plan.job else ()
@@ -419,9 +394,6 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
 
 
 def communication_of(plan: Plan, schedule: Schedule) -> Communication:
-    """Return how the P2P transfers of a plan's table block.
-
-    Megatron-LM's calls are simulated only if its training loop can run the table, otherwise "overlap" is returned.
-    """
+    """Return "overlap" if Megatron-LM's training loop cannot run the table."""
     asked = plan.communication
     return asked if asked == "overlap" or has_megatron_loop(schedule.compute_only()) else "overlap"

@@ -39,10 +39,8 @@ class Projection(Printable, Drawable):
     """The projection of one step: timeline, report, throughput, and all assumptions.
 
     `step` is the pipeline's `timeline` together with the rest of the step. `stage_cost_set` are the costs before
-    the runtime's special cases. `tokens_per_s` and `model_flops_utilization` refer to the iteration time: the step
-    and the time between two steps. Both are None if the user gives times and no model. `model_flops_utilization`
-    is also None if the profile has neither a peak for its dtype nor a measured GEMM rate. `str` is the output of
-    `ppsim project`. `summarise_function` computes the answer on request.
+    the runtime's special cases. Throughput and MFU refer to the iteration time: the step and the time between two
+    steps. `str` is the output of `ppsim project`.
 
     >>> import ppsim
     >>> made = ppsim.project(pp=4, microbatches=8)
@@ -70,7 +68,6 @@ class Projection(Printable, Drawable):
 
     @property
     def one_line(self) -> str:
-        """The one-line text."""
         table, peak = self.timeline.schedule, float(self.timeline.memory.peak_bytes.max())
         batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
         tokens = "" if self.tokens_per_s is None else f", {count(self.tokens_per_s)} tokens/s"
@@ -83,12 +80,10 @@ class Projection(Printable, Drawable):
 
     @property
     def timeline(self) -> Timeline:
-        """The timeline of the pipeline."""
         return self.step.timeline
 
     @cached_property
     def report(self) -> dict[str, Any]:
-        """The report of `ppsim.simulation.report` on the timeline, with the plan's memory limit."""
         return report_of(self.timeline, self.costs, memory_limit_bytes=self.plan.memory_limit_bytes)
 
     @cached_property
@@ -113,7 +108,7 @@ class Projection(Printable, Drawable):
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:
-        """Bytes that torch's allocator reserves on each rank, by a replay; None if not all tensors are known.
+        """Bytes that torch's allocator reserves on each rank; None if not all tensors are known.
 
         >>> import ppsim
         >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=1, stack="torchtitan", recompute="full")
@@ -131,14 +126,12 @@ class Projection(Printable, Drawable):
 
     @cached_property
     def step_time_by_channel_s(self) -> dict[str, float | None]:
-        """The step time under every channel policy, None if the table deadlocks."""
+        """An entry is None if the table deadlocks."""
         return _by_channel(self.timeline, self.costs)
 
     @cached_property
     def answer(self) -> "ProjectionSummary":
-        """Interval, loss budget, sensitivities, bottleneck and advice, as printed by `ppsim project`.
-
-        The first access projects the alternatives of the plan.
+        """The answer as printed by `ppsim project`; the first access projects the alternatives of the plan.
 
         >>> import ppsim
         >>> answer = ppsim.project(pp=4, microbatches=8).answer
@@ -150,9 +143,7 @@ class Projection(Printable, Drawable):
         return self.summarise()
 
     def summarise(self, *, tokens: float | None = None, with_advice: bool = True) -> "ProjectionSummary":
-        """Return the answer, optionally with the days for `tokens`, or without the advice, which takes most time.
-
-        Raises `ConfigError` for an invalid number of tokens.
+        """Return the answer, optionally with the training days for `tokens`; the advice takes most of the time.
 
         >>> import ppsim
         >>> made = ppsim.project(pp=4, microbatches=8)
@@ -162,7 +153,7 @@ class Projection(Printable, Drawable):
         return self.summarise_function(self, tokens=tokens, with_advice=with_advice)
 
     def training_days(self, tokens: float) -> float:
-        """Return the days of training on `tokens` tokens.
+        """Raises `ConfigError` if the throughput is unknown.
 
         >>> import ppsim
         >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).training_days(15e12))
@@ -173,10 +164,7 @@ class Projection(Printable, Drawable):
         return tokens / self.tokens_per_s / SECONDS_A_DAY
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row per rank: time by cause, and peak memory.
-
-        Columns: rank, busy_s, idle_s, bubble_ratio, peak_activation_bytes, peak_bytes, peak_at, and idle time by
-        cause: warm_up_s, cool_down_s, waiting_compute_s, exposed_communication_s, overhead_s.
+        """Return a pandas DataFrame with one row per rank.
 
         >>> import ppsim
         >>> ppsim.project(pp=4, microbatches=8).to_frame()["peak_at"].tolist()
@@ -193,12 +181,11 @@ class Projection(Printable, Drawable):
 
     @property
     def split(self) -> list[int]:
-        """Layers per stage."""
         return self.stage_cost_set.split
 
     @cached_property
     def stages(self) -> list[dict[str, Any]]:
-        """A row for each stage of the model, empty without a job: layers, recomputation, time, bytes and limit.
+        """A row for each stage, empty without a job.
 
         >>> import ppsim
         >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=2, recompute="block/4")
@@ -209,12 +196,11 @@ class Projection(Printable, Drawable):
 
     @property
     def num_gpus(self) -> int:
-        """Number of GPUs."""
         return self.timeline.schedule.num_ranks * self.plan.source.gpus_per_rank
 
     @property
     def parallel_sizes(self) -> dict[str, int]:
-        """Sizes of tp, cp, ep and dp above 1, and always pp; only pp without a model.
+        """Sizes of tp, cp, ep and dp above 1, and always pp.
 
         >>> import ppsim
         >>> ppsim.project(model="llama3-8b", gpus=8, tp=2, pp=2).parallel_sizes
@@ -229,7 +215,6 @@ class Projection(Printable, Drawable):
 
     @property
     def runtime_error(self) -> str | None:
-        """The reason why the plan's runtime cannot run the table, or None if it can."""
         schedule, job = self.timeline.schedule, self.plan.job
         if self.plan.runtime == "ideal":
             return None
@@ -242,9 +227,7 @@ class Projection(Printable, Drawable):
 
     @cached_property
     def verdict(self) -> MemoryVerdict | None:
-        """The comparison of peak memory with the memory limit or, without one, with the device's memory.
-
-        None if no bytes are known.
+        """The comparison of peak memory with the limit; None if no bytes are known.
 
         >>> import ppsim
         >>> print(ppsim.project(pp=4, microbatches=8, memory_limit="10GiB").verdict)
@@ -263,12 +246,10 @@ class Projection(Printable, Drawable):
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits in memory; None if that is unknown."""
         return self.verdict.fits if self.verdict else None
 
     @property
     def summary_without_advice(self) -> str:
-        """Sentence for the output if there is no advice."""
         is_too_large = self.fits is False
         return f"no change that was tried {'makes it fit' if is_too_large else 'gains half a percent'}"
 
@@ -288,19 +269,16 @@ class Projection(Printable, Drawable):
 
     @property
     def sort_key(self) -> tuple[bool, bool, float, str]:
-        """Sort key for lists: plans that fit, then plans that the runtime can run, then the iteration time."""
+        """Plans that fit come first, then plans that the runtime can run, then the shortest iteration."""
         return self.fits is False, bool(self.runtime_error), self.iteration_time_s, self.plan.schedule_name
 
     def to_json(self) -> dict[str, Any]:
-        """Return the verdict, the report, throughput, layout and assumptions; keys carry units."""
         return self.memory_fit_to_json() | self.report | self.extra_report_rows()
 
     def memory_fit_to_json(self) -> dict[str, Any]:
-        """Return the verdict as JSON: the first keys of every file and report."""
         return {"fits": self.fits, "memory_fit": self.verdict.to_json() if self.verdict else None}
 
     def extra_report_rows(self) -> dict[str, Any]:
-        """Return the part of `to_json` that is not in the report."""
         rehearsal = self.plan.rehearsal
         return {
             **self.plan.source.to_json(),
@@ -324,18 +302,13 @@ class Projection(Printable, Drawable):
 
 @dataclass(frozen=True, repr=False)
 class Projections(Printable):
-    """The projections of all possible schedules, and for the others a sentence with the reason.
-
-    Schedules that fit in memory come first, among them those that the runtime can run, then by iteration time.
-    `str` is the output of `ppsim project --schedule all`.
-    """
+    """The projections of all possible schedules, best first, and the reasons why others are rejected."""
 
     projections: list[Projection]
     rejected: dict[str, str]
 
     @property
     def one_line(self) -> str:
-        """The one-line text."""
         refused = f"{len(self.rejected)} not possible"
         if not self.projections:
             return refused
@@ -344,10 +317,9 @@ class Projections(Printable):
         return f"{len(self.projections)}, best {name} with {seconds(best.iteration_time_s)} an iteration, {refused}"
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row per possible schedule, in the order of `projections`.
+        """Return a pandas DataFrame with one row per schedule.
 
-        Columns: schedule, vpp, the quantities of `ppsim.projection.quantities` with the view "columns", fits (None:
-        unknown), not_in_runtime and not_in_memory (a sentence, or None).
+        `fits` is None if memory is unknown; runtime_error and memory_error are sentences or None.
 
         >>> import ppsim
         >>> found = ppsim.project_all(pp=4, microbatches=8).to_frame()
@@ -371,7 +343,7 @@ class Projections(Printable):
 
 
 def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None]:
-    """Return the step time on the plan's channel, and on all others without calls that block a rank."""
+    """Other channels than the plan's are simulated without calls that block a rank."""
     times: dict[str, float | None] = {}
     for channel in CHANNELS:
         if channel == costs.channel:
@@ -387,10 +359,7 @@ def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None
 
 @dataclass(frozen=True)
 class ConfigurationChange:
-    """One change, the projection of the plan with it, and the relative gain in throughput.
-
-    `change` has the options to add to the command. `makes_it_fit`: without the change the plan does not fit.
-    """
+    """One change of a plan, with the options to add to the command."""
 
     change: str
     projection: Projection
@@ -399,14 +368,12 @@ class ConfigurationChange:
 
     @property
     def effect(self) -> str:
-        """The effect of the change: throughput, and free memory or iteration time."""
         gain, verdict = f"{signed_percent(self.throughput_gain)} throughput", self.projection.verdict
         if self.makes_it_fit and verdict is not None and verdict.headroom_bytes is not None:
             return f"fits, {size(verdict.headroom_bytes)} free, {gain}"
         return f"{gain}, iteration {seconds(self.projection.iteration_time_s)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the change with its gain, and whether it fits."""
         verdict = self.projection.verdict
         return {
             "change": self.change,
@@ -421,9 +388,8 @@ class ConfigurationChange:
 class ProjectionSummary(HasRepr):
     """The answer that `ppsim project` prints after the projection itself.
 
-    `iteration_time_interval_s` is the 5th to 95th percentile of the iteration time over sampled costs;
-    `interval_basis` describes their spread. `training_days` is None if no number of tokens was given. `by_stack_s`
-    are the iteration times with other stacks, the shortest first, if the job did not name one.
+    The interval is the 5th to 95th percentile over sampled costs. `by_stack_s` are iteration times with other
+    stacks.
     """
 
     iteration_time_interval_s: Interval
@@ -437,12 +403,10 @@ class ProjectionSummary(HasRepr):
 
     @property
     def one_line(self) -> str:
-        """The one-line text."""
         low, high = map(seconds, self.iteration_time_interval_s)
         return f"iteration between {low} and {high}, {self.bottleneck}, {len(self.advice)} changes that gain"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer with units in its keys."""
         return {
             "iteration_time_interval_s": list(self.iteration_time_interval_s),
             "time_breakdown_s": self.time_breakdown_s,

@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     from ppsim.machine.cluster import Constant
 
 SecondsOf = Callable[[Plan], float]
-"""A plan → seconds of an iteration."""
+"""Function that returns the iteration time of a plan."""
 
 
 def fitted_spread(plan: Plan, seconds: float, seconds_of: SecondsOf, class_spread: float) -> float | None:
     """Return the standard deviation of the logarithm of the iteration time, or None if no run was fitted.
 
-    It combines three parts: variation between runs of the same job, the unknown that remains for a job with this
-    likeness to the fitted runs, and the effect of uncertain constants on this step (reduced by the weight of
-    similar runs). For the last part, each constant is moved by its standard deviation, and the effects are combined
-    with the correlation matrix of the fit.
+    It combines the variation between runs of the same job, the likeness to the fitted runs, and uncertain
+    constants.
     """
     job = plan.job
     if job is None or job.execution.compute_share is not None or not job.cluster.constants.runs:

@@ -1,8 +1,4 @@
-"""The quantities of a projection, each declared once: key, label, unit, meaning, value, and its views.
-
-JSON, columns of lists, the throughput line, the notebook card, the head of a page and the reference of keys are all
-generated from `QUANTITIES`. A new quantity is one more element.
-"""
+"""The quantities of a projection, each declared once for JSON, tables, cards, pages and the reference of keys."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +12,8 @@ Unit = Literal["", "s", "bytes", "ratio", "tokens/s", "tokens/s per GPU", "FLOP/
 class ReportedQuantity:
     """One number of a `Projection`; `of` returns it in `unit`, or None if it is unknown.
 
-    `key` is its name in JSON and in columns, `label` its name for people. Views: `json` is `Projection.to_json`,
-    `columns` is `Projections.to_frame`, `throughput` the throughput line of the terminal output, `card` the
-    notebook card, `page` the head of an HTML timeline.
+    Views: `json` is `Projection.to_json`, `columns` is `Projections.to_frame`, `throughput` a line of the terminal
+    output, `card` the notebook card, `page` the head of an HTML timeline.
     """
 
     key: str
@@ -93,5 +88,4 @@ QUANTITIES = (
 
 
 def values(one: Any, view: View) -> dict[str, float | None]:
-    """Return the quantities of a view by key."""
     return {quantity.key: quantity.of(one) for quantity in QUANTITIES if view in quantity.views}

@@ -1,8 +1,7 @@
-"""Linear bounds from a simulated split: on the iteration time of other splits, and on the bytes of their ranks.
+"""Linear lower bounds from a simulated split on the iteration time and bytes of other splits.
 
-A bound has one weight per stage of the model, in units of the F + B time of its layers
-(`ppsim.parallel.layer_balance`). Stages that wait for data-parallel collectives grow with the collectives, not with
-their compute. Both are convex in the number of layers, so a tangent at the simulated split is a lower bound.
+Weights are in units of the F + B time of a stage's layers. Time and bytes are convex in the number of layers, so a
+tangent at the simulated split is a lower bound.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from ppsim.simulation.step import StepActivity, TrainingStep
 
 @dataclass(frozen=True)
 class SimulatedSplit:
-    """A simulated split, its costs without variation of actions, and the iteration time in seconds."""
+    """A simulated split, its costs without variation of actions, and its iteration time."""
 
     counts: tuple[int, ...]
     stage_cost_set: StageCostSet
@@ -29,12 +28,11 @@ class SimulatedSplit:
 
     @property
     def peak_bytes(self) -> Floats:
-        """Peak bytes of each rank."""
         return self.step.timeline.memory.peak_bytes
 
 
 def rank_bounds(trial: SimulatedSplit, layer: LayerCosts) -> tuple[Floats, tuple[int, ...], Floats]:
-    """Return the bounds by each rank's work: weights [ranks, stages], the trial's split, its values."""
+    """Return weights [ranks, stages], the trial's split, and the compute time of each rank."""
     schedule = trial.step.timeline.schedule
     shape = schedule.num_ranks, schedule.num_model_stages
     place = np.ravel_multi_index((schedule.rank, schedule.model_stage[schedule.stage]), shape)
@@ -44,7 +42,6 @@ def rank_bounds(trial: SimulatedSplit, layer: LayerCosts) -> tuple[Floats, tuple
 
 
 def path_weights(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
-    """Return the weight of each stage on the critical path of the trial's iteration."""
     timeline, around = trial.step.timeline, trial.stage_cost_set.step_costs
     schedule, blocker = timeline.schedule, timeline.blocker.tolist()
     slope = slopes(trial, layer)
@@ -81,7 +78,10 @@ def byte_weights(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
 
 
 def slopes(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
-    """Return the seconds that one more layer adds to F, B, I and W of each stage, of shape [4, stages]."""
+    """Return the seconds that one more layer adds to F, B, I and W of each stage, of shape [4, stages].
+
+    Stages that wait for data-parallel collectives grow with the collectives, not with their compute.
+    """
     schedule, costs = trial.step.timeline.schedule, trial.step.timeline.costs
     found = np.repeat(layer.passes_s[:, None], schedule.num_stages, axis=1)
     if trial.stage_cost_set.parts and not np.array_equal(layer.passes_s, layer.exposed_s):

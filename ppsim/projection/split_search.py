@@ -1,10 +1,6 @@
 """`--split auto`: a local search over simulated splits for the layers per stage with the shortest iteration.
 
-Each simulated split gives a lower bound on the iteration time of every other split: its critical path, evaluated
-with the costs of the other split. A path is linear in the layers per stage, and so are the work and the bytes of
-each rank. The search considers splits one move away from the best one, then two moves and so on. When the bounds
-say that a split may be faster, it is simulated. The search ends when no nearby split can be faster, or after a
-fixed number of simulations.
+A nearby split is simulated only if the bounds from simulated splits say that it may be faster.
 """
 
 from collections.abc import Callable
@@ -26,22 +22,20 @@ _LEAST_TRIALS, _MOST_NODES = 6, 10_000
 """For large tables: minimum number of simulated splits, and limit on the nodes of all their event graphs."""
 
 _GAIN = 3e-4
-"""Minimum gain, relative to the iteration time, that the bounds must allow before a split is simulated."""
+"""Minimum relative gain that the bounds must allow before a split is simulated."""
 
 _WIDTH, _PATIENCE = 6, 6
-"""Number of splits whose neighbours are considered after each move; number of moves without progress before the
-search stops.
-"""
+"""Number of splits whose neighbours are considered after each move; number of moves without progress."""
 
 _MOST_MOVES = 256
-"""Maximum number of moves of a split that are compared with all bounds: those that lower the largest bound most."""
+"""Maximum number of moves that are compared with all bounds: those that lower the largest bound most."""
 
 _Rank: TypeAlias = tuple[float, float, tuple[int, ...]]
 """Sort key of splits: bytes over the memory limit, seconds, layers per stage."""
 
 
 class SplitSearch:
-    """One search: `simulate` runs the trial of a split, or of the balanced split for None."""
+    """`simulate` runs the trial of a split, or of the balanced split for None."""
 
     def __init__(
         self,
@@ -83,7 +77,7 @@ class SplitSearch:
 
     @property
     def _best(self) -> SimulatedSplit:
-        """The fastest split that fits, else the one with the smallest excess; ties go to the most even split."""
+        """If no split fits, the smallest excess counts; ties go to the most even split."""
         over = [float(self._over(one.peak_bytes)) for one in self._trials.values()]
         fitting = [one for one, excess in zip(self._trials.values(), over, strict=True) if excess == min(over)]
         best_s = min(one.seconds for one in fitting)
@@ -102,7 +96,7 @@ class SplitSearch:
             self._bytes.add(byte_weights(trial, self._layer), trial.counts, trial.peak_bytes)
 
     def _lowest(self, enough: _Rank) -> _Rank:
-        """Return the first split with bounds below `enough` (fewest moves from the best one), or the lowest found.
+        """Return the nearest split with bounds below `enough`, or the lowest found.
 
         If it does not fit, the search continues for one that does.
         """

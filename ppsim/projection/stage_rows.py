@@ -1,4 +1,4 @@
-"""The stages of a projected job, one row each: layers, recomputation, time, bytes, and the limit of their rank."""
+"""The stages of a projected job, one row each."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,12 +13,7 @@ _NEAR = 0.95
 
 
 def stage_rows(plan: Plan, timeline: Timeline, costs: StageCosts, layers: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a row for each stage of the model, empty for a plan without a job; `layers` is the number per stage.
-
-    Keys: stage, rank, layers, recompute and offload_modules (as in `--plan`), forward_s and backward_s (per
-    microbatch), activation_bytes (saved on the device per microbatch), limited_by ("compute", "memory", both joined
-    by " and ", or "").
-    """
+    """Times and activation bytes are per microbatch; recompute and offload_modules are as in `--plan`."""
     job, schedule = plan.job, timeline.schedule
     if job is None:
         return []

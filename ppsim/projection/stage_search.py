@@ -1,10 +1,7 @@
 """`--plan auto`: layers, recomputation and offloading of each stage, with the shortest simulated iteration.
 
-The order of the table alone determines the microbatches in flight. Therefore, for given layers per stage, the
-fastest recomputation of each rank within its memory is known without a simulation (`StageSearch.of_rank`). A
-dynamic program over the stages finds the layers per stage with the fastest busiest rank. A local search then moves
-single layers between stages with the simulator, and each plan gets the fastest recomputation for its layers. Plans
-with the same recomputation on all stages are simulated too, so that none of them is faster than the result.
+For given layers, the fastest recomputation within the memory is known without a simulation. A dynamic program finds
+the layers with the fastest busiest rank, and a local search then moves single layers with the simulator.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +31,7 @@ _LEAST_TRIALS, _MOST_NODES = 8, 400_000
 """For large tables: minimum number of simulated plans, and limit on the nodes of all their event graphs."""
 
 _MOST_UNIFORM, _NEARLY_FITS = 4, 0.15
-"""Plans with the same recomputation on every stage whose split is searched for: number of plans (the fastest ones),
-and the fraction by which they may exceed the memory.
-"""
+"""Plans with the same recomputation on all stages whose split is searched for: number, and relative excess."""
 
 _ROUNDS_OF_FIT = 4
 """Number of times that a plan's memory limit is lowered if its simulated peak exceeds the limit."""
@@ -48,7 +43,7 @@ _UNIFORM_SPLITS = ("balanced", "even")
 class StageSearchResult:
     """The fastest plan, and the fastest one with the same recomputation on every stage (None: none fits).
 
-    `busiest_s` is a lower bound on the seconds of the busiest rank, None if unknown.
+    `busiest_s` is a lower bound for the busiest rank.
     """
 
     plans: tuple[StagePlan, ...]
@@ -62,7 +57,7 @@ Planned: TypeAlias = tuple[tuple[StagePlan, ...], SimulatedSplit]
 """A plan of each stage, and its trial."""
 
 Simulate: TypeAlias = Callable[[Sequence[int] | str, Sequence[StagePlan]], SimulatedSplit]
-"""Function that runs the trial of layers per stage (or of a rule for them), with a plan for each stage."""
+"""Run the trial of layers per stage (or of a rule for them), with a plan for each stage."""
 
 
 @dataclass
@@ -83,11 +78,10 @@ class StageSearch:
 
     @property
     def num_stages(self) -> int:
-        """Stages of the model."""
         return self.schedule.num_model_stages
 
     def best(self) -> StageSearchResult:
-        """Return the fastest simulated plan; if none fits, the one with the smallest excess."""
+        """Return the fastest simulated plan, not slower than any plan with the same recomputation on all stages."""
         uniform = self._best_uniform()
         program = StageProgram(self)
         found = program.best() if program.applies else None
@@ -117,7 +111,6 @@ class StageSearch:
         return self._trials[key]
 
     def _best_uniform(self) -> Planned:
-        """Return the best plan with the same recomputation on all stages; search the split of the best few."""
         texts = [*self.options.useful_words]
         most = -(-len(self.job.model.layers) // self.num_stages)
         texts += [f"block/{number}" for number in range(1, most)] if "full" in texts else []
@@ -155,7 +148,7 @@ class StageSearch:
         return plans, SplitSearch(simulated, layer_costs_of(job), limit).best()
 
     def _planned(self, counts: tuple[int, ...]) -> Planned:
-        """Return the fastest recomputation for layers per stage whose simulated peak fits."""
+        """Return the fastest recomputation whose simulated peak fits."""
         limits, found = np.full(len(self.ranks), self.limit_bytes), None
         for _ in range(_ROUNDS_OF_FIT):
             plans = self.plans_for(counts, limits)
@@ -170,7 +163,6 @@ class StageSearch:
         return found
 
     def plans_for(self, counts: Sequence[int], limits: Floats) -> tuple[StagePlan, ...]:
-        """Return the fastest plan of each stage; `limits` are the bytes of each rank."""
         stages = stages_of(self.job.model, counts)
         plans: dict[int, StagePlan] = {}
         for rank, mine in enumerate(self.ranks):
@@ -193,7 +185,6 @@ class StageSearch:
         return (seconds if over <= 0 else np.inf), plans
 
     def _climb(self, best: Planned) -> Planned:
-        """Move single layers from busy stages to others while the simulated iteration gets shorter."""
         nodes = best[1].step.timeline.graph.num_nodes
         most = min(_MOST_TRIALS, max(_LEAST_TRIALS, _MOST_NODES // nodes))
         seen = {best[1].counts}
@@ -238,14 +229,12 @@ def _fastest(choices: Sequence[_Choices], in_flight: Floats, room: float) -> tup
     """Return the fastest points of a rank's stages within the memory, and the bytes over the limit.
 
     `in_flight` [moment, stage, 2] counts the microbatches that hold all tensors saved by F, and those that hold the
-    tensors that W needs. For a single stage, the first point that fits is the fastest. Several stages have a common
-    price per byte: bisection finds the lowest price at which they fit. Then stages switch to faster points one by
-    one as long as the rank fits.
+    tensors that W needs. Bisection finds the lowest common price per byte at which all stages fit.
     """
     used = [
         in_flight[:, at, 0, None] * one.saved + in_flight[:, at, 1, None] * one.kept
         for at, one in enumerate(choices)
-    ]  # per stage: [moment, point]
+    ]  # shape [moment, point] for each stage
 
     def over(chosen: Sequence[int]) -> float:
         moments = sum(one[:, at] for one, at in zip(used, chosen, strict=True))
@@ -310,24 +299,20 @@ def _is_dominated(row: Floats, others: Floats) -> bool:
 
 @dataclass(frozen=True)
 class _Program:
-    """Result of the dynamic program: layers per stage, and the seconds of the busiest rank."""
+    """Layers per stage, and the seconds of the busiest rank."""
 
     counts: tuple[int, ...]
     seconds: float
 
 
 class StageProgram:
-    """Exact layers per stage with the fastest busiest rank, for tables with one stage per rank.
-
-    `least[stage][n]`: the seconds of the busiest rank among the first stages with the first n layers.
-    """
+    """Exact layers per stage with the fastest busiest rank, for tables with one stage per rank."""
 
     def __init__(self, search: StageSearch) -> None:
         self._search = search
         self.applies = all(len(mine) == 1 for mine in search.ranks) and search.schedule.num_replicas == 1
 
     def best(self) -> _Program | None:
-        """Return the optimum, or None if no layers per stage fit the memory."""
         search, model = self._search, self._search.job.model
         num_layers, num_stages = len(model.layers), search.num_stages
         seconds = self._seconds(num_layers, num_stages)
@@ -356,9 +341,7 @@ def program(
 ) -> _Program | None:
     """Return the layers per stage that minimise the time of the busiest stage.
 
-    `seconds(stage, first, last)` is the time of a stage with the layers first to last - 1 for one microbatch. It
-    must not fall when layers are added. Stages between the first and the last have at least one layer, if there are
-    enough.
+    `seconds(stage, first, last)` is for the layers first to last - 1, and must not fall when layers are added.
 
     >>> program(6, 2, lambda stage, first, last: (last - first) * (1 + stage)).counts
     (4, 2)

@@ -19,7 +19,7 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.variation import Variation, relative_spread
 
 _LEAST_GAIN = 0.005
-"""Smallest gain of a recommended change: 0.5 %."""
+"""Smallest gain of a recommended change."""
 
 
 def advise(
@@ -27,9 +27,8 @@ def advise(
 ) -> list[ConfigurationChange]:
     """Return the changes that gain most throughput, best first; all fit in memory and gain at least 0.5 %.
 
-    A change must run on the runtime if the plan itself does. If the plan does not fit in memory, the result is the
-    fastest changes that make it fit, whatever they gain: single changes or, if there are none, full recomputation
-    together with another change.
+    If the plan does not fit, the result is the fastest changes that make it fit, together with full recomputation
+    if no single change does.
     """
     plan, is_too_large = projection.plan, projection.fits is False
 
@@ -57,13 +56,13 @@ def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -
 
 
 IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
-"""A plan and a table → seconds of an iteration, and peak bytes."""
+"""Function from a plan and a table to the seconds of an iteration and the peak bytes."""
 
 ESTIMATE_SPREAD = 0.14
 """Standard deviation of costs estimated from specifications, for device classes without calibration runs.
 
 1.645 times this value contained 9 of 10 calibration rows of dense models before calibration constants per class
-were fitted to them. A class with such rows has its own value (`benchmarks/fit_shares.py`).
+were fitted to them (`benchmarks/fit_shares.py`).
 """
 
 EXPERTS_SPREAD = 0.21
@@ -81,11 +80,7 @@ def answer_of(
     tokens: float | None,
     with_advice: bool,
 ) -> ProjectionSummary:
-    """Return the answer to a projection; `tokens` is the total number of tokens of the training run.
-
-    `project` projects the plans that the advice tries, `iteration_of` the same table with other constants. Raises
-    `ConfigError` for an invalid number of tokens.
-    """
+    """`project` projects the plans that the advice tries, `iteration_of` the same table with other constants."""
     if tokens is not None and not 0 < tokens < float("inf"):
         raise ConfigError(f"--tokens must be more than 0: got {tokens:g}")
     plan = projection.plan
@@ -119,10 +114,7 @@ def answer_of(
 
 
 def _by_stack(projection: Projection, seconds_of: Callable[[Plan], float]) -> dict[str, float]:
-    """The iteration times with the plan's stack and with the others that can run the plan.
-
-    Table and layers per stage are the projection's: a search of either takes longer than all other stacks.
-    """
+    """Table and layers per stage are the projection's, because a search takes longer than all other stacks."""
     plan = projection.plan
     if plan.job is None or not plan.by_stack:
         return {}
@@ -142,10 +134,8 @@ def _spreads(projection: Projection) -> tuple[float, Variation]:
 def spread_of(plan: Plan) -> float:
     """Return the standard deviation of the logarithm of a projected step time.
 
-    For a profile with a calibration run, it combines the spread of measured costs and the drift of the machine
-    speed. For other measured costs it is `MEASURED_SPREAD`. For estimated costs it is the spread of the runs on
-    this device class. Without such runs, it is the spread of all classes or the spread of the in-situ factor of the
-    device's table, whichever is larger.
+    Without runs on the device class, it is the larger of two: the spread of all classes, or of the device's in-situ
+    factor.
     """
     job = plan.job
     if plan.rehearsal:
@@ -160,11 +150,7 @@ def spread_of(plan: Plan) -> float:
 
 
 def interval_by_spread(seconds: float, spread: float) -> tuple[float, float]:
-    """Return the bounds of the 90 % interval around `seconds`.
-
-    Variation of single actions is not included, because it averages out over hundreds of actions. (`interval`
-    samples both.)
-    """
+    """Return the 90 % interval without variation of single actions, which averages out over hundreds of actions."""
     return seconds * exp(-_TIMES_OF_90 * spread), seconds * exp(_TIMES_OF_90 * spread)
 
 

@@ -8,7 +8,7 @@ from ppsim.results.text_layout import Page, TableLines, bold, facts
 
 
 def print_clusters(clusters: Sequence[Cluster]) -> None:
-    """Print one line per cluster: device rates, and link bandwidths from the innermost to the outermost tier."""
+    """Link bandwidths go from the innermost to the outermost tier."""
     rows = [
         {
             "cluster": cluster.name,
@@ -33,7 +33,6 @@ def _devices_of(tier: Tier) -> str:
 
 
 def print_cluster(cluster: Cluster) -> None:
-    """Print a cluster in full: device, calibration constants, tiers; each with its source."""
     device, gets = cluster.device, cluster.device.efficiency
     devices = "unlimited" if cluster.num_devices is None else str(cluster.num_devices)
     base = [("base", cluster.base)] if cluster.base else []

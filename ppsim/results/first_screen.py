@@ -18,10 +18,7 @@ _LABEL = 15  # columns before the values
 
 
 def first_screen(projection: Projection, answer: ProjectionSummary) -> None:
-    """Print at most `SCREEN_LINES` lines, and two more for a stack that was not named.
-
-    If the plan does not fit in memory, the first line says so.
-    """
+    """Print at most `SCREEN_LINES` lines, and two more for a stack that was not named."""
     verdict, stack = projection.verdict, _stack(projection, answer)
     too_large = verdict is not None and verdict.fits is False
     lines = [
@@ -68,7 +65,6 @@ def _configuration(projection: Projection) -> str:
 
 
 def _stack(projection: Projection, answer: ProjectionSummary) -> list[str]:
-    """The stack of a job that names none, and the times with the others."""
     job = projection.plan.job
     if job is None or not job.stack_basis:
         return []
@@ -77,7 +73,6 @@ def _stack(projection: Projection, answer: ProjectionSummary) -> list[str]:
 
 
 def times_by_stack(answer: ProjectionSummary) -> str:
-    """Return the iteration times with each stack, the shortest first."""
     return ", ".join(f"{name} {seconds(value)}" for name, value in answer.by_stack_s.items())
 
 
@@ -106,7 +101,6 @@ def _delivered(projection: Projection, answer: ProjectionSummary) -> Iterator[st
 
 
 def _parts(projection: Projection, answer: ProjectionSummary, most: int) -> Iterator[str]:
-    """One bar per part of the iteration; parts below 1 %, or without a free line, are combined into one."""
     whole = projection.iteration_time_s
     parts = sorted(answer.time_breakdown_s.items(), key=lambda part: -part[1])
     shown = [part for part in parts if part[1] >= _LEAST_PART * whole][: min(_MOST_PARTS, most - 1)]

@@ -1,4 +1,4 @@
-"""Terminal output for constants fitted to measured steps, and for validation sets before and after a fit."""
+"""Terminal output for fitted constants, and for validation sets before and after a fit."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,6 @@ from ppsim.validation.fit_validation import AfterFit, AfterFits
 
 
 def print_fitted(found: FitResult) -> None:
-    """Print the fitted constants, those that the rows do not determine, and the errors before and after the fit."""
     posterior, out = found.posterior, Page()
     num_rows = len(posterior.rows)
     out.add(f"{bold(posterior.cluster.name)}   fitted to {_steps(num_rows)} of {found.source}")
@@ -64,7 +63,7 @@ def _as_row(name: str, one: ConstantEstimate) -> dict[str, str]:
 
 
 def print_after_fits(found: AfterFits) -> None:
-    """Print one line per set: errors of the test rows before and after the fit; for a single set, also its rows."""
+    """Only a single set is printed with its rows."""
     out = Page()
     out.add(TableLines.of([_summary(one) for one in found.sets]))
     if len(found.sets) == 1:
@@ -92,7 +91,7 @@ def print_after_fits(found: AfterFits) -> None:
 
 
 def every_set_after_fit(found: AfterFits) -> list[dict[str, str]]:
-    """Return the errors of every set before and after a fit on one run: docs/results/published_after_fit.csv."""
+    """Return the rows of docs/results/published_after_fit.csv."""
     return [_errors_before_and_after(one) for one in found.sets if one.test_rows]
 
 

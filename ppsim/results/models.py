@@ -9,7 +9,6 @@ from ppsim.results.text_layout import Page, TableLines, bold, facts
 
 
 def print_models(found: Mapping[str, Model], *, with_sources: bool = False) -> None:
-    """Print one line per model with its sizes, and with the source of each if `with_sources`."""
     out = Page()
     rows = [
         [
@@ -29,7 +28,6 @@ def print_models(found: Mapping[str, Model], *, with_sources: bool = False) -> N
 
 
 def print_counts(counts: Mapping[str, Any]) -> None:
-    """Print the parameter and FLOP counts of `ppsim.api.catalogues.model_counts`."""
     layers = f"{counts['layers']} of width {counts['hidden_size']}"
     if counts["moe_layers"]:
         layers += f", {counts['moe_layers']} with experts"

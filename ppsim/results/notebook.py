@@ -1,7 +1,7 @@
 """Notebook cards of results: four numbers, a picture that fits a cell, and folded tables.
 
-The HTML contains no script and makes no request. Nothing here may take long, because a card is shown whenever a
-result is the last expression of a cell.
+The HTML contains no script and makes no request. A card is shown whenever a result is the last expression of a
+cell, so nothing here may take long.
 """
 
 import base64
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, str]
 
 _MOST_DRAWN = 60_000
-"""Actions; drawing more takes too long for a cell. `figure()` and `ppsim.save` draw larger timelines."""
+"""Drawing more actions takes too long for a cell."""
 
 _DPI = 130
 _MOST_ROWS = 64
@@ -44,7 +44,6 @@ _UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 
 
 def card_of_projection(projection: Projection) -> str:
-    """Return the card of a projection."""
     timeline = projection.timeline
     return _card(
         _projected(projection),
@@ -63,7 +62,7 @@ def _peak_of(projection: Projection) -> dict[str, str]:
 
 
 def card_of_projections(several: Projections) -> str:
-    """Return the card of several schedules: the card of the best one, and the list."""
+    """Return the card of the best schedule, with a list of all."""
     if not several.projections:
         return _card("no schedule is possible", {}, "", {"why": _list(_reasons(several))})
     best = several.projections[0]
@@ -95,7 +94,6 @@ def card_of_projections(several: Projections) -> str:
 
 
 def card_of_timeline(timeline: Timeline) -> str:
-    """Return the card of a timeline."""
     peak = float(timeline.memory.peak_bytes.max())
     return _card(
         f"{_shape_of(timeline.schedule)}, {timeline.origin}",
@@ -111,7 +109,6 @@ def card_of_timeline(timeline: Timeline) -> str:
 
 
 def card_of_schedule(schedule: Schedule) -> str:
-    """Return the card of a schedule, drawn with equally long actions, or the reason why it cannot run."""
     picture, why = _outlined(lambda: schedule)
     rows = [
         {
@@ -135,7 +132,7 @@ def card_of_schedule(schedule: Schedule) -> str:
 
 
 def card_of_plan(plan: Plan) -> str:
-    """Return the card of a plan, its schedule drawn with equally long actions; nothing is projected."""
+    """Nothing is projected: the schedule is drawn with equally long actions."""
 
     def table() -> Schedule:
         if plan.schedule == AUTO:
@@ -162,7 +159,6 @@ def card_of_plan(plan: Plan) -> str:
 
 
 def card_of_comparison(comparison: Comparison) -> str:
-    """Return the card of a comparison."""
     ops = [
         {
             "pass": one.op,
@@ -187,7 +183,6 @@ def card_of_comparison(comparison: Comparison) -> str:
 
 
 def card_of_search(tuned: TuneResult) -> str:
-    """Return the card of a search."""
     job, best = tuned.question.job, tuned.best[0]
     picture = pareto_figure(tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
     return _card(
@@ -248,7 +243,7 @@ def _rank_rows(timeline: Timeline) -> list[Row]:
 
 
 def _outlined(table: Callable[[], Schedule]) -> tuple[str, str]:
-    """The picture of a schedule with actions of one second, and the reason if there is no picture."""
+    """Return the picture of a schedule, and the reason if there is no picture."""
     try:
         made = table()
         if len(made) > _MOST_DRAWN:
@@ -265,7 +260,7 @@ def _timelines(timelines: Sequence[Timeline], titles: Sequence[str]) -> str:
 
 
 def _image(figure: "Figure") -> str:
-    """A picture as PNG in a data URL; the ids of an SVG could clash with another SVG on the page."""
+    """Return a PNG in a data URL, because the ids of an SVG could clash with another SVG on the page."""
     data = base64.b64encode(figure_bytes(figure, ".png", dpi=_DPI)).decode()
     return f'<img alt="" style="max-width:100%;width:910px;background:#fff" src="data:image/png;base64,{data}">'
 

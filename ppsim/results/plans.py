@@ -30,10 +30,7 @@ def print_answer(
     with_rows: bool = False,
     with_timeline: bool | None = None,
 ) -> None:
-    """Print the first screen of a projection or, with `full` or `with_rows`, all tables.
-
-    `with_rows` and `with_timeline` as in `ppsim.results.steps`.
-    """
+    """Print the first screen of a projection or, with `full` or `with_rows`, all tables."""
     answer = answer or projection.answer
     if full or with_rows:
         _print_full(projection, answer, with_rows=with_rows, with_timeline=with_timeline)
@@ -103,7 +100,6 @@ def _stages(projection: Projection) -> TableLines | None:
 
 
 def projection_heading(projection: Projection) -> str:
-    """Return the sentence with the model, the devices and the source of the costs."""
     plan, devices = projection.plan, projection.num_gpus
     if plan.job is not None:
         job, parameters = plan.job, count(plan.job.model.parameters).replace("G", "B")
@@ -154,7 +150,6 @@ def _stack(job: "Job | None", answer: ProjectionSummary) -> list[tuple[str, str]
 
 
 def _components(sizes: Mapping[str, int]) -> list[str]:
-    """The components of a peak, largest first; components below 1 % are combined."""
     whole = sum(sizes.values())
     parts = sorted(
         ((name, number) for name, number in sizes.items() if number >= whole / 100), key=lambda part: -part[1]
@@ -165,10 +160,7 @@ def _components(sizes: Mapping[str, int]) -> list[str]:
 
 
 def print_plans(comparison: Projections, *, full: bool = False, with_timeline: bool | None = None) -> None:
-    """Print the possible schedules, best first: ten or, if `full`, all, with the reasons against the others.
-
-    `with_timeline` draws the best one.
-    """
+    """Print the possible schedules, best first; `with_timeline` draws the best one."""
     out, shown = Page(), comparison.projections
     if shown:
         out.add(*_none_fits(shown), projection_heading(shown[0]), "")
@@ -226,7 +218,7 @@ def _without_constants(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _none_fits(projections: Sequence[Projection]) -> list[str]:
-    """The first line if no plan fits in memory: the verdict on the plan with the lowest peak."""
+    """If no plan fits, the first line is the verdict on the plan with the lowest peak."""
     if projections[0].fits is not False:
         return []
     least = min(projections, key=lambda one: float(one.timeline.memory.peak_bytes.max()))
@@ -240,7 +232,6 @@ def _peak_of(one: Projection) -> dict[str, str]:
 
 
 def _of_names(projections: Sequence[Projection]) -> list[str]:
-    """Explanation of the listed names: schedules fitted to the costs, fitted to the memory, or as published."""
     entries = [find(one.plan.schedule_name) for one in projections]
     to_memory = sorted(entry.name for entry in entries if entry.takes("memory_limit_bytes"))
     fitted = sorted(entry.name for entry in entries if entry.takes("costs") and entry.name not in to_memory)

@@ -1,4 +1,4 @@
-"""Terminal output for profiles: measured actions, stage and host overheads, and optimizer steps."""
+"""Terminal output for profiles."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -58,10 +58,7 @@ def _optimizer_step(step: dict[str, Any]) -> dict[str, str]:
 
 
 def print_measurements(profile: dict[str, Any]) -> None:
-    """Print a measured profile, one table per shape; I and W are dashes if the backward pass cannot be split.
-
-    If a peak is known, the table has the MFU of each action, and a line below it names the peak.
-    """
+    """I and W are dashes if the backward pass cannot be split."""
     out = Page()
     by_shape: dict[str, list[dict[str, Any]]] = {}
     peaks: dict[str, tuple[float, str]] = {}

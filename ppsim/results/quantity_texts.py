@@ -10,13 +10,12 @@ _TEXT: dict[Unit, Callable[[float], str]] = {"": "{:,.0f}".format, "s": seconds,
 
 
 def texts_of(projection: Projection, view: View) -> dict[str, str]:
-    """Return the known quantities of a view by label, as text."""
+    """Return the known quantities of a view by label."""
     found = ((one, one.of(projection)) for one in QUANTITIES if view in one.views)
     return {one.label: _text(value, one.unit) for one, value in found if value is not None}
 
 
 def _text(value: float, unit: Unit) -> str:
-    """A number in its unit: 1.2 s, 48 GiB, 229 k tokens/s, 402 TFLOP/s per GPU."""
     if unit in _TEXT:
         return _TEXT[unit](value)
     return f"{count(value)}{'' if unit.startswith('FLOP') else ' '}{unit}"

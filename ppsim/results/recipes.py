@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> None:
-    """Print one line per recipe with its releases; without a filter, one line per model.
-
-    Raises `ConfigError` if there are none.
-    """
+    """Without a filter, there is one line per model. Raises `ConfigError` if there are no recipes."""
     if not found:
         devices, precisions = _listed(one.device for one in recipes()), _listed(one.precision for one in recipes())
         raise ConfigError(
@@ -68,7 +65,6 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def print_recipe(recipe: Recipe) -> None:
-    """Print a recipe in full: source, releases, the trainer's settings, and the resulting ppsim options."""
     from ppsim.results.run_config import run_config_lines
     from ppsim.trainers.read_recipe import read_recipe
 
@@ -92,7 +88,6 @@ def print_recipe(recipe: Recipe) -> None:
 
 
 def print_published(published: "PublishedResult", projected_s: float) -> None:
-    """Print the published step time of a recipe next to the projected one."""
     error = projected_s / published.seconds - 1
     unit = published.metric.replace("_per_", "/").replace("/gpu", "/GPU")
     Page().add(
@@ -102,7 +97,6 @@ def print_published(published: "PublishedResult", projected_s: float) -> None:
 
 
 def print_improvement(recipe: Recipe, recipe_s: float, best_s: float) -> None:
-    """Print the step time of a recipe next to the best one of a search that starts from it."""
     change = best_s / recipe_s - 1
     Page().add(
         f"recipe  {recipe.name} takes {seconds(recipe_s)}: the best is {percent(abs(change))} "

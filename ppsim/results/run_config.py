@@ -6,7 +6,6 @@ from ppsim.trainers.run_config import RunConfig, shorten
 
 
 def run_config_lines(config: RunConfig) -> list[str]:
-    """Return a summary of the configuration for the output of a projection."""
     lines = [f"{config.source}: {config.trainer}"]
     words = ", ".join(f"{word.replace('_', '-')} {shorten(value)}" for word, value in config.options.items())
     if config.model is not None:
@@ -25,5 +24,4 @@ _WIDTH = 100
 
 
 def print_run_config(config: RunConfig) -> None:
-    """Print `run_config_lines`."""
     print(*run_config_lines(config), sep="\n")

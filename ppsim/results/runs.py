@@ -14,7 +14,7 @@ from ppsim.runs.peaks import PeakError
 
 
 def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
-    """Print a `ppsim.MeasuredRun`: its source and recording, then its median step."""
+    """Print a `ppsim.MeasuredRun`."""
     run = found.facts
     extra = [("run", _recorded(run)), ("order", run["schedule"]["sentence"])]
     if run.get("stages_by") == "rank":
@@ -46,11 +46,11 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
 
 _STAGES_BY_RANK = "assumed: one per rank, in rank order; the names contain none (if several: --schedule T.csv)"
 _LONG_S = 10.0
-"""Seconds; no real action takes longer."""
+"""No real action takes longer."""
 
 
 def _too_long(timeline: Any) -> float | None:
-    """The median action time, if it is so long that the unit is probably not seconds."""
+    """Return the median action time if its unit is probably not seconds."""
     passes = (timeline.end - timeline.start)[: timeline.num_actions]
     usual = float(sorted(passes)[len(passes) // 2])
     return usual if usual > _LONG_S else None
@@ -68,7 +68,7 @@ def _recorded(run: dict[str, Any]) -> str:
 
 
 def _not_recorded(run: dict[str, Any]) -> str:
-    """Quantities missing in a recording, with the consequence for the report."""
+    """Return the quantities missing in a recording, with the consequence for the report."""
     missing = []
     if not run.get("knows_transfers", True):
         missing.append("transfer times: the wait for a transfer counts as overhead of the action that needs it")
@@ -83,7 +83,7 @@ _INDENT = 13
 
 
 def print_explanation(found: Any, *, full: bool = False) -> None:
-    """Print the likeliest causes of a `ppsim.Explanation` with size, evidence and remedy; `full`: all tables."""
+    """Print a `ppsim.Explanation`."""
     if full:
         _print_full_explanation(found)
         return
@@ -141,7 +141,7 @@ def _add_against(out: Page, against: Any, measured_s: float) -> None:
 
 
 def print_totals(found: Any) -> None:
-    """Print a `ppsim.LogTotals`: the iteration and its timers."""
+    """Print a `ppsim.LogTotals`."""
     out = Page()
     times = sorted(found.iterations_s)
     rows = [
@@ -172,10 +172,7 @@ _WORTH_SAYING = 0.01
 
 
 def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None:
-    """Print a measured step next to a projected one: signed errors by step, action, stage and peak memory.
-
-    `with_rows` prints every stage and rank; otherwise tables with more than `MOST_ROWS` rows are shortened.
-    """
+    """Without `with_rows`, tables with more than `MOST_ROWS` rows are shortened."""
     out = Page()
     measured, projected = comparison.measured, comparison.projected
     steps = [
@@ -233,7 +230,6 @@ _CALL = "time per blocking call"
 
 
 def print_calibration(found: FittedOverheads) -> None:
-    """Print the fitted constants with sample counts, the reasons for missing constants, and remaining errors."""
     out = Page()
     rows = []
     for name, fit in found.fits.items():

@@ -12,7 +12,6 @@ _MOST_LINKS = 6
 
 
 def print_catalog(entries: Sequence[ScheduleEntry]) -> None:
-    """Print one line per schedule."""
     out = Page()
     rows = [
         {
@@ -30,7 +29,6 @@ def print_catalog(entries: Sequence[ScheduleEntry]) -> None:
 
 
 def print_entry(entry: ScheduleEntry, runtimes: Sequence[tuple[str, str]]) -> None:
-    """Print one schedule in full, with the runtimes that support it."""
     out = Page()
     out.add(f"{bold(entry.name)}   {entry.title}")
     out.add(facts([*entry.facts, *runtimes]))
@@ -43,7 +41,6 @@ def print_entry(entry: ScheduleEntry, runtimes: Sequence[tuple[str, str]]) -> No
 
 
 def print_check(report: CheckReport, name: str = "the table") -> None:
-    """Print the findings of a check, and the P2P serialization and receive modes with which the schedule runs."""
     out = Page()
     for finding in report.findings:
         colour = 31 if finding.severity == "error" else 33
@@ -67,7 +64,6 @@ def print_check(report: CheckReport, name: str = "the table") -> None:
 
 
 def _few_links(sentence: str) -> str:
-    """A circular wait; without most of its links if it has many."""
     links = sentence.split("; ")
     if len(links) <= _MOST_LINKS:
         return sentence

@@ -28,7 +28,7 @@ def print_simulated(
     with_rows: bool = False,
     with_timeline: bool | None = None,
 ) -> None:
-    """Print the output of `ppsim simulate`: `report` or, if None, the report at the given `costs`."""
+    """If `report` is None, it is computed at the given `costs`."""
     if report is None:
         if costs is None:
             raise ConfigError("the report of a timeline has bounds at its costs: give them as costs=")
@@ -38,10 +38,9 @@ def print_simulated(
 
 
 def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), *, with_rows: bool = False) -> None:
-    """Print a simulated or measured step: totals, then time and memory of each rank.
+    """Print a simulated or measured step; `extra` has additional lines as (label, text).
 
-    `extra` has additional lines as (label, text). `with_rows` prints every rank; otherwise tables with more than
-    `MOST_ROWS` rows are shortened.
+    Without `with_rows`, tables with more than `MOST_ROWS` rows are shortened.
     """
     out = Page()
     head = f"{report['schedule'] or 'table'}   pp {report['pp']}   vpp {report['vpp']}   "
@@ -60,7 +59,7 @@ def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), 
 
 
 def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) -> None:
-    """Print one row per rank; of many ranks the first, the last, the extremes and some in between."""
+    """Of many ranks, print the first, the last, the extremes and some in between."""
     causes = [
         cause for cause in ranks[0]["idle_by_cause_s"]
         if cause != "overhead" or any(rank["idle_by_cause_s"][cause] for rank in ranks)
@@ -87,7 +86,7 @@ def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) ->
 
 
 def print_timeline(timeline: Timeline, *, is_wanted: bool | None) -> None:
-    """Draw a step in characters; with `is_wanted` None, only if a few lines suffice to read it."""
+    """If `is_wanted` is None, draw the step only if a few lines suffice to read it."""
     if is_wanted is False:
         return
     out = Page()
@@ -107,7 +106,7 @@ def _iteration(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _span(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The longest time of a rank from its first to its last action, unless it equals the step time."""
+    """The result is empty if the span equals the step time."""
     if _is_step(report):
         return []
     span = f"{seconds(report['span_s'])} (bubble {percent(report['span_bubble_ratio'])})"
@@ -143,13 +142,12 @@ def _shortened(path: Sequence[str]) -> str:
 
 
 def print_trained(trained: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
-    """Print a `ppsim.TrainResult`: summary and timeline of the median step."""
+    """Print a `ppsim.TrainResult`."""
     print_run(trained.report(), trained.facts, with_rows=with_rows)
     print_timeline(trained.timeline, is_wanted=with_timeline)
 
 
 def print_run(report: dict[str, Any], run: dict[str, Any], *, with_rows: bool = False) -> None:
-    """Print a training run: its steps and losses, then the report of the median step."""
     steps = ", ".join(seconds(step) for step in run["step_times_s"])
     kind = "emulated" if run["emulated"] else "trained"
     told = f"{kind} on {run['device']} with torch {run['torch']}; steps took {steps}; the median one is shown"

@@ -1,4 +1,4 @@
-"""Building blocks of terminal output: lines, tables and facts, 100 columns wide or as wide as the terminal."""
+"""Building blocks of terminal output: lines, tables and facts."""
 
 import os
 import re
@@ -38,7 +38,6 @@ class Page:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal, or `WIDTH`."""
         if not sys.stdout.isatty():
             return WIDTH
         from shutil import get_terminal_size
@@ -46,7 +45,7 @@ class Page:
         return get_terminal_size().columns
 
     def add(self, *parts: "str | WrappedLines", wraps: bool = True) -> None:
-        """Print texts and tables, one below the other; "" is an empty line. A number and its unit stay together.
+        """Print texts and tables; "" is an empty line, and a number and its unit stay together.
 
         With `wraps=False`, lines that are too long are truncated.
         """
@@ -66,14 +65,14 @@ class Page:
 
 
 def styled(text: str, *codes: int) -> str:
-    """Return a text in an ECMA-48 style, e.g. 2 (dim) or 31 (red); only terminals receive the style."""
+    """Return a text in an ECMA-48 style, e.g. 2 (dim) or 31 (red)."""
     if codes[0] >= _FIRST_COLOUR and os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m" if text else text
 
 
 def painted(text: str, *, ink: str, fill: str) -> str:
-    """Return a text in the given colours (#RRGGBB), or the nearest of 256 colours if the terminal has no more."""
+    """Colours are #RRGGBB, or the nearest of 256 colours if the terminal has no more."""
     return styled(text, 38, *_colour(ink), 48, *_colour(fill))
 
 
@@ -86,12 +85,11 @@ def _colour(colour: str) -> tuple[int, ...]:
 
 
 def bold(text: str) -> str:
-    """Return a text that is bold on a terminal."""
     return styled(text, 1)
 
 
 def verdict_line(verdict: MemoryVerdict | None, more: str = "") -> list[str]:
-    """Return the line that says whether a step fits in memory, red if not; nothing if memory is unknown."""
+    """The line is red if the step does not fit, and missing if memory is unknown."""
     if verdict is None:
         return []
     return [bold(styled(f"{verdict}{more}", _RED) if verdict.fits is False else f"{verdict}{more}")]
@@ -102,7 +100,6 @@ def _tied(text: str) -> str:
 
 
 def _cells(text: str) -> int:
-    """Columns that a text takes on a terminal."""
     if "\x1b" in text:
         text = re.sub(_STYLES, "", text)
     if text.isascii() or all(one < "\u0300" or "\u2000" <= one < "\u2300" or one == _TIE for one in text):
@@ -131,7 +128,6 @@ def _wrapped(text: str, width: int, *, folds: bool = True) -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text in at most `width` columns, truncated with … if necessary."""
     return text if _cells(text) <= width else f"{text[: width - 1]}…" if width else ""
 
 
@@ -139,7 +135,7 @@ def _beside(
     columns: Sequence[Sequence[str]], width: int, *, gap: int, wraps: Sequence[bool], right: Sequence[bool],
     has_header: bool,
 ) -> Iterator[str]:  # fmt: skip
-    """Yield the lines of columns of cells, bold in the header or, without one, in the first column."""
+    """The header is bold or, without one, the first column."""
     widths = [max(map(_cells, column)) for column in columns]
     _narrow(widths, wraps, width - gap * (len(columns) - 1))
     for number, row in enumerate(zip(*columns, strict=True)):
@@ -160,7 +156,7 @@ def _beside(
 
 
 def _narrow(widths: list[int], wraps: Sequence[bool], width: int) -> None:
-    """Reduce the widest columns until all fit: first those that may wrap, then any."""
+    """Reduce the widest columns: first those that may wrap, then any."""
     while sum(widths) > max(width, 0):
         free = [index for index, one in enumerate(wraps) if one and widths[index]]
         free = free or [index for index, one in enumerate(widths) if one]
@@ -175,14 +171,13 @@ class _Facts:
         self._columns = list(zip(*rows, strict=True))
 
     def lines(self, width: int) -> Iterator[str]:
-        """Yield one line per fact, more for a long value."""
         if not self._columns:
             return iter(())
         return _beside(self._columns, width, gap=2, wraps=(False, True), right=(False, False), has_header=False)
 
 
 def facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> WrappedLines:
-    """Return names and values in two columns; a value may have several lines."""
+    """A value may have several lines."""
     return _Facts(
         ("" if index else name, _tied(line))
         for name, value in rows
@@ -192,11 +187,10 @@ def facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> WrappedLines:
 
 @dataclass(frozen=True)
 class TableLines:
-    """A table.
+    """A table whose first `left` columns are aligned left.
 
-    The first `left` columns are aligned left, the others right. With `wraps`, the last column is text that may
-    wrap. If the table is too wide, first the gaps between columns shrink, then the columns named in `spare` are
-    dropped, in this order and with a note, then the left columns wrap. Numbers never wrap.
+    With `wraps`, the last column is text that may wrap. If the table is too wide, first the gaps shrink, then the
+    columns named in `spare` are dropped in this order, then the left columns wrap. Numbers never wrap.
     """
 
     header: Sequence[str]
@@ -207,12 +201,10 @@ class TableLines:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, str]], **options: Any) -> "TableLines":
-        """Return the table of rows (at least one) given as mappings with the same keys."""
         header = list(rows[0])
         return cls(header, [[row[name] for name in header] for row in rows], **options)
 
     def lines(self, width: int) -> Iterator[str]:
-        """Yield the table, and a note if columns were dropped."""
         shown, gap, left_out = list(range(len(self.header))), 2, []
         if self._width(shown, gap) > width:
             gap = 1
@@ -240,10 +232,7 @@ class TableLines:
 
 
 def notable_items(count: int, notable: Iterable[int], *, most: int = MOST_ROWS) -> list[int]:
-    """Return the indices of the rows to show, ascending.
-
-    Up to `most` rows, all are shown. Otherwise the first, the last, the notable and every k-th row are shown. k is
-    the smallest power of two that leaves at most `most` rows, not counting notable ones.
+    """Return the indices of the rows to show: all, or the first, the last, the notable and every k-th.
 
     >>> notable_items(6, [3])
     [0, 1, 2, 3, 4, 5]

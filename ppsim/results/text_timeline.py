@@ -38,7 +38,7 @@ _LEAST_COLUMNS = 2  # a letter and a digit
 
 @dataclass(frozen=True)
 class TextBar:
-    """Activity of a rank in some columns of its row: `text` has one character per column; `chunk` is −1 if idle."""
+    """Activity of a rank in some columns; `text` has one character per column; `chunk` is −1 if idle."""
 
     text: str
     op: Op
@@ -49,11 +49,9 @@ class TextBar:
 class TextTimeline:
     """A drawn step: one row per rank, split into strips of `num_columns` columns of `column_s` seconds.
 
-    A row has one bar per action or idle interval. The ends of an action are rounded to the nearest column, so bars
-    never overlap, and the error of a bar's length is at most one column. `labelled` is the fraction of the busy
-    time whose bars are wide enough for a label, `hidden` the fraction of actions that get no column. Labels are
-    microbatch numbers or, if the schedule splits sequences, slice numbers that continue over all microbatches. If
-    `is_coarse`, a column shows the most frequent activity of its rank, and a bar is a run of equal columns.
+    The ends of an action are rounded to the nearest column, so bars never overlap. `labelled` and `hidden` are
+    fractions of the busy time: of bars that are wide enough for a label, and of actions that get no column. If
+    `is_coarse`, a column shows the most frequent activity of its rank.
     """
 
     rows: Sequence[Sequence[TextBar]]
@@ -67,11 +65,10 @@ class TextTimeline:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the microbatches are readable, except for actions of negligible length."""
+        """Actions of negligible length may have no label."""
         return self.labelled >= _ENOUGH
 
     def strips(self) -> Iterator[tuple[str, list[list[TextBar]]]]:
-        """Yield the heading of each strip and the bars of each rank in it, split at its end."""
         strip_s = self.column_s * self.num_columns
         for strip in range(self.num_strips):
             first = strip * self.num_columns
@@ -79,7 +76,6 @@ class TextTimeline:
             yield f"{seconds(strip * strip_s)} to {seconds((strip + 1) * strip_s)}", rows
 
     def caption(self) -> str:
-        """Return the legend."""
         ops = {bar.op for row in self.rows for bar in row}
         words = ", ".join(word for op, word in _WORDS.items() if op in ops)
         column = f"one column is {seconds(self.column_s)}"
@@ -94,11 +90,10 @@ class TextTimeline:
 
 
 def draw(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES) -> str:
-    """Return a timeline in plain characters, lines of at most `width` columns, without a final line break.
+    """Return a timeline in plain characters; raises `ConfigError` for a width below 40 columns.
 
-    The step is split into the fewest strips with readable microbatches, if they take at most `most_lines` rank
-    lines. Otherwise it is one strip and coarser (see `TextTimeline`). Raises `ConfigError` for a width below 40
-    columns.
+    Microbatches are readable if the step fits in `most_lines` rank lines; otherwise the drawing is one coarser
+    strip.
     """
     from click import unstyle
 
@@ -106,7 +101,6 @@ def draw(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES
 
 
 def lines_of(drawing: TextTimeline, width: int) -> Iterator[str]:
-    """Yield the lines of a drawing, in the colours of all ppsim pictures."""
     import textwrap
 
     margin = _margin(len(drawing.rows))
@@ -120,7 +114,7 @@ def lines_of(drawing: TextTimeline, width: int) -> Iterator[str]:
 def readable_drawing(
     timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES
 ) -> TextTimeline | None:
-    """Return a drawing with readable labels in as few strips as possible; None if it exceeds `most_lines`."""
+    """Return a drawing in as few strips as possible; None if it exceeds `most_lines`."""
     num_ranks = timeline.schedule.num_ranks
     num_columns, most_strips = width - _margin(num_ranks), most_lines // num_ranks
     fewest = _ENOUGH * _LEAST_COLUMNS * timeline.num_actions / num_ranks
@@ -134,10 +128,7 @@ def readable_drawing(
 
 
 def drawing_of(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES) -> TextTimeline:
-    """Return the readable drawing, or one in a single strip if there is none.
-
-    Raises `ConfigError` for a width below 40 columns.
-    """
+    """Return the readable drawing, or one in a single strip if there is none."""
     if width < _LEAST_WIDTH:
         raise ConfigError(f"a timeline needs a width of {_LEAST_WIDTH} or more: got {width}")
     num_columns = width - _margin(timeline.schedule.num_ranks)
@@ -192,7 +183,7 @@ def _coarse(lane: "Lane", num_columns: int) -> list[TextBar]:
 
 
 def _place_of(label: str, length: int, left: int) -> int | None:
-    """Position of a label in its bar: at its start, or after the end of the strip (`left` columns on), or None."""
+    """Return the position of a label in its bar: at its start, or after the end of the strip, or None."""
     if len(label) <= min(length, left):
         return 0
     return left if left + len(label) <= length else None

@@ -14,7 +14,6 @@ _MOST_OF_THE_FRONT = 12
 
 
 def print_tuned(tuned: TuneResult, *, full: bool = False) -> None:
-    """Print the fastest configurations and the best one's command; `full`: also the Pareto set and statistics."""
     out, job = Page(), tuned.question.job
     title = bold(f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}")
     out.add(f"{title} ({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens per step", "")

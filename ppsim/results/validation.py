@@ -22,7 +22,7 @@ from ppsim.validation.validation_result import ValidationReport
 
 
 def print_validations(found: ValidationReport, *, full: bool = False, with_rows: bool | None = None) -> None:
-    """Print a line per class of hardware and model; for one set or `with_rows` every row, if `full` every set."""
+    """Print rows for one set or with `with_rows`, every set with `full`, else a line per class."""
     out = Page()
     if len(found.sets) > 1 and not full and not with_rows:
         _print_classes(out, found.sets)
@@ -70,7 +70,6 @@ def _print_classes(out: Page, sets: Sequence[SetValidation]) -> None:
 
 
 def print_fits(fits: Sequence[FittedCluster]) -> None:
-    """Print newly fitted constants next to those in use."""
     out = Page()
     for fit in fits:
         out.add(f"{bold(fit.cluster.name)}   {fit.cluster.title}")
@@ -83,7 +82,7 @@ def print_fits(fits: Sequence[FittedCluster]) -> None:
 
 
 def markdown(found: Sequence[SetValidation]) -> str:
-    """Return the tables of docs/results/published_runs.md: errors per set, and per cluster and dtype."""
+    """Return the tables of docs/results/published_runs.md."""
     lines = []
     for section, sets in _sections(found):
         lines += _titled_table(f"{_capital(section)}:", [_summary(one) for one in sets])
@@ -94,7 +93,7 @@ def markdown(found: Sequence[SetValidation]) -> str:
 
 
 def markdown_summary(found: Sequence[SetValidation]) -> str:
-    """Return the part of docs/accuracy.md about all sets: a row per section, coverage, and the ten worst."""
+    """Return the part of docs/accuracy.md about all sets."""
     sections = [(name, [one for one in sets if not one.properties.order_only]) for name, sets in _sections(found)]
     lines = [*markdown_table([_section_row(name, sets) for name, sets in sections if sets]), ""]
     lines += [_total(found), "", "The ten largest errors of times:", ""]
@@ -121,7 +120,7 @@ def _unseen(one: SetValidation) -> list[CaseError]:
 
 
 def every_row(found: Sequence[SetValidation]) -> list[dict[str, str]]:
-    """Return every row of every set as text for docs/results/published_rows.csv."""
+    """Return the rows of docs/results/published_rows.csv."""
     columns = ("set", "use", "measured", "ppsim", "error", "constant MFU", "other tool", "run", "why")
     rows = []
     for one in found:
@@ -135,7 +134,7 @@ def every_row(found: Sequence[SetValidation]) -> list[dict[str, str]]:
 
 
 def every_set(found: Sequence[SetValidation]) -> list[dict[str, str]]:
-    """Return title, source and notes of every set: docs/results/published_sets.csv."""
+    """Return the rows of docs/results/published_sets.csv."""
     return [
         {
             "set": one.name,
@@ -190,7 +189,6 @@ def _summary(one: SetValidation) -> dict[str, str]:
 
 
 def errors_of(score: ErrorSummary) -> dict[str, str]:
-    """Return the error columns of a table row."""
     mean, absolute, worst = signed_percent(score.mean), percent(score.mean_absolute), signed_percent(score.worst)
     return {"mean error": mean, "MAPE": absolute, "worst": worst}
 
@@ -223,7 +221,6 @@ def _inside(coverage: tuple[int, int] | None) -> str:
 
 
 def _total(sets: Sequence[SetValidation]) -> str:
-    """Coverage of the 90 % interval over all test rows with times, in total and for dense and MoE models."""
     rows = [row for one in sets if not one.properties.order_only for row in _unseen(one)]
     named = {"of all test times": rows} | {
         f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")
@@ -273,7 +270,7 @@ def _in_short(reason: str) -> str:
 
 
 def _as_printed(one: SetValidation, row: CaseError) -> dict[str, str]:
-    """A case as a table row; another tool has a column if any row of the set has its result."""
+    """Another tool has a column if any row of the set has its result."""
     case, constant = row.case, row.constant_mfu_error
     amount = size if case.is_memory else seconds
     cells = {
@@ -293,10 +290,7 @@ def _with_remarks(case: PublishedRun, what: str) -> str:
 
 
 def describe_run(row: CaseError) -> str:
-    """Return model, devices, layout, schedule and batch of a case in short.
-
-    "b 512/2" is a global batch of 512 sequences in microbatches of 2, "8k" the tokens per sequence.
-    """
+    """In "b 512/2", 512 sequences are a global batch in microbatches of 2; "8k" are the tokens per sequence."""
     plan, words, job = row.plan, row.case.options, row.plan.job
     dtype = job.execution.dtype if job else ""
     schedule = [plan.schedule_name] if plan.pp > 1 else []
@@ -327,7 +321,7 @@ def _titled_table(title: str, rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def markdown_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the lines of a table, columns right-aligned except the first and last; nothing without rows."""
+    """Columns are right-aligned except the first and last."""
     if not rows:
         return []
     rule = ["---", *["--:"] * (len(rows[0]) - 2), "---"]

@@ -17,13 +17,11 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 @dataclass(frozen=True, eq=False)
 class CostArrays:
-    """`StageCosts` for a given schedule, as float64 arrays.
+    """`StageCosts` for one schedule, as float64 arrays with one entry per stage.
 
-    Fields have one entry per stage, except `static_bytes` (per rank), shares (per slice) and overheads (numbers).
-    `fused_s` and `fused_activation_bytes` have the shape [stages of forwards, stages of backwards]; None: a fused
-    forward and backward takes the time and the memory of both together. If microbatches differ, the fields hold
-    seconds of the mean microbatch and bytes of the largest one, and `by_microbatch` holds matrices [stages,
-    microbatches] of the fields that differ.
+    `static_bytes` is per rank, shares are per slice. `fused_s` and `fused_activation_bytes` have the shape [stages
+    of forwards, stages of backwards]. If microbatches differ, the fields hold seconds of the mean microbatch and
+    bytes of the largest one; `by_microbatch` holds matrices [stages, microbatches].
     """
 
     forward_s: Floats
@@ -47,26 +45,24 @@ class CostArrays:
     fused_activation_bytes: Floats | None = None
 
     def values(self, name: str) -> Floats:
-        """Return a field with shape [stages, microbatches], or [stages, 1] if microbatches do not differ."""
+        """The result has shape [stages, microbatches], or [stages, 1] if microbatches do not differ."""
         found: Floats = self.by_microbatch.get(name, getattr(self, name)[:, None])
         return found
 
     def of(self, name: str, stage: Ints32, microbatch: Ints32) -> Floats:
-        """Return a field for pairs of stage and whole microbatch, one entry per pair."""
+        """`microbatch` counts whole microbatches, not slices."""
         if name in self.by_microbatch:
             return self.by_microbatch[name][stage, microbatch]
         found: Floats = getattr(self, name)[stage]
         return found
 
     def of_passes(self, op: NDArray[np.int8], stage: Ints32, microbatch: Ints32) -> Floats:
-        """Return the seconds of actions (F, B, I or W of a stage and whole microbatch), one entry per action."""
         if not self.by_microbatch:
             return self.mean_passes(op, stage)
         found: Floats = np.choose(op, [self.of(name, stage, microbatch) for name in _PASSES])
         return found
 
     def mean_passes(self, op: NDArray[np.int8], stage: Ints32) -> Floats:
-        """Return the seconds of actions for the mean microbatch, one entry per action."""
         by_op = np.concatenate([getattr(self, name) for name in _PASSES])
         place = np.multiply(op, len(self.forward_s), dtype=np.int32)
         place += stage
@@ -74,7 +70,7 @@ class CostArrays:
         return found
 
     def least(self) -> "CostArrays":
-        """Return costs equal for all microbatches: the minimum over microbatches, per stage."""
+        """Return costs that are equal for all microbatches: the minimum of each stage."""
         if not self.by_microbatch:
             return self
         smallest: dict[str, Any] = {name: values.min(axis=1) for name, values in self.by_microbatch.items()}

@@ -33,7 +33,7 @@ class _Link(FileSchema):
 
 
 _TYPES: dict[Any, Any] = {Numbers: OneOrMany, Numbers | None: OneOrMany | None, float: NonNegative}
-"""File type of a field, by its type in `StageCosts`; choices have the same type in both."""
+"""Type in the file, by the type in `StageCosts`."""
 
 _PARTS = {"backward_input_s", "backward_weight_s"}
 _Costs = with_field_types(
@@ -44,7 +44,7 @@ _Costs = with_field_types(
 
 
 def _model_of(data: Any) -> type[FileSchema]:
-    """Return the schema of a costs file: fields given as lists of lists are matrices of stages and microbatches."""
+    """Fields given as lists of lists become matrices."""
     if not isinstance(data, dict):
         return _Costs
     others: dict[str, Any] = {
@@ -57,7 +57,6 @@ def _model_of(data: Any) -> type[FileSchema]:
 
 
 def costs_from(data: Any, source: str = "costs") -> StageCosts:
-    """Return the costs in a parsed JSON object; raises `ConfigError` with every wrong key."""
     if isinstance(data, dict) and data.get("backward_s") is not None and not data.keys() & _PARTS:
         data = data | dict.fromkeys(_PARTS)  # for tables without split backwards
     given = dict(vars(validated(_model_of(data), data, source)))
@@ -68,8 +67,6 @@ def costs_from(data: Any, source: str = "costs") -> StageCosts:
 
 
 def costs_to_json(costs: StageCosts) -> dict[str, Any]:
-    """Return the JSON object of these costs, the inverse of `costs_from`."""
-
     def plain(value: Any) -> Any:
         if value is None or isinstance(value, str):
             return value
@@ -80,10 +77,7 @@ def costs_to_json(costs: StageCosts) -> dict[str, Any]:
 
 
 def read_costs(path: str | Path) -> StageCosts:
-    """Read a `--costs` file; raises `ConfigError` with the file name and all errors in it.
-
-    Without pydantic, which may be missing on a machine with accelerators, only the checks of `StageCosts` apply.
-    """
+    """Read a `--costs` file; without pydantic, only the checks of `StageCosts` apply."""
     data = read_json(path, made_by="a costs file has forward_s, backward_input_s and backward_weight_s")
     if find_spec("pydantic") is not None:
         return costs_from(data, str(path))
@@ -96,6 +90,5 @@ def read_costs(path: str | Path) -> StageCosts:
 
 
 def message_bytes_in(path: str | Path) -> float | None:
-    """Return the message size in bytes if a `--costs` file describes its link, or None."""
     link = read_json(path).get("transfer_s")
     return float(link["bytes"]) if isinstance(link, dict) else None

@@ -1,9 +1,7 @@
-"""Start and end times from event graph and durations: the longest path, computed in one pass.
+"""Start and end times from an event graph and durations: the longest path, computed in one pass.
 
-The table fixes the order of every stream, so a node starts when the last node that it waits for has ended:
-``start[j] = max(end[i] + overhead[j] for i in waits[j])``. Between two transfers in one queue the overhead is 0,
-because the second is issued while the first is in flight. A graph is built once and evaluated for any number of
-sets of durations.
+``start[j] = max(end[i] + overhead[j] for i in waits[j])``, but between two transfers in one queue the overhead is
+0, because the second is issued while the first is in flight.
 """
 
 import sys
@@ -20,9 +18,9 @@ from ppsim.schedule.table import NONE
 
 @dataclass(frozen=True)
 class NodeTimes:
-    """Start, end and blocker of each node of a graph, in seconds.
+    """Start, end and blocker of each node.
 
-    `start` is after the node's overhead. `blocker` is the node that ended last among those waited for (−1: none).
+    `start` is after the node's overhead. `blocker` is the predecessor that ended last (−1: none).
     """
 
     start: Floats
@@ -39,13 +37,12 @@ class RankTimes:
 
     @property
     def step_time_s(self) -> Floats:
-        """Time from the first start to the last end over all ranks, per set."""
         times: Floats = self.last_end.max(axis=1) - self.first_start.min(axis=1)
         return times
 
     @property
     def span_s(self) -> Floats:
-        """Longest time from a rank's own first start to its own last end, per set."""
+        """Longest time from a rank's own first start to its own last end."""
         times: Floats = (self.last_end - self.first_start).max(axis=1)
         return times
 
@@ -58,12 +55,10 @@ def evaluate(
     earliest: Floats | None = None,
     num_sets: int = 1,
 ) -> NodeTimes:
-    """Return the times of every node for durations and overheads in seconds, one entry per node.
+    """Return the times of every node for durations and overheads in seconds.
 
-    `num_sets` is the number of evaluations planned, which decides whether compilation pays. No node starts before
-    its entry of `earliest` (None: 0 for all); a node delayed by `earliest` has no blocker. Ties between blockers go
-    to the first one listed, which is the previous action on the rank. Plain and compiled engines give identical
-    bits.
+    `num_sets` is the number of planned evaluations, which decides whether compilation pays. A node delayed by
+    `earliest` has no blocker. Plain and compiled engines give identical bits.
     """
     return evaluate_there(graph, duration.copy(), overhead.copy(), earliest=earliest, num_sets=num_sets)
 
@@ -71,7 +66,7 @@ def evaluate(
 def evaluate_there(
     graph: EventGraph, duration: Floats, overhead: Floats, *, earliest: Floats | None = None, num_sets: int = 1
 ) -> NodeTimes:
-    """Do the same as `evaluate`, in place: `overhead` becomes the starts and `duration` the ends."""
+    """Run `evaluate` in place: `overhead` becomes the starts and `duration` the ends."""
     if earliest is None:
         earliest = np.zeros(graph.num_nodes)
     blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
@@ -88,10 +83,7 @@ _SIDE_BY_SIDE = 1_000_000
 
 
 def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats) -> RankTimes:
-    """Return each rank's first start and last end for many sets of durations on one graph.
-
-    `durations` and `overheads` have shape [sets, nodes]; either may have a single set, which is used for all.
-    """
+    """`durations` and `overheads` have shape [sets, nodes]; a single set of either is used for all."""
     durations, overheads = np.atleast_2d(durations), np.atleast_2d(overheads)
     num_sets = max(len(durations), len(overheads))
     durations = np.broadcast_to(durations, (num_sets, graph.num_nodes))
@@ -110,10 +102,7 @@ def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats) -> Ra
 
 
 def _side_by_side(graph: EventGraph, durations: Floats, overheads: Floats) -> RankTimes:
-    """Evaluate all sets at once without blockers.
-
-    The sums and maxima are the same as in `_longest_path`, so the bits are identical.
-    """
+    """`_longest_path` returns the same bits."""
     num_actions, offsets, waits_for = graph.num_actions, graph.offsets.tolist(), graph.waits_for.tolist()
     duration, overhead = np.ascontiguousarray(durations.T), np.ascontiguousarray(overheads.T)
     end, begins = np.zeros_like(duration), graph.schedule.rank_offsets
@@ -136,7 +125,7 @@ def _side_by_side(graph: EventGraph, durations: Floats, overheads: Floats) -> Ra
 
 
 def blockers_of(graph: EventGraph, end: Floats) -> Ints32:
-    """Return, for measured ends, the node that ended last among those that each node waits for (−1: none)."""
+    """Return, for measured ends, the predecessor of each node that ended last (−1: none)."""
     blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
     inputs = graph.offsets, graph.waits_for, end
     run_kernel(_last_to_end, inputs=inputs, outputs=(blocker,), size=graph.num_nodes)
@@ -163,7 +152,7 @@ def _longest_path(
     end: Any,
     blocker: Any,
 ) -> None:
-    """Fill starts, ends and blockers; on entry `start` holds each node's overhead and `end` its duration."""
+    """On entry `start` holds each node's overhead and `end` its duration."""
     for node in order:
         begin = overhead = start[node]
         cause = -1

@@ -1,4 +1,4 @@
-"""Explanation of the step time from the blockers: idle time by cause, and the critical path."""
+"""Idle time by cause and critical path of a timeline, from the blockers."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,11 +23,9 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class IdleGaps:
-    """Idle time before each action by cause; every array has one entry per action.
+    """Idle time before each action from `begin_s` on, by cause in this order.
 
-    From `begin_s` (end of the previous action, or first start of the step) the rank waited `compute_s` for compute
-    on another rank, then `communication_s` for the transfer of its result or for the parameters of the stage, then
-    `overhead_s` on the host.
+    `communication_s` includes the wait for the parameters of the stage.
     """
 
     begin_s: Floats
@@ -37,10 +35,7 @@ class IdleGaps:
 
 
 def gaps(timeline: Timeline, ranks: range | None = None) -> IdleGaps:
-    """Return the wait before every action, divided according to the last event that the action waited for.
-
-    `ranks` limits the result to consecutive ranks.
-    """
+    """Divide the wait before every action according to the last event that the action waited for."""
     num_actions, offsets = timeline.num_actions, timeline.schedule.rank_offsets
     if ranks is not None:
         offsets = offsets[ranks.start : ranks.stop + 1]
@@ -69,18 +64,14 @@ def gaps(timeline: Timeline, ranks: range | None = None) -> IdleGaps:
 
 
 _AT_ONCE = 1 << 15
-"""Approximate number of actions processed at once, in whole ranks, to fit in the processor's cache."""
+"""Number of actions processed at once, to fit in the processor's cache."""
 
 _WARM_UP, _COOL_DOWN, _WAITING = 0, 1, 2
 assert list(CAUSES) == ["warm_up", "cool_down", "waiting_compute", "exposed_communication", "overhead"]
 
 
 def compute_causes(schedule: Schedule) -> NDArray[np.int8]:
-    """Return the cause of waiting for another rank's compute, per action, as an index into `list(CAUSES)`.
-
-    Waits up to and including a rank's first backward are warm-up; waits after its last forward are cool-down. With
-    accumulation rounds this holds for each round.
-    """
+    """Return the cause of waiting for another rank's compute, per action, as an index into `list(CAUSES)`."""
     causes = np.full(len(schedule), _WAITING, dtype=np.int8)
     is_forward, bounds = schedule.op == Op.F, schedule.rank_offsets
     if schedule.num_rounds > 1:
@@ -95,7 +86,7 @@ def compute_causes(schedule: Schedule) -> NDArray[np.int8]:
 
 
 def idle_by_cause_s(timeline: Timeline) -> dict[str, Floats]:
-    """Return idle seconds per cause of `CAUSES`, one entry per rank; the causes of a rank sum to its idle time."""
+    """The causes of a rank sum to its idle time."""
     schedule = timeline.schedule
     causes, offsets = compute_causes(schedule), schedule.rank_offsets
     idle = {cause: np.zeros(schedule.num_ranks) for cause in CAUSES}
@@ -112,10 +103,7 @@ def idle_by_cause_s(timeline: Timeline) -> dict[str, Floats]:
 
 
 def critical_path(timeline: Timeline) -> Ints32:
-    """Return the nodes, first to last, whose durations and overheads add up to the step time.
-
-    The path ends at the action that ends last (on the lowest rank in a tie) and follows the blockers.
-    """
+    """Return the nodes, first to last, whose durations and overheads add up to the step time."""
     node = int(np.argmax(timeline.end[: timeline.num_actions]))
     path = []
     while node != NONE:

@@ -14,11 +14,9 @@ from ppsim.simulation.cost_arrays import CostArrays
 
 @dataclass(frozen=True)
 class RankMemoryUse:
-    """Bytes on each rank. Within a rank, memory depends on the order of actions only, not on their times.
+    """Bytes on each rank; they depend on the order of actions only, not on their times.
 
-    `during` and `after` have one entry per action: activations on its rank from its start to its end, and after its
-    end. `peak_activation_bytes`, `peak_bytes` (static bytes included) and `peak_at` (the first action at the peak)
-    have one entry per rank.
+    `during` and `after` have one entry per action. `peak_bytes` includes static bytes.
     """
 
     during: Floats
@@ -33,17 +31,12 @@ _KEPT = np.array([0, 0, 1, -1])
 
 
 def memory_changes(op: NDArray[np.int8], activation: Floats, kept_for_weight: Floats) -> Floats:
-    """Return the memory that actions add on their ranks, for F's allocation and the part that I keeps for W.
-
-    The release rule for split backwards is the zero-bubble paper's (arXiv 2401.10241, Table 1): I frees the part
-    that W does not need.
-    """
+    """Return the memory that each action adds (zero-bubble paper, arXiv 2401.10241, Table 1)."""
     added: Floats = _WHOLE[op] * activation + _KEPT[op] * kept_for_weight
     return added
 
 
 def summed_by_rank(added: Floats, rank_offsets: Ints64) -> Floats:
-    """Return the memory of each rank after each action; the entries of rank r are delimited by `rank_offsets`."""
     after = np.empty(len(added))
     for begin, end in pairwise(rank_offsets.tolist()):
         np.cumsum(added[begin:end], out=after[begin:end])
@@ -53,20 +46,18 @@ def summed_by_rank(added: Floats, rank_offsets: Ints64) -> Floats:
 def memory_per_action(
     schedule: Schedule, activation: Floats, kept_for_weight: Floats, share: Floats | float = 1.0
 ) -> tuple[Floats, Floats]:
-    """Return the memory of each rank of a compute-only table during and after each action.
+    """Return the memory during and after each action.
 
     `activation` and `kept_for_weight` have one entry per stage; `share` is the fraction of an action's slice.
     """
-    by_op = memory_changes(
-        np.arange(len(_WHOLE), dtype=np.int8)[:, None], activation, kept_for_weight
-    )  # indexed by op and stage
+    by_op = memory_changes(np.arange(len(_WHOLE), dtype=np.int8)[:, None], activation, kept_for_weight)
     added = by_op[schedule.op, schedule.stage]
     added *= share
     return _held_by(schedule, added)
 
 
 def _held_by(schedule: Schedule, added: Floats) -> tuple[Floats, Floats]:
-    """Return memory during and after each action from the added memory; overwrites `added`."""
+    """Return the memory during and after each action; overwrites `added`."""
     after = summed_by_rank(added, schedule.rank_offsets)
     np.minimum(added, 0.0, out=added)
     return np.subtract(after, added, out=added), after
@@ -81,7 +72,6 @@ def slice_shares(schedule: Schedule, costs: CostArrays) -> tuple[Ints32, Floats 
 
 
 def memory_of(schedule: Schedule, costs: CostArrays) -> RankMemoryUse:
-    """Return the memory of each rank of a compute-only table, for costs resolved for that table."""
     microbatch, _, share = slice_shares(schedule, costs)
     names = ("activation_bytes", "kept_bytes")
     if costs.by_microbatch.keys().isdisjoint(names):

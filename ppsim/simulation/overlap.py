@@ -1,8 +1,7 @@
-"""Slow-down of compute that overlaps with communication.
+"""Slow-down s of compute that overlaps with communication.
 
-A transfer uses multiprocessors, copy engines and memory bandwidth, and so slows down compute that overlaps with it.
-The model has one number s: an action that takes c alone, and overlaps with transfers of its rank for a fraction f
-of its time, takes ``c · (1 + s · f)``.
+An action that takes c alone and overlaps with transfers of its rank for a fraction f of its time takes ``c · (1 + s
+· f)``.
 """
 
 from itertools import pairwise
@@ -18,11 +17,7 @@ _CONVERGED = 1e-4
 
 
 def overlapped_fraction(graph: EventGraph, start: Floats, end: Floats) -> Floats:
-    """Return the fraction of each action's time (0 to 1) that overlaps with a transfer of its rank.
-
-    `start` and `end` have one entry per node, in seconds; the result has one entry per action. Simultaneous
-    transfers to and from a rank count once.
-    """
+    """Simultaneous transfers count once; the result has one entry per action."""
     num_actions, offsets = graph.num_actions, graph.schedule.rank_offsets
     begin, finish = start[num_actions:], end[num_actions:]
     sender, receiver = graph.schedule.rank[graph.source], graph.schedule.rank[graph.target]
@@ -63,10 +58,8 @@ def evaluate_slowed(
 ) -> NodeTimes:
     """Return the times of every node if overlapping compute takes ``1 + slowdown`` times as long.
 
-    This is a fixed-point iteration: each round uses the overlaps of the previous round, until no action changes by
-    more than 1e-4 of the longest action, or for 12 rounds. Slower actions move others in and out of overlap, so a
-    few actions may oscillate; from the fourth round on, each takes the mean of its last two values. Without
-    slow-down there is a single evaluation, which overwrites the given arrays.
+    Each round uses the overlaps of the previous round. From the fourth round on, each action takes the mean of its
+    last two values, because a few actions may oscillate. Without slow-down the given arrays are overwritten.
     """
     if slowdown == 0 or not graph.num_transfers:
         return evaluate_there(graph, duration, overhead, earliest=earliest)

@@ -1,4 +1,4 @@
-"""A timeline as numbers: the JSON of `simulate --json` and the pipeline part of `project --json`."""
+"""A timeline as numbers: the JSON of `simulate --json` and part of `project --json`."""
 
 from typing import Any
 
@@ -10,12 +10,7 @@ from ppsim.simulation.timeline import Timeline, ratio_idle
 
 
 def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: float | None = None) -> dict[str, Any]:
-    """Return step time, span, bubbles, bounds, critical path and the figures of each rank; keys contain the units.
-
-    Bubble ratios and bounds are given by step time, for an optimizer that waits for all ranks, and by span, for one
-    that does not. The bounds are for tables within `memory_limit_bytes` per rank, or for any memory if the timeline
-    itself exceeds that limit.
-    """
+    """Bounds are for tables within `memory_limit_bytes` per rank, or for any memory if the timeline exceeds it."""
     bounds = bounds_of(timeline.schedule, costs, memory_limit_bytes=_kept(timeline, memory_limit_bytes))
     schedule, idle, busy_s = timeline.schedule, idle_by_cause_s(timeline), timeline.busy_s
     memory = timeline.memory  # last, because for large tables it needs more memory than all the others
@@ -61,7 +56,7 @@ def _kept(timeline: Timeline, limit_bytes: float | None) -> float | None:
 
 
 def gap_of(value: float, bound: float) -> float:
-    """Return the relative distance of a time from its lower bound, at least 0 (rounding can make it negative).
+    """Return the relative distance of a time from its lower bound; rounding errors below 0 become 0.
 
     >>> gap_of(1.5, 1.0), gap_of(1.0, 1.0 + 1e-15), gap_of(1.0, 0.0)
     (0.5, 0.0, 0.0)

@@ -24,13 +24,10 @@ def simulate(
     ready_s: Floats | None = None,
     engine: Engine = "auto",
 ) -> Timeline:
-    """Return the timeline of one step of `schedule` with `costs`.
+    """Return the timeline of one step; no forward of a stage starts before its entry of `ready_s`.
 
-    The table is checked first. Raises `ScheduleError` for an incomplete or misordered table, `Deadlock` with the
-    actions that wait for each other, `ConfigError` for costs with another number of stages.
-
-    `ready_s` (one entry per stage) is the time at which a stage has its parameters; none of its forwards starts
-    earlier (None: no delay). See `ppsim.simulation.step`.
+    Raises `ScheduleError` for an incomplete or misordered table, `Deadlock` with the actions that wait for each
+    other, and `ConfigError` if costs and table differ in the number of stages.
 
     >>> from ppsim import build, StageCosts, simulate
     >>> table = build("1f1b", pp=4, microbatches=8)
@@ -49,10 +46,6 @@ def simulate(
 
 
 def simulate_graph(graph: EventGraph, costs: StageCosts, *, ready_s: Floats | None = None) -> Timeline:
-    """Return the timeline of an event graph, which must be built for the communication in `costs`.
-
-    `ready_s` as in `simulate`.
-    """
     table, earliest = costs.resolved_for(graph.schedule), None
     if ready_s is not None:
         schedule = graph.schedule
@@ -68,7 +61,6 @@ def simulate_graph(graph: EventGraph, costs: StageCosts, *, ready_s: Floats | No
 
 
 def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
-    """Return the duration of every node: actions by op, stage and microbatch, transfers by their stages."""
     schedule, num_actions, duration = graph.schedule, graph.num_actions, np.empty(graph.num_nodes)
     compute, transfers = duration[:num_actions], duration[num_actions:]
     microbatch, time_share, token_share = slice_shares(schedule, costs)
@@ -90,11 +82,10 @@ def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
 
 
 def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: Floats, compute: Floats) -> None:
-    """Replace the durations of fused forward-backward pairs by shares of the pair's cost.
+    """Replace the durations of fused forward-backward pairs by proportional shares of the pair's cost.
 
-    Shares are proportional to the durations without fusion. The time saved is given for a pair of whole mean
-    microbatches. Pairs of slices or other microbatches save in proportion to the smaller of the two; `share` is an
-    action's size relative to a mean microbatch.
+    `fused_s` is for whole mean microbatches. Other pairs save in proportion to the smaller of the two sizes in
+    `share`.
     """
     forward, backward = fused_pairs(schedule)
     first = np.minimum(forward, backward)
@@ -108,7 +99,6 @@ def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: 
 
 
 def overheads_s(graph: EventGraph, costs: StageCosts) -> Floats:
-    """Return the host time or latency before every node, plus the time between rounds at the start of a round."""
     overhead = np.full(graph.num_nodes, costs.hop_overhead_s)
     of_actions = overhead[: graph.num_actions]
     of_actions[:] = costs.action_overhead_s + costs.variation_s

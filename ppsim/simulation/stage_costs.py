@@ -28,66 +28,52 @@ _CHOICES = {"communication": tuple(COMMUNICATIONS), "channel": tuple(CHANNELS), 
 class StageCosts(HasRepr):
     """Costs of one whole microbatch on each stage, in seconds and bytes.
 
-    A per-stage field is a number for all stages or a sequence with one entry per stage. For a table with model
-    replicas, one entry per stage of the model is also accepted. `static_bytes` is per rank, in the same forms. If
-    microbatches differ, every per-stage field except `fused_s` can be a matrix of shape [stages, microbatches]; a
-    single row applies to all stages.
+    A per-stage field is a number or has one entry per stage, either of the table or of one model replica. If
+    microbatches differ, per-stage fields except `fused_s` can be matrices of shape [stages, microbatches] or [1,
+    microbatches].
 
-    forward_s, backward_input_s, backward_weight_s
-        F, I and W. For tables without I and W both can be None if `backward_s` is given.
-    backward_s
-        B, the full backward. None: I + W (a measured B can differ).
+    forward_s, backward_input_s, backward_weight_s, backward_s
+        F, I, W and B (full backward; None: I + W). With `backward_s`, I and W are needed only for tables that have
+        them.
     fused_s
-        A fused cell of a forward and a full backward: a number, one entry per stage of the forward, or a square
-        matrix with a row per stage of the forward and a column per stage of the backward. None: the parts run one
-        after the other, each as soon as its own input has arrived. Otherwise the cell takes this time, divided in
-        proportion to the costs of its parts, and starts when all its inputs have arrived. Other fused cells always
-        take the sum of their parts.
+        Fused cell of a forward and a full backward: a number, one entry per stage of the forward, or a matrix
+        [stages of forwards, stages of backwards]. The cell starts when all its inputs have arrived. None: its parts
+        run one after the other, each as soon as its own input has arrived. Other fused cells always take the sum of
+        their parts.
     fused_activation_bytes
-        Peak of the activations of such a pair beyond those held before it, in the shapes of `fused_s`. None: all
-        that the forward allocates. It is less if the backward frees a layer's activations before the forward
-        allocates the next layer's.
+        Peak of the activations of such a pair beyond those held before it (None: the activations of the forward).
     activation_bytes, activation_bytes_kept_for_weight
-        Bytes that F allocates at its start, and the part that remains from I to the end of W (None: all). B frees
-        everything at its end.
+        Bytes that F allocates at its start, and the part that remains from I to the end of W (None: all).
     transfer_s
-        P2P transfer between a stage and the next on another rank, in either direction. Entry s is for stages s and
-        s+1 (the last is not used).
+        P2P transfer between stages s and s+1 on different ranks, in either direction.
     communication, channel, receives
         How transfers wait: see `ppsim.schedule.graph`.
     action_overhead_s, hop_overhead_s
-        Additional host time before every compute action, and before a transfer that starts after its message was
-        produced. A transfer behind another one in a queue has no overhead: it is issued while the other one is in
-        flight.
+        Host time before every compute action, and before a transfer that does not wait in a queue.
     message_overhead_s
-        Additional time per message between ranks: on the sending rank before its next action, and on the receiving
-        rank before the action that needs the message.
+        Time per message between ranks: on the sender before its next action, and on the receiver before the action
+        that needs the message.
     overlap_slowdown
-        Slow-down of compute that overlaps with a transfer of its rank, relative to its own time: with 0.1, an
-        action that overlaps for half of its time takes 5 % longer. See `ppsim.simulation.overlap`.
+        Relative slow-down of compute that overlaps with a transfer of its rank.
     first_pass_s, last_pass_s
         Extra time of the first action of every rank (clocks, caches, data), and of the last action of the rank with
         the first stage.
     variation_s
-        Time before every action that makes a step with median action times as long as the mean step with varying
-        times (`ppsim.simulation.variation`).
+        Time before every action that represents varying action times (`ppsim.simulation.variation`).
     between_rounds_s
-        Exposed gradient reduction and parameter gathering on a rank that starts a round, between its last end and
-        its next start (`ppsim.schedule.rounds`, `ppsim.simulation.step.between_rounds_s`).
+        Exposed gradient reduction and parameter all-gather before a round
+        (`ppsim.simulation.step.between_rounds_s`).
     step_overhead_s
-        Time from the last end of a step to the first start of the next: optimizer, gradient norm, final reductions.
-        Not part of the timeline; the report adds it to the step time to give the iteration time.
+        Time between the timelines of two steps: optimizer, gradient norm, final reductions.
     static_bytes
         Per rank: parameters, gradients, optimizer state.
     microbatch_factors
-        One entry per microbatch: multiplier on the seconds, activations and transfers above (None: all 1). The time
-        saved by fusing scales with the smaller microbatch of a pair.
+        One multiplier per microbatch on seconds, activations and transfers (None: all 1).
     slice_time_shares, slice_token_shares
-        For sliced microbatches: fraction of the time, and of the activations and transfers, per slice, with sum 1
-        (None: equal shares). The time saved by fusing scales with the smaller slice of a pair. See
-        `ppsim.parallel.sequence_slices` for causal attention.
+        Fraction of the time, and of activations and transfers, per slice of a microbatch (None: equal shares). The
+        time saved by fusing scales with the smaller slice or microbatch of a pair.
 
-    Raises `ConfigError` that lists all negative or non-finite numbers and unknown choices.
+    Raises `ConfigError` that lists all wrong fields.
 
     >>> costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=[0.5, 0.7])
     >>> costs.resolved(num_stages=2, num_ranks=2).backward_s
@@ -160,7 +146,7 @@ class StageCosts(HasRepr):
         return any(np.ndim(getattr(self, name)) == 2 for name in MATRICES) or self.microbatch_factors is not None
 
     def resolved_for(self, schedule: Schedule) -> CostArrays:
-        """Return `resolved` for the stages, ranks, replicas, slices and microbatches of a table.
+        """Return `resolved` for the dimensions of a table.
 
         >>> import ppsim
         >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -180,7 +166,7 @@ class StageCosts(HasRepr):
         )
 
     def require_parts(self, what: str) -> None:
-        """Raise `ConfigError` if the costs have only full backwards; `what` says why I and W are needed.
+        """Raise `ConfigError` if the costs have only full backwards.
 
         >>> StageCosts(forward_s=1, backward_input_s=None, backward_weight_s=None, backward_s=2).require_parts("T")
         Traceback (most recent call last):
@@ -198,10 +184,9 @@ class StageCosts(HasRepr):
         num_slices: int = 1,
         num_microbatches: int | None = None,
     ) -> CostArrays:
-        """Return arrays with one entry per stage (`static_bytes`: per rank), with defaults filled in.
+        """Return arrays with one entry per stage and defaults filled in; without I and W, I is the whole backward.
 
-        If I and W are not given, I is the whole backward. Raises `ConfigError` with every field of wrong length,
-        and for costs of another number of microbatches than `num_microbatches` (None: any).
+        Raises `ConfigError` with every field of wrong length, or for another number of microbatches (None: any).
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=[1, 2])
         >>> costs.resolved(num_stages=2, num_ranks=2).backward_s
@@ -245,7 +230,6 @@ class StageCosts(HasRepr):
     def _given(
         self, num_stages: int, num_ranks: int, num_replicas: int, problems: list[str]
     ) -> tuple[dict[str, Floats], Floats]:
-        """Return the given per-stage fields with shape [stages, microbatches], and the static bytes per rank."""
         given = {
             name: _entries(name, value, num_stages, "stage", num_stages // num_replicas, problems)
             for name in MATRICES
@@ -273,7 +257,7 @@ class StageCosts(HasRepr):
         return costs
 
     def scaled(self, times: float) -> "StageCosts":
-        """Return the costs with all actions and transfers multiplied by `times`; fixed overheads do not change.
+        """Multiply all actions and transfers by `times`; fixed overheads do not change.
 
         >>> StageCosts(forward_s=1, backward_s=2, transfer_s=0.5).scaled(2).forward_s
         2.0
@@ -283,9 +267,7 @@ class StageCosts(HasRepr):
         return self.replace(**{name: value if value.ndim else float(value) for name, value in longer.items()})
 
     def with_calls(self, communication: Communication) -> "StageCosts":
-        """Return the costs with another `communication`.
-
-        In Megatron-LM's calls a rank blocks for the latency of a transfer, so the latency moves into `transfer_s`.
+        """Set `communication`; in Megatron-LM's calls a rank blocks for the latency, which moves into `transfer_s`.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, hop_overhead_s=0.1)
         >>> costs.with_calls("megatron").transfer_s
@@ -300,8 +282,7 @@ class StageCosts(HasRepr):
     def with_torch_first_stage(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> "StageCosts":
         """Return the costs as torch runs them: on a first stage, I does nothing and W is the whole backward.
 
-        The first stage has no input to differentiate (torch.distributed.pipelining, `backward_one_chunk`); all
-        activations remain until the end of W. Every model replica has a first stage.
+        The first stage has no input to differentiate (torch.distributed.pipelining, `backward_one_chunk`).
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
         >>> costs.with_torch_first_stage(num_stages=2, num_ranks=2).backward_weight_s
@@ -313,9 +294,7 @@ class StageCosts(HasRepr):
         self, *, num_stages: int, num_ranks: int, num_replicas: int = 1, in_torch: bool = False,
         factor: Floats | None = None,
     ) -> "StageCosts":  # fmt: skip
-        """Return the costs with actions multiplied by `factor` (one entry per stage), and as torch runs them.
-
-        `in_torch` applies `with_torch_first_stage`, which does not change costs without I and W.
+        """Multiply the actions of each stage by its entry of `factor`; `in_torch` applies `with_torch_first_stage`.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
         >>> costs.on_stages(num_stages=2, num_ranks=2, factor=np.array([1.0, 1.5])).forward_s
@@ -344,7 +323,7 @@ class StageCosts(HasRepr):
         return self.replace(**changed)
 
     def plain(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> CostArrays:
-        """Return `resolved` without slice shares and `microbatch_factors`: the values of the fields.
+        """Return `resolved` without slice shares and `microbatch_factors`.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, microbatch_factors=[1, 3])
         >>> costs.plain(num_stages=2, num_ranks=2).forward_s
@@ -355,7 +334,7 @@ class StageCosts(HasRepr):
         )
 
     def with_equal_microbatches(self) -> "StageCosts":
-        """Return costs with equal microbatches: the mean of seconds, the maximum of bytes.
+        """Replace the microbatches' seconds by their mean and their bytes by the maximum.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, microbatch_factors=[1, 3])
         >>> costs.with_equal_microbatches().forward_s
@@ -385,7 +364,7 @@ MATRICES = (
     "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "activation_bytes",
     "activation_bytes_kept_for_weight", "transfer_s",
 )  # fmt: skip
-"""Fields per stage; each may differ by microbatch as a matrix of shape [stages, microbatches]."""
+"""Fields per stage; each may be a matrix of shape [stages, microbatches]."""
 
 PAIRS = ("fused_s", "fused_activation_bytes")
 """Fields per forward-backward pair; each may be a square matrix."""
@@ -408,7 +387,6 @@ _OPTIONAL = (
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Return whether both are the same object or equal plain numbers or strings."""
     return value is other or (type(value) is type(other) and type(value) in (float, str) and value == other)
 
 
@@ -440,7 +418,6 @@ def _what_is_wrong(name: str, value: Any) -> str | None:
 
 
 def as_given(values: Floats) -> Floats:
-    """Return an array [stages, microbatches] in the form that `StageCosts` accepts: one column becomes a vector."""
     return values[:, 0] if values.shape[1] == 1 else values
 
 
@@ -452,13 +429,13 @@ def _of_all(name: str, values: Floats) -> Floats:
 
 
 def _by_microbatch(value: Numbers) -> Floats:
-    """Return a field with shape [entries, microbatches]; one column if it is not a matrix."""
+    """Return an array [entries, microbatches]."""
     values = np.array(value, dtype=np.float64)
     return values if values.ndim == 2 else values.reshape(-1, 1)
 
 
 def _entries(name: str, value: Any, length: int, unit: str, in_model: int, problems: list[str]) -> Floats:
-    """Return the values with shape [length, microbatches]; one column if the field is not a matrix."""
+    """Return an array [length, microbatches]."""
     values = _by_microbatch(value)
     if len(values) not in (1, in_model, length):
         of_model = f" or one each of the model's {in_model}" if in_model < length else ""
@@ -473,7 +450,6 @@ def _entries(name: str, value: Any, length: int, unit: str, in_model: int, probl
 def _pair_matrix(
     name: str, given: Numbers | None, num_stages: int, in_model: int, problems: list[str]
 ) -> Floats | None:
-    """Return the values of pairs with shape [stages of forwards, stages of backwards], equal for all replicas."""
     if given is None:
         return None
     values = np.array(given, dtype=np.float64)
@@ -488,7 +464,6 @@ def _pair_matrix(
 
 
 def _filled_in(given: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return the fields of `CostArrays`, with B, I, W and the memory kept for W filled in if not given."""
     activation, input_s = given["activation_bytes"], given.get("backward_input_s", given.get("backward_s"))
     assert input_s is not None, "costs have I or B"
     weight_s = given.get("backward_weight_s", np.zeros((len(input_s), 1)))

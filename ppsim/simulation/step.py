@@ -1,8 +1,6 @@
 """A training step: parameter all-gather, pipeline, gradient reduction, optimizer and the rest.
 
-Each rank has a second stream for the data-parallel collectives. It gathers the parameters of the rank's stages in
-the order of their first forwards, and reduces the gradients of each stage after its last backward; both overlap
-with compute. Only the gathering affects the pipeline: it delays forwards.
+Data-parallel collectives have their own stream. Only the all-gather affects the pipeline: it delays forwards.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +25,7 @@ Kind = Literal["gather", "reduce", "share", "norm", "optimizer", "hidden", "expo
 class StepActivity:
     """One activity of a rank outside the pipeline; `stage` is −1 if it concerns all stages of the rank.
 
-    The field `told` contains details of "hidden" and "exposed" expert-parallel messages.
+    `told` contains details of "hidden" and "exposed" expert-parallel messages.
     """
 
     rank: int
@@ -40,11 +38,10 @@ class StepActivity:
 
 @dataclass(frozen=True, eq=False)
 class TrainingStep:
-    """One step: the pipeline's timeline, in which 0 is the start of the step, and everything around it.
+    """The pipeline's timeline, in which 0 is the start of the step, and everything around it.
 
-    `time_s` is the time from one step to the next. With a synchronised optimizer it runs from the start to the last
-    end; with a post-validated optimizer it is the longest time of any rank, because no rank waits for another.
-    `exposed_s` divides the time beyond the pipeline (on that rank) among the kinds, in chronological order.
+    `time_s` is the time from one step to the next. It is the longest time of any rank if the optimizer does not
+    wait for all ranks. `exposed_s` divides the time beyond the pipeline on that rank.
     """
 
     timeline: Timeline
@@ -98,11 +95,7 @@ def simulate_step(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) 
 def _pipeline(
     schedule: Schedule, costs: StageCosts, around: StepCosts, pieces: list[StepActivity]
 ) -> tuple[Timeline, Floats, Floats]:
-    """Simulate the pipeline with the data-parallel collectives of every round.
-
-    Returns the timeline, the time at which each stage can run its first forward, and the time at which each rank
-    has reduced its gradients.
-    """
+    """Return the timeline, the earliest first forward per stage, and when each rank has reduced its gradients."""
     gather_s = _entries("gather_s", around.gather_s, schedule.num_stages, "stage")
     reduce_s = _entries("reduce_s", around.reduce_s, schedule.num_stages, "stage")
     buckets = np.maximum(_entries("num_buckets", around.num_buckets, schedule.num_stages, "stage"), 1.0)
@@ -126,13 +119,10 @@ def _shifted(piece: StepActivity, seconds: float) -> StepActivity:
 
 
 def between_rounds_s(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) -> float:
-    """Return the idle seconds of a rank between its last action of a round and its first action of the next round.
+    """Return the idle time between rounds of a rank that starts with the first stage; other ranks wait for inputs.
 
-    Every round reduces its gradients and gathers its parameters again: torch's pipeline runtime ends each `step()`
-    with REDUCE_GRAD and RESHARD, and a rank's compute waits for its reduction (FSDP2, `finalize_backward`). A rank
-    can start its next round when it has reduced and gathered. All rounds take the same time: the longest time of
-    any rank from the start of its all-gather to the end of its reduction. The wait returned here is for ranks that
-    start with the first stage. The other ranks wait for their inputs.
+    Every round gathers and reduces again: torch's pipeline runtime ends each `step()` with REDUCE_GRAD and RESHARD,
+    and a rank's compute waits for its reduction (FSDP2, `finalize_backward`).
 
     >>> from ppsim import build
     >>> from ppsim.schedule.rounds import repeat_rounds
@@ -161,7 +151,7 @@ def _gathered(
     *,
     overlap: bool,
 ) -> Floats:
-    """Return when each stage's parameters suffice for its first forward, if all ranks start to gather at 0."""
+    """Return the earliest first forward of each stage, if all ranks start to gather at 0."""
     ready = np.zeros(schedule.num_stages)
     for rank in range(schedule.num_ranks):
         moment = 0.0
@@ -176,7 +166,6 @@ def _gathered(
 
 
 def _shared(reduced: Floats, sharing: tuple[SharedGradients, ...], pieces: list[StepActivity]) -> Floats:
-    """Return when each rank has the gradients that it sums with other pipeline ranks."""
     shared = reduced.copy()
     for group in sharing:
         ranks = list(group.ranks)
@@ -207,11 +196,10 @@ def _by_first_forward(schedule: Schedule, rank: int) -> list[int]:
 def _reduced(
     timeline: Timeline, reduce_s: Floats, buckets: Floats, pieces: list[StepActivity], *, overlap: bool, number: int
 ) -> Floats:
-    """Return when each rank has reduced the gradients of a round, stage by stage in the order of completion.
+    """Return when each rank has reduced the gradients of a round.
 
-    The k gradient buckets of a stage become complete one after another during its last backward of d seconds. Each
-    reduction takes R/k. The first starts at the earliest d/k into the backward, and the last ends at the earliest
-    R/k after it.
+    The k gradient buckets of a stage become complete one after another during its last backward of d seconds. The
+    first reduction can start d/k into this backward, and the last (of R/k) cannot end before R/k after it.
     """
     schedule = timeline.schedule
     actions = slice(0, timeline.num_actions)
@@ -240,11 +228,7 @@ def _reduced(
 
 
 def _begins(timeline: Timeline, ready: Floats, host_s: float) -> Floats:
-    """Return the latest time at which each rank may start to gather without delaying its first forwards.
-
-    `ready` is when each stage can run its first forward if all ranks start to gather at 0. The host time `host_s`
-    before a rank's first action does not count.
-    """
+    """Return the latest time at which each rank may start to gather without delaying its first forwards."""
     schedule, is_forward = timeline.schedule, timeline.schedule.op == Op.F
     first = np.full(schedule.num_stages, np.inf)
     np.minimum.at(first, schedule.stage[is_forward], timeline.start[: timeline.num_actions][is_forward])

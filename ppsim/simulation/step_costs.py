@@ -1,4 +1,4 @@
-"""Costs of a training step outside its pipeline: data parallelism, the optimizer, and other time per step."""
+"""Costs of a training step outside its pipeline."""
 
 from dataclasses import dataclass, replace
 
@@ -21,34 +21,26 @@ class StepCosts:
     """Costs of a step outside its pipeline, in seconds.
 
     gather_s, reduce_s
-        One entry per stage, or a number for all: all-gather of a stage's parameters before its first forward, and
-        all-reduce or reduce-scatter of its gradients after its last backward, over the data-parallel ranks.
+        Per stage: all-gather of parameters before the first forward, and all-reduce or reduce-scatter of gradients
+        after the last backward, over the data-parallel ranks.
     num_buckets
-        One entry per stage, or a number for all: number of equal buckets of both collectives. A gradient bucket is
-        reduced as soon as its part of the last backward is done; a forward starts when the first parameter bucket
-        is gathered.
+        Per stage: number of equal buckets of both collectives. A gradient bucket is reduced when its part of the
+        last backward is done; a forward starts when the first parameter bucket is gathered.
     overlap
-        True: both collectives overlap with compute. False: a rank gathers everything before its first action and
-        reduces everything after its last.
+        False: a rank gathers everything before its first action and reduces everything after its last.
     sharing
-        Gradient sums among pipeline ranks, in this order; each starts when its ranks have reduced their own
-        gradients.
+        Gradient sums among pipeline ranks, in this order.
     norm_s
         Gradient norm: all ranks wait for each other, then take this long.
-    optimizer_s
-        One entry per rank, or a number for all.
     update
         "synchronised": the optimizer waits for the norm of all ranks. "post-validated" (Qi et al. 2024, §4): a rank
-        updates as soon as its own gradients are complete, and continues with the next step; the norm is checked
-        later, overlapped with compute.
+        updates when its own gradients are complete; the norm is checked later.
     rest_s
         Remaining host time per step.
     straggling
-        Expected extra time of the slowest data-parallel rank relative to the mean, as a fraction of the pipeline's
-        time.
+        Expected extra time of the slowest data-parallel rank, as a fraction of the pipeline's time.
     slow_rank
-        Extra time of the slowest pipeline rank, as a fraction of its busy time at the given costs. A full pipeline
-        runs at the speed of this rank; warm-up and cool-down depend on all ranks.
+        Extra time of the slowest pipeline rank, as a fraction of its busy time.
     """
 
     gather_s: Numbers = 0.0
@@ -64,7 +56,7 @@ class StepCosts:
     slow_rank: float = 0.0
 
     def scaled(self, times: float) -> "StepCosts":
-        """Return the costs multiplied by `times`, except the rest and the two relative fields."""
+        """The rest and the two relative fields do not change."""
         return replace(
             self,
             gather_s=np.multiply(self.gather_s, times),

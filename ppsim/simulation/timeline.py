@@ -1,4 +1,4 @@
-"""Timeline of a simulated or measured step, and all metrics computed from it."""
+"""Timeline of a simulated or measured step, and its metrics."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,10 +26,8 @@ class Timeline(Drawable):
     """Start and end of every action and transfer of a step, in seconds from the first start.
 
     Arrays have one entry per node of `graph`: the compute actions in table order, then the transfers. `blocker` is
-    the node whose end determined the start (−1: none); critical path and idle causes follow from it. In a measured
-    timeline, the ends of transfers are measured only if an action waited for them; the others are the times at
-    which the runtime posted them. `earliest` is the end of the collective that a node needs first (None: no node
-    needs one).
+    the node whose end determined the start (−1: none). `earliest` is the end of the collective that a node needs
+    first. In a measured timeline, transfers that no action waited for end when the runtime posted them.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=4, microbatches=8)
@@ -49,7 +47,6 @@ class Timeline(Drawable):
 
     @property
     def one_line(self) -> str:
-        """One-line summary: schedule, sizes, origin, step time and bubble."""
         table = self.schedule
         batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
         return (
@@ -59,17 +56,15 @@ class Timeline(Drawable):
 
     @property
     def schedule(self) -> Schedule:
-        """The compute-only table."""
         return self.graph.schedule
 
     @property
     def num_actions(self) -> int:
-        """Number of compute actions, which come first in every array."""
         return self.graph.num_actions
 
     @property
     def ready_s(self) -> Floats | None:
-        """Time at which each stage has its parameters, as in `simulate`; None: from the start."""
+        """Time at which each stage has its parameters (None: from the start)."""
         if self.earliest is None:
             return None
         ready_s, is_forward = np.zeros(self.schedule.num_stages), self.schedule.op == Op.F
@@ -78,30 +73,24 @@ class Timeline(Drawable):
 
     @cached_property
     def begin_s(self) -> float:
-        """Earliest start of any action."""
         return float(self.start[: self.num_actions].min())
 
     @cached_property
     def step_time_s(self) -> float:
-        """Time from the first start to the last end over all ranks, for an optimizer that waits for all ranks."""
+        """Time from the first start to the last end over all ranks."""
         return float(self.end[: self.num_actions].max()) - self.begin_s
 
     @cached_property
     def rank_begin_s(self) -> Floats:
-        """First start of each rank."""
         return np.minimum.reduceat(self.start[: self.num_actions], self.schedule.rank_offsets[:-1])
 
     @cached_property
     def rank_end_s(self) -> Floats:
-        """Last end of each rank."""
         return np.maximum.reduceat(self.end[: self.num_actions], self.schedule.rank_offsets[:-1])
 
     @cached_property
     def span_s(self) -> float:
-        """Longest time from a rank's own first start to its own last end, the cost in the papers.
-
-        It excludes the optimizer's wait for other ranks.
-        """
+        """Longest time from a rank's own first start to its own last end, the cost in the papers."""
         return float((self.rank_end_s - self.rank_begin_s).max())
 
     @cached_property
@@ -117,12 +106,10 @@ class Timeline(Drawable):
 
     @property
     def span_bubble_ratio(self) -> float:
-        """1 − (Σ busy / p) / span."""
         return ratio_idle(float(self.busy_s.mean()), self.span_s)
 
     @cached_property
     def memory(self) -> RankMemoryUse:
-        """Memory of each rank, per action."""
         return memory_of(self.schedule, self.costs)
 
     @cached_property
@@ -143,11 +130,10 @@ class Timeline(Drawable):
         return name_of(self.graph, node)
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row per node: name, position, times and blocker.
+        """Return a pandas DataFrame with one row per node.
 
-        Columns: name, kind (F, B, I, W, SEND_F, SEND_B), rank (the sender's for a transfer), to_rank (−1 for an
-        action), stage, microbatch (for sliced tables, the running number of the slice), start_s, end_s, blocker (a
-        name, or "").
+        `rank` is the sender's for a transfer, `to_rank` is −1 for an action. `microbatch` is the running number of
+        the slice in sliced tables.
 
         >>> import ppsim
         >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -180,12 +166,10 @@ class Timeline(Drawable):
         )
 
     def to_networkx(self) -> "networkx.DiGraph[str]":
-        """Return the dependencies with times as a networkx graph.
+        """Return the dependencies with times as a networkx graph; raises `MissingExtra` without networkx.
 
-        Nodes and edges are those in `ppsim.Schedule.to_networkx`, plus the queues of the simulated channels. Nodes
-        also have start_s and end_s. Edges also have slack_s (from the end of the first node to the start of the
-        second) and fixes (True if this edge determined the start; the critical path consists of such edges). Raises
-        `MissingExtra` without networkx.
+        `ppsim.Schedule.to_networkx` describes nodes and edges; the queues of channels are additional edges. Edges
+        have slack_s (between the two nodes) and fixes (True if the edge determined the start).
 
         >>> import networkx, ppsim
         >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -206,5 +190,4 @@ class Timeline(Drawable):
 
 
 def ratio_idle(busy: float, whole: float) -> float:
-    """Return 1 − busy / whole, or 0 if `whole` is 0."""
     return 1.0 - busy / whole if whole > 0 else 0.0

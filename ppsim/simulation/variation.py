@@ -1,8 +1,6 @@
-"""Expected effect of varying action times: random durations make a step longer than their medians do.
+"""Expected effect of varying action times: a pipeline waits for the latest input, so variation lengthens a step.
 
-A pipeline waits for the latest input, and the mean of a maximum exceeds the maximum of the means. The variation is
-either a number, the standard deviation of the logarithm of an action's time, or a tuple of equally likely factors:
-the action times of a typical step relative to their medians.
+The variation is the standard deviation of the logarithm of an action's time, or a tuple of equally likely factors.
 """
 
 from math import fsum
@@ -44,12 +42,10 @@ def relative_spread(variation: Variation) -> float:
 
 
 def is_constant(variation: Variation) -> bool:
-    """Return whether all actions always take their median time."""
     return not variation if isinstance(variation, float) else all(factor == 1 for factor in variation)
 
 
 def draw_factors(variation: Variation, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-    """Return random factors: log-normal ones, or draws from the given factors."""
     if isinstance(variation, float):
         found: Floats = np.exp(variation * random.standard_normal(shape))
         return found
@@ -67,8 +63,6 @@ def simulate_samples(graph: EventGraph, variation: Variation) -> Floats:
 
 def with_variation(schedule: Schedule, costs: StageCosts, variation: Variation | None) -> StageCosts:
     """Return costs with which a step takes the expected time of a step with varying actions.
-
-    Without variation the costs are unchanged.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=4, microbatches=8)
@@ -91,8 +85,7 @@ def with_variation(schedule: Schedule, costs: StageCosts, variation: Variation |
 def _overhead_s(graph: EventGraph, costs: StageCosts, longer_s: float) -> float:
     """Return the overhead per action that makes a step `longer_s` longer; 0 if that is not positive.
 
-    The step time is convex in the overhead. From the slope at 0 on, the search follows the secant through the last
-    two points.
+    The step time is convex in the overhead, so the search follows secants.
     """
     if longer_s <= 0:
         return 0.0

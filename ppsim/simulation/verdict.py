@@ -1,4 +1,4 @@
-"""Verdict whether a step fits in memory, computed once for all views."""
+"""Verdict whether a step fits in memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ _MOST_NAMED = 4
 class MemoryVerdict:
     """The rank with the highest peak memory, and the usable bytes per rank (`limit_bytes`, None: unknown).
 
-    `ignored_memory_options` are options of the trainer that change memory but are ignored. `assumed_gpus` is the
-    number of GPUs if it was assumed. `activations_only`: only the given activations are known.
+    `assumed_gpus` is the number of GPUs if it was assumed. `activations_only`: only the given activations are
+    known.
 
     >>> verdict = MemoryVerdict(rank=1, peak_bytes=77.0 * 2**30, limit_bytes=75.7 * 2**30)
     >>> verdict.fits
@@ -33,7 +33,6 @@ class MemoryVerdict:
 
     @property
     def fits(self) -> bool | None:
-        """True if all ranks are within the limit; None if that is unknown."""
         if self.limit_bytes is None:
             return None
         if not is_within(self.peak_bytes, self.limit_bytes):
@@ -42,11 +41,9 @@ class MemoryVerdict:
 
     @property
     def headroom_bytes(self) -> float | None:
-        """Free bytes on the rank, negative if the step does not fit; None without a limit."""
         return None if self.limit_bytes is None else self.limit_bytes - self.peak_bytes
 
     def __str__(self) -> str:
-        """Return the verdict as a line: the first that every view shows."""
         needs = f"rank {self.rank} needs {size(self.peak_bytes)}"
         if self.activations_only:
             needs += " for activations alone"
@@ -57,7 +54,6 @@ class MemoryVerdict:
 
     @property
     def notes(self) -> list[str]:
-        """Caveats: ignored options and, if the step does not fit, the assumed number of GPUs."""
         named = ", ".join(
             [
                 *self.ignored_memory_options[:_MOST_NAMED],
@@ -70,7 +66,6 @@ class MemoryVerdict:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the verdict with bytes, for `memory_fit` of JSON."""
         return {
             **vars(self),
             "ignored_memory_options": list(self.ignored_memory_options),
@@ -79,7 +74,7 @@ class MemoryVerdict:
 
 
 def asks_for_gpus(number: int) -> str:
-    """Return the request to set the number of GPUs, for a plan that does not fit on the assumed number.
+    """Return the request to set the number of GPUs.
 
     >>> asks_for_gpus(1)
     '1 GPU is assumed: give --gpus'

@@ -1,7 +1,7 @@
-"""Lower bounds from interactions of ranks: how late every action starts, and how much time follows it.
+"""Lower bounds from interactions of ranks (docs/notes/bounds.md, section 7).
 
-A *head* is a lower bound on the time from the first start to the start of an action, a *tail* a lower bound on the
-time from its end to the last end, for every table in microbatch order. docs/notes/bounds.md has the proofs.
+A *head* is a lower bound on the time from the first start to the start of an action, a *tail* on the time from its
+end to the last end.
 """
 
 from collections.abc import Sequence
@@ -28,27 +28,11 @@ MOST_SPANS = 64  # the same for the spans of all ranks
 
 
 def coupled_bounds(problem: Problem) -> tuple[float, float]:
-    """Return lower bounds on step time and span in seconds, before subtraction of the first host time.
+    """Return lower bounds on step time and span in seconds, or 0 if the problem is too large.
 
-    Both are 0 for problems that are too large.
-
-    For any set of actions of one rank, the smallest head, the sum of durations and the smallest tail add up to a
-    lower bound (Jackson 1955; Carlier, EJOR 11, 1982). The result is the maximum over sets of the form: head at
-    least t, tail at least q.
-
-    The head or tail of an action x is the largest of three bounds:
-
-    - path: the way of its microbatch along the stages;
-    - order: the actions that must run on the rank before x (for a tail: after x) run one after another, in the
-      order of their own heads (tails);
-    - memory, with the activations α of chunks and the cap C.
-
-    Memory, for heads: when F of microbatch n on chunk u of a rank starts, n microbatches have started on chunks 1 …
-    u, so n·(α₁ + … + α_u) − C has been freed. x waits until the I and W before it can have freed this amount, by
-    their heads.
-
-    Memory, for tails: when I of n on chunk u starts, microbatches n … m whose backward has not passed chunks 1 … u
-    hold at most C there, so (m − n + 1)·(α₁ + … + α_u) − C is allocated after x.
+    The first host time is not yet subtracted. For any set of actions of one rank, the smallest head, the sum of
+    durations and the smallest tail add up to a lower bound (Jackson 1955; Carlier, EJOR 11, 1982). A head or tail
+    follows from the path of the microbatch, the order of actions on the rank, or the memory that must be freed.
     """
     size = problem.num_stages * problem.num_microbatches
     if size > MOST_COUPLED:
@@ -65,8 +49,6 @@ def coupled_bounds(problem: Problem) -> tuple[float, float]:
 
 
 class _Coupled:
-    """Lower bounds on the time before and after each action (heads and tails), for split backwards."""
-
     def __init__(self, problem: Problem) -> None:
         self.problem, self.count = problem, problem.num_microbatches
         self.seconds = [a.tolist() for a in (problem.forward_s, problem.input_s, problem.weight_s)]
@@ -79,7 +61,7 @@ class _Coupled:
     def heads(self, first: int) -> Table:
         """Return the minimum seconds from the start of the first F of stage `first` to every start.
 
-        All I and W, and the F of stages from `first` on, start after it; other actions may start before.
+        All I and W, and the F of stages from `first` on, start after it.
         """
         heads = self._empty()
         for number in range(self.count):
@@ -112,7 +94,6 @@ class _Coupled:
         return tails
 
     def longest_s(self, heads: Table, tails: Table) -> float:
-        """Return the largest sum of smallest head, durations and smallest tail over sets of actions of one rank."""
         longest = 0.0
         for stages in self.problem.stages_of:
             head, seconds = np.array([job for op in heads for stage in stages for job in op[stage]]).T
@@ -170,22 +151,18 @@ class _Coupled:
         return max(way, _one_after_another_s(after))
 
     def _lacking(self, stages: Sequence[int], count: int) -> float:
-        """Memory of `count` microbatches on these stages of one rank, beyond the rank's cap."""
+        """Memory of `count` microbatches beyond the rank's cap."""
         held = count * sum(self.activation[stage] for stage in stages)
         return held - float(self.problem.cap[self.problem.stage_to_rank[stages[0]]])
 
     def _freeing(self, jobs: list[Job], stages: Sequence[int], count: int, lacking: float, *, of: int) -> list[Job]:
-        """Return the fewest I or W that free the missing memory: the earliest, each with the shortest duration.
-
-        An I and its W together free at most the whole activation. If all I have run, W must free the rest.
-        """
+        """Return the fewest I or W that free the missing memory."""
         if of == _I:
             return _fewest(jobs, lacking, max(self.activation[stage] for stage in stages))
         by_inputs = count * sum(self.activation[stage] - self.kept[stage] for stage in stages)
         return _fewest(jobs, lacking - by_inputs, max(self.kept[stage] for stage in stages))
 
     def _until_freed_s(self, heads: Table, stages: Sequence[int], lacking: float) -> float:
-        """Return when the I and W of earlier microbatches can have freed `lacking` on these stages of one rank."""
         freed = []
         for stage in stages:
             kept, part = self.kept[stage], self.activation[stage] - self.kept[stage]
@@ -195,7 +172,6 @@ class _Coupled:
 
 
 def _end_s(jobs: Sequence[Job]) -> float:
-    """Return head plus duration of the last job (or tail plus duration)."""
     return sum(jobs[-1]) if jobs else _NEVER
 
 
@@ -204,7 +180,6 @@ def _jobs(of_stages: list[list[Job]], stages: Sequence[int]) -> list[Job]:
 
 
 def _one_after_another_s(jobs: list[Job]) -> float:
-    """Return the earliest end of jobs that run one after another on one rank, none before its head."""
     end = _NEVER
     for head, seconds in sorted(jobs):
         end = (head if head > end else end) + seconds

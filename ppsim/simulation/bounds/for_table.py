@@ -15,11 +15,8 @@ from ppsim.simulation.stage_costs import StageCosts
 def bounds_of(schedule: Schedule, costs: StageCosts, *, memory_limit_bytes: float | None = None) -> LowerBounds:
     """Return lower bounds for all tables with this placement and number of microbatches, on any channel.
 
-    With `memory_limit_bytes` (static bytes included), the bounds are for tables within the limit on every rank.
-    Raises `ConfigError` if there is none. For model replicas, slices and fused pairs with their own cost the bounds
-    are weaker: paths and work only, without memory. If microbatches differ, the bounds are the larger of two:
-    bounds for microbatches that are all as short and small as the smallest, and bounds from each microbatch's own
-    path and work.
+    Raises `ConfigError` if no table is within `memory_limit_bytes` per rank (static bytes included). For model
+    replicas, slices and fused pairs with their own cost the bounds ignore memory.
 
     >>> from ppsim import build
     >>> unit = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
@@ -43,10 +40,9 @@ def _bounds_of_alike(
 
 
 def _bounds_by_microbatch(schedule: Schedule, costs: CostArrays) -> LowerBounds:
-    """Bounds from the costs of each microbatch (docs/notes/bounds.md, section 11).
+    """Bounds from each microbatch's own costs (docs/notes/bounds.md, section 11).
 
-    After the fastest forward reaches it, a rank has all F and min(B, I + W) of its microbatches to run; each
-    unsliced microbatch goes down and up. The bounds are 0 if fused cells have their own cost, which may be smaller.
+    They are 0 if fused cells have their own cost, which may be smaller.
     """
     overhead, num_slices = costs.action_overhead_s, schedule.num_slices
     if costs.fused_s is not None:
@@ -83,10 +79,6 @@ def problem_of(
     *,
     memory_limit_bytes: float | None = None,
 ) -> Problem:
-    """Return the search problem of a placement with these costs (`Problem.of_costs`) and a memory limit per rank.
-
-    Raises `ConfigError` as `Problem.of` and `StageCosts.resolved` do.
-    """
     num_ranks = int(max(stage_to_rank)) + 1
     arrays = costs.resolved(num_stages=len(stage_to_rank), num_ranks=num_ranks)
     return _problem(stage_to_rank, num_microbatches, arrays, memory_limit_bytes)
@@ -101,18 +93,7 @@ def _problem(
 
 
 def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
-    """Bounds from paths and work, for any number of chains, slices and pairs (docs/notes/bounds.md, section 11).
-
-    The step bound is the largest of three times, all from the first start:
-
-    - rank r starts after a forward reaches it, and then runs all its F and min(B, I + W);
-    - it runs all its F and min(B, I) before its last backward can run back to the first stage;
-    - one microbatch goes down and up.
-
-    Each chain has its own stages and microbatches. Of a sliced microbatch, slice 0 is the first one down and the
-    last one up. If fused cells have a cost, a forward adds at least the smallest difference between a pair and its
-    B. The span bound is a rank's work.
-    """
+    """Bounds from paths and work (docs/notes/bounds.md, section 11)."""
     num_ranks, num_slices, rank = schedule.num_ranks, schedule.num_slices, schedule.stage_to_rank
     overhead = table.action_overhead_s
     to_input = np.minimum(table.backward_s, table.backward_input_s)

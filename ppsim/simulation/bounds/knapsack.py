@@ -15,9 +15,8 @@ class MemoryUse(NamedTuple):
 def knapsack_bound(states: Sequence[MemoryUse], *, count: int, capacity: float) -> float:
     """Return an upper bound on the contribution of `count` microbatches, each in at most one of the states.
 
-    Together they hold at most `capacity`. The bound is exact for up to two states that pay. With more states, a
-    microbatch may be in several states fractionally, and the capacity is rounded down to a sum that the sizes can
-    reach.
+    The bound is exact for up to two states that pay; more states are used fractionally (docs/notes/bounds.md,
+    section 8).
 
     >>> knapsack_bound([MemoryUse(3.0, 1.0)], count=8, capacity=2.5)
     6.0
@@ -43,7 +42,6 @@ def knapsack_bound(states: Sequence[MemoryUse], *, count: int, capacity: float) 
 
 
 def _worthwhile(states: Sequence[MemoryUse]) -> list[MemoryUse]:
-    """Return the states with a higher value than every smaller state, by size."""
     kept: list[MemoryUse] = []
     for state in sorted(states, key=lambda state: (state.size, -state.value)):
         if state.value > (kept[-1].value if kept else 0.0):

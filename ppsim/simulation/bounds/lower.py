@@ -1,8 +1,4 @@
-"""Lower bounds on step time and span of any schedule for a problem, with and without a memory cap.
-
-Each rank is considered separately: its work, the work that its memory allows while a microbatch is away, and its
-distance from the end of the ranks before it. docs/notes/bounds.md has the proofs, with the names used here.
-"""
+"""Lower bounds on step time and span of any schedule; docs/notes/bounds.md has the proofs, with the same names."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,22 +16,20 @@ from ppsim.simulation.bounds.problem import Criterion, Problem
 
 @dataclass(frozen=True)
 class LowerBounds:
-    """Lower bounds in seconds for every schedule of a problem: step time and span."""
+    """Lower bounds in seconds for every schedule of a problem."""
 
     step_s: float
     span_s: float
 
     def of(self, criterion: Criterion) -> float:
-        """Return the bound for one criterion."""
         return self.step_s if criterion == "step" else self.span_s
 
 
 def lower_bounds(problem: Problem) -> LowerBounds:
-    """Return lower bounds on step time and span for every table of the problem, with split or full backwards.
+    """Return lower bounds in seconds for every table of the problem, up to rounding of sums of floats.
 
-    The bounds hold up to rounding of sums of floats. docs/notes/bounds.md contains the proofs and says when the
-    bounds are loose. Source for equal stages and activations freed by W: zero-bubble paper, arXiv 2401.10241, App.
-    B (the first window); arXiv 2405.15362 (the sum of both windows in a V).
+    Source for equal stages and activations freed by W: zero-bubble paper, arXiv 2401.10241, App. B (the first
+    window); arXiv 2405.15362 (the sum of both windows in a V).
 
     >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     >>> lower_bounds(Problem.of(stage_to_rank=[0, 1, 2, 3], num_microbatches=8, cap=4, **unit))
@@ -48,9 +42,9 @@ def lower_bounds(problem: Problem) -> LowerBounds:
 
 
 class _Rank:
-    """One rank and the ends that it forces on itself and on ranks whose first stage comes before its own.
+    """One rank and the ends that it forces on itself and on ranks with an earlier first stage.
 
-    All backwards of the problem are split.
+    docs/notes/bounds.md, sections 4 to 6, explains the methods.
     """
 
     def __init__(self, problem: Problem, stages: list[int]) -> None:
@@ -70,7 +64,6 @@ class _Rank:
         self.work_s = self.count * float(self.forward_s.sum() + self.backward_s.sum())
 
     def bounds_s(self) -> tuple[float, float]:
-        """Return bounds on step time and span from this rank's work and memory, by its own end and those before."""
         chunks = range(len(self.stages))
         first_idle = [
             max(self.idle_before_first_backward_s(chunk), self.idle_before_first_forward_s(chunk))
@@ -98,19 +91,17 @@ class _Rank:
         return step, span
 
     def idle_before_first_forward_s(self, chunk: int) -> float:
-        """Idle time from the rank's first start to a chunk's first forward, while only lower chunks can run."""
         way = self.problem.down_s[self.first] - self.problem.down_s[self.stages[chunk]]
         values = np.cumsum(self.forward_s[:chunk])
         states = [MemoryUse(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
         return max(0.0, float(way) - knapsack_bound(states, count=self.count, capacity=self.capacity))
 
     def idle_before_first_backward_s(self, chunk: int) -> float:
-        """Idle time from the rank's first start to the end of a chunk's first backward: the window in App. B."""
+        """Idle time until the end of a chunk's first backward: the window in App. B."""
         way = self.problem.down_s[self.first] + self.problem.up_s[self.stages[chunk]]
         return max(0.0, float(way) - self._most_begun(chunk, self.count, self.capacity))
 
     def trips(self, chunk: int) -> "_Trips":
-        """Idle time while a microbatch travels from a chunk and back to it, and the number of disjoint trips."""
         in_flight = _times(self.capacity, self.held[chunk])
         if in_flight >= self.count:
             return _Trips(1, 0.0)
@@ -122,34 +113,30 @@ class _Rank:
         return _Trips(-int(-self.count // in_flight), max(0.0, idle))
 
     def _most_begun(self, chunk: int, count: int, capacity: float) -> float:
-        """Return the most work that `count` microbatches can have done before any backward has passed the chunk."""
+        """Return the most work of `count` microbatches before any backward has passed the chunk."""
         values = np.cumsum(self.forward_s[: chunk + 1])
         values[chunk] += self.forward_above_s[chunk] + self.backward_above_s[chunk]
         states = [MemoryUse(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
         return knapsack_bound(states, count=count, capacity=capacity)
 
     def left_at_last_forward_s(self, chunk: int) -> float:
-        """The most work that can be left on the rank when a chunk's last forward starts, this forward included."""
+        """The most work that can be left on the rank, this forward included."""
         whole_s = self._left_s(chunk)
         return float(self.forward_s[chunk]) + whole_s + self._most_left(self.backward_s, chunk, whole_s=whole_s)
 
     def _left_s(self, chunk: int) -> float:
-        """Work of a microbatch on the rank after its forward on a chunk."""
         return float(self.forward_above_s[chunk] + self.backward_s.sum())
 
     def weights_left_s(self) -> float:
-        """The most time that the remaining W can take when the rank's last I ends.
-
-        They remained when its last F started.
-        """
+        """The most time that the remaining W can take when the rank's last I ends."""
         whole_s = float(self.weight_s.sum())
         return whole_s + self._most_left(self.weight_s, len(self.stages) - 1, whole_s=whole_s)
 
     def _most_left(self, values_s: Floats, chunk: int, *, whole_s: float) -> float:
         """The most work that the other microbatches can have left when a chunk's last forward starts.
 
-        A microbatch whose backward has not passed the chunk counts `whole_s`. One whose backward has passed it
-        counts the values of the chunks below, plus the W of any chunks passed whose kept memory it then holds.
+        A microbatch whose backward has passed the chunk counts the values of the chunks below, plus the W of any
+        chunks passed whose kept memory it then holds.
         """
         count, room = self.count - 1, self.capacity - float(self.held[chunk])
         chunks = range(len(self.stages))
@@ -166,10 +153,7 @@ class _Rank:
         return min(knapsack_bound(states, count=count * parts, capacity=room), count * whole_s)
 
     def are_apart(self, first: int, last: int) -> bool:
-        """Whether the window up to one chunk's first backward ends before another chunk's last forward starts.
-
-        Otherwise all microbatches would be in memory on every chunk up to the lower of the two.
-        """
+        """Whether the window up to one chunk's first backward ends before another chunk's last forward starts."""
         return bool(self.capacity < self.count * self.held[min(first, last)])
 
     def turns_s(self) -> Iterator[float]:
@@ -194,8 +178,7 @@ class _Trips(NamedTuple):
 class InFlightLimit(NamedTuple):
     """Limit on the number of microbatches of a rank between a forward and the end of an I or W.
 
-    `forward` and `backward` are indices of the rank's stages; `in_flight` includes the microbatch whose forward
-    starts.
+    `forward` and `backward` are indices of the rank's stages.
     """
 
     forward: int
@@ -205,8 +188,6 @@ class InFlightLimit(NamedTuple):
 
 
 def in_flight_limits(activation: Floats, kept_for_weight: Floats, capacity: float) -> Iterator[InFlightLimit]:
-    """Yield every `InFlightLimit` of a rank from the memory of its stages (ascending) and its capacity, in one
-    unit."""
     held = np.cumsum(activation)
     for forward in range(len(held)):
         room = capacity - held[forward]
@@ -216,7 +197,6 @@ def in_flight_limits(activation: Floats, kept_for_weight: Floats, capacity: floa
 
 
 def _above(values: Floats) -> Floats:
-    """Return the sum of all later entries, per entry."""
     sums: Floats = values.sum() - np.cumsum(values)
     return sums
 

@@ -1,7 +1,4 @@
-"""Scheduling problem: placement, number of microbatches, costs and memory cap.
-
-The bounds (`ppsim.simulation.bounds.lower`) and the exact search (`ppsim.catalog.search.exact`) start from it.
-"""
+"""Scheduling problem for bounds and exact search: placement, number of microbatches, costs and memory cap."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +11,7 @@ from ppsim.base.arrays import Floats, Ints32, Numbers
 from ppsim.base.errors import ConfigError
 
 Criterion = Literal["step", "span"]
-"""Objective: "step", first start to last end of all ranks; "span", the longest rank from its own first start."""
+""""step": first start to last end of all ranks; "span": the longest rank from its own first start."""
 
 _MOST = float(np.finfo(np.float64).max)
 
@@ -23,7 +20,6 @@ CAP_ROUNDING = 1 + 1e-12
 
 
 def is_within(num_bytes: float, cap: float | None) -> bool:
-    """Return whether bytes are within a cap, up to rounding; None means no cap."""
     return cap is None or num_bytes <= cap * CAP_ROUNDING
 
 
@@ -31,10 +27,9 @@ def is_within(num_bytes: float, cap: float | None) -> bool:
 class Problem:
     """A scheduling problem in arrays with one entry per stage (`cap`: per rank); construct it with `Problem.of`.
 
-    The network is ideal: transfers delay, but do not queue. `backward_s` is the full backward, infinite if every
-    backward must be split. Durations include the host time before an action. The host time before the first start
-    does not count, so `overhead_s` must be subtracted from results. `hop_s[s]` is the transfer time between stages
-    s and s+1 in either direction, 0 on one rank.
+    Transfers delay, but do not queue. `backward_s` is infinite if every backward must be split. Durations include
+    the host time before an action, but the host time before the first start does not count, so `overhead_s` must be
+    subtracted from results. `hop_s[s]` is for stages s and s+1.
     """
 
     stage_to_rank: Ints32
@@ -66,13 +61,10 @@ class Problem:
         action_overhead_s: float = 0.0,
         hop_overhead_s: float = 0.0,
     ) -> "Problem":
-        """Return the problem for a placement; every cost is a number for all stages or has one entry per stage.
+        """Return the problem for a placement, with costs as in `ppsim.StageCosts`.
 
-        `stage_to_rank` has one entry per stage. Seconds and memory are as in `ppsim.StageCosts`, except that
-        `backward_s` None means that full backwards are not allowed. `cap` is the maximum memory of a rank in the
-        unit of `activation`, a number or one entry per rank (infinity: no cap). Raises `ConfigError` for wrong
-        lengths, negative numbers, a rank without a stage, and a cap that is too small for one microbatch on each
-        stage of its rank. The message has the smallest possible cap.
+        If `backward_s` is None, full backwards are not allowed. `cap` is the maximum memory of a rank in the unit
+        of `activation`. The `ConfigError` for a cap that is too small has the smallest possible cap.
 
         >>> Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=8, forward_s=1, backward_input_s=1,
         ...            backward_weight_s=1, transfer_s=0.5, cap=4).hop_s
@@ -137,11 +129,9 @@ class Problem:
         cap: Numbers = np.inf,
         counts_activations: bool = False,
     ) -> "Problem":
-        """Return the problem for `ppsim.simulation.stage_costs.CostArrays`, with `cap` in bytes.
+        """Return the problem for `CostArrays`, with `cap` in bytes, or in activations with `counts_activations`.
 
-        Backwards may be split or full. With `counts_activations`, every stage holds one activation per microbatch
-        until its W, and the cap counts activations. Queues, blocking and overlap slow-down are ignored: they only
-        delay. Raises the errors of `of`.
+        Queues, blocking and overlap slow-down are ignored, because they only delay.
         """
         return cls.of(
             stage_to_rank=stage_to_rank,
@@ -159,27 +149,22 @@ class Problem:
         )
 
     def always_split(self) -> "Problem":
-        """Return the problem without full backwards."""
         return replace(self, backward_s=np.full(self.num_stages, np.inf))
 
     @property
     def num_ranks(self) -> int:
-        """Number of pipeline ranks, p."""
         return len(self.cap)
 
     @property
     def num_stages(self) -> int:
-        """Number of stages, S."""
         return len(self.stage_to_rank)
 
     @cached_property
     def stages_of(self) -> list[list[int]]:
-        """Stages of each rank, ascending."""
         return [np.flatnonzero(self.stage_to_rank == rank).tolist() for rank in range(self.num_ranks)]
 
     @cached_property
     def reach_s(self) -> Floats:
-        """Earliest start of each stage's first forward: the path from stage 0."""
         return np.concatenate(([0.0], np.cumsum(self.forward_s[:-1] + self.hop_s)))
 
     @cached_property
@@ -195,14 +180,12 @@ class Problem:
 
     @cached_property
     def split_s(self) -> Floats:
-        """Time of I and W of each stage together."""
         return self.input_s + self.weight_s
 
     def with_cheapest_backwards(self) -> "Problem":
-        """Return the problem with split backwards only, with the values of I and W in docs/notes/bounds.md.
+        """Return the problem with split backwards only, as cheap as the cheaper of full and split backward.
 
-        Their sum is the cheaper of full and split backward. No table of this problem, split or not, is faster than
-        the same order in the returned problem.
+        No table of this problem is faster than the same order in the returned problem (docs/notes/bounds.md).
         """
         cheapest = np.minimum(self.backward_s, self.input_s + self.weight_s)
         value = np.minimum(self.input_s, cheapest)

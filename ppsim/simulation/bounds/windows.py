@@ -1,8 +1,6 @@
 """Lower bound from neighbouring ranks: the optimum if only these are busy and all other ranks only delay.
 
-Dynamic programming over tables that grow action by action, all with the same number of actions at a time. Among
-tables that have run the same actions, a table that is nowhere later than another one replaces it
-(docs/notes/bounds.md has the proofs).
+Dynamic programming over tables that grow action by action (docs/notes/bounds.md, section 7).
 """
 
 from collections.abc import Iterator
@@ -27,10 +25,7 @@ _ENDLESS = 2**30  # microbatches, beyond any search
 
 
 def window_bound(problem: Problem, criterion: Criterion, *, time_limit_s: float = np.inf) -> float:
-    """Return a lower bound in seconds for every table: the largest bound of any window of neighbouring ranks.
-
-    The search starts with single ranks and repeatedly extends the window with the largest bound, as long as it
-    stays small and time is left: up to some ten seconds, for proofs. Returns 0 if no search ends.
+    """Return the largest bound in seconds of any window of neighbouring ranks; 0 if no search ends.
 
     >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     >>> window_bound(Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=2, cap=3, **unit), "step")
@@ -76,7 +71,7 @@ class _Tables:
 
     @cached_property
     def numbers(self) -> Ints64:
-        """Key that is equal for tables with the same actions; its digits are differences in runs of actions."""
+        """Key that is equal for tables with the same actions."""
         apart = -np.diff(self.runs, axis=1)
         digits = apart - apart.min(initial=0)
         base = int(max(digits.max(initial=0), self.runs.max())) + 1
@@ -97,7 +92,7 @@ class _Tables:
         return self[kept]
 
     def later_by(self, earlier: "_Tables", turn: int) -> float:
-        """Return the largest number of ticks by which each table is later everywhere than some earlier table.
+        """Return the most ticks by which each table is later everywhere than some earlier table.
 
         The earlier table has `turn` microbatches less.
         """
@@ -152,7 +147,7 @@ class _Window:
         return float(max(seconds, 0.0) / self.tick_s // 1)
 
     def _set_ends(self, problem: Problem, criterion: Criterion, at_s: dict[tuple[Op, int], float]) -> None:
-        """Set the ends that determine the step or span; a span may also start on ranks before the window."""
+        """A span may also start on ranks before the window."""
         of_span = criterion == "span"
         self.head_s = 0.0 if of_span else at_s[Op.F, self.first]
         self.ends = [self.rank[0]] if of_span else list(range(self.num_ranks))
@@ -174,7 +169,7 @@ class _Window:
         return columns
 
     def _most_waiting(self, action: int) -> float:
-        """Return the number of such microbatches that fit in memory, each with all stages between its F and I."""
+        """Return how many microbatches fit in memory after an action, each with all stages between its F and I."""
         been = self.way[: action + 1]
         held = np.zeros(self.num_ranks)
         for before, (op, stage) in enumerate(been):
@@ -183,7 +178,7 @@ class _Window:
         return float(np.min(self.cap[held > 0] / held[held > 0], initial=np.inf))
 
     def least_s(self, count: int) -> float:
-        """Return the minimum seconds of a table, or a lower bound if not all microbatches are searched."""
+        """Return the minimum seconds of a table; a lower bound if not all microbatches are searched."""
         if count <= _MOST_SEARCHED:
             return self._least_s(count)
         if any(self._most_waiting(action) >= _MOST_SEARCHED + 1 for action in self.waiting):
@@ -201,7 +196,6 @@ class _Window:
         return self.head_s + float(ends.max(axis=1).min()) * self.tick_s
 
     def _layers(self, count: int) -> Iterator[_Tables]:
-        """Yield the best partial tables of 0, 1, ... actions for `count` microbatches."""
         num_columns = max([self.num_ranks + 1, *(columns.stop for columns in self.waiting.values())])
         tables = _Tables(np.zeros((1, len(self.actions)), dtype=np.int32), np.full((1, num_columns), -np.inf))
         tables.ticks[:, : self.num_ranks] = 0.0
@@ -218,7 +212,7 @@ class _Window:
         yield tables
 
     def _after(self, tables: _Tables, action: int, count: int) -> _Tables:
-        """Return the tables that can run an action next, with that action at its earliest start."""
+        """Run an action at its earliest start in all tables that can run it next."""
         runs, rank, before = tables.runs, self.rank[action], self.before[action]
         can = runs[:, action] < (runs[:, before] if before >= 0 else count)
         if self.actions[action][0] is Op.F:
