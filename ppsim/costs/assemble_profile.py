@@ -64,7 +64,6 @@ class _Components:
             yield f"a stage takes {seconds(intercept_s)} for F and B beside its layers, measured"
 
     def per_stage(self, value: str, counts: Sequence[int]) -> NDArray[np.float64]:
-        """A cost per stage; the embedding is on the first stage, the head on the last."""
         intercept, slope = line_of(self.layer, value)
         total: NDArray[np.float64] = intercept * (np.array(counts) > 0) + slope * np.array(counts)
         total[0] += _number(self.embedding, value)
@@ -88,7 +87,6 @@ class _Chunks(_Components):
             )
 
     def layer_seconds(self, num_layers: int) -> list[float]:
-        """Seconds of F + B of each layer, by the layer's kind, as one of several consecutive layers."""
         if len(set(self.kinds)) == 1:
             return super().layer_seconds(num_layers)
         of_kind = {kind: self._layer_work(kind) for kind in set(self.kinds)}
@@ -134,13 +132,10 @@ def assemble(
 ) -> StageCostSet:
     """Return stage costs for the placement of `schedule`: embedding on the first stage, head and loss on the last.
 
-    Model replicas have equal stages, so layers and costs have one entry per model stage. Slices of a microbatch
-    take equal time (`ppsim.parallel.sequence_slices`). `shape` defaults to `profile.shape_at()`, `num_layers` to
-    the profile's model; `split` gives the layers per stage, or how to find them. A P2P transfer takes `transfer_s`,
-    else its bytes over `bandwidth_bytes_per_s`, else the profile's measured time; other communication options keep
-    their defaults, for the caller to choose. Embedding and head are free if the profile has layers only. Raises
-    `ConfigError` for a split that does not fit, missing components or a sequence too short for its slices,
-    `ScheduleError` if the schedule splits a backward that cannot be split.
+    Costs have one entry per model stage, because model replicas have equal stages. A P2P transfer takes
+    `transfer_s`, else its bytes over `bandwidth_bytes_per_s`, else the profile's measured time. Embedding and head
+    are free if the profile has layers only. Raises `ConfigError` for a split that does not fit, missing components
+    or a sequence too short for its slices, `ScheduleError` if the schedule splits a backward that cannot be split.
     """
     shape = shape or profile.shape_at()
     parts = _components(profile, shape)
@@ -176,7 +171,6 @@ def assemble(
 
 
 def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCosts:
-    """Return the costs that each additional layer of a profile's model adds, at a measured shape."""
     parts = _components(profile, shape)
     layer, names = parts.layer, ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
     fixed, passes = np.array([line_of(layer, name) for name in names]).T

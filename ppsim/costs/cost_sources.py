@@ -46,38 +46,32 @@ class ProfileSource:
         transfer_s: float | None,
         bandwidth_bytes_per_s: float | None,
     ) -> "ProfileSource":
-        """Return the source of a plan; defaults are the packaged profile and its first shape."""
+        """Defaults are the packaged profile and its first shape."""
         profile = profile or _default()
         layers = profile.model.num_layers if num_layers is None else num_layers
         return cls(profile, shape or profile.shape_at(), layers, transfer_s, bandwidth_bytes_per_s)
 
     @property
     def name(self) -> str:
-        """Name of the profile."""
         return f"profile {self.profile.name}"
 
     @property
     def sequence_length(self) -> int:
-        """Sequence length of the shape."""
         return self.shape.sequence_length
 
     @property
     def hidden_size(self) -> int:
-        """Hidden size of the profile's model."""
         return self.profile.model.hidden_size
 
     @property
     def tokens_per_microbatch(self) -> int:
-        """Tokens per microbatch."""
         return self.shape.micro_batch * self.shape.sequence_length
 
     @property
     def gpus_per_rank(self) -> int:
-        """tp · cp."""
         return self.shape.tp * self.shape.cp
 
     def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
         asked: dict[str, Any] = {
             "num_layers": self.num_layers, "split": split, "transfer_s": self.transfer_s,
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
@@ -90,7 +84,6 @@ class ProfileSource:
         )[1]
 
     def layer_costs(self) -> LayerCosts:
-        """Return the costs that one more layer adds."""
         return layer_costs_of(self.profile, self.shape, self.num_layers)
 
     def peak(self) -> tuple[float | None, list[str]]:
@@ -109,7 +102,6 @@ class ProfileSource:
         return (forward.high - forward.low) / 1.349 / forward.median if forward.median else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the profile's name, provenance, device, model and shape."""
         profile = self.profile
         return {
             "profile": {
@@ -133,7 +125,7 @@ class RankCosts:
 
     With more stages than parts, each part is divided evenly; with fewer, neighbouring parts are summed.
     `transfer_s` of a part is the transfer after it (the last is unused), also used by the stages inside the part.
-    `activation_bytes` is saved by a forward; None: from the source of the other bytes.
+    If `activation_bytes` is None, the saved bytes come from the source of the other bytes.
     """
 
     forward_s: Measured
@@ -144,7 +136,6 @@ class RankCosts:
 
     @property
     def name(self) -> str:
-        """Name of these costs in titles and error messages."""
         return "times given by hand"
 
     def __post_init__(self) -> None:
@@ -188,10 +179,10 @@ class RankCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunCosts(RankCosts):
-    """The costs of a recorded run: seconds per microbatch of each model stage of the table that it ran.
+    """The costs of a recorded run: seconds per microbatch of each model stage of the schedule `table`.
 
-    `table` is that table, `split` its layers per stage, `source` the name of the recording. `splits_backward`: I
-    and W were recorded; if not, they are any two parts of B. `knows_gaps`: the time between steps was recorded.
+    `splits_backward`: I and W were recorded; if not, they are any two parts of B. `knows_gaps`: the time between
+    steps was recorded.
     """
 
     forward_s: tuple[float, ...]
@@ -205,15 +196,13 @@ class RunCosts(RankCosts):
 
     @property
     def name(self) -> str:
-        """Name of these costs in titles and error messages."""
         return f"recorded run {self.source}"
 
     def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
-        """Return costs with their share of the recorded stages in place of each stage's.
+        """Divide recorded stages evenly over the schedule's stages, or sum neighbours.
 
-        Recorded stages are divided evenly, or neighbours are summed. If there are at least three, the time that the
-        first and the last take beyond the median of the others is the embedding's and the head's and stays at the
-        ends.
+        If there are at least three, the time that the first and the last take beyond the median of the others is
+        the embedding's and the head's and stays at the ends.
         """
         parts, stages = len(self.forward_s), schedule.num_model_stages
         if stages % parts and parts % stages:
@@ -239,9 +228,8 @@ class RunCosts(RankCosts):
     def correcting(self, estimated: StageCostSet, own: StageCostSet) -> StageCostSet:
         """Return the estimated costs, corrected by the ratio of recorded to estimated time.
 
-        `estimated` has the stages of the projection, `own` the stages of the recorded run, which give the ratios. A
-        stage's correction is the mean ratio of the recorded stages that contain its layers, weighted by number of
-        layers.
+        `own` are the estimated costs of the recorded run's stages. A stage's correction is the mean ratio of the
+        recorded stages that contain its layers, weighted by number of layers.
         """
         ends, own_ends = np.cumsum([0, *estimated.split]), np.cumsum([0, *own.split])
         shared = np.minimum(ends[1:, None], own_ends[None, 1:]) - np.maximum(ends[:-1, None], own_ends[None, :-1])
@@ -295,7 +283,6 @@ _OF_TIME = ("costs:", "transfers:", "data parallelism:")
 
 
 def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numbers:
-    """Value of each stage: its part of a rank's value, or divided or summed parts."""
     if not isinstance(measured, tuple):
         return measured / vpp
     if num_stages % len(measured) == 0:
@@ -335,11 +322,9 @@ class RankSource:
 
     @property
     def name(self) -> str:
-        """Name of these costs in error messages."""
         return self.costs.name
 
     def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        """Divide the costs of a rank over its stages; `split` is not used, because there are no layers."""
         nothing = StageCostSet(StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0), [], 0.0)
         found = self.costs.replacing(nothing, schedule)
         unknown = "memory" if self.costs.activation_bytes is None else "memory except activations"
@@ -347,15 +332,12 @@ class RankSource:
         return replace(found, assumptions=[*found.assumptions, line])
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return no peak FLOP/s, because no device is known."""
         return None, []
 
     def jitter(self) -> float | None:
-        """Return None: jitter was not measured."""
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return an empty dictionary: there is no model, device or profile."""
         return {}
 
 
@@ -366,5 +348,4 @@ class MeasuredProfileSource(ProfileSource):
     costs: RankCosts
 
     def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        """Divide the costs of a rank over its stages."""
         return self.costs.replacing(super().assemble(schedule, split, known), schedule)

@@ -17,8 +17,8 @@ _NOTHING = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
 def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch: int) -> CostEstimate:
     """Return the seconds of a part of an encoder for the images of a microbatch.
 
-    Ranks that compute the same patches (all cp ranks, and tp ranks that the encoder is not divided over) have FLOPs
-    that the model does not count.
+    If ranks compute the same patches (all cp ranks, and tp ranks that the encoder is not divided over), the model
+    counts their FLOPs once.
     """
     encoder, number = part.encoder, micro_batch * part.encoder.images
     if not number:
@@ -70,10 +70,7 @@ def _embedding(part: EncoderPart, own: ExecutionContext, patches: int) -> CostEs
 
 
 def _projector(part: EncoderPart, place: ExecutionContext, own: ExecutionContext, tokens: int) -> CostEstimate:
-    """The matrices after the layers, each with a norm or activation, and the copy into the decoder's embedding.
-
-    Ranks that divide a pair of matrices sum its output, and the gradient of its input.
-    """
+    """The matrices after the layers, each with a norm or activation, and the copy into the decoder's embedding."""
     encoder = part.encoder
     if not part.projector:
         return _NOTHING
@@ -119,6 +116,5 @@ def _estimate(
 
 
 def _counted(parts: TimeBreakdown, share: float) -> TimeBreakdown:
-    """Return the parts with `share` of the FLOPs counted as the model's."""
     more = (1 - share) * parts.ideal_s
     return replace(parts, ideal_s=parts.ideal_s - more, more_flops_s=parts.more_flops_s + more)

@@ -1,9 +1,7 @@
 """Estimates for shapes that were not measured, from measured shapes and device microbenchmarks.
 
-A sum of kernel times (`ppsim.costs.layer_kernels`) is rough: kernel fusion differs, and gaps between kernels are
-missing.
-An estimate is therefore anchored: the time measured at the nearest shape, times the ratio of the sums at both
-shapes. With two measured shapes, a line through both gives a fixed part and a multiple of the sum.
+A sum of kernel times is rough, so an estimate is the time measured at the nearest shape, times the ratio of the
+sums at both shapes. With two measured shapes, a line through both gives a fixed part and a multiple of the sum.
 """
 
 import math
@@ -24,9 +22,8 @@ COMPONENTS: tuple[Component, ...] = ("embedding", "layer", "head")
 def estimated(component: Component, profile: Profile, shape: Shape) -> Measurement:
     """Return a measurement of a component at a shape that `profile` lacks, anchored at the nearest measured shape.
 
-    Times are scaled by the sums of kernels (`_scale`), bytes by the formulas of `ppsim.model.shapes`. Raises
-    `ConfigError` if the profile has no microbenchmarks of the device for this dtype, no sizes of its layer, or no
-    measured shape with the same dtype, cp and recomputation.
+    Raises `ConfigError` if the profile has no microbenchmarks of the device for this dtype, no sizes of its layer,
+    or no measured shape with the same dtype, cp and recomputation.
     """
     model, facts = model_of(profile), profile.device_facts
     if model is None or facts is None:
@@ -93,7 +90,6 @@ def with_estimates(profile: Profile, **wanted: Any) -> tuple[Profile, Shape]:
 
 
 def model_of(profile: Profile) -> ModelShape | None:
-    """Return the sizes of a profile's model, None if they are unknown."""
     model = profile.model
     if model.layer_sizes is None or model.vocab_size is None:
         return None
@@ -140,7 +136,6 @@ def _anchors(profile: Profile, component: Component, shape: Shape) -> list[Measu
 
 
 def _is_alike(shape: Shape, given: dict[str, Any]) -> bool:
-    """True if a shape has all given values except sizes, so that it can be an anchor."""
     return all(getattr(shape, name) == value for name, value in given.items() if name not in _SIZES)
 
 

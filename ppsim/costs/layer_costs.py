@@ -19,10 +19,7 @@ from ppsim.parallel.layer_partition import even_split
 
 
 def layer_costs_of(job: Job) -> LayerCosts:
-    """Return the costs that an additional layer adds to a stage, as the mean over the layers of the model.
-
-    The layers are split evenly into stages, because options can differ between stages.
-    """
+    """Return the mean costs that an additional layer adds to a stage, which can depend on the stage's options."""
     num_stages = len(job.stage_plans) or job.layout.pp
     stages = stages_of(job.model, even_split(len(job.model.layers), num_stages))
     planned = job.planned(stages, [[stage] for stage in range(num_stages)])

@@ -1,7 +1,4 @@
-"""Time of a component as a sum of eager torch's kernels, timed with the performance curves of the device.
-
-Gaps between kernels are not counted.
-"""
+"""Time of a component as a sum of eager torch's kernels, without gaps, from the performance curves of the device."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,10 +27,7 @@ class PassSeconds:
 
 
 def estimate(component: Component, model: ModelShape, shape: Shape, facts: DeviceMicrobenchmarks) -> PassSeconds:
-    """Return the seconds of the passes of a component of `model` on one rank, at a shape.
-
-    Raises `ConfigError` if the device was not measured in the dtype of the shape.
-    """
+    """Raises `ConfigError` if the device was not measured in the dtype of the shape."""
     times = Curves(facts, shape.dtype)
     shard = replace(model, sequence_length=shape.sequence_length).shard(tp=shape.tp, ep=shape.ep)
     tokens = shape.micro_batch * shape.sequence_length

@@ -43,8 +43,7 @@ class Offload:
 def offload_of(job: Job, stage: Stage, saved_bytes: float) -> Offload:
     """Return the offload of a stage that saves `saved_bytes` bytes per microbatch.
 
-    With `--offload`, `NUM_BUFFERS` microbatches stay on the device; for modules see `_ahead`. The last stage never
-    offloads its last layer's modules, because the backward follows at once.
+    The last stage never offloads its last layer's modules, because the backward follows at once.
     """
     if job.offload:
         part = job.offload * saved_bytes
@@ -76,10 +75,9 @@ def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[
     """Return the most bytes of offloaded groups that are on the device, and those during a forward.
 
     When a backward finishes a group, the next offloaded group comes back, of the next backward if this one has none
-    left (`bulk_reload`). If all groups are offloaded, one layer's are therefore there ahead, since the last layer
-    of the step's first backward stays. If some groups stay, all of the next backward's are there after a few
-    microbatches. `never` is the layer that never leaves, because its backward follows at once; then nothing comes
-    back before the backward starts.
+    left (`bulk_reload`). If all groups are offloaded, one layer's are therefore there ahead. If some groups stay,
+    all of the next backward's are there after a few microbatches. `never` is the layer that never leaves, because
+    its backward follows at once; then nothing comes back before the backward starts.
     """
     backward = groups[::-1]
     num_staying = len(groups) - num_gone
@@ -104,15 +102,14 @@ def _layers(job: Job, stage: Stage) -> list[LayerOffload]:
 
 
 def offload_of_layer(job: Job, layer: Layer, recompute: Recompute, modules: str) -> LayerOffload:
-    """Return the bytes of a microbatch that a layer offloads."""
     settings, smallest = job.settings.recomputing(recompute), job.offload_rules.min_offloaded_tensor_size
     return layer_offload(layer, settings.batch, settings.cut, settings.kernels, modules, smallest)
 
 
 def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload]) -> float:
-    """Return the bytes of offloaded tensors that a rank with these stages has on the device.
+    """Return the bytes of offloaded tensors on the device, which add to the peak of a rank without microbatches.
 
-    They add to its peak without microbatches, which is in a backward. The peak can also be in a forward.
+    That peak is in a backward. The peak with offloading can also be in a forward.
     """
     ahead = max(one.ahead for one in offloads)
     if job.offload or not ahead:
@@ -139,10 +136,9 @@ def copy_s(job: Job, num_bytes: float) -> float:
 def with_copies(job: Job, stage: Stage, costs: CostEstimate, one: Offload) -> CostEstimate:
     """Return a stage's costs with the exposed time of a microbatch's copies to the host and back.
 
-    Each direction has its own stream. Copies to the GPU overlap with the backward. With `--offload`, copies to the
-    host overlap with the forward. With `--offload-modules` they may continue after the forward, unless
-    `max_inflight_offloads` makes the forward wait. On the last stage the backward follows at once, so the copies to
-    the GPU wait for the copies to the host. Raises `ConfigError` if the bandwidth to the host is unknown.
+    Copies to the GPU overlap with the backward. With `--offload`, copies to the host overlap with the forward. With
+    `--offload-modules` they may continue after the forward, unless `max_inflight_offloads` makes the forward wait.
+    On the last stage the backward follows at once, so the copies to the GPU wait for the copies to the host.
     """
     seconds = copy_s(job, sum(one.copied))
     late_s = max(0.0, seconds - costs.forward.total_s)

@@ -1,8 +1,7 @@
 """Kernels of a layer's operators on one rank: the times of F, I and W.
 
 GEMMs and mixer cores are timed by their sizes. All other operators are memory-bound: each tensor is read or written
-once, in the kernels of Megatron-LM and TransformerEngine. Letters: T tokens of a tensor-parallel group (with
-sequence parallelism T / tp per rank), e bytes per element.
+once, in the kernels of Megatron-LM and TransformerEngine.
 """
 
 from collections import Counter
@@ -48,8 +47,8 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
 
 A norm's backward reads input and gradient again for the weight gradient, a convolution's backward computes the
 output again, and the gate of a recurrent mixer contains a norm. A clamp applies to gate and up before they are
-joined. Gradients that are added at a residual are in `OperatorKernels.sums`. The columns of a weighted sum of
-residuals belong to all its inputs and its output; the backward reads them again, and adds to each gradient.
+joined. The columns of a weighted sum of residuals belong to all its inputs and its output; the backward reads them
+again, and adds to each gradient.
 """
 
 _BIASES = MappingProxyType({False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3))})
@@ -73,10 +72,7 @@ def layer_operators(layer: Layer, place: ExecutionContext, sequence_length: int)
 
 
 def computed_rows(layer: Layer, cut: ParallelSizes, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
-    """Return the rows that a rank computes from `tokens`; its experts get `load` times the mean number of pairs.
-
-    With even loads, a rank receives the number of tokens that it sends, and etp ranks receive the same tokens.
-    """
+    """Return the rows that a rank computes from `tokens`; its experts get `load` times the mean number of pairs."""
     pairs = load * layer.experts_per_token * cut.expert_tp / cut.tp
     return {"tokens": tokens, "own_tokens": tokens / cut.norm_divisor, "capacity": tokens * pairs}
 
@@ -104,7 +100,6 @@ class OperatorKernels:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the forward by name."""
         return tensors_of(self.operators, self.layer_input)
 
     @cached_property
@@ -128,16 +123,14 @@ class OperatorKernels:
         return self._experts(one.weight) if one.weight.kind == "routed" else self.gemm(one.weight)
 
     def gemm(self, linear: WeightMatrix) -> PassKernels:
-        """Return the GEMMs of a weight matrix.
-
-        Matrices replicated on tensor-parallel ranks (down-projections of latent attention, routers) multiply a
-        rank's own part of the sequence, which is gathered afterwards.
+        """Matrices replicated on tensor-parallel ranks multiply a rank's own part of the sequence, which is then
+        gathered.
         """
         rows = self.rows["tokens"] if linear.split or linear.kind == "shared" else self.rows["own_tokens"]
         return products([linear], self.place.times, tokens=rows)
 
     def _experts(self, linear: WeightMatrix) -> PassKernels:
-        """GEMMs of all experts of a rank; a single expert is a GEMM like any other.
+        """GEMMs of all experts of a rank.
 
         They take `Efficiency.experts` times as long as a single kernel, with one launch per expert on one of
         `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`). Fused experts are one kernel.
@@ -179,7 +172,6 @@ class OperatorKernels:
         return found
 
     def moved(self, num_bytes: float, launches: int) -> KernelTime:
-        """Return the time of kernels that read and write `num_bytes`."""
         return memory_kernel_time(self.place.times, "elementwise", num_bytes, launches=launches)
 
     def moving(self, passed: tuple[int, int, int, int], elements: float) -> PassKernels:
@@ -205,10 +197,9 @@ class OperatorKernels:
         return inside + self._stash(linear)
 
     def _casts(self, linear: WeightMatrix) -> PassKernels:
-        """Casts of the experts' GEMM inputs and output gradients to a narrow dtype.
+        """Casts of the experts' GEMM inputs and output gradients to a narrow dtype, with one kernel per expert.
 
-        Bytes per element: e read, and the narrow size written `Place.operand_copies` times, with one kernel per
-        expert (TransformerEngine, `GroupedLinear`, `split_quantize`). For other GEMMs, casts are part of the
+        This follows TransformerEngine, `GroupedLinear`, `split_quantize`. For other GEMMs, casts are part of the
         calibrated fraction of peak of their GPU type.
         """
         narrow = OPERAND_BYTES.get(self.place.execution.dtype)
@@ -224,7 +215,7 @@ class OperatorKernels:
         Bytes per pair: inputs and gradients of outputs are cast by separate kernels, e read and c written per
         element; the first GEMM writes the activated values as operands, c per column; the backward reads the result
         of the up-projection and writes its gradients as operands. c is the size of a narrow element times
-        `Place.operand_copies`; in 16 bits nothing is cast, and c = e (TransformerEngine,
+        `operand_copies`; in 16 bits nothing is cast, and c = e (TransformerEngine,
         `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
         """
         e, narrow = self.place.execution.element_bytes, OPERAND_BYTES.get(self.place.execution.dtype)
@@ -275,7 +266,7 @@ class OperatorKernels:
         return orderings
 
     def sums(self) -> PassKernels:
-        """Return the kernels that add gradients of a tensor with several readers: readers − 1 additions."""
+        """Return the kernels that add gradients of a tensor with several readers."""
         readers = Counter(name for one in self.operators for name in one.reads if _gives_gradient(one))
         more = {self.tensors[name]: number - 1 for name, number in readers.items() if number > 1}
         elements = sum(number * one.columns * self.rows[one.rows] for one, number in more.items())

@@ -1,21 +1,17 @@
 """Seconds of a forward and a backward that run together, with expert-parallel messages overlapped with compute.
 
-Two streams, compute and messages, each run their operations in a fixed order. An operation starts when its inputs
-and the previous operation of its stream are done. Compute slows down while a message holds SMs. The order of
-operations is data:
+Two streams, compute and messages, each run their operations in a fixed order. Compute slows down while a message
+holds SMs. The order of operations is data:
 
 - ``dualpipe`` (DeepSeek-AI 2024, arXiv 2412.19437, figure 4): the compute of one microbatch runs during the
   messages of the other.
 - ``megatron`` (Megatron-Core, core/models/common/model_chunk_schedule_plan.py, d98e8a64): the same order, but the
   weight gradients belong to the backward, and its messages wait for them.
-- ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``, which removes the weight gradients from
-  the backward: as ``dualpipe``.
+- ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``: as ``dualpipe``.
 - ``best``: the fastest order that is repeated for every pair of layers.
 
-One host launches the kernels of both, so a pair takes at least the time of all its launches.
-
-Layers are paired in execution order: the first of the forward with the last of the backward. The remaining layers
-of the longer pass run alone.
+One host launches the kernels of both, so a pair takes at least the time of all its launches. Layers are paired in
+execution order: the first of the forward with the last of the backward. The remaining layers run alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +21,6 @@ from itertools import permutations
 from typing import Literal, TypeAlias, get_args
 
 Order = Literal["megatron", "megatron-delay-wgrad", "dualpipe", "best"]
-"""Order of the operations of two layers."""
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 
@@ -47,12 +42,10 @@ class LayerTimes:
 
     @property
     def forward_s(self) -> float:
-        """Seconds of F without an overlapped backward."""
         return self.before[0] + self.experts[0] + 2 * self.exchange_s + self.waits[0]
 
     @property
     def backward_s(self) -> float:
-        """Seconds of B without an overlapped forward."""
         return sum(self.before[1:]) + sum(self.experts[1:]) + 2 * self.exchange_s + self.waits[1]
 
 
@@ -126,8 +119,7 @@ def pair_s(
 ) -> float:
     """Return the seconds of the layers of a forward and of a backward that run together.
 
-    `forward` and `backward` are the layers of the two stages, in model order. `slowdown` is the fraction by which
-    compute is slower during a message.
+    `slowdown` is the fraction by which compute is slower during a message.
     """
     return _pair_s(tuple(forward), tuple(reversed(backward)), order, slowdown)
 
@@ -219,7 +211,6 @@ def _best_orders(pairs: Sequence[tuple[LayerTimes, LayerTimes]], slowdown: float
 
 @lru_cache(maxsize=1)
 def _orders() -> tuple[Sequences, ...]:
-    """All orders of a pair of layers that respect the dependencies within each stream."""
     return tuple(
         (compute, messages)
         for compute in _in_order(

@@ -17,7 +17,7 @@ class PassKernels:
 
     @property
     def passes(self) -> tuple[KernelTime, KernelTime, KernelTime]:
-        """F, I and W in this order."""
+        """F, I and W."""
         return self.forward, self.backward_input, self.backward_weight
 
     def __add__(self, other: "PassKernels") -> "PassKernels":
@@ -26,7 +26,6 @@ class PassKernels:
         return PassKernels(*(mine + its for mine, its in zip(self.passes, other.passes, strict=True)))
 
     def slowed(self, factor: float) -> "PassKernels":
-        """Return the kernels with their seconds multiplied by `factor`."""
         return PassKernels(*(one.slowed(factor) for one in self.passes))
 
 
@@ -35,7 +34,6 @@ NOTHING = PassKernels()
 
 
 def total(kernels: Iterable[PassKernels]) -> PassKernels:
-    """Return the sum of all kernels."""
     passes = zip(*(one.passes for one in kernels if one is not NOTHING), strict=True)
     return PassKernels(
         *(KernelTime(*map(sum, zip(*(vars(one).values() for one in each), strict=True))) for each in passes)

@@ -1,7 +1,4 @@
-"""Profile file format: costs of the components of one model on one device, with their provenance.
-
-A profile was measured by ppsim or carries its published source; `provenance` says which.
-"""
+"""Profile file format: costs of the components of one model on one device, with their provenance."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, field
@@ -84,9 +81,9 @@ class LoadSamples(FileSchema):
 class Provenance(FileSchema):
     """Source of the numbers: a publication and its table, or the software of a measurement.
 
-    Each component was measured a multiple of `num_repeats` times, for at least `least_s` seconds; if `compiled`,
-    with torch.compile, and with `cuda_graphs`, F and B by graph replay. `measured_at` has the begin and end of each
-    measurement period in Unix time (seconds).
+    Each component was measured a multiple of `num_repeats` times, for at least `least_s` seconds; with
+    `cuda_graphs`, F and B by graph replay. `measured_at` has the begin and end of each measurement period in Unix
+    time (seconds).
     """
 
     kind: Literal["measured", "published"]
@@ -163,10 +160,7 @@ class Times(FileSchema):
 
 
 class SingleLayerTimes(Times):
-    """Seconds of one layer alone; the other times are means over `num_in_row` layers in a row.
-
-    Both determine the a + n·b of a stage with n layers (`ppsim.costs.affine_layer_cost`).
-    """
+    """Seconds of one layer alone; the other times are means over `num_in_row` layers in a row."""
 
     num_in_row: Annotated[int, Bounds(ge=2)]
 
@@ -174,10 +168,9 @@ class SingleLayerTimes(Times):
 class OptimizerStep(FileSchema):
     """One optimizer step for one layer, the embedding or the head, on one rank, without sharding or collectives.
 
-    `dtype` is the dtype of the parameters. If it has 16 bits, gradients and master weights are float32, and the
-    step copies the master weights to the parameters. `state_bytes` is all that the optimizer holds besides
-    parameters and gradients: moments, and master weights if any. `gradient_norm_s` precedes the step: the norm of
-    the gradients, and their scaling.
+    If the parameters' `dtype` has 16 bits, gradients and master weights are float32, and the step copies the master
+    weights to the parameters. `state_bytes` are moments, and master weights if any. `gradient_norm_s` precedes the
+    step: the norm of the gradients, and their scaling.
     """
 
     component: Component
@@ -195,11 +188,10 @@ class OptimizerStep(FileSchema):
 class Measurement(FileSchema):
     """Costs of one microbatch through one component.
 
-    I and W are null if the backward cannot be split. F saves `activation_bytes` for the backward, W needs
-    `activation_bytes_kept_for_weight`. `transient_bytes` is the most that any pass holds in addition.
+    F saves `activation_bytes` for the backward. `transient_bytes` is the most that any pass holds in addition.
     `forward_flops` are model FLOPs. `attention` names the fused kernels that torch picked, or "math" if none.
     `alone` is one layer on its own; `launch` the host time to enqueue a pass, unless the host computes.
-    `estimated_from` are the measured shapes used for an estimate, empty for a measurement.
+    `estimated_from` are the measured shapes used for an estimate.
     """
 
     component: Component
@@ -234,8 +226,7 @@ class Measurement(FileSchema):
 class Chunk(Times):
     """Costs of one microbatch through a chunk of a model, as its trainer builds it (`ppsim.costs.chunk_costs`).
 
-    `contents` is E, a letter per layer, L. Bytes are as in a `Measurement`. I and W are null for a chunk with the
-    embedding, and if the backward cannot be split.
+    I and W are null for a chunk with the embedding, and if the backward cannot be split.
     """
 
     contents: Annotated[str, ConvertAfter(require_contents)]
@@ -266,9 +257,9 @@ class CalibrationRun(FileSchema):
     its median.
 
     `reference_s` are the seconds per layer for F + B of the ranks' own stages, `reference_work`
-    (`ppsim.runtime.machine_speed`), in successive windows; they vary with the machine speed, and step times are
-    corrected to their median. `reference_ends_s` is the extra time of the first and the last stage, None in files
-    of older versions, which measured machine speed with other work.
+    (`ppsim.runtime.machine_speed`), in successive windows; step times are corrected to their median.
+    `reference_ends_s` is the extra time of the first and the last stage, None in files of older versions, which
+    measured machine speed with other work.
     """
 
     num_processes: Annotated[int, Bounds(ge=2)]
@@ -284,12 +275,12 @@ class CalibrationRun(FileSchema):
 
     @property
     def pace_s(self) -> float | None:
-        """Median reference time in seconds, None if it was not measured."""
+        """Median reference time in seconds."""
         return float(np.median(self.reference_s)) if self.reference_s else None
 
     @property
     def pace_spread(self) -> float:
-        """Standard deviation of log machine speed between windows, 0 for a single window."""
+        """Standard deviation of log machine speed between windows."""
         return float(np.log(self.reference_s).std(ddof=1)) if len(self.reference_s) > 1 else 0.0
 
     @property
@@ -333,9 +324,8 @@ class Profile(HasRepr, FileSchema):
     """A measured or published profile; `load_profile` reads one.
 
     If a model was measured in `chunks`, `measurements` of its embedding, layers and head are derived from them.
-    `optimizer` has measured optimizer steps; `does_not_fit` shapes that exceed the device's memory, `failed` shapes
-    that ended with another error. With `device_facts`, other shapes can be estimated (`ppsim.costs.estimate`); with
-    a `rehearsal`, projections use the conditions of the calibration run.
+    `does_not_fit` has shapes that exceed the device's memory. With `device_facts`, other shapes can be estimated
+    (`ppsim.costs.estimate`); with a `rehearsal`, projections use the conditions of the calibration run.
 
     >>> import ppsim
     >>> profile = ppsim.load_profile("zb-a100-6.2b")
@@ -358,7 +348,6 @@ class Profile(HasRepr, FileSchema):
 
     @property
     def one_line(self) -> str:
-        """One line with name, model, device and number of measurements."""
         measured = f"{len(self.measurements)} measurements"
         return f"{self.name}, {self.model.name} on {self.provenance.device.name}, {measured}"
 
@@ -404,7 +393,7 @@ class Profile(HasRepr, FileSchema):
         """Return the first measured shape with the given values.
 
         None matches any value, with a preference for tp, cp and ep 1 and no recomputation. Raises `ConfigError` if
-        there is none: the message lists the measured shapes, or says that the shape did not fit.
+        there is none.
 
         >>> import ppsim
         >>> describe(ppsim.load_profile("zb-a100-6.2b").shape_at(sequence_length=1024))
@@ -466,7 +455,6 @@ def describe(shape: Shape) -> str:
 
 
 def packaged_profiles() -> dict[str, Path]:
-    """Return the profiles that ship with ppsim, by name."""
     folder = data_folder("profiles")
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
@@ -474,8 +462,7 @@ def packaged_profiles() -> dict[str, Path]:
 def load_profile(name_or_path: str | Path) -> Profile:
     """Return a packaged profile by name, or another by the path of its JSON file.
 
-    Raises `ConfigError` for an unknown name (with close matches) and for a file that does not fit the schema (with
-    every wrong key).
+    Raises `ConfigError` for an unknown name and for a file that does not fit the schema.
 
     >>> import ppsim
     >>> ppsim.load_profile("zb-a100-6.2b").provenance.device.name
@@ -493,5 +480,4 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 
 def profile_of(given: str | Path | Profile) -> Profile:
-    """Return the profile itself, or load it by name or path."""
     return given if isinstance(given, Profile) else load_profile(given)

@@ -1,7 +1,6 @@
 """Times of a profile for a job on a cluster: compute from the profile, collectives from the cluster.
 
-If the profile lacks the job's shape, times are estimated from its device microbenchmarks (`ppsim.costs.estimate`,
-called interpolated), else from specifications.
+If the profile lacks the job's shape, times are interpolated (`ppsim.costs.estimate`), else from specifications.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ class ProfileCosts:
 
     @classmethod
     def at(cls, profile: Profile, wanted: Shape) -> "ProfileCosts":
-        """Return the costs for a shape, whose dtype has torch's name or the profile's."""
+        """The dtype has torch's name or the profile's."""
         names = {
             shape.dtype for shape in profile.shapes if TYPE_NAMES.get(shape.dtype, shape.dtype) == wanted.dtype
         }
@@ -58,7 +57,6 @@ class ProfileCosts:
         return self._with_compute(by_specifications, part, again_s=again, communicated_s=communicated), beside
 
     def end(self, component: Component, model: Model, by_specifications: CostEstimate) -> CostEstimate:
-        """Return the costs of the embedding or the head."""
         mine = self.profile.model
         if (mine.hidden_size, mine.vocab_size) != (model.hidden_size, model.vocab_size):
             return by_specifications
@@ -104,7 +102,6 @@ class ProfileCosts:
         return [name for name in names if name in used and is_whole(self.profile.find(name, self.shape))]
 
     def sentence(self, bases: Sequence[tuple[str, str]]) -> str:
-        """Return a sentence on the source of each component's times; `bases` are names with `Estimate.basis`."""
         by_basis: dict[str, list[str]] = {}
         for name, basis in bases:
             by_basis.setdefault(basis, []).append(name)

@@ -26,7 +26,6 @@ def components_at_peak(
 ) -> dict[str, int]:
     """Return the bytes of a rank at its peak, by component of `ppsim.model.rank_memory`.
 
-    The values sum to the peak. Between I and W, a microbatch counts with the part of its activations that W needs.
     `of_tokens` has the tokens of each microbatch as a fraction of the job's microbatch; None means equal
     microbatches. Raises `ConfigError` if activations are offloaded, because no component contains them.
     """
@@ -49,7 +48,6 @@ def components_at_peak(
 
 
 def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:
-    """Return why the allocator cannot be simulated for a job, or None if it can."""
     if not job.settings.fully_shard:
         return "what an allocator reserves is known with --fully-shard among replicas only"
     if schedule.splits_backward or schedule.num_slices > 1 or schedule.num_replicas > 1 or job.offloads:

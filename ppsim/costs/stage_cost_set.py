@@ -20,11 +20,10 @@ Entry = TypeVar("Entry")
 class LayerCosts:
     """Costs that one more layer adds to its stage and rank, for a search over splits.
 
-    `work_s` has the seconds of F + B of each layer of the model, in order. The others are means over the layers:
-    `passes_s` has the seconds of F, B, I and W in this order, `exposed_s` the seconds of each pass if its
-    collectives (ZeRO 2 and 3) take longer than its compute. `reduce_s` and `optimizer_s` are seconds per step,
-    `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight. A stage that has layers
-    takes the time of `fixed` more layers.
+    `work_s` has the seconds of F + B of each layer of the model. The others are means over the layers: `passes_s`
+    has the seconds of F, B, I and W, `exposed_s` the seconds of each pass if its collectives (ZeRO 2 and 3) take
+    longer than its compute. `reduce_s` and `optimizer_s` are seconds per step, `activation_bytes` is per microbatch
+    in flight. A stage that has layers takes the time of `fixed` more layers.
     """
 
     work_s: Floats
@@ -49,8 +48,8 @@ class StageCostSet:
     """Costs per stage, layers per stage, model FLOPs of a microbatch's forward, and the assumptions.
 
     `step_costs` is the part of the step outside the pipeline. `parts` has the costs of each stage by cause (empty
-    if the causes cannot be separated), `contents` the layout string of each stage, of the letters E, t, m and L.
-    `layer_times` has the times of each layer per stage if forwards overlap backwards in pairs, otherwise nothing.
+    if the causes cannot be separated), `contents` the layout string of each stage. `layer_times` has the times of
+    each layer per stage if forwards overlap backwards in pairs.
     """
 
     costs: StageCosts
@@ -75,7 +74,6 @@ class StageCostSet:
 
 
 def stages_of_ranks(schedule: Schedule) -> list[list[int]]:
-    """Return the model stages of each rank, for all model replicas."""
     return values_of_ranks(schedule, range(schedule.num_model_stages))
 
 

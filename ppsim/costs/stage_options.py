@@ -46,8 +46,7 @@ class StageOptions:
     """Recomputation and offloading options for the stages of a job.
 
     Recomputation: none, full, and those sets of Megatron-LM's modules that the model has; with torch's blocks none,
-    selective-op and full. If the job already recomputes something, only that and none. A stage may offload the
-    modules that the job offloads.
+    selective-op and full. If the job already recomputes something, only that and none.
     """
 
     job: Job
@@ -55,7 +54,6 @@ class StageOptions:
 
     @cached_property
     def words(self) -> list[Recompute]:
-        """The recomputation options of layers, "none" first."""
         given = words_of_layers(self.job.execution.recompute)
         if given != ["none"]:
             return list(dict.fromkeys(["none", *given]))
@@ -182,7 +180,6 @@ class StageOptions:
     def _of_kind(
         self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str
     ) -> list[FrontierPoint]:
-        """The frontier of `number` equal layers, extended one layer at a time."""
         found = self._of_kinds.setdefault((id(layer), allowed, offload), [[FrontierPoint(0.0, 0.0, ())]])
         ways = _hull(way for way in self._ways[layer, offload] if way.recompute in allowed)
         while len(found) <= number:
@@ -209,7 +206,6 @@ class StageOptions:
 
 
 def plan_of(layers: Sequence[Layer], point: FrontierPoint, offload: str) -> StagePlan:
-    """Return the plan of a stage with these layers for a point of its frontier."""
     runs = [LayerPlan(len(list(same)), word) for word, same in groupby(join_options(layers, point.words))]
     return StagePlan(text_of(runs), offload)
 

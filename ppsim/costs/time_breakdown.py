@@ -10,7 +10,7 @@ MEASURED = "measured"
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Seconds of a pass by cause, for a loss budget; `total_s` is their sum.
+    """Seconds of a pass by cause; `total_s` is their sum.
 
     `ideal_s` is the pass's share of the model FLOPs (`Model.training_flops`, causal) at the device's peak for the
     job's dtype. `more_flops_s` are non-model FLOPs at the peak of their own dtype: masked scores, padded
@@ -36,12 +36,10 @@ class TimeBreakdown:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The seconds in field order."""
         return tuple(self.__dict__.values())
 
     @property
     def total_s(self) -> float:
-        """Sum of all fields, in seconds."""
         return float(sum(self.numbers))
 
     @property
@@ -74,10 +72,9 @@ class MeasuredSeconds:
 class CostEstimate:
     """F, I and W of one microbatch through one component of one rank.
 
-    B, the full backward, is I + W unless it was measured whole. `known` is the measured part of F + B; the rest is
-    communication and data-sheet estimates. `sent_again_s` are repeated messages of the recomputation, which no
-    profile of one device contains. `times` splits a single estimated layer into work before the experts, experts,
-    and token exchange.
+    B is I + W unless it was measured whole. `known` is the measured part of F + B. `sent_again_s` are repeated
+    messages of the recomputation, which no profile of one device contains. `times` splits a single estimated layer
+    into work before the experts, experts, and token exchange.
     """
 
     forward: TimeBreakdown
@@ -91,7 +88,6 @@ class CostEstimate:
 
     @property
     def backward(self) -> TimeBreakdown:
-        """B, the full backward."""
         return self.whole_backward or self.backward_input + self.backward_weight
 
     def __add__(self, other: "CostEstimate") -> "CostEstimate":

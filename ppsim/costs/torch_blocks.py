@@ -2,8 +2,8 @@
 
 TorchTitan at 9dec370 and 820504e (models/llama, parallelize_llama.py, norms.py), torchao at 6243040 (float8), torch
 of December 2024. When compiled, pointwise operators are fused into one kernel and only the following remain; e is
-the bytes of an element, c of an element that is gathered, T the tokens of a tensor-parallel group (T / tp per
-rank), h the hidden size:
+the bytes of an element, c of an element that is gathered, T the tokens of a tensor-parallel group, h the hidden
+size:
 
 - rotation by complex numbers, for which inductor generates no code: to float32 and back, and a multiplication, 16
   bytes more per column;
@@ -11,14 +11,10 @@ rank), h the hidden size:
 - gathers and scatters along the sequence, which is not the first dimension of any tensor: pieces copied into or out
   of one another, 2chT and 2ehT (distributed/_functional_collectives.py: `all_gather_tensor`,
   `reduce_scatter_tensor`). In GEMMs pipelined with them (distributed/_symmetric_memory), a scatter adds up the
-  ranks' parts instead; the sums that a backward scatters are copied as before, and so are gathers of operands with
-  a scale per row;
+  ranks' parts instead;
 - separate GEMMs for queries, keys and values, gate and up, whose n gradients of one input are summed: n + 1 passes,
   fused with a norm's n - 1;
 - 8-bit casts: `_Casts`.
-
-In eager mode each operator is a separate memory-bound kernel: norms in float32, activations, pairwise gradient
-additions, and casts.
 """
 
 from collections import Counter
@@ -69,7 +65,6 @@ class TorchKernels(OperatorKernels):
         return found
 
     def passing(self, one: Operator) -> PassKernels:
-        """Return the memory-bound kernels, including copies along the sequence and casts."""
         found = super().passing(one) + self.along_sequence(one)
         if one.weight is not None:
             return found + self._casts_of(one.weight)
@@ -93,7 +88,6 @@ class TorchKernels(OperatorKernels):
         return PassKernels(self.moved(scattered, 1), self.moved(2 * size, 1))
 
     def scattered_s(self) -> KernelTime:
-        """Return the copies for scatters in a forward."""
         found = (self.along_sequence(one) for one in self.operators if one.name in self.summed)
         return total(found).forward
 
@@ -149,7 +143,7 @@ def _inputs(operators: Iterable[Operator]) -> list[tuple[int, int]]:
 
 
 def num_amax(operators: Iterable[Operator], place: ExecutionContext) -> tuple[int, int]:
-    """Return how many scales, one per tensor, tensor-parallel ranks agree on in a forward and in a backward."""
+    """Return the number of scales that tensor-parallel ranks agree on in a forward and in a backward."""
     if place.execution.dtype != "float8" or place.cut.tp == 1:
         return 0, 0
     inputs = _inputs(operators)

@@ -31,9 +31,8 @@ _BEGINS = tuple(accumulate(map(len, _PARTS), initial=0))
 class ActionColours:
     """The fills of all cells of a picture whose ranks have up to `num_chunks` stages.
 
-    `colours` begins with two fills per kind of action. The other groups begin at the indices given by the class
-    variables: transfer (then blank between transfers, then idle); idle causes; work outside the pipeline;
-    microbatches; errors.
+    `colours` begins with two fills per kind of action. The class variables are the indices at which the other
+    groups begin; after `transfer` come blank and idle.
     """
 
     num_chunks: int
@@ -45,7 +44,6 @@ class ActionColours:
     errors: ClassVar[int] = _BEGINS[5]
 
     def index_of(self, lane: Lane) -> NDArray[np.int16]:
-        """Return the index of the fill of every cell."""
         assert KINDS == (0, 1, 2, 3)  # the index below relies on this order
         if lane.is_transfers:
             return np.where(lane.is_idle, self.transfer + 1, self.transfer).astype(np.int16)

@@ -33,12 +33,11 @@ class ActionErrors:
 
     @property
     def measured_s(self) -> Floats:
-        """Seconds per action in the measured step."""
+        """Seconds per action."""
         return _durations_s(self.measured)
 
     @property
     def projected_s(self) -> Floats:
-        """Seconds per action in the projected step."""
         return _durations_s(self.projected)
 
     @property

@@ -25,10 +25,9 @@ _UNITS = {"time": 1.0, "memory": 2.0**30}
 def accuracy_figure(rows: "pandas.DataFrame", *, title: str = "", width: Width = "two-column") -> "Figure":
     """Return scatter plots of projected over measured time and memory, and signed errors by set.
 
-    `rows` come from `ppsim.validation.table_rows`. Each set has its own colour and marker, named at its errors.
-    Rows used for fitting are hollow. The band is ±5 %. Percentages at the right are the mean absolute error, over
-    the rows not used for fitting if there are any. Sets that only compare the order of schedules are left out.
-    Raises `ConfigError` if no other set is left.
+    `rows` come from `ppsim.validation.table_rows`. Rows used for fitting are hollow. Percentages at the right are
+    the mean absolute error, over the rows not used for fitting if there are any. Sets that only compare the order
+    of schedules are left out. Raises `ConfigError` if no other set is left.
     """
     rows = rows[~rows["order_only"]]
     if rows.empty:
