@@ -1,4 +1,4 @@
-"""Time of a component as a sum of eager torch's kernels, without gaps, from the performance curves of the device."""
+"""Time of a component as a sum of eager torch's kernels, without gaps, from the device's performance curves."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

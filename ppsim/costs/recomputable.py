@@ -21,9 +21,7 @@ _ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
     "moe_act": ("experts", lambda layer: layer.is_moe),
     "shared_experts": ("a shared expert", lambda layer: bool(getattr(layer.ffn, "shared", None))),
 }
-"""A property that a layer needs so that a module of `ppsim.model.recompute` can be recomputed: in words, and as a
-test.
-"""
+"""Property that a layer needs so that a module of `ppsim.model.recompute` can be recomputed."""
 
 
 def _is_plain(layer: Layer) -> bool:

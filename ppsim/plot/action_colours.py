@@ -51,7 +51,7 @@ class ActionColours:
         return np.where(lane.is_idle, self.transfer + 2, index).astype(np.int16)
 
     def legend(self, timelines: Sequence[Timeline]) -> list[tuple[str, str]]:
-        """Return name and colour of every fill that the timelines use; chunks share one entry."""
+        """Chunks share one entry."""
         entries = [(name, colours[0]) for name, colours in self._kinds(timelines)]
         if self.num_chunks > 1:
             entries.append((_LIGHTER, palette.fill_of(Op.F, chunk=1)))
@@ -60,7 +60,7 @@ class ActionColours:
         return [*entries, (palette.TITLES[Op.IDLE], palette.COLOURS[Op.IDLE])]
 
     def swatches(self, timelines: Sequence[Timeline]) -> list[tuple[str, list[str]]]:
-        """Return name and colours of the page's legend entries: for a kind, the fills of even and of odd chunks."""
+        """Return the page's legend entries: for a kind, the fills of even and of odd chunks."""
         kinds = self._kinds(timelines)
         others = [(name, [colour]) for name, colour in self.legend(timelines)[len(kinds) :] if name != _LIGHTER]
         others[-1] = (palette.TITLES[Op.IDLE], ["var(--idle)"])

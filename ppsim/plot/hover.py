@@ -34,7 +34,6 @@ class Hover:
     scale: AxisScale
 
     def lines_of(self, lane: Lane) -> list[Lines]:
-        """Return the lines of every cell of a lane."""
         edges, lines = lane.edges.tolist(), []
         cells = zip(edges[:-1], edges[1:], lane.node.tolist(), lane.cause.tolist(), lane.next_node, strict=True)
         for begin, end, node, cause, ahead in cells:
@@ -68,7 +67,7 @@ class Hover:
 
     @cached_property
     def causes(self) -> list[str]:
-        """The cause of waiting for compute before each action, a key of `explain.CAUSES`."""
+        """The cause of waiting for compute before each action, a key of `CAUSES`."""
         names = list(CAUSES)
         return [names[cause] for cause in compute_causes(self.timeline.schedule).tolist()]
 

@@ -36,9 +36,8 @@ def timeline_html(
 ) -> str:
     """Return a self-contained HTML page with all views on one time axis, the first on top.
 
-    Every timeline starts at 0 (its first start). If `comparison` is given, the two views are its measured and its
-    projected timeline, and each rank's row shows both, one above the other. `command` and `date` say how and when
-    the page was made. The page makes no request and needs no library: its own script draws the visible part.
+    If `comparison` is given, the two views are its measured and its projected timeline, and each rank's row shows
+    both, one above the other. The page makes no request and needs no library.
     """
     errors = ActionErrors(comparison.measured, comparison.projected) if comparison else None
     picture = picture_of(views, memory_limit_bytes=memory_limit_bytes, errors=errors)

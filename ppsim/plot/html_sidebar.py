@@ -24,7 +24,6 @@ assert list(_SHORT_CAUSES) == list(CAUSES)
 
 
 def side_html(views: Sequence[TimelineView], comparison: Comparison | None = None) -> str:
-    """Return one HTML section per plan, after a section on the comparison if one is given."""
     sections = [_errors(comparison)] if comparison else []
     return "".join(f"<section>{section}</section>" for section in [*sections, *map(_plan, views)])
 
@@ -135,14 +134,13 @@ def _errors(comparison: Comparison) -> str:
 
 
 def verdict_html(verdict: MemoryVerdict, name: str = "") -> str:
-    """Return the banner that says whether a plan fits in memory; `name` is the plan's name if there are several."""
+    """Return the banner that says whether a plan fits in memory."""
     kind, role = ("misfit", " role=alert") if verdict.fits is False else ("", "")
     told = f"{name}: {verdict}" if name else str(verdict)
     return f"<p class='verdict {kind}'{role}>{escape(told)}</p>"
 
 
 def swatch(colour: str, kind: str = "") -> str:
-    """Return a small square in a colour, or a line (`kind` "line")."""
     return f"<span class='swatch {kind}' style='background:{colour}'></span>"
 
 

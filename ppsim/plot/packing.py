@@ -31,9 +31,8 @@ def tick_of(longest_s: float) -> float:
 class PackedNumbers:
     """Rows of numbers in one compressed stream; each `add` method returns the row's address and encoding.
 
-    The keys are `type` (i1, i2, i4, f4 or f8), `at` (offset of the first byte), `length`, and `how` (decoding): ""
-    for plain values, "sum" for differences to the previous value, "back" for distances back from the own index, 0
-    for none.
+    The keys are `type`, `at` (offset of the first byte), `length`, and `how` (decoding): "" for plain values, "sum"
+    for differences to the previous value, "back" for distances back from the own index, 0 for none.
     """
 
     def __init__(self, tick_s: float) -> None:
@@ -54,7 +53,6 @@ class PackedNumbers:
         return told
 
     def add_times(self, at_s: Floats) -> dict[str, Any]:
-        """Add times (seconds), rounded to ticks."""
         ticks = at_s / self._tick_s
         np.rint(ticks, out=ticks)
         ticks[1:] -= ticks[:-1]
@@ -70,7 +68,7 @@ class PackedNumbers:
         return self.add(np.where(values == NONE, 0, places - values), "back")
 
     def packed(self) -> str:
-        """Return all rows, deflated, in base64; afterwards nothing can be added."""
+        """Return all rows in base64; afterwards nothing can be added."""
         return base64.b64encode(b"".join([*self._pieces, self._deflate.flush()])).decode()
 
 

@@ -36,10 +36,9 @@ class SearchView:
 
 
 def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str:
-    """Return a self-contained page; hovering over a point shows its configuration, a click its command.
+    """Return a self-contained page, which makes no request.
 
-    Below the picture is a table of the best configurations and the Pareto set, fastest first. A click on a row
-    copies its command. `command` and `date` say how and when the page was made. The page makes no request.
+    Hovering over a point shows its configuration; a click on a point or a table row copies its command.
     """
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
     listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
@@ -66,7 +65,6 @@ def _in_themes(search: SearchView) -> Data:
 
 
 def pareto_plotly(search: SearchView, *, theme: Theme = LIGHT) -> Data:
-    """Return the figure of `pareto_html` as plain data."""
     limit = search.memory_limit_bytes / _GIB
     held = [limit, *(row["peak_bytes"] / _GIB for row in search.simulated)]
     margin = 0.05 * max(held)
@@ -111,7 +109,7 @@ def _hover(row: Row) -> str:
 
 
 def in_columns(row: Row) -> dict[str, str]:
-    """Return a configuration as display text by column; split and recomputation appear only if not the default."""
+    """Split and recomputation appear only if not the default."""
     return {
         "schedule": row["schedule"],
         WITH: "plan of each stage"

@@ -1,8 +1,7 @@
 """Content of the interactive page as plain data: panels with rows, one above the other on one time axis.
 
-A row's cells tile its time. The page's script derives the action of a cell from the cell's position, and its
-colours and texts from the schedule's columns, for the visible part only. Numbers are in two compressed streams
-(`ppsim.plot.packing`): one for drawing, one that is read only for hover texts.
+The page's script derives the action of a cell from the cell's position, and its colours and texts from the
+schedule's columns, for the visible part only.
 """
 
 from collections.abc import Sequence
@@ -53,7 +52,7 @@ _OVERLAID = ((-0.215, 0.2), (0.215, 0.2))  # (offset from the row's middle, half
 class Picture:
     """Content of the page: `data` for JSON, and the arrays that it refers to.
 
-    `drawn` has the arrays for drawing, `told` the arrays for hover texts.
+    `drawn` has the arrays for drawing, `told` the arrays for hover texts, which are read only when needed.
     """
 
     data: Data
@@ -64,7 +63,7 @@ class Picture:
 def picture_of(
     views: Sequence[TimelineView], *, memory_limit_bytes: float | None = None, errors: ActionErrors | None = None
 ) -> Picture:
-    """Return the page's content: `panels`, `plans` (schedule columns and dependencies), `fills`, the time axis.
+    """Return the page's content.
 
     If `errors` is given, the two views are the measured and the projected timeline of one schedule. They share a
     panel, in which each rank has two rows of cells, and cells can be coloured by error.
@@ -201,7 +200,7 @@ class _Drawing:
         )  # fmt: skip
 
     def messages(self, plan: int, prefix: str) -> Data | None:
-        """Messages of experts, hidden and exposed, one row per rank; None if there are no messages."""
+        """Messages of experts, hidden and exposed."""
         pieces = [piece for piece in self.views[plan].pieces if piece.kind in palette.MESSAGES]
         exposed_s = sum(piece.end_s - piece.start_s for piece in pieces if piece.kind == "exposed")
         all_s = sum(piece.end_s - piece.start_s for piece in pieces)
@@ -209,7 +208,7 @@ class _Drawing:
         return self._pieces("messages", plan, f"{prefix}messages of experts, {share} exposed", pieces)
 
     def beside(self, plan: int, prefix: str) -> Data | None:
-        """Collectives of data parallelism and the optimizer, one row per rank; None if there are no such pieces."""
+        """Collectives of data parallelism and the optimizer."""
         pieces = [piece for piece in self.views[plan].pieces if piece.kind not in palette.MESSAGES]
         caption = f"{prefix}beside the pipeline: collectives of data parallelism, optimizer"
         return self._pieces("beside", plan, caption, pieces)
@@ -302,5 +301,5 @@ def _panel_of_ranks(
 
 
 def _row_px(num_ranks: int) -> float:
-    """Height of a rank's row: at most 34 px, at least 11 px (readable labels) up to 128 ranks, else 6 px."""
+    """Height of a rank's row: up to 128 ranks at least 11 px, so that labels are readable."""
     return min(max(300 / num_ranks, 11 if num_ranks <= 128 else 6), 34)

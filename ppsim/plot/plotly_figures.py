@@ -1,9 +1,6 @@
 """Timelines as plotly figures, for notebooks and the app.
 
-Each picture exists twice: as plain data (`timeline_plotly`), which is fast to make and is all that a page needs,
-and as a `plotly.graph_objects.Figure` (`timeline_figure`), which needs plotly. Cells are one heatmap per rank. Of
-plotly's traces, heatmaps are the cheapest for a browser at any number of actions, and hovering finds the exact
-cell.
+Cells are one heatmap per rank: heatmaps are the cheapest of plotly's traces for a browser at any number of actions.
 """
 
 import html
@@ -82,7 +79,6 @@ def timeline_figure(
     titles: Sequence[str] | None = None,
     look: DrawingOptions | None = None,
 ) -> "go.Figure":
-    """Return the plotly figure of `timeline_plotly`."""
     return figure_of(timeline_plotly(as_list(timelines), titles=titles, look=look))
 
 
@@ -90,9 +86,6 @@ def timeline_plotly(
     timelines: Sequence[Timeline], *, titles: Sequence[str] | None = None, look: DrawingOptions | None = None
 ) -> Data:
     """Return timelines on one time axis, one above the other, as plotly's `data` and `layout`.
-
-    Each timeline has one row per rank and starts at 0 (its first start). `titles` has one entry per timeline, ""
-    for the schedule's name; step time and bubble ratio follow it.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -149,7 +142,6 @@ class _Stack:
         self._panels.append((found, axis, caption, also))
 
     def picture(self, longest: float, unit: str, colours: Sequence[str]) -> Data:
-        """Return all panels as plotly's `data` and `layout`."""
         whole = sum(axis["height_px"] + _caption_px(caption) for _, axis, caption, _ in self._panels) or 1.0
         layout = layout_in(self._theme) | {
             "height": round(whole + _MARGIN["t"] + _MARGIN["b"]),
@@ -258,10 +250,9 @@ class _Rows:
         return fill
 
     def gaps(self, lanes: Sequence[Lane]) -> list[Data]:
-        """Lines between cells, for rows whose cells are wide enough.
+        """Lines between cells: one polyline, which plotly draws as a single element.
 
-        One polyline, which plotly draws as a single element: along the bottom of a row, up and down at every edge,
-        and back along the next row.
+        It goes along the bottom of a row, up and down at every edge, and back along the next row.
         """
         x: list[Floats] = []
         y: list[Floats] = []
@@ -342,7 +333,7 @@ _INKS = [palette.text_on(colour) for colour in ActionColours.colours]
 
 
 def names_of(schedule: Schedule) -> list[str]:
-    """Return the name of every action and, at index −1, the name of an idle cell; cached per schedule."""
+    """Return the name of every action and, at index −1, the name of an idle cell."""
     return cached(schedule, "names", lambda: [*(str(action) for action in schedule), "idle"])
 
 

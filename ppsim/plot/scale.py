@@ -27,7 +27,7 @@ class AxisScale:
 
 
 def time_scale(longest_s: float) -> AxisScale:
-    """Return the scale of a time axis that ends at `longest_s`: s from 10 s on, else ms; seven digits.
+    """Return the scale of a time axis: s from 10 s on, else ms; seven digits.
 
     >>> time_scale(3.25), time_scale(83.0)
     (AxisScale(unit='ms', size=0.001, decimals=3), AxisScale(unit='s', size=1.0, decimals=5))
@@ -38,7 +38,7 @@ def time_scale(longest_s: float) -> AxisScale:
 
 
 def bytes_scale(largest: float) -> AxisScale:
-    """Return the scale of a memory axis that ends at `largest` bytes.
+    """Return the scale of a memory axis.
 
     >>> bytes_scale(80e9).unit
     'GiB'
@@ -50,7 +50,7 @@ def bytes_scale(largest: float) -> AxisScale:
 
 
 def heading(timeline: Timeline, title: str) -> tuple[str, str]:
-    """Return a picture's title and the facts after it: sizes of the schedule, step time and bubble ratios."""
+    """Return a picture's title and the facts after it."""
     schedule = timeline.schedule
     name = schedule.name or "table"
     facts = [

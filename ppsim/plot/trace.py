@@ -1,8 +1,7 @@
-"""Timelines as Chrome trace-event JSON, for ui.perfetto.dev and chrome://tracing.
+"""Timelines as Chrome trace-event JSON ("Trace Event Format", Chromium project), for ui.perfetto.dev.
 
-Source: "Trace Event Format" (Chromium project). Times are in microseconds from the step's first start, rounded to
-eighths: such numbers are exact both in binary and in whole nanoseconds, the unit of the viewers. With other
-rounding, neighbouring slices could overlap by a nanosecond, and viewers drop overlapping slices.
+Times are in microseconds, rounded to eighths: such numbers are exact both in binary and in whole nanoseconds. With
+other rounding, neighbouring slices could overlap by a nanosecond, and viewers drop overlapping slices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,8 +27,7 @@ def chrome_trace(timelines: Sequence[Timeline], names: Sequence[str]) -> dict[st
 
     A process has a thread `rank 0 compute` per rank and, if transfers take time, `rank 0 send` (several if
     transfers overlap). Flow events lead from the action that produces a transfer's content through the transfer to
-    the receiving action. If memory is known, there is one counter in bytes per rank. `names` has one entry per
-    timeline.
+    the receiving action. If memory is known, there is one counter in bytes per rank.
     """
     flow_ids = count(1)
     events: list[Event] = []

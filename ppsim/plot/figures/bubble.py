@@ -22,8 +22,8 @@ def bubble_figure(
 ) -> "Figure":
     """Return the bubble ratios of a sweep of `ppsim.projection.bubbles`, one line per schedule.
 
-    `by`: "step" divides by the step time (first start to last end over all ranks), "span" by the longest span of a
-    single rank. Rows whose schedule cannot be built are left out. Raises `ConfigError` if no row is left.
+    "step" divides by the step time, "span" by the longest span of a single rank. Raises `ConfigError` if no
+    schedule can be built.
     """
     column, name = _COLUMNS[by]
     possible = sweep.dropna(subset=[column])

@@ -44,7 +44,7 @@ def draw_compute(
     row_points: float,
     with_critical_path: bool,
 ) -> None:
-    """Draw one row per rank, `row_points` high, and the critical path; labels and hatching if there is room."""
+    """Draw one row per rank and the critical path; labels and hatching if there is room."""
     lanes = compute_lanes(timeline)
     has_room = is_wide(timeline, points_per_s)
     cells = _cells([(lane, float(lane.rank), HALF_HEIGHT) for lane in lanes], scale, fills)
@@ -110,7 +110,7 @@ def _draw_labels(
 
 
 def draw_transfers(axes: "Axes", timeline: Timeline, scale: AxisScale, fills: ActionColours) -> None:
-    """Draw one row per sending rank; a line marks the start of each transfer unless there are too many."""
+    """A line marks the start of each transfer unless there are too many."""
     placed = placed_transfer_lanes(timeline)
     cells = _cells(placed, scale, fills, with_idle=False)
     if timeline.graph.num_transfers <= MOST_HAIRLINES:

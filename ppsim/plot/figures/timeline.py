@@ -68,10 +68,9 @@ def timeline_figure(
 ) -> "Figure":
     """Return a figure with the timelines on one time axis, the first on top; transfers, then memory below.
 
-    Every timeline starts at 0 (its first start). `titles` has one entry per timeline, "" for the schedule's name;
-    step time and bubble ratio follow it. None names several timelines by their schedules and leaves a single one
-    without a title. Cells have microbatch labels if these fit. Of `panels`, transfers and memory are drawn only if
-    the timelines have them. Raises `ConfigError` for an unknown panel or width.
+    Every timeline starts at 0. If `titles` is None, several timelines are named by their schedules and a single one
+    has no title. Of `panels`, transfers and memory are drawn only if the timelines have them. Raises `ConfigError`
+    for an unknown panel or width.
     """
     if unknown := [panel for panel in panels if panel not in PANELS]:
         raise ConfigError(f"panels are {', '.join(PANELS)}: got {unknown[0]!r}")
@@ -110,10 +109,7 @@ def timeline_figure(
 
 
 def draw_timelines(axes: "Axes", timelines: Sequence[Timeline], titles: Sequence[str]) -> None:
-    """Draw the compute of timelines within given axes, one above the other on one time axis.
-
-    `titles` are as in `timeline_figure`. The size of the axes decides which labels fit.
-    """
+    """Draw the compute of timelines within given axes; the size of the axes decides which labels fit."""
     longest_s = max(timeline.step_time_s for timeline in timelines)
     scale, fills, number = time_scale(longest_s), fills_of(timelines), len(timelines)
     figure = axes.get_figure(root=True)
