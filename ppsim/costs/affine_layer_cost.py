@@ -1,4 +1,4 @@
-"""Linear model of a stage's time: n layers take a + n·b, fitted to one layer and to several consecutive layers."""
+"""Linear model of a stage's time, a + n·b for n layers."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ppsim.costs.utilization import PASSES
 
 
 def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float, float]:
-    """Return (a, b) in seconds, from the time of one layer alone and the mean of `num_in_row` consecutive layers.
+    """Return (a, b) in seconds, from the time of one layer alone and the mean of consecutive layers.
 
     If a or b would be negative, the difference is noise: then a = 0 and b = mean.
 

@@ -1,6 +1,6 @@
 """Seconds of F, I, W and B of a layer, an embedding and a head, from data sheets and calibration constants.
 
-The constants are in hardware/efficiency.toml. `benchmarks/analytic.py` prints the errors against published runs.
+`benchmarks/analytic.py` prints the errors against published runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,6 @@ def _times(
     passes: tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown],
     launches: tuple[float, float],
 ) -> LayerTimes:
-    """Split a layer's seconds into those before and those in its experts (or its MLP)."""
     kinds = [one.kind for one in operators]
     if "dispatch" in kinds:
         inside = operators[kinds.index("dispatch") : kinds.index("combine") + 1]
@@ -138,10 +137,7 @@ def _known(kernels: PassKernels, *others: KernelTime) -> MeasuredSeconds:
 def embedding_estimate(
     model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int
 ) -> CostEstimate:
-    """F is a look-up, reduced over tp; W its gradient, if trained; I is free.
-
-    For projected patches and text, this includes their GEMMs. Residual streams are copies of the embedding.
-    """
+    """F is a look-up, W its gradient, and I is free. Projected patches and text need GEMMs too."""
     execution, times = place.execution, place.times
     elements = place.tokens(micro_batch, sequence_length) * model.hidden_size
     message = float(elements * execution.element_bytes)
@@ -182,7 +178,7 @@ def mtp_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, seq
     """Return the seconds of a multi-token prediction layer, without the layer itself and its use of the head.
 
     Each tp rank computes a part of the projection from 2h to h, which is then gathered (Megatron-LM,
-    `core/transformer/multi_token_prediction.py`, `eh_proj`). Residual streams: `mtp_linears`.
+    `core/transformer/multi_token_prediction.py`, `eh_proj`).
     """
     execution, h, tp = place.execution, model.hidden_size, place.layout.tp
     tokens = place.tokens(micro_batch, sequence_length)
@@ -272,8 +268,7 @@ def parts_of(
 ) -> TimeBreakdown:
     """Split the seconds of kernels by cause; the device waits if the host launches more slowly.
 
-    `model_flops` are the model FLOPs of these kernels. Communication can hide `launching_s`, the host time of other
-    launches.
+    Communication can hide `launching_s`, the host time of other launches.
     """
     device = place.cluster.device
     count = 0 if place.execution.cuda_graphs == "full" else kernels.count
@@ -291,7 +286,6 @@ def parts_of(
 
 
 def _experts_s(layer: Layer, place: ExecutionContext, tokens: float) -> float:
-    """Dispatch to the experts and combine; the rank with the most tokens takes longest."""
     if not isinstance(layer.ffn, MixtureOfExperts):
         return 0.0
     execution = place.execution
@@ -320,9 +314,6 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: ExecutionContext, t
     If keys and values are gathered, their gradients are passed on in float32 after each of cp blocks (torch,
     `_templated_ring_attention_backward`). With torch.compile, nothing overlaps with attention: a traced collective
     is waited for at once (torch 2.5 to 2.6, distributed/_functional_collectives.py, `_maybe_wrap_tensor`).
-
-    Compressed attention sends the tokens before a rank's part. Mamba exchanges its projections to get whole
-    sequences of some heads, and its result back.
     """
     cp, tp, execution, e = place.layout.cp, place.layout.tp, place.execution, place.execution.element_bytes
     if isinstance(a, Recurrent):

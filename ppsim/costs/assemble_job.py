@@ -46,12 +46,11 @@ def assemble_job(
     known: StageCostCache | None = None,
     plans: Sequence[StagePlan] | None = None,
 ) -> StageCostSet:
-    """Return the costs per stage of a job for a schedule's placement of stages, and the costs around its step.
+    """Return the costs of a job for a schedule's placement of stages.
 
-    `split` "auto" balances F + B of ranks (`ppsim.projection.split_search` improves it). Static bytes include the
-    transients of the peak. `known` caches results for other splits of the same job and schedule. `plans` of each
-    stage replace the job's. Raises `ConfigError` for a split that does not fit, `ScheduleError` if the schedule
-    splits a backward that was only measured whole.
+    Static bytes include the transients of the peak. `known` caches results for other splits of the same job and
+    schedule. Raises `ConfigError` for a split that does not fit, `ScheduleError` if the schedule splits a backward
+    that was only measured whole.
     """
     stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule), plans)
     _require_backwards(job, schedule)
@@ -165,7 +164,7 @@ def _pairs_s(
 ) -> list[list[float]] | None:
     """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column).
 
-    Only layers overlap. Embedding, head and the parts around multi-token prediction layers run alone.
+    Only layers overlap.
     """
     order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
     if order is None or not (schedule.fused != NONE).any():
@@ -274,7 +273,7 @@ def estimate_of(job: Job, stage: Stage) -> CostEstimate:
 
 
 def _accumulated(job: Job, stage: Stage) -> CostEstimate:
-    """Time to accumulate gradients after each microbatch's GEMMs, without gradient accumulation fusion.
+    """Time to accumulate gradients without gradient accumulation fusion.
 
     Up to ZeRO 1, gradients are added to a buffer. If the buffer has their dtype, the first gradient becomes the
     buffer (torch, `AccumulateGrad`). From ZeRO 2 on, gradients are copied into the buffer of the reduction.
@@ -289,10 +288,7 @@ def _accumulated(job: Job, stage: Stage) -> CostEstimate:
 
 
 def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
-    """Add the exposed time of parameter gathering for each pass and of the gradient reduce-scatter after it.
-
-    FSDP2 copies gathered parameters into each parameter, on the compute stream (`foreach_all_gather_copy_out`).
-    """
+    """FSDP2 copies gathered parameters on the compute stream (`foreach_all_gather_copy_out`)."""
     if job.fully_shard and job.optimizer.zero_stage == 3:
         copied = _copied_out(job, stage)
         whole = costs.whole_backward
@@ -331,13 +327,13 @@ def _copied_out(job: Job, stage: Stage) -> TimeBreakdown:
 
 
 def activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the bytes per microbatch that a stage without head holds until its backward, and from I to W."""
+    """Return the bytes per microbatch that a stage holds until its backward, and from I to W."""
     whole = job.allocator_slack * sum(stage_activations(job.model, stage, job.settings).values())
     return whole, min(whole, bytes_for_weight(job, stage))
 
 
 def bytes_for_weight(job: Job, stage: Stage) -> float:
-    """Return the bytes per microbatch that a stage holds between I and W, unless its forward saves fewer."""
+    """Return the bytes per microbatch that a stage holds between I and W."""
     batch, cut = job.settings.batch, job.settings.cut
     layers = Counter((*stage.layers, *stage.mtp))
     kept = sum(number * weight_gradient_bytes(layer, batch, cut) for layer, number in layers.items())
@@ -348,7 +344,7 @@ def bytes_for_weight(job: Job, stage: Stage) -> float:
 
 
 def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[float], dict[str, float]]:
-    """Seconds of the P2P transfer after each stage, and of one transfer per kind of link used.
+    """Seconds of the P2P transfer after each stage, and by link.
 
     After multi-token prediction layers, the hidden states of all predicted tokens go on to the head together.
     """
@@ -376,7 +372,7 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
 
 
 def _encoded_bytes(job: Job, stages: Sequence[Stage], at: int) -> float | None:
-    """Bytes of a microbatch that a stage of encoders sends to the next, or None from the embedding on."""
+    """Bytes of a microbatch that a stage of encoders sends to the next."""
     if any(one.embedding for one in stages[: at + 1]):
         return None
     sent = 0
@@ -394,7 +390,6 @@ _COMMUNICATION: dict[GroupName, str] = {"tp": "tp_s", "cp": "cp_s", "ep": "ep_s"
 
 
 def _straddling(job: Job) -> list[str]:
-    """A line for each tp, cp or ep group across domains."""
     inside = replace(job.cluster, tiers=(replace(job.cluster.tiers[0], num_devices=None),))
     together, lines = replace(job, cluster=inside, profile=None), []
     for name, part in _COMMUNICATION.items():
@@ -502,7 +497,6 @@ def _kernels(job: Job) -> list[str]:
 
 
 def _expert_rows(job: Job) -> float:
-    """Most tokens that an expert receives per microbatch if loads are even."""
     tokens = job.place.tokens(job.micro_batch, job.length) / job.settings.cut.tp
     kinds = (layer for layer in job.model.kinds if layer.is_moe)
     return max(

@@ -59,7 +59,6 @@ class _Components:
         return balance_ranks(counts, layers, (embedding_s, head_s), stages_of_ranks(schedule))
 
     def said(self, counts: Sequence[int]) -> Iterator[str]:
-        """Assumptions that apply only to some profiles."""
         if intercept_s := sum(line_of(self.layer, name)[0] for name in ("forward_s", "backward_s")):
             yield f"a stage takes {seconds(intercept_s)} for F and B beside its layers, measured"
 
@@ -130,12 +129,12 @@ def assemble(
     bandwidth_bytes_per_s: float | None = None,
     bytes_per_parameter: float = BYTES_PER_PARAMETER,
 ) -> StageCostSet:
-    """Return stage costs for the placement of `schedule`: embedding on the first stage, head and loss on the last.
+    """Return stage costs for the placement of `schedule`.
 
-    Costs have one entry per model stage, because model replicas have equal stages. A P2P transfer takes
-    `transfer_s`, else its bytes over `bandwidth_bytes_per_s`, else the profile's measured time. Embedding and head
-    are free if the profile has layers only. Raises `ConfigError` for a split that does not fit, missing components
-    or a sequence too short for its slices, `ScheduleError` if the schedule splits a backward that cannot be split.
+    A P2P transfer takes `transfer_s`, else its bytes over `bandwidth_bytes_per_s`, else the profile's measured
+    time. Embedding and head are free if the profile has layers only. Raises `ConfigError` for a split that does not
+    fit, missing components or a sequence too short for its slices, `ScheduleError` if the schedule splits a
+    backward that cannot be split.
     """
     shape = shape or profile.shape_at()
     parts = _components(profile, shape)
@@ -187,7 +186,7 @@ def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCost
 
 
 def assumption(profile: Profile, shape: Shape) -> str | None:
-    """Return the line that names the shapes from which costs were estimated, None if all were measured."""
+    """Return the line that names the shapes from which costs were estimated."""
     parts = [part for part in profile.measurements if part.shape == shape and part.estimated_from]
     if not parts:
         return None
@@ -237,7 +236,7 @@ _SLICE_TIME = (
 
 
 def _components(profile: Profile, shape: Shape) -> _Components:
-    """Components at a shape; raises `ConfigError` if one is missing, except the ends of a user's own module."""
+    """Raises `ConfigError` if a component is missing, except the ends of a user's own module."""
     layer = profile.find("layer", shape)
     if _is_only_layers(profile):
         return _Components(_nothing(layer), layer, _nothing(layer))
@@ -310,7 +309,7 @@ def _nothing(layer: Measurement) -> Measurement:
 
 
 def is_whole(part: Measurement) -> bool:
-    """Return whether the backward of a component cannot be split."""
+    """The backward of the component cannot be split."""
     return part.backward_input_s is None
 
 
@@ -330,7 +329,7 @@ def _work(part: Measurement) -> float:
 
 
 def _number(part: Measurement, name: str) -> float:
-    """A value, or 0 if missing; a backward that cannot be split is all in I."""
+    """A backward that cannot be split is all in I."""
     value = part.backward_s if name == "backward_input_s" and is_whole(part) else getattr(part, name)
     if isinstance(value, Quantity):
         return value.median

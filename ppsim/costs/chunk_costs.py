@@ -1,8 +1,7 @@
 """Costs of chunks of a model, derived from measured chunks. Imports no pydantic.
 
-A chunk is written as E for the embedding, one letter per kind of layer ("t" if all are equal), and L for head and
-loss: "Ett", "ttL". Its cost is a + Σ n_k·b_k + E + L, with n_k layers of kind k. Each measured chunk is one linear
-equation; other chunks are linear combinations of the measured ones.
+A chunk is written as E for the embedding, one letter per kind of layer, and L for head and loss: "Ett", "ttL". Its
+cost is a + Σ n_k·b_k + E + L, with n_k layers of kind k. Each measured chunk is one linear equation.
 """
 
 import re
@@ -75,15 +74,13 @@ class ChunkCombinations:
         self._rows = np.array([self._row(contents) for contents in measured], dtype=np.float64)
 
     def _row(self, contents: str) -> list[float]:
-        """Counts of the fixed part, each kind of layer, E and L in a chunk."""
+        """Counts of the fixed part, each kind of layer, E and L."""
         layers = layers_of(contents)
         counts = [layers.count(kind) for kind in self.kinds]
         return [float(bool(layers)), *counts, contents.startswith(FIRST), contents.endswith(LAST)]
 
     def weights(self, contents: str) -> Floats | None:
         """Return the weight of each measured chunk in this one, or None if they do not determine it.
-
-        With more chunks than unknowns, these are the weights of the least-squares fit.
 
         >>> ChunkCombinations(["t", "ttt", "Ett"]).weights("tttt").round(3).tolist()[:2]
         [-0.5, 1.5]
@@ -98,8 +95,6 @@ class ChunkCombinations:
 
 def undetermined_parts(measured: Sequence[str]) -> list[str]:
     """Return the parts that the measured chunks do not determine: E, L, or the letter of a kind of layer.
-
-    I and W must follow from chunks without an embedding, whose whole backward can be split.
 
     >>> undetermined_parts(["Ett", "tt", "tttL"]), undetermined_parts(["Ett", "t", "tt", "ttL"])
     (['t', 'L'], [])
@@ -130,7 +125,7 @@ class ChunkNumbers:
         return cost_key(contents) in self._by_contents
 
     def number(self, name: str, contents: str) -> float:
-        """Return a cost of a chunk by its name in the file; a backward that cannot be split is all in I.
+        """Return a cost by its name in the file; a backward that cannot be split is all in I.
 
         Raises `ConfigError` if the measured chunks do not determine it.
         """
@@ -170,8 +165,8 @@ _OF_FIRST = {
 def components_of(chunks: Sequence[Mapping[str, Any]], kinds: str) -> list[dict[str, Any]]:
     """Return embedding, layer and head as in a profile file, derived from the chunks of a model.
 
-    `kinds` has one letter per layer; with several kinds, the layer is the mean of all. The chunk with the most
-    layers sets the relative quartiles. Raises `ConfigError` if the chunks do not determine a component.
+    With several kinds, the layer is the mean of all. Raises `ConfigError` if the chunks do not determine a
+    component.
     """
     by_shape: dict[str, list[Mapping[str, Any]]] = {}
     for chunk in chunks:

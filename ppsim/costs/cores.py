@@ -18,12 +18,11 @@ from ppsim.model.recurrent import Recurrent
 def core_of(part: Mixer, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> PassKernels:
     """Return the kernels of a mixer's core for 1/cp of the queries; it has no W.
 
-    Fused attention computes the causal half of the scores. Its backward in 8 bits ignores the window: in
-    NVIDIA/cudnn-frontend's training benchmark (3929da2, cuDNN 9.22, window 128) its time grows with the square of
-    the length. Unfused attention computes all scores with two batched GEMMs; per score, softmax moves 2e bytes
-    forward and 3e backward, dropout 2e + 1 more each. If keys and values are gathered, there is one kernel per
-    rank's keys, masked only for its own: 1/cp of the FLOPs, since ranks have pieces from both ends of a sequence
-    (torch, `_RoundRobinLoadBalancer`).
+    The backward of fused attention in 8 bits ignores the window: in NVIDIA/cudnn-frontend's training benchmark
+    (3929da2, cuDNN 9.22, window 128) its time grows with the square of the length. In unfused attention, softmax
+    moves 2e bytes per score forward and 3e backward, dropout 2e + 1 more each. If keys and values are gathered,
+    there is one kernel per rank's keys, masked only for its own: 1/cp of the FLOPs, since ranks have pieces from
+    both ends of a sequence (torch, `_RoundRobinLoadBalancer`).
     """
     times, execution = place.wide_times, place.execution
     tokens = place.tokens(micro_batch, sequence_length)
@@ -101,7 +100,6 @@ def _times_faster(attention: KernelTime, gain: float) -> KernelTime:
 
 
 def _pieces(part: ScoredAttention, place: ExecutionContext) -> int:
-    """Pieces of a sequence in rank order; 1 if pieces are balanced."""
     return place.cut.cp if isinstance(part, CompressedAttention) else 1
 
 
@@ -117,11 +115,10 @@ def _of_last(seen: Callable[[int], float], sequence_length: int, pieces: int) ->
 
 
 def _choice(part: ScoredAttention, place: ExecutionContext, *, tokens: int, sequence_length: int) -> PassKernels:
-    """Return the kernels of the indexer, which scores the (compressed) keys before a query and chooses the best.
+    """Return the kernels of the indexer, which scores the keys before a query and chooses the best.
 
-    F writes and reads a float32 score per pair. I is the loss on chosen keys, which Megatron-LM computes together
-    with its gradients: the scores again, the scores of attention's heads, whose sum is the target, and two GEMMs
-    for gradients (`fused_sparse_attention.py`).
+    I is the loss on chosen keys, which Megatron-LM computes together with its gradients: the scores again, the
+    scores of attention's heads, whose sum is the target, and two GEMMs for gradients (`fused_sparse_attention.py`).
     """
     if not part.indexer:
         return NOTHING
@@ -184,9 +181,8 @@ _TILE_EDGE = 64
 def recurrence(mixer: Recurrent, place: ExecutionContext, *, tokens: int) -> PassKernels:
     """Return the chunked scan or delta rule of a rank's heads.
 
-    `Efficiency.scan_flops_per_s` includes the passing of states. The backward has two GEMMs per GEMM of the
-    forward, and repeats some forward GEMMs. Ranks of cp have whole sequences of some heads (Megatron-LM,
-    `MambaContextParallel`).
+    `Efficiency.scan_flops_per_s` includes the passing of states. Ranks of cp have whole sequences of some heads
+    (Megatron-LM, `MambaContextParallel`).
     """
     products, chunks = mixer.chunk_products(place.cut.tp), max(1, tokens // mixer.chunk_size)
     forward = chunks * sum(one.flops for one in products)

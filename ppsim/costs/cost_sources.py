@@ -87,7 +87,7 @@ class ProfileSource:
         return layer_costs_of(self.profile, self.shape, self.num_layers)
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return the peak in FLOP/s of the data sheet, else of the fastest measured GEMM, else None."""
+        """FLOP/s of the data sheet, else of the fastest measured GEMM."""
         device, facts, dtype = self.profile.provenance.device, self.profile.device_facts, self.shape.dtype
         sheet = {"provenance": {"device": vars(device)}}
         found = peak_of(sheet, dtype) or peak_of(sheet | {"device_facts": facts and asdict(facts)}, dtype)
@@ -96,7 +96,7 @@ class ProfileSource:
         return found[0], [f"MFU: of {found[1]}"]
 
     def jitter(self) -> float | None:
-        """Return the relative standard deviation of a layer's forward, by its quartiles; None for a median of 0."""
+        """Relative standard deviation of a layer's forward, by its quartiles."""
         forward = self.profile.find("layer", self.shape).forward_s
         # The interquartile range of a normal distribution is 1.349 standard deviations.
         return (forward.high - forward.low) / 1.349 / forward.median if forward.median else None
@@ -124,8 +124,8 @@ class RankCosts:
     """Measured seconds of a microbatch on a rank or in each part of the model, and of a P2P transfer.
 
     With more stages than parts, each part is divided evenly; with fewer, neighbouring parts are summed.
-    `transfer_s` of a part is the transfer after it (the last is unused), also used by the stages inside the part.
-    If `activation_bytes` is None, the saved bytes come from the source of the other bytes.
+    `transfer_s` of a part is the transfer after it, also used by the stages inside the part. If `activation_bytes`
+    is None, the saved bytes come from the source of the other bytes.
     """
 
     forward_s: Measured
@@ -181,7 +181,7 @@ class RankCosts:
 class RunCosts(RankCosts):
     """The costs of a recorded run: seconds per microbatch of each model stage of the schedule `table`.
 
-    `splits_backward`: I and W were recorded; if not, they are any two parts of B. `knows_gaps`: the time between
+    If I and W were not recorded (`splits_backward`), they are any two parts of B. `knows_gaps`: the time between
     steps was recorded.
     """
 
@@ -199,11 +199,7 @@ class RunCosts(RankCosts):
         return f"recorded run {self.source}"
 
     def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
-        """Divide recorded stages evenly over the schedule's stages, or sum neighbours.
-
-        If there are at least three, the time that the first and the last take beyond the median of the others is
-        the embedding's and the head's and stays at the ends.
-        """
+        """The time of the first and the last stage beyond the median of at least three stays there."""
         parts, stages = len(self.forward_s), schedule.num_model_stages
         if stages % parts and parts % stages:
             raise ConfigError(
@@ -226,11 +222,7 @@ class RunCosts(RankCosts):
         return replace(found, assumptions=lines)
 
     def correcting(self, estimated: StageCostSet, own: StageCostSet) -> StageCostSet:
-        """Return the estimated costs, corrected by the ratio of recorded to estimated time.
-
-        `own` are the estimated costs of the recorded run's stages. A stage's correction is the mean ratio of the
-        recorded stages that contain its layers, weighted by number of layers.
-        """
+        """Return the estimated costs, corrected by the ratio of recorded to estimated time (`own`) per layer."""
         ends, own_ends = np.cumsum([0, *estimated.split]), np.cumsum([0, *own.split])
         shared = np.minimum(ends[1:, None], own_ends[None, 1:]) - np.maximum(ends[:-1, None], own_ends[None, :-1])
         shared = np.maximum(shared, 0).astype(np.float64)
@@ -266,7 +258,6 @@ class RunCosts(RankCosts):
 
 
 def _with_ends(stages: Numbers, recorded: Sequence[float], pieces: int) -> Floats:
-    """Even pieces of recorded stages, the excess of the first and the last given to the first and last piece."""
     found = np.array(stages, dtype=np.float64)
     usual = float(np.median(recorded[1:-1]))
     for end, inside, outer in ((recorded[0], slice(0, pieces), 0), (recorded[-1], slice(-pieces, None), -1)):

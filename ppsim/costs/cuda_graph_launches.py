@@ -19,10 +19,7 @@ def with_launches(
     operators: Sequence[Operator],
     of: Mapping[str, PassKernels],
 ) -> PassKernels:
-    """Return the kernels of a layer with the number of launches that the host makes for them.
-
-    `of` maps operator names to kernels. If the whole step is one graph, no launch is counted.
-    """
+    """Return the kernels of a layer with the number of launches that the host makes for them."""
     graphs = place.execution.cuda_graphs
     if graphs == "none":
         return kernels
@@ -47,9 +44,8 @@ def with_recomputed_launches(kernels: KernelTime, layer: Layer, place: Execution
 def waits_for_counts(layer: Layer, place: ExecutionContext) -> bool:
     """Return whether the host reads the number of tokens per expert before it launches the experts' kernels.
 
-    If the operators before the exchange are captured, too few launches remain for the device to run idle.
-    All-to-alls are an exception: before them the host reads the counts in any case (Megatron-LM,
-    `MoEAlltoAllTokenDispatcher`).
+    If the operators before the exchange are captured, too few launches remain for the device to run idle. Before an
+    all-to-all the host reads the counts in any case (Megatron-LM, `MoEAlltoAllTokenDispatcher`).
     """
     execution = place.execution
     is_ready = captures(execution.cuda_graphs, "moe_preprocess") and execution.moe_dispatcher != "alltoall"

@@ -27,11 +27,10 @@ NORM_BYTES = 4
 def step_costs(
     job: Job, schedule: Schedule, stages: Sequence[Stage], known: StageCostCache | None = None
 ) -> StepCosts:
-    """Return the costs around the pipeline of a step.
+    """Up to ZeRO 1, gradients are reduced once per step.
 
-    Up to ZeRO 1, gradients are reduced once per step. From ZeRO 2 on no rank keeps them whole, so every backward
-    reduces its own (`passes_s`). Parameters are gathered once per step in ZeRO 1 and 2, and for every pass in ZeRO
-    3.
+    From ZeRO 2 on no rank keeps them whole, so every backward reduces its own (`passes_s`). Parameters are gathered
+    once per step in ZeRO 1 and 2, and for every pass in ZeRO 3.
     """
     device, zero, replicas = job.cluster.device, job.optimizer.zero_stage, schedule.num_replicas
     known = StageCostCache() if known is None else known
@@ -62,7 +61,7 @@ def step_costs(
 
 
 def layer_reduction_s(job: Job, layer: Layer) -> tuple[float, float]:
-    """Return the seconds per step that one more layer adds to a stage's gradient reduction and to the update."""
+    """Return the seconds per step that one more layer adds to the gradient reduction and to the update."""
     one, two = ([Stage((layer,) * number)] for number in (1, 2))
     update_s = _update_s(job, two) - _update_s(job, one)
     if job.optimizer.zero_stage >= 2:  # reduced after each pass
@@ -111,7 +110,7 @@ def _for_each(
 
 
 def passes_s(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return seconds per pass to gather a stage's parameters (ZeRO 3) and reduce its gradients (ZeRO 2 and 3)."""
+    """Return seconds per pass to gather a stage's parameters and to reduce its gradients."""
     zero = job.optimizer.zero_stage
     held = parameters_of_stages(job, [stage])
     gather_s = replica_collective_s(job, held, "all-gather") if zero == 3 else 0.0
@@ -127,7 +126,7 @@ _GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
 
 
 def replica_collective_s(job: Job, parameters: RankParameters, operation: collectives.Operation) -> float:
-    """Return the seconds of a collective over weights or gradients; ZeRO 3 gathers frozen weights too."""
+    """ZeRO 3 gathers frozen weights too."""
     is_whole = operation == "all-gather" and job.optimizer.zero_stage == 3
     counts = (parameters.dense, parameters.expert) if is_whole else (parameters.trained, parameters.trained_expert)
     of = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
@@ -154,7 +153,7 @@ def _num_sharing(job: Job, name: ReplicaGroup) -> int:
 
 
 def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
-    """Largest fraction of an update of these stages that one rank does."""
+    """Largest fraction of an update that one rank does."""
     if job.optimizer.zero_stage == 0:
         return 1.0
     num_ranks = _num_sharing(job, name)
@@ -187,10 +186,9 @@ def _update_s(job: Job, stages: Sequence[Stage]) -> float:
 
 
 def optimizer_s(device: Device, parameters: float, *, bytes_per_parameter: float) -> float:
-    """Return the seconds of an optimizer step over the parameters that a rank updates.
+    """The step reaches a far smaller fraction of bandwidth than other kernels.
 
-    It is memory-bound, at the fraction of bandwidth that optimizers reach, far less than other kernels: Adam took
-    93.8 ms, against 19.9 ms at full bandwidth.
+    Adam took 93.8 ms, against 19.9 ms at full bandwidth.
     """
     corrected = device.efficiency.operator_time.get("optimizer", 1.0)
     return corrected * parameters * bytes_per_parameter / (device.memory_bytes_per_s * device.efficiency.optimizer)
@@ -199,8 +197,8 @@ def optimizer_s(device: Device, parameters: float, *, bytes_per_parameter: float
 def update_on_host_s(job: Job, parameters: float, on_device_s: float) -> float:
     """Return the seconds of an optimizer step that updates `parameters` of a rank on the host.
 
-    Float32 gradients go to the host, which updates concurrently with the device, and weights come back, one after
-    the other or, with `overlap_cpu_optimizer_d2h_h2d`, parameter by parameter (Megatron-LM,
+    Float32 gradients go to the host and weights come back, one after the other or, with
+    `overlap_cpu_optimizer_d2h_h2d`, parameter by parameter (Megatron-LM,
     core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64). Raises `ConfigError` if the bandwidth of the
     link or of host memory is unknown.
     """
@@ -221,8 +219,7 @@ def update_on_host_s(job: Job, parameters: float, on_device_s: float) -> float:
 def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
     """Return the FLOPs to orthogonalise a matrix of `size` entries with one side of length `side`.
 
-    Each Newton–Schulz iteration of an m × n matrix A, m ≤ n, computes AAᵀ, its square, and the product of their sum
-    with A: 4m²n + 2m³ (Jordan et al. 2024, five iterations).
+    A Newton–Schulz iteration of an m × n matrix, m ≤ n, takes 4m²n + 2m³ (Jordan et al. 2024, five iterations).
 
     >>> muon_flops(6, 3)
     320.0
@@ -232,7 +229,6 @@ def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
 
 
 def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> float:
-    """FLOPs for a layer's matrices; whole matrices are spread over the ranks that update them."""
     matrices = [one for one in layer.linears(job.settings.cut) if one.is_orthogonalised and one.trainable]
     h, linears = layer.hidden_size, matrices
     of_experts = sum(one.count * muon_flops(one.size, h) for one in linears if one.kind == "routed")
@@ -246,8 +242,8 @@ def _sharing(
     """All-reduces of gradients among pipeline ranks: shared embeddings, conditional embedders, and model replicas.
 
     Replicas of a stage are data-parallel too (Li & Hoefler 2021, arXiv 2107.06925, §3.2). Each reduces its
-    gradients among its dp · cp ranks. A rank's part, 1 / (dp · cp), is then summed over the replicas on other
-    ranks, also without ZeRO: the sum is then between the two halves of the all-reduce.
+    gradients among its dp · cp ranks. A rank's part is then summed over the replicas on other ranks, without ZeRO
+    between the two halves of the all-reduce.
     """
     shared = []
     model, num_stages, of = job.model, schedule.num_model_stages, job.optimizer.bytes_of_gradient

@@ -15,11 +15,7 @@ _NOTHING = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
 
 
 def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch: int) -> CostEstimate:
-    """Return the seconds of a part of an encoder for the images of a microbatch.
-
-    If ranks compute the same patches (all cp ranks, and tp ranks that the encoder is not divided over), the model
-    counts their FLOPs once.
-    """
+    """If ranks compute the same patches, the model counts their FLOPs once."""
     encoder, number = part.encoder, micro_batch * part.encoder.images
     if not number:
         return _NOTHING
@@ -38,7 +34,7 @@ def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch:
 
 
 def encoder_place(encoder: Encoder, place: ExecutionContext) -> ExecutionContext:
-    """Return the settings of an encoder: 16 bits, no sequence or context parallelism, nothing hidden, no dropout.
+    """Return the settings of an encoder.
 
     Full recomputation is the decoder's if tp ranks divide the encoder (`get_vision_model_config`).
     """
@@ -59,7 +55,7 @@ def encoder_place(encoder: Encoder, place: ExecutionContext) -> ExecutionContext
 
 
 def _embedding(part: EncoderPart, own: ExecutionContext, patches: int) -> CostEstimate:
-    """The matrices before the layers, whole on every rank, and the sum with positions; patches have no gradient."""
+    """Whole on every rank; patches have no gradient."""
     if not part.embedding:
         return _NOTHING
     kernels, e = products(part.embedding, own.times, tokens=patches), own.execution.element_bytes
@@ -70,7 +66,7 @@ def _embedding(part: EncoderPart, own: ExecutionContext, patches: int) -> CostEs
 
 
 def _projector(part: EncoderPart, place: ExecutionContext, own: ExecutionContext, tokens: int) -> CostEstimate:
-    """The matrices after the layers, each with a norm or activation, and the copy into the decoder's embedding."""
+    """Each matrix has a norm or activation, and the result is copied into the decoder's embedding."""
     encoder = part.encoder
     if not part.projector:
         return _NOTHING
@@ -103,7 +99,7 @@ def _estimate(
     again_s: float = 0.0,
     counted: float = 1.0,
 ) -> CostEstimate:
-    """Split the seconds by cause; `counted`: the part of the FLOPs that is the model's."""
+    """`counted` is the part of the FLOPs that is the model's."""
     passes = (kernels.forward, kernels.backward_input, weight)
     peak = own.device.peak(own.execution.dtype)
     forward, backward, of_weight = (

@@ -1,7 +1,7 @@
 """Estimates for shapes that were not measured, from measured shapes and device microbenchmarks.
 
 A sum of kernel times is rough, so an estimate is the time measured at the nearest shape, times the ratio of the
-sums at both shapes. With two measured shapes, a line through both gives a fixed part and a multiple of the sum.
+sums at both shapes.
 """
 
 import math
@@ -20,7 +20,7 @@ COMPONENTS: tuple[Component, ...] = ("embedding", "layer", "head")
 
 
 def estimated(component: Component, profile: Profile, shape: Shape) -> Measurement:
-    """Return a measurement of a component at a shape that `profile` lacks, anchored at the nearest measured shape.
+    """Return a measurement of a component at a shape that `profile` lacks.
 
     Raises `ConfigError` if the profile has no microbenchmarks of the device for this dtype, no sizes of its layer,
     or no measured shape with the same dtype, cp and recomputation.
@@ -65,10 +65,10 @@ def estimated(component: Component, profile: Profile, shape: Shape) -> Measureme
 
 
 def with_estimates(profile: Profile, **wanted: Any) -> tuple[Profile, Shape]:
-    """Return the profile and `profile.shape_at(**wanted)`; add an estimate to the profile if that was not measured.
+    """Return the profile and `profile.shape_at(**wanted)`, with an estimate if that was not measured.
 
-    Values that are not given come from the nearest measured shape. Raises `shape_at`'s `ConfigError` if the profile
-    has no device microbenchmarks, the shape did not fit in memory, or no similar shape was measured.
+    Values that are not given come from the nearest measured shape. Raises `shape_at`'s `ConfigError` if the shape
+    did not fit in memory or cannot be estimated.
     """
     try:
         return profile, profile.shape_at(**wanted)
@@ -100,7 +100,7 @@ def model_of(profile: Profile) -> ModelShape | None:
 def _scale(here: float, there: Sequence[float], measured: Sequence[float]) -> float:
     """Ratio of a pass's time here to the first anchor's, from the sums of kernels here and there.
 
-    Uses the line through both anchors if its fixed part and slope are positive, else the ratio of the sums.
+    Uses the line through both anchors if its fixed part and slope are positive.
     """
     if len(measured) > 1 and there[0] != there[1] and measured[0]:
         slope = (measured[1] - measured[0]) / (there[1] - there[0])
@@ -111,7 +111,7 @@ def _scale(here: float, there: Sequence[float], measured: Sequence[float]) -> fl
 
 
 def _anchors(profile: Profile, component: Component, shape: Shape) -> list[Measurement]:
-    """The nearest measurement, and the nearest with the same tp and ep but another number of tokens, if any."""
+    """The nearest measurement, and the nearest with the same tp and ep but another number of tokens."""
     same = {"dtype": shape.dtype, "cp": shape.cp, "recompute": shape.recompute}
     parts = [
         part

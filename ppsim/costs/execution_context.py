@@ -33,44 +33,37 @@ class Execution:
     """Execution options of a microbatch.
 
     attention
-        "fused" saves no scores, nor does "fused-fp8", with both of its GEMMs in 8 bits (TransformerEngine's
-        fp8_dot_product_attention); "unfused" writes all s × s scores to memory (before 2022).
-    recompute
-        Nothing, a layer's forward, or modules (`ppsim.model.recompute`).
-    cuda_graphs
-        Part launched as CUDA graphs: nothing, all, whole layers, or modules (`ppsim.model.cuda_graphs`).
+        "fused-fp8" has both of its GEMMs in 8 bits (TransformerEngine's fp8_dot_product_attention); "unfused"
+        writes all s × s scores to memory.
+    recompute, cuda_graphs
+        See `ppsim.model.recompute` and `ppsim.model.cuda_graphs`.
     sequence_parallel
         Korthikanti et al. 2022, arXiv 2205.05198.
-    dropout
-        Dropout after attention and after both mixers of a layer.
     deterministic_mode
         Only kernels with a fixed summation order; the cross entropy is then not fused.
     compile
         True: torch.compile fuses the operators between the GEMMs of TorchTitan's blocks; False: each operator runs
         by itself (`ppsim.costs.torch_blocks`); None: the kernels of Megatron-LM and TransformerEngine.
     context
-        Exchange of keys and values among cp ranks; "all-gather" is for every query head, as in torch, which repeats
-        keys and values for all query heads first.
-    moe_dispatcher
-        Transport of tokens to their experts and back (`ppsim.machine.dispatch`).
+        Exchange of keys and values among cp ranks; "all-gather" as in torch, which repeats keys and values for all
+        query heads first.
     expert_imbalance
-        Tokens of the rank whose experts get the most, relative to the mean (1 or more); all others wait for it.
+        Tokens of the rank whose experts get the most, relative to the mean; all others wait for it.
     expert_capacity
         Tokens to which each expert is padded or cut, relative to the mean; None: no limit.
     fused_experts
-        Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused, instead of one GEMM
-        each (TransformerEngine's op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
+        Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused (TransformerEngine's
+        op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
     expert_rank_capacity
         Buffer for the tokens of a rank's experts, relative to the mean (Megatron-LM's
-        moe_expert_rank_capacity_factor); only actual tokens are computed. None: exact size, which the host reads.
+        moe_expert_rank_capacity_factor). None: exact size, which the host reads.
     paged_stash
-        Buffer for experts' saved activations, relative to the mean, in pages that kernels fill and empty
-        (Megatron-LM's moe_paged_stash and its buffer_size_factor_cuda). None: they stay in their full-size buffers.
+        Buffer for experts' saved activations, relative to the mean, in pages (Megatron-LM's moe_paged_stash and its
+        buffer_size_factor_cuda). None: they stay in their full-size buffers.
     hidden_tp_forward, hidden_tp_backward, overlap_ep, hidden_cp
         Fraction of the communication overlapped with compute, 0 to 1. Megatron-LM overlaps an all-reduce of the
-        backward with the weight gradient. A forward's all-to-alls overlap with the backward of another microbatch
-        and vice versa. For `overlap_ep`, the name of an order of operations gives each pair of a forward and a
-        backward the time of `ppsim.costs.pair_overlap`.
+        backward with the weight gradient. For `overlap_ep`, the name of an order of operations gives each pair of a
+        forward and a backward the time of `ppsim.costs.pair_overlap`.
     compute_share
         Multiplier on GEMM and attention throughput, relative to the GPU type; None: the cluster's constants.
     """
@@ -99,7 +92,7 @@ class Execution:
 
     @property
     def attention_dtype(self) -> Literal["float8", "mxfp8"] | None:
-        """Format of attention's GEMMs in 8 bits, None in 16 bits.
+        """None in 16 bits.
 
         With GEMMs in MXFP8, attention is in MXFP8; otherwise it has one scale per tensor, with delayed scaling
         (TransformerEngine, `NVTE_DPA_FP8_RECIPE`).
@@ -130,7 +123,7 @@ class Execution:
 
     @property
     def expert_load(self) -> float:
-        """Tokens computed by the most loaded rank's experts, relative to the mean."""
+        """Tokens of the most loaded rank's experts, relative to the mean."""
         return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity
 
     @property
@@ -140,7 +133,7 @@ class Execution:
 
     @property
     def expert_room(self) -> float:
-        """Size of the buffer for experts' saved activations, relative to the mean size per rank."""
+        """Size of the buffer for experts' saved activations, relative to the mean."""
         return self.paged_stash or self.expert_rank_capacity or 1.0
 
     @property
@@ -171,12 +164,11 @@ class Execution:
 
     @property
     def ep_order(self) -> Order | None:
-        """Order of operations if a forward and a backward overlap as a pair."""
         return self.overlap_ep if isinstance(self.overlap_ep, str) else None
 
     @property
     def hidden_ep(self) -> float:
-        """Hidden fraction of expert-parallel communication; 0 if it is hidden by pairs (`ep_order`)."""
+        """0 if communication is hidden by pairs (`ep_order`)."""
         return 0.0 if isinstance(self.overlap_ep, str) else self.overlap_ep
 
     def __post_init__(self) -> None:
@@ -240,7 +232,6 @@ class ExecutionContext:
 
     @cached_property
     def device(self) -> Device:
-        """The device with the throughput for this execution."""
         return self.cluster.device_for(self.execution.dtype, self.execution.compute_share)
 
     @cached_property
@@ -249,7 +240,7 @@ class ExecutionContext:
 
     @cached_property
     def wide_times(self) -> KernelTimes:
-        """Kernel times for attention and the head, which are computed in at least 16 bits."""
+        """For attention and the head, which are computed in at least 16 bits."""
         return self._times(at_least_16_bits(self.execution.dtype))
 
     def _times(self, dtype: str) -> KernelTimes:
@@ -261,8 +252,7 @@ class ExecutionContext:
     def operand_copies(self) -> int:
         """Copies of a narrow operand: one by rows, one by columns.
 
-        A single copy with one scale per tensor suffices if 8-bit GEMMs accept both layouts, as on devices with
-        MXFP8.
+        A single copy suffices if 8-bit GEMMs accept both layouts, as on devices with MXFP8.
         """
         return 1 if self.execution.dtype == "float8" and "mxfp8" in self.cluster.device.peak_flops_per_s else 2
 
@@ -281,7 +271,7 @@ class ExecutionContext:
         return self.is_async and self.execution.dtype != "float8-row"
 
     def tokens(self, micro_batch: int, sequence_length: int) -> int:
-        """Return a rank's tokens per microbatch; raises `ConfigError` if cp does not divide the sequence."""
+        """Raises `ConfigError` if cp does not divide the sequence."""
         if sequence_length % self.layout.cp:
             raise ConfigError(f"cp must divide the sequence: got {self.layout.cp} with {sequence_length}")
         return micro_batch * sequence_length // self.layout.cp
@@ -293,7 +283,6 @@ class ExecutionContext:
 
     @property
     def dispatch_slowdown(self) -> float:
-        """Slowdown of compute, as a fraction, while the dispatch holds SMs."""
         return min(_DISPATCH_CORES / self.cluster.device.num_cores, 1)
 
     @property
@@ -307,15 +296,13 @@ class ExecutionContext:
         return collectives.seconds(operation, num_bytes, self.ranks(name), self.cluster)
 
     def gathered_s(self, num_bytes: float) -> float:
-        """Return the seconds to gather the sequence from tensor-parallel ranks; 0 without sequence parallelism."""
         return self.seconds("all-gather", num_bytes, "tp") if self.execution.sequence_parallel else 0.0
 
     def reduced_s(self, num_bytes: float) -> float:
-        """Return the seconds of the tensor-parallel reduce-scatter, or all-reduce without sequence parallelism."""
         return self.seconds("reduce-scatter" if self.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
 
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:
-        """Return the seconds between two tensor-parallel regions: an all-reduce, or reduce-scatter and all-gather.
+        """Return the seconds between two tensor-parallel regions.
 
         The all-gather sends GEMM operands, which are already cast; tokens dispatched to experts are not cast yet.
         """

@@ -53,31 +53,25 @@ class Job(HasRepr):
     """A model, a cluster and a parallel configuration; `Plan` adds the pipeline schedule.
 
     - `global_batch`: sequences per step.
-    - `optimizer`: `zero_stage` 1 is Megatron-LM's distributed optimizer.
     - `profile`: measured times, used if they match (`ppsim.costs.profile_costs`); collectives are the cluster's.
     - `kernels`: kernel choices for memory; `execution` overrides attention, dropout and cross entropy.
     - `overlap`: overlap gradient reduction and parameter gathering with compute.
     - `rest_s`: extra host time per step.
-    - `vocab_multiple`: multiple to which the vocabulary is padded.
     - `scatter_gather`: each tp rank sends its part of a P2P transfer, and the receivers all-gather it (Narayanan et
-      al. 2021, arXiv 2104.04473, §4.1); with sequence parallelism there is nothing to gather.
-    - `offload`: fraction of each microbatch's activations that waits for the backward on the host, for schedules
-      that do not split the backward.
+      al. 2021, arXiv 2104.04473, §4.1).
+    - `offload`: fraction of each microbatch's activations that waits for the backward on the host.
     - `offload_modules`: modules whose saved tensors are offloaded, as far as `offload_rules` allow.
     - `stage_plans`: recomputation and offloading per model stage; empty: as in `execution` and `offload_modules`.
     - `cuda_graph_reuse`: graphs of microbatches that are not in flight together share buffers.
-    - `lora`, `freeze`: the trained weights (`ppsim.model.fine_tuning`), as set in `model`.
+    - `lora`, `freeze`: the trained weights (`ppsim.model.fine_tuning`).
     - `image_tokens`: images and their tokens per sequence (`ppsim.model.encoder`); "": the model's default.
-    - `text_only`: leave out the encoders of the model.
     - `fully_shard`: torch's FSDP2 holds parameters, gradients and optimizer state.
-    - `gradient_accumulation_fusion`: weight-gradient GEMMs add to the accumulation buffer themselves.
     - `wgrad_deferral_limit`: microbatches whose weight gradient of the output layer waits for the end of the step;
       0: all, None: none.
     - `launch_s`: host seconds per launch by the schedule; None: the cluster's constant.
     - `stack`: the software whose defaults apply (`ppsim.trainers.stacks`); `stack_basis`: the reason if it was not
       named.
     - `assumed`: sentences about options that were not given.
-    - `ignored_memory_options`: ignored trainer options that affect memory.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -176,12 +170,11 @@ class Job(HasRepr):
 
     @property
     def length(self) -> int:
-        """Tokens per sequence."""
         return self.model.sequence_length if self.sequence_length is None else self.sequence_length
 
     @property
     def seconds_per_launch(self) -> float:
-        """Host seconds per launch by the schedule: an action has one launch, a message between ranks two."""
+        """An action has one launch by the schedule, a message between ranks two."""
         if self.execution.cuda_graphs == "full":
             return 0.0
         constant = self.cluster.constants.launch_s
@@ -189,7 +182,7 @@ class Job(HasRepr):
 
     @property
     def overlap_slowdown(self) -> float:
-        """Slowdown of compute during a message between ranks, as a fraction, from runs on the cluster."""
+        """Slowdown of compute during a message between ranks, as a fraction."""
         constant = self.cluster.constants.overlap_slowdown
         return constant.value if constant else 0.0
 
@@ -235,20 +228,16 @@ class Job(HasRepr):
 
     @property
     def scale(self) -> float:
-        """Ratio of measured to projected step time of similar jobs, from runs on the cluster."""
+        """Ratio of measured to projected step time of similar jobs."""
         return correction_of(self.cluster.constants.runs, self.job_features).times
 
     @property
     def num_microbatches(self) -> int:
-        """Microbatches per step and pipeline."""
         return self.global_batch // (self.micro_batch * self.layout.dp)
 
     @property
     def forward_flops(self) -> float:
-        """A third of the model FLOPs of training on a microbatch, per tensor- and context-parallel rank.
-
-        These are the FLOPs of the forward, but fewer with frozen weights (`Model.training_flops`).
-        """
+        """A third of the model FLOPs of training on a microbatch, per tensor- and context-parallel rank."""
         tokens = self.micro_batch * self.length / (self.layout.tp * self.layout.cp)
         return self.model.training_flops(self.length, causal=True) / 3 * tokens
 
@@ -382,7 +371,7 @@ class Job(HasRepr):
 
     @cached_property
     def layer_costs(self) -> dict[Layer, CostEstimate]:
-        """F, I, W and B of one more layer on a stage, for each kind of layer."""
+        """Costs of one more layer on a stage."""
         return {layer: one for layer, (one, _) in self._layers.items()}
 
     @cached_property
@@ -398,7 +387,7 @@ class Job(HasRepr):
         stages_of_ranks: Iterable[Sequence[int]],
         plans: Sequence[StagePlan] | None = None,
     ) -> list[Stage]:
-        """Return stages of the model with their plans; raises `ConfigError` if the number of stages differs.
+        """Raises `ConfigError` if the number of stages differs.
 
         >>> import ppsim
         >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="block/2")
@@ -426,8 +415,6 @@ class Job(HasRepr):
 
     def with_plans(self, plans: Sequence[StagePlan], layers: Sequence[int] | None) -> "Job":
         """Return the job with a plan for each stage, written as a single option for all stages if possible.
-
-        `layers` has the number of layers per stage.
 
         >>> import ppsim
         >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2)
@@ -476,14 +463,14 @@ class Job(HasRepr):
 
     @cached_property
     def mtp_costs(self) -> dict[Layer, CostEstimate]:
-        """F, I, W and B of each kind of multi-token prediction layer, without its use of the head."""
+        """Without the use of the head."""
         batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
         beside = mtp_estimate(self.model, self.place, **batch) if self.model.mtp else None
         return {layer: self.layer_costs[layer] + beside for layer in self.model.mtp if beside}
 
     @cached_property
     def costs_outside_layers(self) -> CostEstimate:
-        """Costs of a stage besides its layers: conditional embedders, and the largest measured fixed cost."""
+        """Conditional embedders, and the largest measured fixed cost."""
         measured = max((beside for _, beside in self._layers.values()), key=work_of)
         return measured + conditioning_estimate(self.model, self.place)
 
@@ -523,7 +510,6 @@ class Job(HasRepr):
 
     @cached_property
     def ends(self) -> tuple[CostEstimate, CostEstimate]:
-        """Costs of embedding and head."""
         batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
         embedding, head = (make(self.model, self.place, **batch) for make in (embedding_estimate, head_estimate))
         if self.measured:
@@ -540,7 +526,7 @@ class Job(HasRepr):
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Fractions of the whole model's F + B by source: profile, kernel table, data sheet, and links."""
+        """Fractions of the whole model's F + B by source."""
         embedding, head = self.ends
         whole = embedding + head * (1 + len(self.model.mtp)) + self.encoder_estimate(Stage((), embedding=True))
         for layers, costs in ((self.model.layers, self.layer_costs), (self.model.mtp, self.mtp_costs)):

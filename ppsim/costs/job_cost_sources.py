@@ -53,7 +53,7 @@ class JobSource:
         return layer_costs_of(self.job)
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return the data sheet's dense peak for the dtype in FLOP/s, and a line on MFU."""
+        """Dense peak of the data sheet in FLOP/s."""
         peak = self.job.cluster.device.peak(self.job.execution.dtype)
         return peak, [
             f"MFU: model FLOPs, recomputation not counted, of attention the causal half, of {peak / 1e12:g} TFLOP/s"
@@ -86,7 +86,7 @@ class JobSource:
 class MeasuredSource(JobSource):
     """A training job whose pipeline times were all measured: equal stages, around them only the extra step time.
 
-    With a recorded run, stages differ as the model's do (`RunCosts.correcting`).
+    With a recorded run, stages differ as the model's do.
     """
 
     costs: RankCosts

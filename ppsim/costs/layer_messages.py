@@ -16,10 +16,9 @@ class LayerMessages:
     """Bytes that ranks all-gather before an operator and reduce after it in a forward, by operator name.
 
     Without sequence parallelism nothing is gathered, and gradients of inputs are all-reduced instead. `scales`:
-    float8 scales that ranks agree on, in a forward and in a backward. `pairs`: a rank's part of the tokens
-    dispatched to experts, which etp ranks gather and reduce (Megatron-LM, `MoEAlltoAllTokenDispatcher`). `again`:
-    bytes gathered again for a weight gradient. `adapters`: seconds of the messages of LoRA adapters in a forward
-    and in a backward.
+    number of float8 scales that ranks agree on, in a forward and in a backward. `pairs`: tokens dispatched to
+    experts, which etp ranks gather and reduce (Megatron-LM, `MoEAlltoAllTokenDispatcher`). `again`: bytes gathered
+    again for a weight gradient. `adapters`: seconds of LoRA adapters in a forward and in a backward.
     """
 
     place: ExecutionContext
@@ -107,7 +106,6 @@ class LayerMessages:
 def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:
     """Seconds of the messages of matrix A or B of a LoRA adapter, in a forward and in a backward.
 
-    A's outputs are gathered, or reduced if A's inputs are divided over ranks. The gradient of B's input is reduced.
     If the module gives whole columns, B's outputs are gathered, and with sequence parallelism their gradient too;
     without it, the gradient of A's input is reduced if A's outputs are divided. No message is hidden
     (Megatron-Bridge, `ParallelLinearAdapter.forward`).

@@ -1,7 +1,7 @@
-"""Kernels of a layer's operators on one rank: the times of F, I and W.
+"""Kernels of a layer's operators on one rank.
 
-GEMMs and mixer cores are timed by their sizes. All other operators are memory-bound: each tensor is read or written
-once, in the kernels of Megatron-LM and TransformerEngine.
+Operators other than GEMMs and mixer cores are memory-bound: each tensor is read or written once, in the kernels of
+Megatron-LM and TransformerEngine.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ weighted and added to the rows of each expert, and the rows are joined (Megatron
 
 
 def layer_operators(layer: Layer, place: ExecutionContext, sequence_length: int) -> tuple[Operator, ...]:
-    """Return the operators of a rank's part of a layer; raises `ConfigError` if ranks cannot divide it."""
+    """Raises `ConfigError` if ranks cannot divide the layer."""
     require_division_of_layer(layer, place.cut)
     execution = place.execution
     kernels = KernelChoice(
@@ -72,7 +72,7 @@ def layer_operators(layer: Layer, place: ExecutionContext, sequence_length: int)
 
 
 def computed_rows(layer: Layer, cut: ParallelSizes, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
-    """Return the rows that a rank computes from `tokens`; its experts get `load` times the mean number of pairs."""
+    """A rank's experts get `load` times the mean number of pairs."""
     pairs = load * layer.experts_per_token * cut.expert_tp / cut.tp
     return {"tokens": tokens, "own_tokens": tokens / cut.norm_divisor, "capacity": tokens * pairs}
 
@@ -89,10 +89,7 @@ class OperatorKernels:
     sequence_length: int
 
     def of_all(self) -> dict[str, PassKernels]:
-        """Return the kernels by operator name; "sums" adds gradients of tensors with several readers.
-
-        Frozen GEMMs have no W.
-        """
+        """Return the kernels by operator name; "sums" adds gradients of tensors with several readers."""
         found = {one.name: self.product(one) + self.passing(one) for one in self.operators}
         frozen = [one.name for one in self.operators if one.weight is not None and not one.trainable]
         found |= {name: replace(found[name], backward_weight=KernelTime()) for name in frozen}
@@ -104,16 +101,15 @@ class OperatorKernels:
 
     @cached_property
     def gathered(self) -> dict[str, Tensor]:
-        """The tensors that tensor-parallel ranks gather, by the operator that reads them."""
+        """By the operator that reads the tensor."""
         return gathered_inputs(self.operators, self.tensors)
 
     @cached_property
     def summed(self) -> dict[str, Tensor]:
-        """The tensors that tensor-parallel ranks reduce, by the operator that writes them."""
+        """By the operator that writes the tensor."""
         return summed_outputs(self.operators)
 
     def product(self, one: Operator) -> PassKernels:
-        """Return the GEMMs of an operator, or its attention or scan kernels."""
         if one.core is not None:
             return core_of(one.core, self.place, micro_batch=self.micro_batch, sequence_length=self.sequence_length)
         if one.weight is None or not one.weight.is_product:
@@ -128,10 +124,10 @@ class OperatorKernels:
         return products([linear], self.place.times, tokens=rows)
 
     def _experts(self, linear: WeightMatrix) -> PassKernels:
-        """GEMMs of all experts of a rank.
+        """Experts take `Efficiency.experts` times as long as a single kernel.
 
-        They take `Efficiency.experts` times as long as a single kernel, with one launch per expert on one of
-        `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`). Fused experts are one kernel.
+        There is one launch per expert on one of `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`). Fused
+        experts are one kernel.
         """
         found = products([linear], self.place.times, tokens=0, pairs=self.rows["capacity"])
         if self.place.execution.fused_experts:
@@ -178,7 +174,7 @@ class OperatorKernels:
         return PassKernels(self.moved(forward * size, launches[0]), self.moved(backward * size, launches[1]))
 
     def _around(self, linear: WeightMatrix) -> PassKernels:
-        """Kernels for a bias gradient, which read the gradient of the output, or for the weights of a condition."""
+        """Kernels for a bias gradient or for the weights of a condition."""
         e, times = self.place.execution.element_bytes, self.place.times
         if linear.kind == "condition":
             read, written = (memory_kernel_time(times, "copy", float(size * linear.weights)) for size in (e, e + 8))
@@ -197,8 +193,8 @@ class OperatorKernels:
     def _casts(self, linear: WeightMatrix) -> PassKernels:
         """Casts of the experts' GEMM inputs and output gradients to a narrow dtype, with one kernel per expert.
 
-        This follows TransformerEngine, `GroupedLinear`, `split_quantize`. For other GEMMs, casts are part of the
-        calibrated fraction of peak of their GPU type.
+        This follows TransformerEngine, `GroupedLinear`, `split_quantize`. For other GEMMs, the calibrated fraction
+        of peak includes casts.
         """
         narrow = OPERAND_BYTES.get(self.place.execution.dtype)
         if narrow is None or self.place.execution.fused_experts:
@@ -210,11 +206,10 @@ class OperatorKernels:
     def _fused(self, up: WeightMatrix) -> PassKernels:
         """Memory traffic of fused experts beyond the operands and results of their two GEMMs.
 
-        Bytes per pair: inputs and gradients of outputs are cast by separate kernels, e read and c written per
-        element; the first GEMM writes the activated values as operands, c per column; the backward reads the result
-        of the up-projection and writes its gradients as operands. c is the size of a narrow element times
-        `operand_copies`; in 16 bits nothing is cast, and c = e (TransformerEngine,
-        `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
+        Bytes per pair: inputs and gradients of outputs are cast, e read and c written per element; the first GEMM
+        writes the activated values, c per column; the backward reads the result of the up-projection and writes its
+        gradients. c is the size of a narrow element times `operand_copies`; in 16 bits nothing is cast, and c = e
+        (TransformerEngine, `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
         """
         e, narrow = self.place.execution.element_bytes, OPERAND_BYTES.get(self.place.execution.dtype)
         written = e if narrow is None else self.place.operand_copies * narrow
@@ -237,7 +232,7 @@ class OperatorKernels:
         )
 
     def _stash(self, up: WeightMatrix) -> PassKernels:
-        """Copies of experts' activations to pages in F and back in I, each read and written.
+        """Copies of experts' activations to pages in F and back in I.
 
         Per pair: input and activated values as column-wise operands, and the result of the up-projection
         (Megatron-LM, `moe/paged_stash.py`).
@@ -254,8 +249,8 @@ class OperatorKernels:
     def _orderings(self) -> int:
         """Number of permutations of the experts' tokens on either side of the exchange.
 
-        An all-to-all adds one (by rank before, by expert after). Padding of each expert's tokens to a multiple for
-        narrow GEMMs adds one (`Fp8Padding`), unless capacities or HybridEP do it.
+        An all-to-all adds one. Padding of each expert's tokens for narrow GEMMs adds one (`Fp8Padding`), unless
+        capacities or HybridEP do it.
         """
         execution = self.place.execution
         orderings = 1 + (execution.moe_dispatcher == "alltoall" and self.place.cut.ep > 1)

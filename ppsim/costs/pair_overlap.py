@@ -1,7 +1,7 @@
 """Seconds of a forward and a backward that run together, with expert-parallel messages overlapped with compute.
 
 Two streams, compute and messages, each run their operations in a fixed order. Compute slows down while a message
-holds SMs. The order of operations is data:
+holds SMs. The orders are:
 
 - ``dualpipe`` (DeepSeek-AI 2024, arXiv 2412.19437, figure 4): the compute of one microbatch runs during the
   messages of the other.
@@ -10,8 +10,8 @@ holds SMs. The order of operations is data:
 - ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``: as ``dualpipe``.
 - ``best``: the fastest order that is repeated for every pair of layers.
 
-One host launches the kernels of both, so a pair takes at least the time of all its launches. Layers are paired in
-execution order: the first of the forward with the last of the backward. The remaining layers run alone.
+Layers are paired in execution order: the first of the forward with the last of the backward. The remaining layers
+run alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,8 +30,8 @@ class LayerTimes:
     """Seconds of one layer, for F, I and W: `before` its experts (attention, norms, router) and in its `experts`.
 
     `exchange_s` is the time of the dispatch, and again of the combine: 0 for a dense layer, whose MLP counts as
-    experts. `launches` is the host time for the kernels of F and of B, `waits` the part that is exposed if F and B
-    run alone.
+    experts. `launches` is the host time for the kernels of F and of B, `waits` the exposed part if F and B run
+    alone.
     """
 
     before: tuple[float, float, float]
@@ -101,8 +101,8 @@ class StageBytes:
 def pair_bytes(forward: StageBytes, backward: StageBytes) -> float:
     """Return the peak of activations that a pair holds in addition to those held before it.
 
-    In each pair of layers the forward allocates the saved tensors before its experts, the backward frees its
-    experts' activations, the forward allocates its experts', and the backward frees the rest.
+    In each pair of layers the forward allocates before its experts, the backward frees its experts' activations,
+    the forward allocates its experts', and the backward frees the rest.
     """
     num_pairs = min(forward.num_layers, backward.num_layers)
     if not num_pairs:
@@ -117,10 +117,7 @@ def pair_bytes(forward: StageBytes, backward: StageBytes) -> float:
 def pair_s(
     forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
 ) -> float:
-    """Return the seconds of the layers of a forward and of a backward that run together.
-
-    `slowdown` is the fraction by which compute is slower during a message.
-    """
+    """`slowdown` is the fraction by which compute is slower during a message."""
     return _pair_s(tuple(forward), tuple(reversed(backward)), order, slowdown)
 
 
@@ -146,10 +143,7 @@ def _pair_s(
 def pair_messages(
     forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
 ) -> list[PairMessage]:
-    """Return the messages of a forward and a backward that run together, or of one alone (the other is empty).
-
-    Layers that run alone follow the pairs, the backward's first.
-    """
+    """If one of both is empty, the other runs alone. Layers that run alone follow the pairs."""
     pairs = tuple(zip(forward, reversed(backward), strict=False))
     parts: list[tuple[float, float, tuple[int, Operation], str]] = []
     now = 0.0

@@ -17,7 +17,6 @@ class PassKernels:
 
     @property
     def passes(self) -> tuple[KernelTime, KernelTime, KernelTime]:
-        """F, I and W."""
         return self.forward, self.backward_input, self.backward_weight
 
     def __add__(self, other: "PassKernels") -> "PassKernels":
@@ -43,11 +42,7 @@ def total(kernels: Iterable[PassKernels]) -> PassKernels:
 def products(
     linears: Iterable[WeightMatrix], times: KernelTimes, *, tokens: float, pairs: float = 0.0
 ) -> PassKernels:
-    """Return the GEMMs of F, I and W for the weight matrices of a layer.
-
-    `pairs`, the number of (token, expert) pairs, is distributed evenly over the experts, whose GEMMs are one launch
-    (grouped GEMM).
-    """
+    """`pairs`, the number of (token, expert) pairs, is distributed evenly over the experts."""
     found = NOTHING
     for one in linears:
         if not one.is_product:

@@ -82,8 +82,7 @@ class Provenance(FileSchema):
     """Source of the numbers: a publication and its table, or the software of a measurement.
 
     Each component was measured a multiple of `num_repeats` times, for at least `least_s` seconds; with
-    `cuda_graphs`, F and B by graph replay. `measured_at` has the begin and end of each measurement period in Unix
-    time (seconds).
+    `cuda_graphs`, F and B by graph replay. `measured_at` has begin and end in Unix time (seconds).
     """
 
     kind: Literal["measured", "published"]
@@ -118,8 +117,8 @@ class LayerSizes(FileSchema):
 class ProfiledModel(FileSchema):
     """The model whose components were measured.
 
-    For a user's own module, heads, vocabulary and `layer_sizes` are unknown, so nothing can be estimated.
-    `layer_kinds` has one letter per layer, equal for equal layers, if the model was measured in chunks.
+    For a user's own module, `layer_sizes` are unknown, so nothing can be estimated. `layer_kinds` has one letter
+    per layer, equal for equal layers.
     """
 
     name: str
@@ -138,7 +137,7 @@ class ProfiledModel(FileSchema):
 class Shape(FileSchema):
     """Key of a measurement: microbatch, parallel sizes, dtype and recomputation.
 
-    With tp and ep above 1, one rank's part was measured: its heads, columns and experts.
+    With tp and ep above 1, one rank's part was measured.
     """
 
     micro_batch: Positive
@@ -168,9 +167,8 @@ class SingleLayerTimes(Times):
 class OptimizerStep(FileSchema):
     """One optimizer step for one layer, the embedding or the head, on one rank, without sharding or collectives.
 
-    If the parameters' `dtype` has 16 bits, gradients and master weights are float32, and the step copies the master
-    weights to the parameters. `state_bytes` are moments, and master weights if any. `gradient_norm_s` precedes the
-    step: the norm of the gradients, and their scaling.
+    If the parameters' `dtype` has 16 bits, gradients and master weights are float32. `state_bytes` includes master
+    weights. `gradient_norm_s` is the norm of the gradients, and their scaling.
     """
 
     component: Component
@@ -189,9 +187,8 @@ class Measurement(FileSchema):
     """Costs of one microbatch through one component.
 
     F saves `activation_bytes` for the backward. `transient_bytes` is the most that any pass holds in addition.
-    `forward_flops` are model FLOPs. `attention` names the fused kernels that torch picked, or "math" if none.
-    `alone` is one layer on its own; `launch` the host time to enqueue a pass, unless the host computes.
-    `estimated_from` are the measured shapes used for an estimate.
+    `attention` names the fused kernels that torch picked, or "math" if none. `launch` is the host time to enqueue a
+    pass. `estimated_from` are the measured shapes used for an estimate.
     """
 
     component: Component
@@ -224,10 +221,7 @@ class Measurement(FileSchema):
 
 
 class Chunk(Times):
-    """Costs of one microbatch through a chunk of a model, as its trainer builds it (`ppsim.costs.chunk_costs`).
-
-    I and W are null for a chunk with the embedding, and if the backward cannot be split.
-    """
+    """Costs of one microbatch through a chunk of a model, as its trainer builds it (`ppsim.costs.chunk_costs`)."""
 
     contents: Annotated[str, ConvertAfter(require_contents)]
     shape: Shape
@@ -251,15 +245,13 @@ class Transfer(FileSchema):
 class CalibrationRun(FileSchema):
     """Conditions of a calibration run in the runtime, beyond the measured passes, on `num_processes` ranks.
 
-    Each rank is a process of `num_threads` threads on the same device. A pass takes `slowdown` times its measured
-    time; an action takes `action_overhead_s` more, a message `hop_overhead_s`. The middle half of the steps varied
-    by `step_spread` of the median. `pass_factors` are equally likely ratios of a pass's time in a typical step to
-    its median.
+    A pass takes `slowdown` times its measured time; an action takes `action_overhead_s` more, a message
+    `hop_overhead_s`. The middle half of the steps varied by `step_spread` of the median. `pass_factors` are equally
+    likely ratios of a pass's time in a typical step to its median.
 
     `reference_s` are the seconds per layer for F + B of the ranks' own stages, `reference_work`
     (`ppsim.runtime.machine_speed`), in successive windows; step times are corrected to their median.
-    `reference_ends_s` is the extra time of the first and the last stage, None in files of older versions, which
-    measured machine speed with other work.
+    `reference_ends_s` is the extra time of the first and the last stage, None in files of older versions.
     """
 
     num_processes: Annotated[int, Bounds(ge=2)]
@@ -275,7 +267,6 @@ class CalibrationRun(FileSchema):
 
     @property
     def pace_s(self) -> float | None:
-        """Median reference time in seconds."""
         return float(np.median(self.reference_s)) if self.reference_s else None
 
     @property
@@ -287,9 +278,8 @@ class CalibrationRun(FileSchema):
     def pace_drift(self) -> float:
         """Standard deviation of the log ratio of a later run's machine speed to `pace_s`.
 
-        Machine speed drifts like a random walk. The means of two successive periods of length T differ by twice the
-        standard deviation within one, because a walk with variance 1 per second has variance T/6 within a period
-        and 2T/3 between them.
+        Machine speed drifts like a random walk with variance 1 per second: its variance is T/6 within a period of
+        length T, and 2T/3 between the means of two successive periods.
         """
         return 2 * self.pace_spread
 
@@ -323,9 +313,9 @@ def _measured_once(measurements: list[Measurement]) -> list[Measurement]:
 class Profile(HasRepr, FileSchema):
     """A measured or published profile; `load_profile` reads one.
 
-    If a model was measured in `chunks`, `measurements` of its embedding, layers and head are derived from them.
-    `does_not_fit` has shapes that exceed the device's memory. With `device_facts`, other shapes can be estimated
-    (`ppsim.costs.estimate`); with a `rehearsal`, projections use the conditions of the calibration run.
+    If a model was measured in `chunks`, its `measurements` are derived from them. With `device_facts`, other shapes
+    can be estimated (`ppsim.costs.estimate`); with a `rehearsal`, projections use the conditions of the calibration
+    run.
 
     >>> import ppsim
     >>> profile = ppsim.load_profile("zb-a100-6.2b")
@@ -364,11 +354,10 @@ class Profile(HasRepr, FileSchema):
 
     @property
     def shapes(self) -> list[Shape]:
-        """The measured shapes, in file order."""
         return list(dict.fromkeys(measurement.shape for measurement in self.measurements))
 
     def find(self, component: Component, shape: Shape) -> Measurement:
-        """Return the measurement of a component at a shape; raises `ConfigError` if there is none.
+        """Raises `ConfigError` if the component was not measured at the shape.
 
         >>> import ppsim
         >>> profile = ppsim.load_profile("zb-a100-6.2b")
@@ -392,8 +381,7 @@ class Profile(HasRepr, FileSchema):
     ) -> Shape:
         """Return the first measured shape with the given values.
 
-        None matches any value, with a preference for tp, cp and ep 1 and no recomputation. Raises `ConfigError` if
-        there is none.
+        tp, cp and ep 1 and no recomputation are preferred. Raises `ConfigError` if there is none.
 
         >>> import ppsim
         >>> describe(ppsim.load_profile("zb-a100-6.2b").shape_at(sequence_length=1024))
@@ -423,7 +411,7 @@ class Profile(HasRepr, FileSchema):
     def find_step(
         self, component: Component, *, optimizer: str, tp: int = 1, ep: int = 1, dtype: str
     ) -> OptimizerStep | None:
-        """Return the optimizer step for a component of a rank's part, or None if it was not measured.
+        """Return the optimizer step for a component of a rank's part.
 
         >>> import ppsim
         >>> profile = ppsim.load_profile("zb-a100-6.2b")

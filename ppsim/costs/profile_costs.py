@@ -124,7 +124,6 @@ def _backward_s(seconds: Mapping[str, float]) -> float:
 def _measured(
     spec: TimeBreakdown, seconds: float, again_s: float = 0.0, communicated_again_s: float = 0.0
 ) -> TimeBreakdown:
-    """Split measured seconds into ideal time, a recomputed forward, and the rest as `measured_loss_s`."""
     again_s = min(again_s, max(0.0, seconds - spec.ideal_s))
     return replace(
         spec,

@@ -13,7 +13,7 @@ from ppsim.model.recompute import BY_OPERATORS, by_operators
 def forward_again(timed: OperatorKernels, of: Mapping[str, PassKernels]) -> tuple[KernelTime, set[str]]:
     """Return the time of the recomputed part of a forward, and the operators whose communication is repeated.
 
-    `of` maps operator names to kernels. `selective-op` repeats no communication.
+    `selective-op` repeats no communication.
     """
     execution = timed.place.execution
     if execution.recompute == BY_OPERATORS:

@@ -26,8 +26,8 @@ def components_at_peak(
 ) -> dict[str, int]:
     """Return the bytes of a rank at its peak, by component of `ppsim.model.rank_memory`.
 
-    `of_tokens` has the tokens of each microbatch as a fraction of the job's microbatch; None means equal
-    microbatches. Raises `ConfigError` if activations are offloaded, because no component contains them.
+    `of_tokens` has the tokens of each microbatch as a fraction of the job's microbatch. Raises `ConfigError` if
+    activations are offloaded, because no component contains them.
     """
     if job.offloads:
         raise ConfigError("what a rank holds by component is known without offloading only")

@@ -20,10 +20,10 @@ Entry = TypeVar("Entry")
 class LayerCosts:
     """Costs that one more layer adds to its stage and rank, for a search over splits.
 
-    `work_s` has the seconds of F + B of each layer of the model. The others are means over the layers: `passes_s`
-    has the seconds of F, B, I and W, `exposed_s` the seconds of each pass if its collectives (ZeRO 2 and 3) take
-    longer than its compute. `reduce_s` and `optimizer_s` are seconds per step, `activation_bytes` is per microbatch
-    in flight. A stage that has layers takes the time of `fixed` more layers.
+    `work_s` has the seconds of F + B of each layer of the model, `passes_s` the mean seconds of F, B, I and W,
+    `exposed_s` the same if the collectives of a pass (ZeRO 2 and 3) take longer than its compute. `reduce_s` and
+    `optimizer_s` are per step, `activation_bytes` is per microbatch in flight. A stage that has layers takes the
+    time of `fixed` more layers.
     """
 
     work_s: Floats
@@ -47,9 +47,8 @@ class StageCostCache(defaultdict[str, dict[Any, Any]]):
 class StageCostSet:
     """Costs per stage, layers per stage, model FLOPs of a microbatch's forward, and the assumptions.
 
-    `step_costs` is the part of the step outside the pipeline. `parts` has the costs of each stage by cause (empty
-    if the causes cannot be separated), `contents` the layout string of each stage. `layer_times` has the times of
-    each layer per stage if forwards overlap backwards in pairs.
+    `parts` has the costs of each stage by cause (empty if the causes cannot be separated), `contents` the layout
+    string of each stage. `layer_times` is given if forwards overlap backwards in pairs.
     """
 
     costs: StageCosts
@@ -62,7 +61,7 @@ class StageCostSet:
     layer_times: list[list[LayerTimes]] = field(default_factory=list)
 
     def scaled(self, times: float) -> "StageCostSet":
-        """Return the costs with all times except the fixed extra time of the step multiplied by `times`."""
+        """The fixed extra time of the step is not multiplied."""
         if times == 1:
             return self
         return replace(

@@ -45,8 +45,7 @@ class FrontierPoint(NamedTuple):
 class StageOptions:
     """Recomputation and offloading options for the stages of a job.
 
-    Recomputation: none, full, and those sets of Megatron-LM's modules that the model has; with torch's blocks none,
-    selective-op and full. If the job already recomputes something, only that and none.
+    If the job already recomputes something, only that and none are options.
     """
 
     job: Job
@@ -89,7 +88,6 @@ class StageOptions:
 
     @property
     def offloads(self) -> list[str]:
-        """Possible values of a stage's offloaded modules: "" (none), and the job's modules if it offloads any."""
         modules = self.job.offload_modules
         return ["", modules] if modules and not self.splits_backward else [""]
 
@@ -102,7 +100,7 @@ class StageOptions:
         }
 
     def _way(self, layer: Layer, word: Recompute, offload: str) -> LayerOption:
-        """Costs of a way to run a layer; copies of offloaded tensors are exposed beyond the layer's backward."""
+        """Copies of offloaded tensors are exposed beyond the layer's backward."""
         settings, cost = self.job.settings.recomputing(word), self.job.recomputing(word).layer_costs[layer]
         saved, buffer, exposed_s = float(sum(kept_of_layer(layer, settings).values())), 0.0, 0.0
         if offload:
@@ -118,17 +116,14 @@ class StageOptions:
         return self.job.offload_rules.activation_offload_fraction
 
     def transients(self, stages: Sequence[Stage]) -> list[tuple[int, frozenset[Recompute]]]:
-        """Return a rank's bytes without microbatches, in ascending order, with the options that fit in each.
-
-        Some options need more memory during a backward than others.
-        """
+        """Return a rank's bytes without microbatches, in ascending order, with the options that fit in each."""
         needs = {word: self._static(stages, word) for word in self.useful_words}
         levels = sorted(set(needs.values()))
         return [(level, frozenset(word for word, need in needs.items() if need <= level)) for level in levels]
 
     @cached_property
     def useful_words(self) -> list[Recompute]:
-        """Recomputation options on the convex hull of time against memory of at least one layer."""
+        """Options on the convex hull of time against memory of at least one layer."""
         return list(dict.fromkeys(way.recompute for ways in self._ways.values() for way in _hull(ways)))
 
     def _static(self, stages: Sequence[Stage], word: Recompute) -> int:
@@ -144,10 +139,7 @@ class StageOptions:
         return {}
 
     def frontier(self, stage: Stage, allowed: frozenset[Recompute], offload: str) -> list[FrontierPoint]:
-        """Return the Pareto-optimal ways to run a stage, fastest first; seconds and bytes include its ends.
-
-        The words of a point are grouped by kind of layer (`join_options`).
-        """
+        """Return the Pareto-optimal ways to run a stage, fastest first; seconds and bytes include its ends."""
         key = _held(stage), allowed, offload
         if key not in self._frontiers:
             kinds = {id(layer): layer for layer in stage.layers}
@@ -225,13 +217,12 @@ def join_options(layers: Sequence[Any], words: Sequence[Recompute]) -> Iterator[
 
 
 def _held(stage: Stage) -> tuple[Any, ...]:
-    """Key that is equal for stages with the same ends and number of layers of each kind."""
     layers = tuple(Counter(map(id, stage.layers)).items())
     return layers, stage.embedding, stage.head, len(stage.mtp), replace(stage, layers=()).key
 
 
 def _order(word: Recompute) -> tuple[int, str]:
-    """Sort key of options within a stage: full first, as in Megatron-LM's block, none last."""
+    """Full first, as in Megatron-LM's block, none last."""
     return {"full": 0, "none": 2}.get(word, 1), word
 
 
@@ -255,7 +246,7 @@ def _price(faster: LayerOption, smaller: LayerOption) -> float:
 
 
 def _pruned(points: Iterable[FrontierPoint]) -> list[FrontierPoint]:
-    """The Pareto-optimal points, fastest first, at most `_MOST_POINTS`."""
+    """The Pareto-optimal points, fastest first."""
     found: list[FrontierPoint] = []
     for point in sorted(points):
         if not found or point.saved_bytes < found[-1].saved_bytes:

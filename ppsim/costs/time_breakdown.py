@@ -15,9 +15,8 @@ class TimeBreakdown:
     `ideal_s` is the pass's share of the model FLOPs (`Model.training_flops`, causal) at the device's peak for the
     job's dtype. `more_flops_s` are non-model FLOPs at the peak of their own dtype: masked scores, padded
     vocabulary, replicated weights, GEMMs in a wider dtype. `matmul_loss_s` and `attention_loss_s` are the time of
-    their kernels beyond both, `memory_s` memory-bound kernels, `host_s` waits for launches. In a measured pass
-    these losses cannot be separated: `measured_loss_s` is their sum. `recompute_s` is all recomputation, with its
-    communication; the others are exposed communication.
+    their kernels beyond both, `host_s` waits for launches. In a measured pass these losses cannot be separated:
+    `measured_loss_s` is their sum. `recompute_s` includes its communication; the others are exposed communication.
     """
 
     ideal_s: float = 0.0
@@ -44,7 +43,7 @@ class TimeBreakdown:
 
     @property
     def communication_s(self) -> float:
-        """Exposed communication in seconds, without communication that recomputation repeats."""
+        """Exposed communication, without communication that recomputation repeats."""
         return self.tp_s + self.ep_s + self.cp_s + self.dp_s
 
     def __add__(self, other: "TimeBreakdown") -> "TimeBreakdown":
@@ -73,8 +72,7 @@ class CostEstimate:
     """F, I and W of one microbatch through one component of one rank.
 
     B is I + W unless it was measured whole. `known` is the measured part of F + B. `sent_again_s` are repeated
-    messages of the recomputation, which no profile of one device contains. `times` splits a single estimated layer
-    into work before the experts, experts, and token exchange.
+    messages of the recomputation, which no profile of one device contains. `times` is for a single estimated layer.
     """
 
     forward: TimeBreakdown

@@ -5,8 +5,7 @@ of December 2024. When compiled, pointwise operators are fused into one kernel a
 the bytes of an element, c of an element that is gathered, T the tokens of a tensor-parallel group, h the hidden
 size:
 
-- rotation by complex numbers, for which inductor generates no code: to float32 and back, and a multiplication, 16
-  bytes more per column;
+- rotation by complex numbers, for which inductor generates no code: 16 bytes more per column;
 - repetition of keys and values for all heads: each read and written, and summed back;
 - gathers and scatters along the sequence, which is not the first dimension of any tensor: pieces copied into or out
   of one another, 2chT and 2ehT (distributed/_functional_collectives.py: `all_gather_tensor`,
@@ -75,7 +74,7 @@ class TorchKernels(OperatorKernels):
         return found
 
     def along_sequence(self, one: Operator) -> PassKernels:
-        """Return the copies along the sequence for a gather before an operator, or a scatter after it."""
+        """Copies for a gather before an operator, or a scatter after it."""
         gathered, summed = self.gathered.get(one.name), self.summed.get(one.name)
         tensor = gathered or summed
         if tensor is None or not self.is_divided:
@@ -116,7 +115,7 @@ class TorchKernels(OperatorKernels):
         return NOTHING
 
     def sums(self) -> PassKernels:
-        """Return the additions of gradients, also of separate matrices that read the same tensor."""
+        """Include separate matrices that read the same tensor."""
         read = [(width, number) for width, number in _inputs(self.operators) if number > 1]
         size, more = self.place.execution.element_bytes * self.rows["tokens"], 2 if self.is_divided else 0
         passes = sum(
@@ -127,7 +126,7 @@ class TorchKernels(OperatorKernels):
         return super().sums() + PassKernels(backward_input=of_matrices)
 
     def _casts_of(self, linear: WeightMatrix) -> PassKernels:
-        """8-bit casts of a matrix' operands in torchao, whose layers save 16-bit inputs."""
+        """torchao's layers save 16-bit inputs."""
         is_narrow = self.place.execution.dtype in ("float8", "float8-row")
         return _Casts(self, linear).passes if is_narrow and linear.kind in ("dense", "shared") else NOTHING
 
@@ -151,7 +150,7 @@ def num_amax(operators: Iterable[Operator], place: ExecutionContext) -> tuple[in
 
 
 def norm_passes(place: ExecutionContext) -> tuple[float, float]:
-    """Return the number of passes of the final norm over its input, in F and I; torch never compiles this norm."""
+    """Passes of the final norm over its input, in F and I; torch never compiles this norm."""
     if place.execution.compile is None:
         return 2.0, 3.0
     e = place.execution.element_bytes
@@ -191,7 +190,7 @@ class _Casts:
         return e + 1 + e * (by_columns or not self.is_row)
 
     def _tokens(self, side: str) -> float:
-        """Rows of an operand: a rank's own if the operand is gathered after the cast."""
+        """A rank's own rows if the operand is gathered after the cast."""
         is_gathered = self.linear.split == side and not self.is_row
         return self.kernels.rows["own_tokens" if is_gathered else "tokens"]
 

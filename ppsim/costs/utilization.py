@@ -1,8 +1,7 @@
 """Fraction of a device's peak that measured passes reach, from the content of a profile file (without pydantic).
 
 With A and P the forward FLOPs of attention and of weight GEMMs, F has P + A, I has P + 2A and W has P. Only the
-causal half of the scores is counted, the least that a kernel must compute, so that a result above the peak means a
-wrong time.
+causal half of the scores is counted, so that a result above the peak means a wrong time.
 """
 
 from typing import Any
@@ -17,9 +16,7 @@ PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "ba
 
 
 def pass_flops(model: dict[str, Any], measurement: dict[str, Any]) -> dict[str, float | None]:
-    """Return the model FLOPs of F, B, I and W, with None for unknown values.
-
-    If `model` has no `layer_sizes`, I and W of a layer cannot be separated.
+    """If `model` has no `layer_sizes`, I and W of a layer are None, because they cannot be separated.
 
     >>> head = {"component": "head", "shape": {"micro_batch": 1, "sequence_length": 8}, "forward_flops": 6.0}
     >>> pass_flops({}, head)
