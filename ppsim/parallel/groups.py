@@ -33,7 +33,7 @@ class RankGroup:
         return max((index for index, extent in enumerate(self.extents) if extent > 1), default=0)
 
     def instances(self, number: int) -> tuple["RankGroup", "RankGroup"]:
-        """Return one of `number` parts of nearest ranks, and the group of ranks with the same place in all parts.
+        """Return one of `number` parts of nearest ranks, and the ranks with the same place in all parts.
 
         >>> inner, outer = RankGroup("dp", 16, (8, 2)).instances(4)
         >>> inner.extents, outer.extents
@@ -92,9 +92,7 @@ def all_devices(layout: Layout, domain_sizes: tuple[int | None, ...]) -> RankGro
 
 
 def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Return the slowest network tier between pipeline ranks i and i + 1, for each i.
-
-    The last entry is between the last rank and the first, which interleaved schedules use.
+    """Return the slowest network tier between each pipeline rank and the next, from the last to the first too.
 
     >>> hop_tiers(Layout(tp=2, pp=4), (4, None))
     (0, 1, 0, 1)
@@ -104,10 +102,7 @@ def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int
 
 @lru_cache(maxsize=65536)
 def tier_between(layout: Layout, domain_sizes: tuple[int | None, ...], one: int, other: int) -> int:
-    """Return the slowest network tier of P2P messages between two pipeline ranks.
-
-    GPUs with equal tp, cp and dp index exchange messages.
-    """
+    """Return the slowest tier between GPUs with equal tp, cp and dp index, which exchange messages."""
     stride = _strides(layout.sizes)["pp"]
     bases = _ranks(layout.sizes, [name for name, _ in layout.sizes if name != "pp"])
     here, there = bases + one * stride, bases + other * stride
@@ -118,7 +113,7 @@ def tier_between(layout: Layout, domain_sizes: tuple[int | None, ...], one: int,
 
 
 def _ranks(sizes: tuple[tuple[str, int], ...], names: Iterable[str]) -> NDArray[np.int64]:
-    """Return the ranks with 0 in all coordinates except `names`."""
+    """Ranks with 0 in all coordinates except `names`."""
     strides, counts = _strides(sizes), dict(sizes)
     ranks = np.zeros(1, dtype=np.int64)
     for name in names:

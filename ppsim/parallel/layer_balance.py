@@ -1,7 +1,4 @@
-"""Balance layers over ranks: moves of one layer between two stages, and linear functions of the layers per stage.
-
-A layer that moves from stage 2 to stage 5 shifts all boundaries between them by one layer.
-"""
+"""Balance layers over ranks by moves of one layer, which shift all boundaries between two stages."""
 
 from collections.abc import Sequence
 
@@ -50,7 +47,7 @@ class LinearFunctions:
         return len(self._constants)
 
     def add(self, weights: Floats, counts: Sequence[int], values: Floats) -> None:
-        """Add functions with weights of shape [functions, stages] and these values at `counts`."""
+        """`weights` have shape [functions, stages]; `values` are those at `counts`."""
         self._weights = np.concatenate([self._weights, weights])
         self._constants = np.concatenate([self._constants, values - weights @ self.stage_costs(counts)])
 
@@ -101,8 +98,7 @@ def balance_ranks(
 ) -> list[int]:
     """Return layers per stage after moving layers away from the busiest rank as long as that helps.
 
-    `end_costs` are the costs of the first and the last stage without layers. The stages of a rank may be uneven, so
-    that ranks have equal work.
+    `end_costs` are the costs of the first and the last stage without layers.
 
     >>> balance_ranks([1, 2, 2, 2, 1, 1], [1.0] * 9, (0.0, 0.0), [[0, 5], [1, 4], [2, 3]])
     [2, 2, 1, 2, 1, 1]
@@ -139,7 +135,7 @@ def balance_ranks(
 
 
 def _squares(counts: Sequence[int], giving: Ints64, taking: Ints64) -> Ints64:
-    """Return the change of the sum of squared layers per stage by each move."""
+    """Change of the sum of squared layers per stage by each move."""
     now = np.asarray(counts)
     found: Ints64 = 2 * (now[taking] - now[giving] + 1)
     return found

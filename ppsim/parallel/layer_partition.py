@@ -23,7 +23,7 @@ def require_layers(num_layers: int, name: str = "num_layers") -> None:
 
 
 def even_split(num_layers: int, num_stages: int) -> list[int]:
-    """Return layers per stage that differ by at most one; the end stages (embedding, head) get fewer.
+    """Return layers per stage; the end stages (embedding, head) get fewer.
 
     >>> even_split(30, 16)
     [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]
@@ -52,11 +52,11 @@ class MegatronSplit:
 
     @property
     def is_plain(self) -> bool:
-        """True without any option; layers that do not divide evenly are then split as evenly as possible."""
+        """Layers that do not divide evenly are then split as evenly as possible."""
         return self == MegatronSplit()
 
     def layers_per_stage(self, num_layers: int, *, pp: int, vpp: int) -> list[int]:
-        """Return the layers per stage; raises `ConfigError` if Megatron-LM refuses the split.
+        """Raises `ConfigError` if Megatron-LM refuses the split.
 
         >>> MegatronSplit(counts_embedding=True, counts_loss=True).layers_per_stage(30, pp=4, vpp=2)
         [3, 4, 4, 4, 4, 4, 4, 3]
@@ -103,7 +103,7 @@ class AutoSplit(tuple[int, ...]):
     """Layers per stage found by "auto"."""
 
     def __repr__(self) -> str:
-        """Differs from the repr of given layers."""
+        """Differ from the repr of given layers."""
         return f"FoundSplit{super().__repr__()}"
 
 
@@ -132,8 +132,7 @@ def balanced_split(
 ) -> list[int]:
     """Return the layers per stage that minimise the slowest stage, for F + B seconds of each component.
 
-    Each layer goes to the stage with the lowest cost, which is optimal because layers are identical. Ties go to the
-    stage farthest from the ends.
+    Each layer goes to the stage with the lowest cost, which is optimal because layers are identical.
 
     >>> balanced_split(30, 8, layer_s=1.0, embedding_s=1.0, head_s=1.0)
     [3, 4, 4, 4, 4, 4, 4, 3]
@@ -161,7 +160,7 @@ def partition(costs: Sequence[float], num_stages: int) -> list[int]:
     """Divide a chain of items into consecutive non-empty stages so that the slowest stage is as fast as possible.
 
     The result is exact, by dynamic programming over stage boundaries. Among optimal splits, it has the smallest sum
-    of squares, so that the other stages are even too. Raises `ConfigError` for too few items and for invalid costs.
+    of squares. Raises `ConfigError` for too few items and for invalid costs.
 
     >>> partition([1, 1, 1, 6, 1, 1], 3)
     [3, 1, 2]
@@ -183,13 +182,13 @@ def partition(costs: Sequence[float], num_stages: int) -> list[int]:
 
 
 def _farthest(taken: npt.NDArray[np.float64], most: float) -> npt.NDArray[np.int64]:
-    """Return the latest end of a stage that begins at each item, if it takes at most `most`."""
+    """Latest end of a stage that begins at each item."""
     farthest: npt.NDArray[np.int64] = np.count_nonzero(taken <= most, axis=1) - 1
     return farthest
 
 
 def _suffices(farthest: npt.NDArray[np.int64], num_stages: int) -> bool:
-    """Return whether `num_stages` stages can take all items; if fewer suffice, they can be divided further."""
+    """If fewer stages suffice, they can be divided further."""
     end = 0
     for _ in range(num_stages):
         end = int(farthest[end])
@@ -197,10 +196,7 @@ def _suffices(farthest: npt.NDArray[np.int64], num_stages: int) -> bool:
 
 
 def _evenest(taken: npt.NDArray[np.float64], num_stages: int, most: float) -> list[int]:
-    """Return the items per stage with the smallest sum of squares, if no stage takes more than `most`.
-
-    In a tie, the last stage is as long as possible, then the stage before it, and so on.
-    """
+    """Items per stage with the smallest sum of squares; in a tie, later stages are longer."""
     ends = np.arange(len(taken))
     longest = int((_farthest(taken, most) - ends).max())
     # [length, end]: start of a stage of this length, longest first, and the square of its cost.
@@ -229,9 +225,6 @@ def layer_split(
 ) -> list[int]:
     """Return the layers per stage that minimise the slowest stage, for F + B seconds of each single layer.
 
-    Embedding, multi-token prediction and head share a stage with layers or, if that is faster, have a separate
-    stage.
-
     >>> layer_split([1.0] * 3 + [2.0] * 5, 4, embedding_s=0.5, head_s=1.5)
     [3, 2, 2, 1]
     """
@@ -244,7 +237,7 @@ def layer_split(
 
 
 def counts_of(split: Sequence[int] | Sequence[str]) -> list[int]:
-    """Return the number of layers per stage; `split` has numbers of layers or layout strings.
+    """`split` has numbers of layers or layout strings.
 
     >>> counts_of(["Ett", "tttL"])
     [2, 3]
@@ -253,10 +246,7 @@ def counts_of(split: Sequence[int] | Sequence[str]) -> list[int]:
 
 
 def why_no_split(split: Split, num_layers: int, num_stages: int) -> str | None:
-    """Return why the layers cannot be split over the stages.
-
-    Rules give at least one layer to each stage between the first and the last; given layers per stage need not.
-    """
+    """Rules give at least one layer to each stage between the first and the last; given layers need not."""
     if isinstance(split, str | MegatronSplit):
         if num_layers < num_stages - 2:
             return f"{num_layers} layers are too few for {num_stages} stages: some would hold nothing"

@@ -1,4 +1,4 @@
-"""Layout of tensor, context, expert, data and pipeline parallel ranks on devices, numbered domain by domain.
+"""Layout of parallel ranks on devices, numbered domain by domain.
 
 Experts are distributed over ranks with the same tensor part: ep replaces cp and the part of dp that it divides, as
 in Megatron-LM's expert groups. If fewer than tp ranks share an expert (etp), the others hold other experts.
@@ -20,8 +20,8 @@ class Layout:
     """Parallel sizes of tp · cp · dp · pp GPUs; each ep ranks out of dp · cp share a layer's experts.
 
     `order` lists the coordinates of a rank, the fastest-changing first (Megatron-LM's notation). `etp` ranks share
-    one expert (Megatron-LM's expert tensor parallelism; None: tp). With `etp`, each ep · etp ranks out of tp · cp ·
-    dp share a layer's experts. Raises `ConfigError` with the nearest valid value for an invalid size or order.
+    one expert (Megatron-LM's expert tensor parallelism; None: tp). Raises `ConfigError` with the nearest valid
+    value for an invalid size or order.
 
     >>> Layout(tp=2, pp=4, dp=3).num_devices
     24
@@ -81,7 +81,7 @@ class Layout:
         return tuple((name, sizes[name]) for name in self.order.split("-") if name != "cp")
 
     def needs_single_expert_ranks(self, ep: int) -> bool:
-        """Whether this many expert-parallel ranks fit only if each expert is on one tensor-parallel rank (etp 1).
+        """Whether this ep needs each expert on one tensor-parallel rank (etp 1).
 
         >>> Layout(tp=2, dp=32).needs_single_expert_ranks(64)
         True
@@ -116,7 +116,7 @@ def layout_on(
     order: str = DEFAULT_ORDER,
     etp: int | None = None,
 ) -> Layout:
-    """Return the layout that fills `num_devices`; `dp` defaults to the remaining factor.
+    """Return the layout that fills `num_devices`.
 
     Raises `ConfigError` with the nearest valid value if tp · cp · dp · pp is another number.
 
@@ -158,7 +158,7 @@ def assumed_devices(
     dp: int | None = None,
     etp: int | None = None,
 ) -> str:
-    """Return a sentence about the number of devices that is assumed if none is given.
+    """Return a sentence about the assumed number of devices.
 
     >>> assumed_devices(tp=2, pp=4)
     'no number of GPUs is given: 8 assumed, the fewest for tp 2 · pp 4 (set --gpus)'

@@ -5,8 +5,7 @@ In a layer of hidden size h with a feed-forward of 4h, the forward of the first 
 
     C(x) = 24·h²·x + 4·h·(1 + 2 + … + x) = 24·h²·x + 2·h·x·(x + 1)
 
-A backward takes about twice that in both terms, so that the same shares apply to all actions. Embedding and head,
-linear in the tokens, are ignored.
+A backward takes about twice that in both terms. Embedding and head are ignored.
 """
 
 from itertools import pairwise
@@ -18,8 +17,8 @@ from ppsim.base.errors import ConfigError
 def equal_time_slices(num_tokens: int, num_slices: int, *, hidden_size: int) -> list[int]:
     """Return tokens per slice such that all slices take the same FLOPs, up to one token.
 
-    Slice j ends at C(x) = (j + 1)/k·C(s), rounded to a token: Seq1F1B's computation-wise split (arXiv 2406.03488).
-    Raises `ConfigError` if a slice would have no tokens.
+    This is Seq1F1B's computation-wise split (arXiv 2406.03488). Raises `ConfigError` if a slice would have no
+    tokens.
 
     >>> equal_time_slices(32768, 4, hidden_size=4096)
     [11132, 8407, 7044, 6185]

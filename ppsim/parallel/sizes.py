@@ -48,7 +48,7 @@ class ParallelSizes:
 
     @property
     def norm_divisor(self) -> int:
-        """Number of tensor-parallel ranks that divide the tokens of norms and dropout."""
+        """Number of ranks that divide the tokens of norms and dropout."""
         return self.tp if self.sequence_parallel else 1
 
 
@@ -60,7 +60,6 @@ def require_positive(sizes: object, *names: str) -> None:
 
 
 def share(value: int, among: int) -> int:
-    """Return the size of one of `among` equal parts, rounded up."""
     return -(-value // among)
 
 

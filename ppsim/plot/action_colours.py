@@ -1,4 +1,4 @@
-"""List of all fill colours in a timeline; the cells of a drawing refer to a colour by its index."""
+"""Fill colours of a timeline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Error of the projected time of every action, for a picture of a measured and a projected step."""
+"""Error of the projected time of every action."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +27,7 @@ class ActionErrors:
 
     @property
     def limit(self) -> float:
-        """End of the colour scale: the smallest round number that contains 75 % of the actions' errors."""
+        """The smallest limit that contains 75 % of the actions' errors."""
         most = float(np.quantile(np.abs(self.of_action), 0.75))
         return next((limit for limit in _LIMITS if most <= limit), _LIMITS[-1])
 

@@ -34,10 +34,10 @@ def timeline_html(
     command: str = "",
     date: str = "",
 ) -> str:
-    """Return a self-contained HTML page with all views on one time axis, the first on top.
+    """Return a self-contained HTML page with all views on one time axis.
 
-    If `comparison` is given, the two views are its measured and its projected timeline, and each rank's row shows
-    both, one above the other. The page makes no request and needs no library.
+    If `comparison` is given, the two views are its measured and its projected timeline, one above the other in each
+    rank's row. The page makes no request.
     """
     errors = ActionErrors(comparison.measured, comparison.projected) if comparison else None
     picture = picture_of(views, memory_limit_bytes=memory_limit_bytes, errors=errors)

@@ -65,12 +65,12 @@ def _budget(title: str, budget_s: Mapping[str, float]) -> str:
 
 
 def _signed(shown: Callable[[float], str], value: float) -> str:
-    """A number with a typographic minus, which is as wide as a plus."""
+    """Use a typographic minus, which is as wide as a plus."""
     return shown(value) if value >= 0 else f"−{shown(-value)}"
 
 
 def _idle(timeline: Timeline) -> str:
-    """Idle time by cause, averaged over ranks, as shares of the step."""
+    """Idle time by cause, averaged over ranks."""
     idle, step = idle_by_cause_s(timeline), timeline.step_time_s
     shares = {cause: float(idle[cause].mean()) / step if step else 0.0 for cause in CAUSES}
     whole = sum(shares.values())
@@ -134,7 +134,6 @@ def _errors(comparison: Comparison) -> str:
 
 
 def verdict_html(verdict: MemoryVerdict, name: str = "") -> str:
-    """Return the banner that says whether a plan fits in memory."""
     kind, role = ("misfit", " role=alert") if verdict.fits is False else ("", "")
     told = f"{name}: {verdict}" if name else str(verdict)
     return f"<p class='verdict {kind}'{role}>{escape(told)}</p>"
@@ -152,7 +151,7 @@ def _bar(share: float, attributes: str = "", colour: str | None = None) -> str:
 def html_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "", wide: int = -1, bar: int = -1
 ) -> str:
-    """Return a table whose cells are already HTML; column `wide` may wrap, column `bar` holds bars."""
+    """Cells are already HTML; column `wide` may wrap, column `bar` holds bars."""
     classes = {wide: " class=wide", bar: " class=bar"}
     head = "".join(f"<th scope=col>{name}</th>" for name in header)
     body = "".join(

@@ -105,13 +105,13 @@ def text_on(fill: str) -> str:
 
 
 def contrast(colour: str, other: str) -> float:
-    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.1)."""
+    """Contrast ratio, 1 to 21 (WCAG 2.1)."""
     lighter, darker = sorted((luminance(colour), luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def luminance(colour: str) -> float:
-    """Return the relative luminance of a colour, 0 to 1 (WCAG 2.1), which is its lightness in grey."""
+    """Relative luminance, 0 to 1 (WCAG 2.1), which is the lightness in grey."""
     linear = [
         value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
         for value in (channel / 255 for channel in _channels(colour))
@@ -120,7 +120,7 @@ def luminance(colour: str) -> float:
 
 
 def theme_style() -> str:
-    """Return a style sheet: dark if the system or the page's switch asks for it, light in print."""
+    """Dark if the system or the page's switch asks for it, light in print."""
 
     def rule(selector: str, theme: str) -> str:
         variables = "".join(f"--{name}:{colour};" for name, colour in THEMES[theme].items())

@@ -25,7 +25,7 @@ _TEXTS, _LEFT = ("schedule", WITH), ' class="left"'
 
 @dataclass(frozen=True)
 class SearchView:
-    """Content of a search's page: all simulated configurations, and the best and the Pareto set, fastest first."""
+    """Content of a search's page; the best and the Pareto set are sorted, fastest first."""
 
     title: str
     num_configurations: int
@@ -36,10 +36,7 @@ class SearchView:
 
 
 def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str:
-    """Return a self-contained page, which makes no request.
-
-    Hovering over a point shows its configuration; a click on a point or a table row copies its command.
-    """
+    """A click on a point or a table row copies its command. The page makes no request."""
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
     listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
     header = ["#", *in_columns(listed[0]), "Pareto"]

@@ -18,8 +18,8 @@ class TimelineView:
     - `pieces`: work of the ranks outside the pipeline, in the timeline's own time.
     - `about`: names and texts for the page's header.
     - `facts`: names and texts above the tables next to the picture.
-    - `time_breakdown_s`: seconds of an iteration by part (`ppsim.projection.loss_breakdown.loss_budget`).
-    - `notes`: lines by heading, e.g. the assumptions.
+    - `time_breakdown_s`: from `ppsim.projection.loss_breakdown.loss_budget`.
+    - `notes`: lines by heading.
     """
 
     timeline: Timeline
@@ -35,7 +35,7 @@ class TimelineView:
 
     @property
     def begin_s(self) -> float:
-        """Earliest start, in seconds from the pipeline's first start; below 0 if parameters are gathered before."""
+        """Seconds from the pipeline's first start; below 0 if parameters are gathered before."""
         return min([0.0, *(piece.start_s - self.timeline.begin_s for piece in self.pieces)])
 
     @property

@@ -1,6 +1,6 @@
 """Timelines as plotly figures, for notebooks and the app.
 
-Cells are one heatmap per rank: heatmaps are the cheapest of plotly's traces for a browser at any number of actions.
+Cells are one heatmap per rank, the cheapest of plotly's traces for a browser at any number of actions.
 """
 
 import html
@@ -47,9 +47,9 @@ class DrawingOptions:
     """Drawing options of timelines.
 
     - `colour`: "cause" colours idle cells by cause.
-    - `with_texts`: full hover texts (`ppsim.plot.hover`), which take most of the time; else only the cell's name.
-    - `with_labels`: microbatch numbers in the cells, if the actions are few and the cells wide enough.
-    - `wide_px`: approximate width of the time axis, which decides e.g. whether there are lines between cells.
+    - `with_texts`: full hover texts, which take most of the time; else only the cell's name.
+    - `with_labels`: microbatch numbers in the cells, if there is room.
+    - `wide_px`: approximate width of the time axis.
     - `is_sketch`: draw the cells of a timeline as one image, without hover texts, which a browser redraws several
       times as fast.
     """
@@ -131,14 +131,14 @@ def _ranks_axis(timeline: Timeline, row_px: float) -> Data:
 
 
 class _Stack:
-    """Panels on one time axis, one above the other; each has its own y axis and a caption above it."""
+    """Panels on one time axis, one above the other."""
 
     def __init__(self, theme: Theme) -> None:
         self._theme = theme
         self._panels: list[tuple[list[Data], Data, list[str], Data]] = []
 
     def add(self, found: list[Data], axis: Data, caption: list[str], **also: Sequence[Data]) -> None:
-        """Add a panel at the bottom, `axis["height_px"]` high; `also` are shapes and images."""
+        """The panel is `axis["height_px"]` high; `also` are shapes and images."""
         self._panels.append((found, axis, caption, also))
 
     def picture(self, longest: float, unit: str, colours: Sequence[str]) -> Data:
@@ -250,7 +250,7 @@ class _Rows:
         return fill
 
     def gaps(self, lanes: Sequence[Lane]) -> list[Data]:
-        """Lines between cells: one polyline, which plotly draws as a single element.
+        """Lines between cells, as one polyline, which plotly draws as a single element.
 
         It goes along the bottom of a row, up and down at every edge, and back along the next row.
         """
@@ -333,7 +333,7 @@ _INKS = [palette.text_on(colour) for colour in ActionColours.colours]
 
 
 def names_of(schedule: Schedule) -> list[str]:
-    """Return the name of every action and, at index −1, the name of an idle cell."""
+    """Index −1 is the name of an idle cell."""
     return cached(schedule, "names", lambda: [*(str(action) for action in schedule), "idle"])
 
 

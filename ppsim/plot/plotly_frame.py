@@ -48,7 +48,7 @@ def figure_of(picture: Data) -> "go.Figure":
 
 
 def binary(values: NDArray[Any]) -> Data:
-    """Return an array in the form that plotly.js reads fastest: base64 of its bytes, with its type."""
+    """Base64 is the form that plotly.js reads fastest."""
     return {"dtype": values.dtype.str[1:], "bdata": base64.b64encode(values.tobytes()).decode()}
 
 

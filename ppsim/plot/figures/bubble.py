@@ -20,7 +20,7 @@ _COLUMNS = {
 def bubble_figure(
     sweep: "pandas.DataFrame", *, by: Criterion = "step", title: str = "", width: Width = "two-column"
 ) -> "Figure":
-    """Return the bubble ratios of a sweep of `ppsim.projection.bubbles`, one line per schedule.
+    """Return the bubble ratios of a sweep of `ppsim.projection.bubbles`.
 
     "step" divides by the step time, "span" by the longest span of a single rank. Raises `ConfigError` if no
     schedule can be built.

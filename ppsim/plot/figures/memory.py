@@ -34,10 +34,7 @@ class MemoryRange:
 
 
 def memory_range_of(timelines: Sequence[Timeline], limit_bytes: float | None) -> MemoryRange:
-    """Return a range that contains all timelines and the limit.
-
-    It begins just below the smallest static memory of a rank if 0 would leave little room for the variation.
-    """
+    """The range begins just below the static memory if 0 would leave little room for the variation."""
     with_memory = [timeline for timeline in timelines if has_memory(timeline)]
     top = max([limit_bytes or 0.0, *(float(timeline.memory.peak_bytes.max()) for timeline in with_memory)])
     least = min((float(timeline.costs.static_bytes.min()) for timeline in with_memory), default=0.0)
@@ -50,8 +47,7 @@ def memory_figure(
 ) -> "Figure":
     """Return the memory of each rank over the step, static bytes included, with a dot at its first peak.
 
-    For more than 16 ranks, 16 evenly spread ranks and the rank with the highest peak memory are shown. Raises
-    `ConfigError` for a timeline whose costs contain no memory.
+    Raises `ConfigError` for a timeline whose costs contain no memory.
     """
     if not has_memory(timeline):
         raise ConfigError("the timeline holds no bytes: its costs name neither activation_bytes nor static_bytes")

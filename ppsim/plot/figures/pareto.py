@@ -1,4 +1,4 @@
-"""Figure of iteration time over memory: all simulated configurations, and the Pareto set as a line."""
+"""Figure of iteration time over memory."""
 
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ def pareto_figure(
 ) -> "Figure":
     """`configurations` come from `ppsim.tuning.configurations`.
 
-    The fastest configuration and the one with the lowest memory are labelled with their sizes greater than 1.
+    Two extreme configurations are labelled with their sizes greater than 1.
     """
     with new_axes(width, _HEIGHT) as (figure, axes):
         draw_pareto(axes, configurations, memory_limit_bytes=memory_limit_bytes)

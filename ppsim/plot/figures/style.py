@@ -1,4 +1,4 @@
-"""The style shared by all figures (widths, fonts, lines, colours), and writing a figure to a file."""
+"""The style shared by all figures, and writing a figure to a file."""
 
 import io
 from collections.abc import Iterator
@@ -129,7 +129,7 @@ def inches(width: Width) -> float:
 
 
 def legend_rows(figure: "Figure", handles: list[Any], *, width: float) -> "list[Legend]":
-    """Return legend entries in rows at most `width` inches wide, filled like lines of text."""
+    """Legend entries in rows at most `width` inches wide."""
     rows: list[Legend] = []
     taken: list[Any] = []
     for handle in handles:
@@ -147,10 +147,7 @@ def legend_rows(figure: "Figure", handles: list[Any], *, width: float) -> "list[
 
 
 def place_rows(figure: "Figure", rows: "list[Legend]", *, left: float, top: float) -> None:
-    """Move the rows of a legend to `left` and `top` inches from the upper left corner.
-
-    The figure must have its final size.
-    """
+    """Inches from the upper left corner; the figure must have its final size."""
     across, height = figure.get_size_inches()
     for place, row in enumerate(rows):
         at = (left / across, 1 - (top + place * LEGEND_ROW) / height)
@@ -165,9 +162,9 @@ def _legend_row(figure: "Figure", handles: list[Any]) -> "Legend":
 
 
 def figure_bytes(figure: "Figure", suffix: str, *, dpi: int = 300) -> bytes:
-    """Return a figure as .svg, .pdf or .png: the same bytes for the same figure.
+    """Return the same bytes for the same figure.
 
-    Raises `ConfigError` for another suffix.
+    Raises `ConfigError` for an unknown suffix.
     """
     if suffix not in FIGURE_SUFFIXES:
         raise ConfigError(f"cannot write a figure as '{suffix}': give it one of {', '.join(FIGURE_SUFFIXES)}")

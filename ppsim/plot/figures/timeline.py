@@ -66,11 +66,10 @@ def timeline_figure(
     with_critical_path: bool = True,
     width: Width = "two-column",
 ) -> "Figure":
-    """Return a figure with the timelines on one time axis, the first on top; transfers, then memory below.
+    """Return a figure with the timelines on one time axis; transfers, then memory below.
 
-    Every timeline starts at 0. If `titles` is None, several timelines are named by their schedules and a single one
-    has no title. Of `panels`, transfers and memory are drawn only if the timelines have them. Raises `ConfigError`
-    for an unknown panel or width.
+    If `titles` is None, a single timeline has no title. Of `panels`, transfers and memory are drawn only if the
+    timelines have them. Raises `ConfigError` for an unknown panel or width.
     """
     if unknown := [panel for panel in panels if panel not in PANELS]:
         raise ConfigError(f"panels are {', '.join(PANELS)}: got {unknown[0]!r}")
@@ -109,7 +108,7 @@ def timeline_figure(
 
 
 def draw_timelines(axes: "Axes", timelines: Sequence[Timeline], titles: Sequence[str]) -> None:
-    """Draw the compute of timelines within given axes; the size of the axes decides which labels fit."""
+    """The size of the axes decides which labels fit."""
     longest_s = max(timeline.step_time_s for timeline in timelines)
     scale, fills, number = time_scale(longest_s), fills_of(timelines), len(timelines)
     figure = axes.get_figure(root=True)
@@ -190,7 +189,7 @@ def _legend_handles(
 
 
 def _height_of_rows(timeline: Timeline, aim: float, least: float, most: float) -> float:
-    """Height of a panel with one row per rank: `aim` in total, a row between `least` and `most`."""
+    """Inches: `aim` in total, a row between `least` and `most`."""
     num_ranks = timeline.schedule.num_ranks
     return num_ranks * min(max(aim / num_ranks, least), most)
 
