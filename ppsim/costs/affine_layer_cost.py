@@ -6,9 +6,7 @@ from ppsim.costs.utilization import PASSES
 
 
 def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float, float]:
-    """Return (a, b) in seconds, from the time of one layer alone and the mean of consecutive layers.
-
-    If a or b would be negative, the difference is noise: then a = 0 and b = mean.
+    """Return (a, b) in seconds; if a or b would be negative, the difference is noise: then a = 0 and b = mean.
 
     >>> line_through(1.25, 1.0625, 4)
     (0.25, 1.0)

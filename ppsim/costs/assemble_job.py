@@ -162,10 +162,7 @@ def _why_not_in_megatron(job: Job) -> str | None:
 def _pairs_s(
     job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[CostEstimate]
 ) -> list[list[float]] | None:
-    """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column).
-
-    Only layers overlap.
-    """
+    """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column)."""
     order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
     if order is None or not (schedule.fused != NONE).any():
         return None
@@ -372,7 +369,6 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
 
 
 def _encoded_bytes(job: Job, stages: Sequence[Stage], at: int) -> float | None:
-    """Bytes of a microbatch that a stage of encoders sends to the next."""
     if any(one.embedding for one in stages[: at + 1]):
         return None
     sent = 0

@@ -131,10 +131,9 @@ def assemble(
 ) -> StageCostSet:
     """Return stage costs for the placement of `schedule`.
 
-    A P2P transfer takes `transfer_s`, else its bytes over `bandwidth_bytes_per_s`, else the profile's measured
-    time. Embedding and head are free if the profile has layers only. Raises `ConfigError` for a split that does not
-    fit, missing components or a sequence too short for its slices, `ScheduleError` if the schedule splits a
-    backward that cannot be split.
+    Embedding and head are free if the profile has layers only. A P2P transfer takes `transfer_s`, else its bytes
+    over `bandwidth_bytes_per_s`, else the profile's measured time. Raises `ConfigError` for a split, a component or
+    a sequence that does not fit, `ScheduleError` if the schedule splits a backward that cannot be split.
     """
     shape = shape or profile.shape_at()
     parts = _components(profile, shape)
@@ -186,7 +185,6 @@ def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCost
 
 
 def assumption(profile: Profile, shape: Shape) -> str | None:
-    """Return the line that names the shapes from which costs were estimated."""
     parts = [part for part in profile.measurements if part.shape == shape and part.estimated_from]
     if not parts:
         return None
@@ -309,12 +307,11 @@ def _nothing(layer: Measurement) -> Measurement:
 
 
 def is_whole(part: Measurement) -> bool:
-    """The backward of the component cannot be split."""
     return part.backward_input_s is None
 
 
 def line_of(layer: Measurement, name: str) -> tuple[float, float]:
-    """Return a and b of a + n·b for n layers; a is 0 for bytes, and if no layer was measured alone."""
+    """Return a and b of a + n·b for n layers; a is 0 if no layer was measured alone."""
     mean, alone = _number(layer, name), layer.alone
     if alone is None or not name.endswith("_s"):
         return 0.0, mean

@@ -163,10 +163,9 @@ _OF_FIRST = {
 
 
 def components_of(chunks: Sequence[Mapping[str, Any]], kinds: str) -> list[dict[str, Any]]:
-    """Return embedding, layer and head as in a profile file, derived from the chunks of a model.
+    """Return embedding, layer and head as in a profile file; with several kinds, the layer is the mean of all.
 
-    With several kinds, the layer is the mean of all. Raises `ConfigError` if the chunks do not determine a
-    component.
+    Raises `ConfigError` if the chunks do not determine a component.
     """
     by_shape: dict[str, list[Mapping[str, Any]]] = {}
     for chunk in chunks:

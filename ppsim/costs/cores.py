@@ -20,9 +20,9 @@ def core_of(part: Mixer, place: ExecutionContext, *, micro_batch: int, sequence_
 
     The backward of fused attention in 8 bits ignores the window: in NVIDIA/cudnn-frontend's training benchmark
     (3929da2, cuDNN 9.22, window 128) its time grows with the square of the length. In unfused attention, softmax
-    moves 2e bytes per score forward and 3e backward, dropout 2e + 1 more each. If keys and values are gathered,
-    there is one kernel per rank's keys, masked only for its own: 1/cp of the FLOPs, since ranks have pieces from
-    both ends of a sequence (torch, `_RoundRobinLoadBalancer`).
+    moves 2e bytes per score forward and 3e backward, dropout 2e + 1 more each. If keys and values are gathered, one
+    kernel per rank's keys is masked only for its own keys, since ranks have pieces from both ends of a sequence
+    (torch, `_RoundRobinLoadBalancer`).
     """
     times, execution = place.wide_times, place.execution
     tokens = place.tokens(micro_batch, sequence_length)
@@ -72,8 +72,8 @@ def _in_its_format(
     """Kernels of 16-bit attention, or with fp8 attention faster ones and the casts before them.
 
     TransformerEngine casts queries, keys and values before the forward and the gradient of the output before the
-    backward. A cast reads two bytes and writes one per element; in MXFP8 it writes two, scaled along the head and
-    along the sequence (`mxfp8_quantize_fast_path`).
+    backward. A cast reads two bytes and writes one per element; in MXFP8 it writes two
+    (`mxfp8_quantize_fast_path`).
     """
     style = place.execution.attention_dtype
     if style is None:

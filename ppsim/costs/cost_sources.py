@@ -124,8 +124,7 @@ class RankCosts:
     """Measured seconds of a microbatch on a rank or in each part of the model, and of a P2P transfer.
 
     With more stages than parts, each part is divided evenly; with fewer, neighbouring parts are summed.
-    `transfer_s` of a part is the transfer after it, also used by the stages inside the part. If `activation_bytes`
-    is None, the saved bytes come from the source of the other bytes.
+    `transfer_s` of a part is the transfer after it, also used by the stages inside the part.
     """
 
     forward_s: Measured
@@ -146,10 +145,7 @@ class RankCosts:
                     raise ConfigError(f"{flag} must be 0 or more: got {1e3 * value:g}")
 
     def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
-        """Return `estimated` with measured costs of each stage and nothing around the pipeline.
-
-        Raises `ConfigError` if stages neither divide nor sum the parts.
-        """
+        """Nothing remains around the pipeline. Raises `ConfigError` if stages neither divide nor sum the parts."""
         stages = schedule.num_model_stages
         vpp = max(1, stages // schedule.num_ranks)
         costs = estimated.costs.replace(
@@ -199,7 +195,10 @@ class RunCosts(RankCosts):
         return f"recorded run {self.source}"
 
     def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
-        """The time of the first and the last stage beyond the median of at least three stays there."""
+        """If there are at least three recorded stages, embedding and head stay at the ends.
+
+        Their time is the excess of the first and the last stage over the median of the others.
+        """
         parts, stages = len(self.forward_s), schedule.num_model_stages
         if stages % parts and parts % stages:
             raise ConfigError(
@@ -222,7 +221,7 @@ class RunCosts(RankCosts):
         return replace(found, assumptions=lines)
 
     def correcting(self, estimated: StageCostSet, own: StageCostSet) -> StageCostSet:
-        """Return the estimated costs, corrected by the ratio of recorded to estimated time (`own`) per layer."""
+        """Multiply the estimates by recorded / estimated time (`own`), averaged over a stage's layers."""
         ends, own_ends = np.cumsum([0, *estimated.split]), np.cumsum([0, *own.split])
         shared = np.minimum(ends[1:, None], own_ends[None, 1:]) - np.maximum(ends[:-1, None], own_ends[None, :-1])
         shared = np.maximum(shared, 0).astype(np.float64)
@@ -306,7 +305,7 @@ def _told(measured: Measured, num_stages: int, vpp: int) -> str:
 
 @dataclass(frozen=True)
 class RankSource:
-    """Times that the user gives without a model: no layers, tokens, FLOPs or peak, and only given activations."""
+    """Times that the user gives without a model: there are no layers, tokens, FLOPs or peak."""
 
     costs: RankCosts
     gpus_per_rank: int = 1

@@ -1,4 +1,4 @@
-"""Kernel launches of a layer with CUDA graphs: one launch per graph and pass, and one per kernel outside graphs."""
+"""Kernel launches of a layer with CUDA graphs: one per graph and pass, and one per kernel outside graphs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,6 @@ def with_launches(
     operators: Sequence[Operator],
     of: Mapping[str, PassKernels],
 ) -> PassKernels:
-    """Return the kernels of a layer with the number of launches that the host makes for them."""
     graphs = place.execution.cuda_graphs
     if graphs == "none":
         return kernels

@@ -27,10 +27,9 @@ NORM_BYTES = 4
 def step_costs(
     job: Job, schedule: Schedule, stages: Sequence[Stage], known: StageCostCache | None = None
 ) -> StepCosts:
-    """Up to ZeRO 1, gradients are reduced once per step.
+    """Up to ZeRO 1, gradients are reduced once per step; from ZeRO 2 on, every backward reduces its own.
 
-    From ZeRO 2 on no rank keeps them whole, so every backward reduces its own (`passes_s`). Parameters are gathered
-    once per step in ZeRO 1 and 2, and for every pass in ZeRO 3.
+    Parameters are gathered once per step in ZeRO 1 and 2, and for every pass in ZeRO 3.
     """
     device, zero, replicas = job.cluster.device, job.optimizer.zero_stage, schedule.num_replicas
     known = StageCostCache() if known is None else known
@@ -153,7 +152,6 @@ def _num_sharing(job: Job, name: ReplicaGroup) -> int:
 
 
 def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
-    """Largest fraction of an update that one rank does."""
     if job.optimizer.zero_stage == 0:
         return 1.0
     num_ranks = _num_sharing(job, name)
@@ -195,12 +193,10 @@ def optimizer_s(device: Device, parameters: float, *, bytes_per_parameter: float
 
 
 def update_on_host_s(job: Job, parameters: float, on_device_s: float) -> float:
-    """Return the seconds of an optimizer step that updates `parameters` of a rank on the host.
+    """Float32 gradients go to the host and weights come back, one after the other or parameter by parameter.
 
-    Float32 gradients go to the host and weights come back, one after the other or, with
-    `overlap_cpu_optimizer_d2h_h2d`, parameter by parameter (Megatron-LM,
-    core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64). Raises `ConfigError` if the bandwidth of the
-    link or of host memory is unknown.
+    The latter is `overlap_cpu_optimizer_d2h_h2d` (Megatron-LM, core/optimizer/cpu_offloading/hybrid_optimizer.py at
+    d98e8a64). Raises `ConfigError` if the bandwidth of the link or of host memory is unknown.
     """
     optimizer, device = job.optimizer, job.cluster.device
     if device.host_memory_bytes_per_s is None:

@@ -15,7 +15,7 @@ _NOTHING = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
 
 
 def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch: int) -> CostEstimate:
-    """If ranks compute the same patches, the model counts their FLOPs once."""
+    """If several ranks compute the same patches, the model counts the FLOPs once."""
     encoder, number = part.encoder, micro_batch * part.encoder.images
     if not number:
         return _NOTHING
@@ -34,10 +34,7 @@ def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch:
 
 
 def encoder_place(encoder: Encoder, place: ExecutionContext) -> ExecutionContext:
-    """Return the settings of an encoder.
-
-    Full recomputation is the decoder's if tp ranks divide the encoder (`get_vision_model_config`).
-    """
+    """Full recomputation is the decoder's if tp ranks divide the encoder (`get_vision_model_config`)."""
     layout, execution = place.layout, place.execution
     tp = layout.tp if encoder.is_divided else 1
     dp = layout.dp * layout.cp * layout.tp // tp
@@ -55,7 +52,7 @@ def encoder_place(encoder: Encoder, place: ExecutionContext) -> ExecutionContext
 
 
 def _embedding(part: EncoderPart, own: ExecutionContext, patches: int) -> CostEstimate:
-    """Whole on every rank; patches have no gradient."""
+    """The matrices before the layers are whole on every rank; patches have no gradient."""
     if not part.embedding:
         return _NOTHING
     kernels, e = products(part.embedding, own.times, tokens=patches), own.execution.element_bytes

@@ -1,7 +1,6 @@
 """Estimates for shapes that were not measured, from measured shapes and device microbenchmarks.
 
-A sum of kernel times is rough, so an estimate is the time measured at the nearest shape, times the ratio of the
-sums at both shapes.
+An estimate is the time measured at the nearest shape, times the ratio of the sums of kernel times at both shapes.
 """
 
 import math
@@ -67,8 +66,7 @@ def estimated(component: Component, profile: Profile, shape: Shape) -> Measureme
 def with_estimates(profile: Profile, **wanted: Any) -> tuple[Profile, Shape]:
     """Return the profile and `profile.shape_at(**wanted)`, with an estimate if that was not measured.
 
-    Values that are not given come from the nearest measured shape. Raises `shape_at`'s `ConfigError` if the shape
-    did not fit in memory or cannot be estimated.
+    Raises `shape_at`'s `ConfigError` if the shape did not fit in memory or cannot be estimated.
     """
     try:
         return profile, profile.shape_at(**wanted)
@@ -98,10 +96,7 @@ def model_of(profile: Profile) -> ModelShape | None:
 
 
 def _scale(here: float, there: Sequence[float], measured: Sequence[float]) -> float:
-    """Ratio of a pass's time here to the first anchor's, from the sums of kernels here and there.
-
-    Uses the line through both anchors if its fixed part and slope are positive.
-    """
+    """Use the line through both anchors if its fixed part and slope are positive, else the ratio of the sums."""
     if len(measured) > 1 and there[0] != there[1] and measured[0]:
         slope = (measured[1] - measured[0]) / (there[1] - there[0])
         fixed = measured[0] - slope * there[0]

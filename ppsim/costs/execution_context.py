@@ -35,15 +35,13 @@ class Execution:
     attention
         "fused-fp8" has both of its GEMMs in 8 bits (TransformerEngine's fp8_dot_product_attention); "unfused"
         writes all s × s scores to memory.
-    recompute, cuda_graphs
-        See `ppsim.model.recompute` and `ppsim.model.cuda_graphs`.
     sequence_parallel
         Korthikanti et al. 2022, arXiv 2205.05198.
     deterministic_mode
         Only kernels with a fixed summation order; the cross entropy is then not fused.
     compile
         True: torch.compile fuses the operators between the GEMMs of TorchTitan's blocks; False: each operator runs
-        by itself (`ppsim.costs.torch_blocks`); None: the kernels of Megatron-LM and TransformerEngine.
+        by itself; None: the kernels of Megatron-LM and TransformerEngine.
     context
         Exchange of keys and values among cp ranks; "all-gather" as in torch, which repeats keys and values for all
         query heads first.
@@ -59,11 +57,11 @@ class Execution:
         moe_expert_rank_capacity_factor). None: exact size, which the host reads.
     paged_stash
         Buffer for experts' saved activations, relative to the mean, in pages (Megatron-LM's moe_paged_stash and its
-        buffer_size_factor_cuda). None: they stay in their full-size buffers.
+        buffer_size_factor_cuda).
     hidden_tp_forward, hidden_tp_backward, overlap_ep, hidden_cp
-        Fraction of the communication overlapped with compute, 0 to 1. Megatron-LM overlaps an all-reduce of the
-        backward with the weight gradient. For `overlap_ep`, the name of an order of operations gives each pair of a
-        forward and a backward the time of `ppsim.costs.pair_overlap`.
+        Fraction of the communication overlapped with compute, 0 to 1, or for `overlap_ep` the name of an order of
+        operations (`ppsim.costs.pair_overlap`). Megatron-LM overlaps an all-reduce of the backward with the weight
+        gradient.
     compute_share
         Multiplier on GEMM and attention throughput, relative to the GPU type; None: the cluster's constants.
     """
@@ -92,7 +90,7 @@ class Execution:
 
     @property
     def attention_dtype(self) -> Literal["float8", "mxfp8"] | None:
-        """None in 16 bits.
+        """Format of attention's GEMMs in 8 bits.
 
         With GEMMs in MXFP8, attention is in MXFP8; otherwise it has one scale per tensor, with delayed scaling
         (TransformerEngine, `NVTE_DPA_FP8_RECIPE`).
@@ -103,7 +101,7 @@ class Execution:
 
     @property
     def overlap_tp(self) -> str:
-        """As `--overlap-tp` has it: FORWARD,BACKWARD or both."""
+        """Value of `--overlap-tp`: FORWARD,BACKWARD or one number for both."""
         return ",".join(
             repr(float(part)).removesuffix(".0")
             for part in dict.fromkeys((self.hidden_tp_forward, self.hidden_tp_backward))
@@ -145,8 +143,8 @@ class Execution:
     def gathered_share(self) -> float:
         """Message size of a gathered GEMM operand, relative to activations, because it is cast before it is sent.
 
-        TransformerEngine gathers quantized tensors (`module/_common.py` and `distributed.py`). TorchAO's
-        `Float8ColwiseParallel` does too, except for operands with a scale per row.
+        TransformerEngine gathers quantized tensors (`module/_common.py` and `distributed.py`), and so does
+        TorchAO's `Float8ColwiseParallel`, except for operands with a scale per row.
         """
         if self.dtype == "float8-row":
             return 1.0
@@ -168,7 +166,7 @@ class Execution:
 
     @property
     def hidden_ep(self) -> float:
-        """0 if communication is hidden by pairs (`ep_order`)."""
+        """The fraction is 0 if communication is hidden by pairs (`ep_order`)."""
         return 0.0 if isinstance(self.overlap_ep, str) else self.overlap_ep
 
     def __post_init__(self) -> None:
@@ -240,7 +238,7 @@ class ExecutionContext:
 
     @cached_property
     def wide_times(self) -> KernelTimes:
-        """For attention and the head, which are computed in at least 16 bits."""
+        """Attention and the head are computed in at least 16 bits."""
         return self._times(at_least_16_bits(self.execution.dtype))
 
     def _times(self, dtype: str) -> KernelTimes:

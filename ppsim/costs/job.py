@@ -65,13 +65,12 @@ class Job(HasRepr):
     - `cuda_graph_reuse`: graphs of microbatches that are not in flight together share buffers.
     - `lora`, `freeze`: the trained weights (`ppsim.model.fine_tuning`).
     - `image_tokens`: images and their tokens per sequence (`ppsim.model.encoder`); "": the model's default.
-    - `fully_shard`: torch's FSDP2 holds parameters, gradients and optimizer state.
+    - `fully_shard`: torch's FSDP2.
     - `wgrad_deferral_limit`: microbatches whose weight gradient of the output layer waits for the end of the step;
       0: all, None: none.
     - `launch_s`: host seconds per launch by the schedule; None: the cluster's constant.
     - `stack`: the software whose defaults apply (`ppsim.trainers.stacks`); `stack_basis`: the reason if it was not
       named.
-    - `assumed`: sentences about options that were not given.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -371,7 +370,6 @@ class Job(HasRepr):
 
     @cached_property
     def layer_costs(self) -> dict[Layer, CostEstimate]:
-        """Costs of one more layer on a stage."""
         return {layer: one for layer, (one, _) in self._layers.items()}
 
     @cached_property
@@ -463,14 +461,14 @@ class Job(HasRepr):
 
     @cached_property
     def mtp_costs(self) -> dict[Layer, CostEstimate]:
-        """Without the use of the head."""
+        """The use of the head is not included."""
         batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
         beside = mtp_estimate(self.model, self.place, **batch) if self.model.mtp else None
         return {layer: self.layer_costs[layer] + beside for layer in self.model.mtp if beside}
 
     @cached_property
     def costs_outside_layers(self) -> CostEstimate:
-        """Conditional embedders, and the largest measured fixed cost."""
+        """Costs of conditional embedders, and the largest measured fixed cost."""
         measured = max((beside for _, beside in self._layers.values()), key=work_of)
         return measured + conditioning_estimate(self.model, self.place)
 

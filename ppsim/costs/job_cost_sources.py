@@ -84,10 +84,7 @@ class JobSource:
 
 @dataclass(frozen=True)
 class MeasuredSource(JobSource):
-    """A training job whose pipeline times were all measured: equal stages, around them only the extra step time.
-
-    With a recorded run, stages differ as the model's do.
-    """
+    """A training job whose pipeline times were all measured: equal stages, around them only the extra step time."""
 
     costs: RankCosts
 

@@ -28,8 +28,8 @@ NUM_BUFFERS = 2
 class Offload:
     """Bytes of a microbatch that a stage offloads to the host.
 
-    copied: bytes per layer in forward order; ahead: the most that is back on the device before its backward;
-    ahead_in_forward: the same during a forward; forward: additional bytes at the peak of a forward.
+    copied: bytes per layer; ahead: the most that is back on the device before its backward; ahead_in_forward: the
+    same during a forward; forward: additional bytes at the peak of a forward.
     """
 
     freed: float = 0.0
@@ -102,10 +102,7 @@ def offload_of_layer(job: Job, layer: Layer, recompute: Recompute, modules: str)
 
 
 def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload]) -> float:
-    """Return the bytes of offloaded tensors on the device.
-
-    The peak without offloading is in a backward; with offloading it can also be in a forward.
-    """
+    """The peak without offloading is in a backward; with offloading it can also be in a forward."""
     ahead = max(one.ahead for one in offloads)
     if job.offload or not ahead:
         return ahead
@@ -114,7 +111,6 @@ def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload])
 
 
 def layer_buffer_bytes(job: Job, layer: Layer, recompute: Recompute, modules: str) -> float:
-    """Return `buffer_bytes` for a rank whose layers are all equal to this one."""
     one, settings = offload_of_layer(job, layer, recompute, modules), job.settings.recomputing(recompute)
     inside = layer_backward(layer, settings.batch, settings.cut, settings.kernels)
     return one.copied + max(0.0, one.forward_bytes - inside) if one.copied else 0.0
@@ -129,11 +125,10 @@ def copy_s(job: Job, num_bytes: float) -> float:
 
 
 def with_copies(job: Job, stage: Stage, costs: CostEstimate, one: Offload) -> CostEstimate:
-    """Return a stage's costs with the exposed time of a microbatch's copies to the host and back.
+    """With `--offload-modules`, copies to the host may continue after the forward.
 
-    With `--offload-modules`, copies to the host may continue after the forward, unless `max_inflight_offloads`
-    makes the forward wait. On the last stage the backward follows at once, so the copies to the GPU wait for the
-    copies to the host.
+    `max_inflight_offloads` makes the forward wait. On the last stage the backward follows at once, so the copies to
+    the GPU wait for the copies to the host.
     """
     seconds = copy_s(job, sum(one.copied))
     late_s = max(0.0, seconds - costs.forward.total_s)

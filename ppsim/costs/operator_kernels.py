@@ -1,6 +1,6 @@
 """Kernels of a layer's operators on one rank.
 
-Operators other than GEMMs and mixer cores are memory-bound: each tensor is read or written once, in the kernels of
+All operators except GEMMs and mixer cores are memory-bound: each tensor is read or written once, in the kernels of
 Megatron-LM and TransformerEngine.
 """
 
@@ -101,12 +101,12 @@ class OperatorKernels:
 
     @cached_property
     def gathered(self) -> dict[str, Tensor]:
-        """By the operator that reads the tensor."""
+        """Tensors that tensor-parallel ranks gather, by the operator that reads them."""
         return gathered_inputs(self.operators, self.tensors)
 
     @cached_property
     def summed(self) -> dict[str, Tensor]:
-        """By the operator that writes the tensor."""
+        """Tensors that tensor-parallel ranks reduce, by the operator that writes them."""
         return summed_outputs(self.operators)
 
     def product(self, one: Operator) -> PassKernels:
@@ -174,7 +174,6 @@ class OperatorKernels:
         return PassKernels(self.moved(forward * size, launches[0]), self.moved(backward * size, launches[1]))
 
     def _around(self, linear: WeightMatrix) -> PassKernels:
-        """Kernels for a bias gradient or for the weights of a condition."""
         e, times = self.place.execution.element_bytes, self.place.times
         if linear.kind == "condition":
             read, written = (memory_kernel_time(times, "copy", float(size * linear.weights)) for size in (e, e + 8))
@@ -259,7 +258,6 @@ class OperatorKernels:
         return orderings
 
     def sums(self) -> PassKernels:
-        """Return the kernels that add gradients of a tensor with several readers."""
         readers = Counter(name for one in self.operators for name in one.reads if _gives_gradient(one))
         more = {self.tensors[name]: number - 1 for name, number in readers.items() if number > 1}
         elements = sum(number * one.columns * self.rows[one.rows] for one, number in more.items())
@@ -267,6 +265,6 @@ class OperatorKernels:
 
 
 def _gives_gradient(one: Operator) -> bool:
-    """True if an operator makes a gradient of its own for its input: not for views and rotations (of a part)."""
+    """Views and rotations (of a part) make no gradient of their own."""
     is_view = one.passes_gradient and any(tensor.storage for tensor in one.writes)
     return not is_view and one.kind != "rotation"

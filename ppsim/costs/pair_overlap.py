@@ -29,9 +29,8 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 class LayerTimes:
     """Seconds of one layer, for F, I and W: `before` its experts (attention, norms, router) and in its `experts`.
 
-    `exchange_s` is the time of the dispatch, and again of the combine: 0 for a dense layer, whose MLP counts as
-    experts. `launches` is the host time for the kernels of F and of B, `waits` the exposed part if F and B run
-    alone.
+    The dispatch takes `exchange_s`, and so does the combine. The MLP of a dense layer counts as experts. `launches`
+    is the host time for the kernels of F and of B, `waits` the exposed part if F and B run alone.
     """
 
     before: tuple[float, float, float]
@@ -79,7 +78,7 @@ _WHOLE_BACKWARD: dict[Operation, tuple[Operation, int]] = {
 class PairMessage:
     """All or part of a message of a pair: hidden by the compute operations `next_to`, exposed if there are none.
 
-    Times are seconds from the start of the layers; `layer` is the layer's index in the stage of its pass.
+    Times are seconds from the start of the layers; `layer` is an index in the stage.
     """
 
     operation: Operation
@@ -143,7 +142,7 @@ def _pair_s(
 def pair_messages(
     forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
 ) -> list[PairMessage]:
-    """If one of both is empty, the other runs alone. Layers that run alone follow the pairs."""
+    """If one of both passes is empty, the other runs alone. Layers that run alone follow the pairs."""
     pairs = tuple(zip(forward, reversed(backward), strict=False))
     parts: list[tuple[float, float, tuple[int, Operation], str]] = []
     now = 0.0

@@ -167,8 +167,8 @@ class SingleLayerTimes(Times):
 class OptimizerStep(FileSchema):
     """One optimizer step for one layer, the embedding or the head, on one rank, without sharding or collectives.
 
-    If the parameters' `dtype` has 16 bits, gradients and master weights are float32. `state_bytes` includes master
-    weights. `gradient_norm_s` is the norm of the gradients, and their scaling.
+    If the parameters' `dtype` has 16 bits, gradients and master weights are float32. `gradient_norm_s` is the norm
+    of the gradients, and their scaling.
     """
 
     component: Component
@@ -186,9 +186,9 @@ class OptimizerStep(FileSchema):
 class Measurement(FileSchema):
     """Costs of one microbatch through one component.
 
-    F saves `activation_bytes` for the backward. `transient_bytes` is the most that any pass holds in addition.
-    `attention` names the fused kernels that torch picked, or "math" if none. `launch` is the host time to enqueue a
-    pass. `estimated_from` are the measured shapes used for an estimate.
+    `transient_bytes` is the most that any pass holds in addition to `activation_bytes`. `attention` names the fused
+    kernels that torch picked, or "math" if none. `launch` is the host time to enqueue a pass. `estimated_from` are
+    the measured shapes used for an estimate.
     """
 
     component: Component
@@ -247,11 +247,11 @@ class CalibrationRun(FileSchema):
 
     A pass takes `slowdown` times its measured time; an action takes `action_overhead_s` more, a message
     `hop_overhead_s`. The middle half of the steps varied by `step_spread` of the median. `pass_factors` are equally
-    likely ratios of a pass's time in a typical step to its median.
+    likely ratios of a pass's time to its median.
 
-    `reference_s` are the seconds per layer for F + B of the ranks' own stages, `reference_work`
-    (`ppsim.runtime.machine_speed`), in successive windows; step times are corrected to their median.
-    `reference_ends_s` is the extra time of the first and the last stage, None in files of older versions.
+    `reference_s` are the seconds per layer for F + B of the ranks' own stages in successive windows
+    (`ppsim.runtime.machine_speed`); step times are corrected to their median. `reference_ends_s` is the extra time
+    of the first and the last stage, None in files of older versions.
     """
 
     num_processes: Annotated[int, Bounds(ge=2)]
@@ -285,7 +285,7 @@ class CalibrationRun(FileSchema):
 
 
 class Failure(FileSchema):
-    """An error that ended the measurement of a shape, or of an optimizer step for it."""
+    """An error that ended the measurement of a shape."""
 
     shape: Shape
     optimizer: str | None = None
@@ -314,8 +314,7 @@ class Profile(HasRepr, FileSchema):
     """A measured or published profile; `load_profile` reads one.
 
     If a model was measured in `chunks`, its `measurements` are derived from them. With `device_facts`, other shapes
-    can be estimated (`ppsim.costs.estimate`); with a `rehearsal`, projections use the conditions of the calibration
-    run.
+    can be estimated (`ppsim.costs.estimate`). `rehearsal` is the calibration run.
 
     >>> import ppsim
     >>> profile = ppsim.load_profile("zb-a100-6.2b")

@@ -1,7 +1,4 @@
-"""Times of a profile for a job on a cluster: compute from the profile, collectives from the cluster.
-
-If the profile lacks the job's shape, times are interpolated (`ppsim.costs.estimate`), else from specifications.
-"""
+"""Times of a profile for a job on a cluster: compute from the profile, collectives from the cluster."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +24,7 @@ class ProfileCosts:
 
     @classmethod
     def at(cls, profile: Profile, wanted: Shape) -> "ProfileCosts":
-        """The dtype has torch's name or the profile's."""
+        """The dtype of `wanted` has torch's name or the profile's."""
         names = {
             shape.dtype for shape in profile.shapes if TYPE_NAMES.get(shape.dtype, shape.dtype) == wanted.dtype
         }
@@ -96,7 +93,6 @@ class ProfileCosts:
         )
 
     def whole_backwards(self, bases: Sequence[tuple[str, str]]) -> list[str]:
-        """Return the measured components whose backward cannot be split into I and W."""
         names: tuple[Component, ...] = ("embedding", "layer", "head")
         used = {name for name, basis in bases if basis == MEASURED}
         return [name for name in names if name in used and is_whole(self.profile.find(name, self.shape))]

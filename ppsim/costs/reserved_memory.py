@@ -56,7 +56,7 @@ def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:
 
 
 def reserved_bytes(job: Job, schedule: Schedule, contents: Sequence[str]) -> list[int]:
-    """Return the bytes that each rank's allocator reserves; `contents` are the layout strings of the model stages.
+    """Return the bytes that each rank's allocator reserves; `contents` are layout strings.
 
     Expandable segments are assumed only if all ranks are on one node, as in TorchTitan's two launch scripts. Raises
     `ConfigError` if `why_nothing_is_reserved` returns a reason.

@@ -25,7 +25,7 @@ _ACTIVATION_ALONE = "mlp_act"
 
 
 class LayerOption(NamedTuple):
-    """One way to run a layer: recomputation, seconds of F + B, bytes saved on the device, buffers for copies."""
+    """One way to run a layer; `seconds` are of F + B, `buffer_bytes` are for copies."""
 
     recompute: Recompute
     seconds: float
@@ -192,7 +192,6 @@ class StageOptions:
         return {}
 
     def buffers(self, stage: Stage, offload: str) -> float:
-        """Return the bytes on the device of layers that are being copied."""
         ways = (way for layer in set(stage.layers) for way in self._ways[layer, offload])
         return max((way.buffer_bytes for way in ways), default=0.0)
 
@@ -222,7 +221,7 @@ def _held(stage: Stage) -> tuple[Any, ...]:
 
 
 def _order(word: Recompute) -> tuple[int, str]:
-    """Full first, as in Megatron-LM's block, none last."""
+    """Full recomputation comes first, as in Megatron-LM's block, and none last."""
     return {"full": 0, "none": 2}.get(word, 1), word
 
 
@@ -246,7 +245,6 @@ def _price(faster: LayerOption, smaller: LayerOption) -> float:
 
 
 def _pruned(points: Iterable[FrontierPoint]) -> list[FrontierPoint]:
-    """The Pareto-optimal points, fastest first."""
     found: list[FrontierPoint] = []
     for point in sorted(points):
         if not found or point.saved_bytes < found[-1].saved_bytes:

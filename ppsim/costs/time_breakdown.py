@@ -10,13 +10,13 @@ MEASURED = "measured"
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Seconds of a pass by cause; `total_s` is their sum.
+    """Seconds of a pass by cause.
 
     `ideal_s` is the pass's share of the model FLOPs (`Model.training_flops`, causal) at the device's peak for the
     job's dtype. `more_flops_s` are non-model FLOPs at the peak of their own dtype: masked scores, padded
     vocabulary, replicated weights, GEMMs in a wider dtype. `matmul_loss_s` and `attention_loss_s` are the time of
-    their kernels beyond both, `host_s` waits for launches. In a measured pass these losses cannot be separated:
-    `measured_loss_s` is their sum. `recompute_s` includes its communication; the others are exposed communication.
+    their kernels beyond both, `host_s` waits for launches. In a measured pass only the sum of these losses is
+    known: `measured_loss_s`. `recompute_s` includes its communication; other communication is exposed.
     """
 
     ideal_s: float = 0.0
@@ -72,7 +72,7 @@ class CostEstimate:
     """F, I and W of one microbatch through one component of one rank.
 
     B is I + W unless it was measured whole. `known` is the measured part of F + B. `sent_again_s` are repeated
-    messages of the recomputation, which no profile of one device contains. `times` is for a single estimated layer.
+    messages of the recomputation, which no profile of one device contains.
     """
 
     forward: TimeBreakdown

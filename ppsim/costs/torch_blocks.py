@@ -39,7 +39,7 @@ float32, times the scale, clamped, cast (torchao, float8_utils.py: `tensor_to_sc
 
 @dataclass(frozen=True)
 class TorchKernels(OperatorKernels):
-    """Kernels of the operators in torch: `OperatorKernels`, and torch's further memory-bound kernels."""
+    """`OperatorKernels`, and torch's further memory-bound kernels."""
 
     def gemm(self, linear: WeightMatrix) -> PassKernels:
         """Return a separate GEMM for each matrix.
@@ -74,7 +74,6 @@ class TorchKernels(OperatorKernels):
         return found
 
     def along_sequence(self, one: Operator) -> PassKernels:
-        """Copies for a gather before an operator, or a scatter after it."""
         gathered, summed = self.gathered.get(one.name), self.summed.get(one.name)
         tensor = gathered or summed
         if tensor is None or not self.is_divided:
@@ -92,7 +91,6 @@ class TorchKernels(OperatorKernels):
 
     @property
     def is_divided(self) -> bool:
-        """True if tensor-parallel ranks hold parts of the sequence."""
         return self.place.cut.norm_divisor > 1
 
     def _rotated(self, one: Operator) -> PassKernels:
@@ -115,7 +113,7 @@ class TorchKernels(OperatorKernels):
         return NOTHING
 
     def sums(self) -> PassKernels:
-        """Include separate matrices that read the same tensor."""
+        """Separate matrices that read the same tensor each give a gradient too."""
         read = [(width, number) for width, number in _inputs(self.operators) if number > 1]
         size, more = self.place.execution.element_bytes * self.rows["tokens"], 2 if self.is_divided else 0
         passes = sum(

@@ -1,4 +1,4 @@
-"""Fraction of a device's peak that measured passes reach, from the content of a profile file (without pydantic).
+"""Fraction of a device's peak that measured passes reach, from a profile file (without pydantic).
 
 With A and P the forward FLOPs of attention and of weight GEMMs, F has P + A, I has P + 2A and W has P. Only the
 causal half of the scores is counted, so that a result above the peak means a wrong time.
@@ -60,7 +60,6 @@ def utilization(profile: dict[str, Any], measurement: dict[str, Any]) -> dict[st
 
 
 def split_ratio(measurement: dict[str, Any]) -> float | None:
-    """Return (time of I + time of W) / time of B."""
     whole, *halves = (measurement[PASSES[letter]] for letter in "BIW")
     if None in (whole, *halves) or not whole["median"]:
         return None
@@ -68,7 +67,6 @@ def split_ratio(measurement: dict[str, Any]) -> float | None:
 
 
 def implausible(profile: dict[str, Any]) -> list[str]:
-    """Return a sentence for every measurement that has a pass faster than the peak allows."""
     sentences = []
     for part in profile["measurements"]:
         above = {letter: mfu for letter, mfu in utilization(profile, part).items() if mfu and mfu > 1}

@@ -47,7 +47,7 @@ class LinearFunctions:
         return len(self._constants)
 
     def add(self, weights: Floats, counts: Sequence[int], values: Floats) -> None:
-        """`weights` have shape [functions, stages]; `values` are those at `counts`."""
+        """`weights` have shape [functions, stages]; `values` are the functions' values at `counts`."""
         self._weights = np.concatenate([self._weights, weights])
         self._constants = np.concatenate([self._constants, values - weights @ self.stage_costs(counts)])
 

@@ -108,7 +108,7 @@ class AutoSplit(tuple[int, ...]):
 
 
 Split: TypeAlias = Literal["auto", "balanced", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
-"""Rule for the layers of each stage, their numbers, or their contents (`exporting.megatron.parse_layout`).
+"""Rule for the layers of each stage, their numbers, or layout strings (`ppsim.trainers.megatron.write_schedule`).
 
 "balanced" gives ranks equal work. "auto" continues from there and minimises the simulated iteration time.
 """

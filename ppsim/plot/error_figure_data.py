@@ -41,7 +41,6 @@ class ActionErrors:
 
     @property
     def behind_s(self) -> Floats:
-        """Delay of each action's end in the projected step."""
         return _ends_s(self.projected) - _ends_s(self.measured)
 
 

@@ -50,8 +50,8 @@ class Hover:
     def blocker_of(self, node: int) -> str:
         """Return the name and rank of the event that a node waited for last.
 
-        A transfer that brings the node's own input counts as the action that produced the input. Any other transfer
-        held up the rank or the queue and is named itself.
+        A transfer of the node's own input counts as the action that produced the input. Any other transfer held up
+        the rank or the queue and is named itself.
         """
         blocker = self._blockers[node]
         if blocker == NONE:

@@ -1,4 +1,4 @@
-"""One interactive HTML file with timelines, which works offline: picture, controls and tables."""
+"""One interactive HTML file with timelines, which works offline."""
 
 import base64
 import json
@@ -34,10 +34,9 @@ def timeline_html(
     command: str = "",
     date: str = "",
 ) -> str:
-    """Return a self-contained HTML page with all views on one time axis.
+    """If `comparison` is given, the two views are its measured and its projected timeline.
 
-    If `comparison` is given, the two views are its measured and its projected timeline, one above the other in each
-    rank's row. The page makes no request.
+    Each rank's row then shows both, one above the other. The page makes no request.
     """
     errors = ActionErrors(comparison.measured, comparison.projected) if comparison else None
     picture = picture_of(views, memory_limit_bytes=memory_limit_bytes, errors=errors)

@@ -28,8 +28,8 @@ class Lane:
     """A row of cells: cell i reaches from `edges[i]` to `edges[i + 1]`.
 
     `node` is the timeline's node, `NONE` if idle. `action` is the node itself or, for a transfer, the action that
-    produced its content. `kind` is an `Op`. `chunk` is the index of the stage on its rank. `cause` is the idle
-    cause as an index into `list(CAUSES)`, −1 if busy or not requested.
+    produced its content. `kind` is an `Op`. `chunk` is the index of the stage on its rank. `cause` is an index into
+    `list(CAUSES)`, −1 if busy or not requested.
     """
 
     rank: int
@@ -113,8 +113,8 @@ def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]
 def pack_intervals(start: Floats, end: Floats) -> Ints32:
     """Return a lane for each interval (sorted by start) so that intervals of one lane do not overlap.
 
-    Each interval gets the lowest free lane, which minimises the number of lanes. Only groups of overlapping
-    intervals go through the Python loop.
+    The lowest free lane minimises the number of lanes. Only groups of overlapping intervals go through the Python
+    loop.
     """
     lanes = np.zeros(len(start), dtype=np.int32)
     if not len(start):

@@ -1,4 +1,4 @@
-"""Input of a picture of one plan: its timeline, the work around the pipeline, and facts."""
+"""Input of a picture of one plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +16,7 @@ class TimelineView:
 
     - `subject`: the model and cluster in one line, for the page's title.
     - `pieces`: work of the ranks outside the pipeline, in the timeline's own time.
-    - `about`: names and texts for the page's header.
-    - `facts`: names and texts above the tables next to the picture.
+    - `about`: for the page's header; `facts`: above the tables next to the picture.
     - `time_breakdown_s`: from `ppsim.projection.loss_breakdown.loss_budget`.
     - `notes`: lines by heading.
     """

@@ -112,7 +112,7 @@ def timeline_plotly(
 
 
 def colours_in(theme: Theme) -> list[str]:
-    """Return the colours of `ActionColours` with the theme's colour for idle cells."""
+    """The theme has its own colour for idle cells."""
     return [theme.idle if colour == palette.COLOURS[Op.IDLE] else colour for colour in ActionColours.colours]
 
 
@@ -224,7 +224,7 @@ class _Rows:
         return found
 
     def sketch(self, lanes: Sequence[Lane]) -> Data:
-        """All lanes as one image, which costs a browser almost no time."""
+        """One image costs a browser almost no time."""
         middles = (np.arange(self.look.wide_px) + 0.5) * self.longest * self.scale.size / self.look.wide_px
         blank = len(self.fills.colours)
         pixels = np.full((len(lanes) * _ROW_PIXELS, self.look.wide_px), blank, dtype=np.uint8)
@@ -250,7 +250,7 @@ class _Rows:
         return fill
 
     def gaps(self, lanes: Sequence[Lane]) -> list[Data]:
-        """Lines between cells, as one polyline, which plotly draws as a single element.
+        """One polyline, which plotly draws as a single element.
 
         It goes along the bottom of a row, up and down at every edge, and back along the next row.
         """
@@ -366,7 +366,7 @@ def _add_memory(
 
 
 def _colours(colours: Sequence[str]) -> Data:
-    """A plotly colour scale whose values are indices into `colours`."""
+    """The values of this plotly colour scale are indices into `colours`."""
     number = len(colours)
     scale = [[edge / number, colour] for place, colour in enumerate(colours) for edge in (place, place + 1)]
     return {"cmin": -0.5, "cmax": number - 0.5, "colorscale": scale, "showscale": False}

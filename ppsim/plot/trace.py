@@ -1,7 +1,7 @@
 """Timelines as Chrome trace-event JSON ("Trace Event Format", Chromium project), for ui.perfetto.dev.
 
-Times are in microseconds, rounded to eighths: such numbers are exact both in binary and in whole nanoseconds. With
-other rounding, neighbouring slices could overlap by a nanosecond, and viewers drop overlapping slices.
+Times are in microseconds, rounded to eighths, which are exact both in binary and in whole nanoseconds. Otherwise
+neighbouring slices could overlap by a nanosecond, and viewers drop overlapping slices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ def chrome_trace(timelines: Sequence[Timeline], names: Sequence[str]) -> dict[st
     """Return the trace of timelines, one process each, as an object for `json.dumps`.
 
     Flow events lead from the action that produces a transfer's content through the transfer to the receiving
-    action. If memory is known, there is one counter in bytes per rank.
+    action. Memory is one counter in bytes per rank.
     """
     flow_ids = count(1)
     events: list[Event] = []

@@ -23,10 +23,7 @@ def pareto_figure(
     title: str = "",
     width: Width = "two-column",
 ) -> "Figure":
-    """`configurations` come from `ppsim.tuning.configurations`.
-
-    Two extreme configurations are labelled with their sizes greater than 1.
-    """
+    """`configurations` come from `ppsim.tuning.configurations`."""
     with new_axes(width, _HEIGHT) as (figure, axes):
         draw_pareto(axes, configurations, memory_limit_bytes=memory_limit_bytes)
         axes.set_title(title, loc="left", parse_math=False)

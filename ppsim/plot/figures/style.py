@@ -108,7 +108,7 @@ def settings() -> Iterator[None]:
 
 
 def new_figure(width: Width, height: float) -> "Figure":
-    """Return an empty figure of `height` inches that belongs to no pyplot window."""
+    """The figure is `height` inches high and belongs to no pyplot window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(inches(width), height))
