@@ -173,7 +173,7 @@ class Job(HasRepr):
 
     @property
     def seconds_per_launch(self) -> float:
-        """An action has one launch by the schedule, a message between ranks two."""
+        """Host seconds per launch by the schedule: an action has one launch, a message between ranks two."""
         if self.execution.cuda_graphs == "full":
             return 0.0
         constant = self.cluster.constants.launch_s
@@ -187,7 +187,7 @@ class Job(HasRepr):
 
     @cached_property
     def job_features(self) -> JobFeatures:
-        """An unnamed model is identified by its hidden size.
+        """Key for the similarity to other jobs; an unnamed model is identified by its hidden size.
 
         >>> import ppsim
         >>> ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2).job_features.title
@@ -370,6 +370,7 @@ class Job(HasRepr):
 
     @cached_property
     def layer_costs(self) -> dict[Layer, CostEstimate]:
+        """F, I, W and B of one more layer on a stage, for each kind of layer."""
         return {layer: one for layer, (one, _) in self._layers.items()}
 
     @cached_property
@@ -385,7 +386,7 @@ class Job(HasRepr):
         stages_of_ranks: Iterable[Sequence[int]],
         plans: Sequence[StagePlan] | None = None,
     ) -> list[Stage]:
-        """Raises `ConfigError` if the number of stages differs.
+        """Return stages of the model with their plans; raises `ConfigError` if the number of stages differs.
 
         >>> import ppsim
         >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="block/2")
@@ -461,14 +462,14 @@ class Job(HasRepr):
 
     @cached_property
     def mtp_costs(self) -> dict[Layer, CostEstimate]:
-        """The use of the head is not included."""
+        """F, I, W and B of each kind of multi-token prediction layer, without its use of the head."""
         batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
         beside = mtp_estimate(self.model, self.place, **batch) if self.model.mtp else None
         return {layer: self.layer_costs[layer] + beside for layer in self.model.mtp if beside}
 
     @cached_property
     def costs_outside_layers(self) -> CostEstimate:
-        """Costs of conditional embedders, and the largest measured fixed cost."""
+        """Costs of a stage besides its layers: conditional embedders, and the largest measured fixed cost."""
         measured = max((beside for _, beside in self._layers.values()), key=work_of)
         return measured + conditioning_estimate(self.model, self.place)
 

@@ -356,7 +356,7 @@ class Profile(HasRepr, FileSchema):
         return list(dict.fromkeys(measurement.shape for measurement in self.measurements))
 
     def find(self, component: Component, shape: Shape) -> Measurement:
-        """Raises `ConfigError` if the component was not measured at the shape.
+        """Return the measurement of a component at a shape; raises `ConfigError` if there is none.
 
         >>> import ppsim
         >>> profile = ppsim.load_profile("zb-a100-6.2b")

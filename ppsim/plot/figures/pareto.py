@@ -23,7 +23,10 @@ def pareto_figure(
     title: str = "",
     width: Width = "two-column",
 ) -> "Figure":
-    """`configurations` come from `ppsim.tuning.configurations`."""
+    """Return iteration time over the highest peak memory of a rank, with the Pareto set as a line.
+
+    `configurations` come from `ppsim.tuning.configurations`.
+    """
     with new_axes(width, _HEIGHT) as (figure, axes):
         draw_pareto(axes, configurations, memory_limit_bytes=memory_limit_bytes)
         axes.set_title(title, loc="left", parse_math=False)

@@ -108,7 +108,7 @@ def settings() -> Iterator[None]:
 
 
 def new_figure(width: Width, height: float) -> "Figure":
-    """The figure is `height` inches high and belongs to no pyplot window."""
+    """Return an empty figure of `height` inches that belongs to no pyplot window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(inches(width), height))
@@ -175,4 +175,5 @@ def figure_bytes(figure: "Figure", suffix: str, *, dpi: int = 300) -> bytes:
 
 
 def save_figure(figure: "Figure", path: str | Path) -> None:
+    """Write a figure in the format of its suffix, completely or not at all."""
     write_atomically(path, figure_bytes(figure, Path(path).suffix))

@@ -66,10 +66,10 @@ def timeline_figure(
     with_critical_path: bool = True,
     width: Width = "two-column",
 ) -> "Figure":
-    """If `titles` is None, a single timeline has no title.
+    """Return a figure with the timelines on one time axis; transfers, then memory below.
 
-    Of `panels`, transfers and memory are drawn only if the timelines have them. Raises `ConfigError` for an unknown
-    panel or width.
+    If `titles` is None, a single timeline has no title. Of `panels`, transfers and memory are drawn only if the
+    timelines have them. Raises `ConfigError` for an unknown panel or width.
     """
     if unknown := [panel for panel in panels if panel not in PANELS]:
         raise ConfigError(f"panels are {', '.join(PANELS)}: got {unknown[0]!r}")
