@@ -1,1 +1,1 @@
-"""Seconds, bytes and FLOPs of each stage, from the operators of a job or from the measured costs of a profile."""
+"""Seconds, bytes and FLOPs of each stage, from a job or from a profile."""

@@ -1,4 +1,4 @@
-"""Linear model of a stage's time: n layers take a + n·b, fitted to one layer and to several consecutive layers."""
+"""Linear model of a stage's time, a + n·b for n layers."""
 
 from typing import Any
 
@@ -6,10 +6,7 @@ from ppsim.costs.utilization import PASSES
 
 
 def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float, float]:
-    """Return (a, b) in seconds: one layer takes `alone_s`, each of `num_in_row` layers in a row takes `mean_s`.
-
-    b = (k·mean − alone) / (k − 1) with k = `num_in_row`, and a = alone − b. If either would be negative, the
-    difference is noise and not overhead: then a = 0 and b = mean.
+    """Return (a, b) in seconds; if a or b would be negative, the difference is noise: then a = 0 and b = mean.
 
     >>> line_through(1.25, 1.0625, 4)
     (0.25, 1.0)
@@ -23,10 +20,7 @@ def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float,
 
 
 def stage_lines(measurement: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return (a, b) of a + n·b by action letter.
-
-    Only actions are included that were measured both for one layer and for several consecutive layers.
-    """
+    """Return (a, b) by action letter, for actions measured for both one and several consecutive layers."""
     alone = measurement["alone"]
     return {
         letter: line_through(alone[key]["median"], measurement[key]["median"], alone["num_in_row"])

@@ -1,8 +1,6 @@
-"""Seconds of F, I, W and B of a layer, an embedding and a head, estimated from specifications.
+"""Seconds of F, I, W and B of a layer, an embedding and a head, from data sheets and calibration constants.
 
-For shapes and devices without a profile: data-sheet rates times the calibration constants of the GPU type
-(hardware/efficiency.toml) and of its links. `benchmarks/analytic.py` prints the errors against published runs.
-Letters as in `ppsim.model.shapes`.
+`benchmarks/analytic.py` prints the errors against published runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,10 +38,7 @@ Cores: TypeAlias = list[tuple[Mixer, PassKernels]]
 def layer_estimate(
     layer: Layer, place: ExecutionContext, *, micro_batch: int, sequence_length: int
 ) -> CostEstimate:
-    """Return the seconds of one whole layer on the ranks of a layout.
-
-    Raises `ConfigError` if tp, cp or ep do not divide the shape, or the device has no peak for the dtype.
-    """
+    """Raises `ConfigError` if tp, cp or ep do not divide the shape, or the device has no peak for the dtype."""
     execution, tp, tokens = place.execution, place.layout.tp, place.tokens(micro_batch, sequence_length)
     operators = layer_operators(layer, place, sequence_length)
     rows = computed_rows(layer, place.cut, tokens=tokens, load=execution.expert_load)
@@ -108,7 +103,6 @@ def _times(
     passes: tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown],
     launches: tuple[float, float],
 ) -> LayerTimes:
-    """Split a layer's seconds into those before and those in its experts, or its MLP if it has no experts."""
     kinds = [one.kind for one in operators]
     if "dispatch" in kinds:
         inside = operators[kinds.index("dispatch") : kinds.index("combine") + 1]
@@ -143,10 +137,7 @@ def _known(kernels: PassKernels, *others: KernelTime) -> MeasuredSeconds:
 def embedding_estimate(
     model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int
 ) -> CostEstimate:
-    """Return the seconds of the embedding: F is a look-up, reduced over tp; W its gradient, if trained; I is free.
-
-    For projected patches and text, includes their GEMMs. Residual streams are copies of the embedding.
-    """
+    """F is a look-up, W its gradient, and I is free. Projected patches and text need GEMMs too."""
     execution, times = place.execution, place.times
     elements = place.tokens(micro_batch, sequence_length) * model.hidden_size
     message = float(elements * execution.element_bytes)
@@ -172,7 +163,7 @@ def embedding_estimate(
 
 
 def conditioning_estimate(model: Model, place: ExecutionContext) -> CostEstimate:
-    """Return the seconds of conditional embedders, per stage: one vector per sequence, so only weights matter."""
+    """Conditional embedders have one vector per sequence, so only weights matter."""
     if not model.patches:
         return CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
     weights, e = model.patches.conditioning_parameters(model.hidden_size), place.execution.element_bytes
@@ -184,11 +175,10 @@ def conditioning_estimate(model: Model, place: ExecutionContext) -> CostEstimate
 
 
 def mtp_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> CostEstimate:
-    """Return the seconds of a multi-token prediction layer besides the layer itself and its use of the head.
+    """Return the seconds of a multi-token prediction layer, without the layer itself and its use of the head.
 
-    Includes the token's embedding, norms of embedding and hidden state, their concatenation, its projection from 2h
-    to h, computed in part by each tp rank and then gathered, and the norm after the layer (Megatron-LM,
-    `core/transformer/multi_token_prediction.py`, `eh_proj`). Residual streams: `mtp_linears`.
+    Each tp rank computes a part of the projection from 2h to h, which is then gathered (Megatron-LM,
+    `core/transformer/multi_token_prediction.py`, `eh_proj`).
     """
     execution, h, tp = place.execution, model.hidden_size, place.layout.tp
     tokens = place.tokens(micro_batch, sequence_length)
@@ -220,7 +210,7 @@ def mtp_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, seq
 def head_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> CostEstimate:
     """Return the seconds of final norm, projection to the vocabulary and cross entropy, divided by tp.
 
-    Residual streams are joined before. Bytes moved per logit of e bytes, forward and backward:
+    Bytes moved per logit of e bytes, forward and backward:
 
     - fused cross entropy: 4e and 2e.
     - unfused: 32 and 12, because a float32 copy, maximum, difference, exponential, sum and quotient each pass over
@@ -278,8 +268,7 @@ def parts_of(
 ) -> TimeBreakdown:
     """Split the seconds of kernels by cause; the device waits if the host launches more slowly.
 
-    `model_flops` are the model FLOPs of these kernels. `launching_s` is host time for other launches, which
-    communication can hide.
+    Communication can hide `launching_s`, the host time of other launches.
     """
     device = place.cluster.device
     count = 0 if place.execution.cuda_graphs == "full" else kernels.count
@@ -297,7 +286,6 @@ def parts_of(
 
 
 def _experts_s(layer: Layer, place: ExecutionContext, tokens: float) -> float:
-    """Dispatch to the experts and combine; the rank with the most tokens takes longest."""
     if not isinstance(layer.ffn, MixtureOfExperts):
         return 0.0
     execution = place.execution
@@ -311,7 +299,6 @@ def _experts_s(layer: Layer, place: ExecutionContext, tokens: float) -> float:
 
 
 def _context_s(layer: Layer, place: ExecutionContext, tokens: int, cores: Cores) -> tuple[float, float]:
-    """Communication among cp ranks in a forward and in a backward, for all mixers."""
     if place.layout.cp == 1 or not layer.has_mixer:
         return 0.0, 0.0
     took = [_exchanged_s(part, core, layer.hidden_size, place, tokens) for part, core in cores]
@@ -321,17 +308,12 @@ def _context_s(layer: Layer, place: ExecutionContext, tokens: int, cores: Cores)
 def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: ExecutionContext, tokens: int) -> tuple[float, float]:
     """Communication among cp ranks in a forward and in a backward, for one mixer.
 
-    Attention in a ring adds gradients in the backward. In TransformerEngine's ring, each message overlaps with the
-    attention block of the previous message (`_beside_blocks`). In attention with one scale per tensor, a ring and
-    an all-to-all send 8 bits per element, gradients too with delayed scaling (`AttnFuncWithCPAndKVP2P`,
-    `AttnFuncWithCPAndQKVOA2A`); in MXFP8 they send 16.
+    In attention with one scale per tensor, a ring and an all-to-all send 8 bits per element, gradients too with
+    delayed scaling (`AttnFuncWithCPAndKVP2P`, `AttnFuncWithCPAndQKVOA2A`); in MXFP8 they send 16.
 
     If keys and values are gathered, their gradients are passed on in float32 after each of cp blocks (torch,
     `_templated_ring_attention_backward`). With torch.compile, nothing overlaps with attention: a traced collective
     is waited for at once (torch 2.5 to 2.6, distributed/_functional_collectives.py, `_maybe_wrap_tensor`).
-
-    Compressed attention sends the tokens before a rank's part, gathers compressed keys, and reduces their
-    gradients. Mamba exchanges its projections to get whole sequences of some heads, and its result back.
     """
     cp, tp, execution, e = place.layout.cp, place.layout.tp, place.execution, place.execution.element_bytes
     if isinstance(a, Recurrent):

@@ -1,7 +1,4 @@
-"""Costs per stage and around the step, for a training job on a cluster and any schedule.
-
-Each number comes from a profile if it has the shape, else from specifications; the assumptions name the source.
-"""
+"""Costs per stage and around the step, for a training job on a cluster and any schedule."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -49,13 +46,11 @@ def assemble_job(
     known: StageCostCache | None = None,
     plans: Sequence[StagePlan] | None = None,
 ) -> StageCostSet:
-    """Return the costs per stage of a job for a schedule's placement of stages, and the costs around its step.
+    """Return the costs of a job for a schedule's placement of stages.
 
-    `split` "auto" balances F + B of ranks, embedding and head included (`ppsim.projection.split_search` improves
-    it); a list of strings is the layout, as from `parse_layout`. Static bytes are all memory that does not grow
-    with microbatches in flight, transients of the peak included. `known` caches results of stages for other splits
-    of the same job and schedule. `plans` of each stage replace the job's. Raises `ConfigError` for a split that
-    does not fit, `ScheduleError` if the schedule splits a backward that was only measured whole.
+    Static bytes include the transients of the peak. `known` caches results for other splits of the same job and
+    schedule. Raises `ConfigError` for a split that does not fit, `ScheduleError` if the schedule splits a backward
+    that was only measured whole.
     """
     stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule), plans)
     _require_backwards(job, schedule)
@@ -102,7 +97,6 @@ def assemble_job(
 
 
 def _require_backwards(job: Job, schedule: Schedule) -> None:
-    """Raise `ScheduleError` if the schedule splits a backward that is offloaded, or was only measured whole."""
     if not schedule.splits_backward:
         return
     if job.measured and (whole := job.measured.whole_backwards(job.bases)):
@@ -168,10 +162,7 @@ def _why_not_in_megatron(job: Job) -> str | None:
 def _pairs_s(
     job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[CostEstimate]
 ) -> list[list[float]] | None:
-    """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column).
-
-    Only layers overlap. Embedding, head and the parts around multi-token prediction layers run alone.
-    """
+    """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column)."""
     order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
     if order is None or not (schedule.fused != NONE).any():
         return None
@@ -225,7 +216,6 @@ def _stage_costs(costs: Sequence[CostEstimate]) -> StageCosts:
 def layers_per_stage(
     job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Return the number of layers per stage; raises `ConfigError` for a split that does not fit."""
     return [len(stage.layers) for stage in _stages(job, num_stages, split, stages_of_ranks)]
 
 
@@ -250,7 +240,6 @@ def _stages(
 
 
 def seconds_of_layers(job: Job, seconds_of: Callable[[Layer], float]) -> list[float]:
-    """Return the seconds of each layer of the model, computed once per distinct layer object."""
     layers = job.model.layers
     found = {id(layer): seconds_of(layer) for layer in {id(one): one for one in layers}.values()}
     return [found[id(layer)] for layer in layers]
@@ -267,7 +256,6 @@ def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]
 
 
 def estimate_of(job: Job, stage: Stage) -> CostEstimate:
-    """Return F, I, W and B of a stage."""
     embedding, head = job.ends
     total = job.costs_outside_layers * bool(stage.layers)
     for costs in (job.costs_in_order(stage), [job.mtp_costs[layer] for layer in stage.mtp]):
@@ -282,11 +270,10 @@ def estimate_of(job: Job, stage: Stage) -> CostEstimate:
 
 
 def _accumulated(job: Job, stage: Stage) -> CostEstimate:
-    """Time to accumulate gradients after each microbatch's GEMMs, without gradient accumulation fusion.
+    """Time to accumulate gradients without gradient accumulation fusion.
 
     Up to ZeRO 1, gradients are added to a buffer. If the buffer has their dtype, the first gradient becomes the
-    buffer (torch, `AccumulateGrad`); a wider buffer exists before. From ZeRO 2 on, gradients are copied into the
-    buffer of the reduction.
+    buffer (torch, `AccumulateGrad`). From ZeRO 2 on, gradients are copied into the buffer of the reduction.
     """
     held, optimizer = parameters_of_stages(job, [stage]), job.optimizer
     of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient
@@ -298,10 +285,7 @@ def _accumulated(job: Job, stage: Stage) -> CostEstimate:
 
 
 def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
-    """Add the exposed time of parameter gathering for each pass and of the gradient reduce-scatter after it.
-
-    FSDP2 copies gathered parameters into each parameter, on the compute stream (`foreach_all_gather_copy_out`).
-    """
+    """FSDP2 copies gathered parameters on the compute stream (`foreach_all_gather_copy_out`)."""
     if job.fully_shard and job.optimizer.zero_stage == 3:
         copied = _copied_out(job, stage)
         whole = costs.whole_backward
@@ -332,7 +316,6 @@ def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
 
 
 def _copied_out(job: Job, stage: Stage) -> TimeBreakdown:
-    """Copy gathered parameters (read and write), in the dtype of the all-gather."""
     if job.place.cut.replicas == 1:
         return TimeBreakdown()
     held = parameters_of_stages(job, [stage])
@@ -341,13 +324,13 @@ def _copied_out(job: Job, stage: Stage) -> TimeBreakdown:
 
 
 def activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the bytes per microbatch that a stage without head holds until its backward, and from I to W."""
+    """Return the bytes per microbatch that a stage holds until its backward, and from I to W."""
     whole = job.allocator_slack * sum(stage_activations(job.model, stage, job.settings).values())
     return whole, min(whole, bytes_for_weight(job, stage))
 
 
 def bytes_for_weight(job: Job, stage: Stage) -> float:
-    """Return the bytes per microbatch that a stage holds between I and W, unless its forward saves fewer."""
+    """Return the bytes per microbatch that a stage holds between I and W."""
     batch, cut = job.settings.batch, job.settings.cut
     layers = Counter((*stage.layers, *stage.mtp))
     kept = sum(number * weight_gradient_bytes(layer, batch, cut) for layer, number in layers.items())
@@ -358,7 +341,7 @@ def bytes_for_weight(job: Job, stage: Stage) -> float:
 
 
 def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[float], dict[str, float]]:
-    """Seconds of the P2P transfer after each stage, and of one transfer per kind of link used.
+    """Seconds of the P2P transfer after each stage, and by link.
 
     After multi-token prediction layers, the hidden states of all predicted tokens go on to the head together.
     """
@@ -386,10 +369,6 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
 
 
 def _encoded_bytes(job: Job, stages: Sequence[Stage], at: int) -> float | None:
-    """Bytes of a microbatch that a stage of encoders sends to the next, or None from the embedding on.
-
-    Rows of the encoder that goes on, and tokens of the encoders that are whole.
-    """
     if any(one.embedding for one in stages[: at + 1]):
         return None
     sent = 0
@@ -407,7 +386,6 @@ _COMMUNICATION: dict[GroupName, str] = {"tp": "tp_s", "cp": "cp_s", "ep": "ep_s"
 
 
 def _straddling(job: Job) -> list[str]:
-    """A line for each tp, cp or ep group across domains: its communication time there, and within one domain."""
     inside = replace(job.cluster, tiers=(replace(job.cluster.tiers[0], num_devices=None),))
     together, lines = replace(job, cluster=inside, profile=None), []
     for name, part in _COMMUNICATION.items():
@@ -456,7 +434,6 @@ def _fine_tuning(job: Job) -> list[str]:
 
 
 def _executed(job: Job) -> list[str]:
-    """Lines about non-default options of overlap and kernels, and about constants of the cluster."""
     execution, constants, lines = job.execution, job.cluster.constants, []
     hidden = {"ep": execution.hidden_ep, "cp": execution.hidden_cp}
     if order := execution.ep_order:
@@ -495,7 +472,6 @@ def _executed(job: Job) -> list[str]:
 
 
 def _kernels(job: Job) -> list[str]:
-    """Lines about the measured part of compute, and about extrapolation of the kernel table."""
     times, shares = job.place.times, {name: f"{100 * share:.0f} %" for name, share in job.shares.items() if share}
     times = times.source if isinstance(times, Corrected) else times
     if "table" not in shares or not isinstance(times, TableTimes):
@@ -517,7 +493,6 @@ def _kernels(job: Job) -> list[str]:
 
 
 def _expert_rows(job: Job) -> float:
-    """Most tokens that an expert receives per microbatch if loads are even; 0 without experts."""
     tokens = job.place.tokens(job.micro_batch, job.length) / job.settings.cut.tp
     kinds = (layer for layer in job.model.kinds if layer.is_moe)
     return max(
@@ -527,7 +502,6 @@ def _expert_rows(job: Job) -> float:
 
 
 def _encoders(job: Job, stages: Sequence[Stage]) -> list[str]:
-    """A line for each encoder: stages, tensor parallelism, and ranks that repeat its work."""
     lines = []
     for encoder in job.model.encoders:
         held = [

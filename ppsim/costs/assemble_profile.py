@@ -59,12 +59,10 @@ class _Components:
         return balance_ranks(counts, layers, (embedding_s, head_s), stages_of_ranks(schedule))
 
     def said(self, counts: Sequence[int]) -> Iterator[str]:
-        """Assumptions that apply only to some profiles."""
         if intercept_s := sum(line_of(self.layer, name)[0] for name in ("forward_s", "backward_s")):
             yield f"a stage takes {seconds(intercept_s)} for F and B beside its layers, measured"
 
     def per_stage(self, value: str, counts: Sequence[int]) -> NDArray[np.float64]:
-        """A cost per stage; the embedding is on the first stage, the head on the last."""
         intercept, slope = line_of(self.layer, value)
         total: NDArray[np.float64] = intercept * (np.array(counts) > 0) + slope * np.array(counts)
         total[0] += _number(self.embedding, value)
@@ -88,7 +86,6 @@ class _Chunks(_Components):
             )
 
     def layer_seconds(self, num_layers: int) -> list[float]:
-        """Seconds of F + B of each layer, by the layer's kind, as one of several consecutive layers."""
         if len(set(self.kinds)) == 1:
             return super().layer_seconds(num_layers)
         of_kind = {kind: self._layer_work(kind) for kind in set(self.kinds)}
@@ -132,15 +129,11 @@ def assemble(
     bandwidth_bytes_per_s: float | None = None,
     bytes_per_parameter: float = BYTES_PER_PARAMETER,
 ) -> StageCostSet:
-    """Return stage costs for the placement of `schedule`: embedding on the first stage, head and loss on the last.
+    """Return stage costs for the placement of `schedule`.
 
-    Model replicas have equal stages, so layers and costs have one entry per model stage. Slices of a microbatch
-    take equal time (`ppsim.parallel.sequence_slices`). `shape` defaults to `profile.shape_at()`, `num_layers` to
-    the profile's model; `split` gives the layers per stage, or how to find them. A P2P transfer takes `transfer_s`,
-    else its bytes over `bandwidth_bytes_per_s`, else the profile's measured time; other communication options keep
-    their defaults, for the caller to choose. Embedding and head are free if the profile has layers only. Raises
-    `ConfigError` for a split that does not fit, missing components or a sequence too short for its slices,
-    `ScheduleError` if the schedule splits a backward that cannot be split.
+    Embedding and head are free if the profile has layers only. A P2P transfer takes `transfer_s`, else its bytes
+    over `bandwidth_bytes_per_s`, else the profile's measured time. Raises `ConfigError` for a split, a component or
+    a sequence that does not fit, `ScheduleError` if the schedule splits a backward that cannot be split.
     """
     shape = shape or profile.shape_at()
     parts = _components(profile, shape)
@@ -176,7 +169,6 @@ def assemble(
 
 
 def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCosts:
-    """Return the costs that each additional layer of a profile's model adds, at a measured shape."""
     parts = _components(profile, shape)
     layer, names = parts.layer, ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
     fixed, passes = np.array([line_of(layer, name) for name in names]).T
@@ -193,7 +185,6 @@ def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCost
 
 
 def assumption(profile: Profile, shape: Shape) -> str | None:
-    """Return the line that names the shapes from which costs were estimated, None if all were measured."""
     parts = [part for part in profile.measurements if part.shape == shape and part.estimated_from]
     if not parts:
         return None
@@ -243,7 +234,7 @@ _SLICE_TIME = (
 
 
 def _components(profile: Profile, shape: Shape) -> _Components:
-    """Components at a shape; raises `ConfigError` if one is missing, except the ends of a user's own module."""
+    """Raises `ConfigError` if a component is missing, except the ends of a user's own module."""
     layer = profile.find("layer", shape)
     if _is_only_layers(profile):
         return _Components(_nothing(layer), layer, _nothing(layer))
@@ -316,12 +307,11 @@ def _nothing(layer: Measurement) -> Measurement:
 
 
 def is_whole(part: Measurement) -> bool:
-    """Return whether the backward of a component cannot be split."""
     return part.backward_input_s is None
 
 
 def line_of(layer: Measurement, name: str) -> tuple[float, float]:
-    """Return a and b of a + n·b for n layers; a is 0 for bytes, and if no layer was measured alone."""
+    """Return a and b of a + n·b for n layers; a is 0 if no layer was measured alone."""
     mean, alone = _number(layer, name), layer.alone
     if alone is None or not name.endswith("_s"):
         return 0.0, mean
@@ -336,7 +326,7 @@ def _work(part: Measurement) -> float:
 
 
 def _number(part: Measurement, name: str) -> float:
-    """A value, or 0 if missing; a backward that cannot be split is all in I."""
+    """A backward that cannot be split is all in I."""
     value = part.backward_s if name == "backward_input_s" and is_whole(part) else getattr(part, name)
     if isinstance(value, Quantity):
         return value.median

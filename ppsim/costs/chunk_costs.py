@@ -1,9 +1,7 @@
 """Costs of chunks of a model, derived from measured chunks. Imports no pydantic.
 
-A chunk is written as E for the embedding, one letter per layer (equal layers have the same letter, "t" if all are
-equal), and L for head and loss: "Ett", "tttt", "ttL". Its cost is a + Σ n_k·b_k + E + L: a fixed part a, b_k for
-each of the n_k layers of kind k, and the ends. Each measured chunk is one linear equation; other chunks are linear
-combinations of the measured ones.
+A chunk is written as E for the embedding, one letter per kind of layer, and L for head and loss: "Ett", "ttL". Its
+cost is a + Σ n_k·b_k + E + L, with n_k layers of kind k. Each measured chunk is one linear equation.
 """
 
 import re
@@ -27,19 +25,17 @@ _EXACT = 1e-9
 
 
 def require_contents(contents: str) -> str:
-    """Return the contents of a chunk; raises `ConfigError` unless they are E, letters of layers, L."""
     if not contents or not _CONTENTS.fullmatch(contents):
         raise ConfigError(f"a chunk is E, a letter for each layer, and L, as Ett or ttL: got '{contents}'")
     return contents
 
 
 def layers_of(contents: str) -> str:
-    """Return the letters of a chunk's layers."""
     return contents.strip(FIRST + LAST)
 
 
 def cost_key(contents: str) -> str:
-    """Return a key shared by chunks with equal costs: their layers in alphabetical order.
+    """Return a key shared by chunks with equal costs.
 
     >>> cost_key("EuttL")
     'EttuL'
@@ -58,7 +54,7 @@ def short_contents(contents: str) -> str:
 
 
 def stages_of(kinds: str, counts: Sequence[int]) -> list[str]:
-    """Return the contents of each stage, for the layers `kinds` and the number of layers per stage.
+    """Return the contents of each stage.
 
     >>> stages_of("tttt", [1, 2, 1])
     ['Et', 'tt', 'tL']
@@ -78,15 +74,13 @@ class ChunkCombinations:
         self._rows = np.array([self._row(contents) for contents in measured], dtype=np.float64)
 
     def _row(self, contents: str) -> list[float]:
-        """Counts of the fixed part, each kind of layer, E and L in a chunk."""
+        """Counts of the fixed part, each kind of layer, E and L."""
         layers = layers_of(contents)
         counts = [layers.count(kind) for kind in self.kinds]
         return [float(bool(layers)), *counts, contents.startswith(FIRST), contents.endswith(LAST)]
 
     def weights(self, contents: str) -> Floats | None:
         """Return the weight of each measured chunk in this one, or None if they do not determine it.
-
-        With more chunks than unknowns, these are the weights of the least-squares fit.
 
         >>> ChunkCombinations(["t", "ttt", "Ett"]).weights("tttt").round(3).tolist()[:2]
         [-0.5, 1.5]
@@ -102,8 +96,6 @@ class ChunkCombinations:
 def undetermined_parts(measured: Sequence[str]) -> list[str]:
     """Return the parts that the measured chunks do not determine: E, L, or the letter of a kind of layer.
 
-    I and W must follow from chunks without an embedding, whose whole backward can be split.
-
     >>> undetermined_parts(["Ett", "tt", "tttL"]), undetermined_parts(["Ett", "t", "tt", "ttL"])
     (['t', 'L'], [])
     """
@@ -117,9 +109,8 @@ def undetermined_parts(measured: Sequence[str]) -> list[str]:
 class ChunkNumbers:
     """Costs of any chunk at one shape: measured, or combined from measured chunks.
 
-    `chunks` are as in a profile file. The chunk with the embedding has only a whole backward, because no input
-    needs a gradient. Its I is its layers' I; its W is its layers' W plus all that the embedding adds to the
-    backward.
+    The chunk with the embedding has only a whole backward, because no input needs a gradient. Its I is its layers'
+    I; its W is its layers' W plus all that the embedding adds to the backward.
     """
 
     def __init__(self, chunks: Sequence[Mapping[str, Any]]) -> None:
@@ -131,11 +122,10 @@ class ChunkNumbers:
         )
 
     def is_measured(self, contents: str) -> bool:
-        """Return whether this chunk was measured itself."""
         return cost_key(contents) in self._by_contents
 
     def number(self, name: str, contents: str) -> float:
-        """Return a cost of a chunk by its name in the file; a backward that cannot be split is all in I.
+        """Return a cost by its name in the file; a backward that cannot be split is all in I.
 
         Raises `ConfigError` if the measured chunks do not determine it.
         """
@@ -173,10 +163,9 @@ _OF_FIRST = {
 
 
 def components_of(chunks: Sequence[Mapping[str, Any]], kinds: str) -> list[dict[str, Any]]:
-    """Return embedding, layer and head as in a profile file, derived from the chunks of a model.
+    """Return embedding, layer and head as in a profile file; with several kinds, the layer is the mean of all.
 
-    `kinds` has one letter per layer; with several kinds, the layer is the mean of all. Relative quartiles are those
-    of the chunk with the most layers. Raises `ConfigError` if the chunks do not determine a component.
+    Raises `ConfigError` if the chunks do not determine a component.
     """
     by_shape: dict[str, list[Mapping[str, Any]]] = {}
     for chunk in chunks:

@@ -1,7 +1,4 @@
-"""Kernels of the core of a token mixer: attention, a scan, or a delta rule.
-
-e: bytes of an element.
-"""
+"""Kernels of the core of a token mixer: attention, a scan, or a delta rule. e: bytes per element."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,15 +18,11 @@ from ppsim.model.recurrent import Recurrent
 def core_of(part: Mixer, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> PassKernels:
     """Return the kernels of a mixer's core for 1/cp of the queries; it has no W.
 
-    Fused attention computes the causal half of the scores. With a window, it computes the scores in the window and
-    of `_TILE_EDGE` more keys per query, because the last tile extends beyond the window. Its backward in 8 bits
-    computes all causal scores: in NVIDIA/cudnn-frontend's training benchmark (3929da2, cuDNN 9.22, window 128) its
-    time grows with the square of the length, as without a window. Unfused attention computes
-    all scores with two batched GEMMs; per score, softmax moves 2e bytes forward and 3e backward, dropout 2e + 1
-    more each. If keys and values are gathered, there is one kernel per rank's keys, masked only for its own: 1/cp
-    of the FLOPs, since ranks have pieces from both ends of a sequence (torch, `_RoundRobinLoadBalancer`, by
-    default). The results are then joined (`_blocks_joined`). Compressed and sparse attention score the visible
-    keys, which an indexer chooses first (`_choice`). Recurrent mixers: `recurrence`.
+    The backward of fused attention in 8 bits ignores the window: in NVIDIA/cudnn-frontend's training benchmark
+    (3929da2, cuDNN 9.22, window 128) its time grows with the square of the length. In unfused attention, softmax
+    moves 2e bytes per score forward and 3e backward, dropout 2e + 1 more each. If keys and values are gathered, one
+    kernel per rank's keys is masked only for its own keys, since ranks have pieces from both ends of a sequence
+    (torch, `_RoundRobinLoadBalancer`).
     """
     times, execution = place.wide_times, place.execution
     tokens = place.tokens(micro_batch, sequence_length)
@@ -79,8 +72,8 @@ def _in_its_format(
     """Kernels of 16-bit attention, or with fp8 attention faster ones and the casts before them.
 
     TransformerEngine casts queries, keys and values before the forward and the gradient of the output before the
-    backward. A cast reads two bytes and writes one per element; in MXFP8 it writes two, scaled along the head and
-    along the sequence (`mxfp8_quantize_fast_path`).
+    backward. A cast reads two bytes and writes one per element; in MXFP8 it writes two
+    (`mxfp8_quantize_fast_path`).
     """
     style = place.execution.attention_dtype
     if style is None:
@@ -107,7 +100,6 @@ def _times_faster(attention: KernelTime, gain: float) -> KernelTime:
 
 
 def _pieces(part: ScoredAttention, place: ExecutionContext) -> int:
-    """Pieces of a sequence in rank order; 1 if pieces are balanced, so that all queries see equally many keys."""
     return place.cut.cp if isinstance(part, CompressedAttention) else 1
 
 
@@ -123,11 +115,10 @@ def _of_last(seen: Callable[[int], float], sequence_length: int, pieces: int) ->
 
 
 def _choice(part: ScoredAttention, place: ExecutionContext, *, tokens: int, sequence_length: int) -> PassKernels:
-    """Return the kernels of the indexer, which scores the (compressed) keys before a query and chooses the best.
+    """Return the kernels of the indexer, which scores the keys before a query and chooses the best.
 
-    F: GEMMs of its queries with these keys, and a float32 score per pair, written once and read once. I: its loss,
-    on chosen keys only, which Megatron-LM computes together with its gradients: the scores again, the scores of
-    attention's heads, whose sum is the target, and two GEMMs for gradients (`fused_sparse_attention.py`).
+    I is the loss on chosen keys, which Megatron-LM computes together with its gradients: the scores again, the
+    scores of attention's heads, whose sum is the target, and two GEMMs for gradients (`fused_sparse_attention.py`).
     """
     if not part.indexer:
         return NOTHING
@@ -154,10 +145,10 @@ def _blocks_joined(part: ScoredAttention, place: ExecutionContext, *, tokens: in
     queries, keys and values are accumulated, 10 each, and those for keys and values joined for the next rank, 16; a
     cast of all back 18 (torch, `_SDPAMerger` and `_templated_ring_attention_backward`).
 
-    Ring, for the last rank, which is the slowest: each block has all its queries and half of the keys. Forward:
-    keys and values are joined 2e, an output is weighted 2e, each further one added 3e. Backward: keys and values
-    are copied 2e, gradients of queries copied 2e, then added 3e; of keys half are copied, then added, and in the
-    last block all (TransformerEngine, `AttnFuncWithCPAndKVP2P`).
+    Ring, for the last rank, which is the slowest. Forward: keys and values are joined 2e, an output is weighted 2e,
+    each further one added 3e. Backward: keys and values are copied 2e, gradients of queries copied 2e, then added
+    3e; of keys half are copied, then added, and in the last block all (TransformerEngine,
+    `AttnFuncWithCPAndKVP2P`).
     """
     cp, e, times = place.cut.cp, place.execution.element_bytes, place.wide_times
     if cp == 1 or isinstance(part, CompressedAttention):
@@ -188,11 +179,10 @@ _TILE_EDGE = 64
 
 
 def recurrence(mixer: Recurrent, place: ExecutionContext, *, tokens: int) -> PassKernels:
-    """Return the chunked scan or delta rule of a rank's heads, including the passing of states.
+    """Return the chunked scan or delta rule of a rank's heads.
 
-    FLOPs of the chunks' GEMMs, masked entries included, at `Efficiency.scan_flops_per_s` per core, which includes
-    the passing of states. The backward has two GEMMs per GEMM of the forward, and repeats some forward GEMMs. Ranks
-    of cp have whole sequences of some heads, 1/cp of the GEMMs (Megatron-LM, `MambaContextParallel`).
+    `Efficiency.scan_flops_per_s` includes the passing of states. Ranks of cp have whole sequences of some heads
+    (Megatron-LM, `MambaContextParallel`).
     """
     products, chunks = mixer.chunk_products(place.cut.tp), max(1, tokens // mixer.chunk_size)
     forward = chunks * sum(one.flops for one in products)

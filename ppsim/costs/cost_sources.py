@@ -46,38 +46,32 @@ class ProfileSource:
         transfer_s: float | None,
         bandwidth_bytes_per_s: float | None,
     ) -> "ProfileSource":
-        """Return the source of a plan; defaults are the packaged profile and its first shape."""
+        """Defaults are the packaged profile and its first shape."""
         profile = profile or _default()
         layers = profile.model.num_layers if num_layers is None else num_layers
         return cls(profile, shape or profile.shape_at(), layers, transfer_s, bandwidth_bytes_per_s)
 
     @property
     def name(self) -> str:
-        """Name of the profile."""
         return f"profile {self.profile.name}"
 
     @property
     def sequence_length(self) -> int:
-        """Sequence length of the shape."""
         return self.shape.sequence_length
 
     @property
     def hidden_size(self) -> int:
-        """Hidden size of the profile's model."""
         return self.profile.model.hidden_size
 
     @property
     def tokens_per_microbatch(self) -> int:
-        """Tokens per microbatch."""
         return self.shape.micro_batch * self.shape.sequence_length
 
     @property
     def gpus_per_rank(self) -> int:
-        """tp · cp."""
         return self.shape.tp * self.shape.cp
 
     def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
         asked: dict[str, Any] = {
             "num_layers": self.num_layers, "split": split, "transfer_s": self.transfer_s,
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
@@ -90,11 +84,10 @@ class ProfileSource:
         )[1]
 
     def layer_costs(self) -> LayerCosts:
-        """Return the costs that one more layer adds."""
         return layer_costs_of(self.profile, self.shape, self.num_layers)
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return the peak in FLOP/s of the data sheet, else of the fastest measured GEMM, else None."""
+        """FLOP/s of the data sheet, else of the fastest measured GEMM."""
         device, facts, dtype = self.profile.provenance.device, self.profile.device_facts, self.shape.dtype
         sheet = {"provenance": {"device": vars(device)}}
         found = peak_of(sheet, dtype) or peak_of(sheet | {"device_facts": facts and asdict(facts)}, dtype)
@@ -103,13 +96,12 @@ class ProfileSource:
         return found[0], [f"MFU: of {found[1]}"]
 
     def jitter(self) -> float | None:
-        """Return the relative standard deviation of a layer's forward, by its quartiles; None for a median of 0."""
+        """Relative standard deviation of a layer's forward, by its quartiles."""
         forward = self.profile.find("layer", self.shape).forward_s
         # The interquartile range of a normal distribution is 1.349 standard deviations.
         return (forward.high - forward.low) / 1.349 / forward.median if forward.median else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the profile's name, provenance, device, model and shape."""
         profile = self.profile
         return {
             "profile": {
@@ -132,8 +124,7 @@ class RankCosts:
     """Measured seconds of a microbatch on a rank or in each part of the model, and of a P2P transfer.
 
     With more stages than parts, each part is divided evenly; with fewer, neighbouring parts are summed.
-    `transfer_s` of a part is the transfer after it (the last is unused), also used by the stages inside the part.
-    `activation_bytes` is saved by a forward; None: from the source of the other bytes.
+    `transfer_s` of a part is the transfer after it, also used by the stages inside the part.
     """
 
     forward_s: Measured
@@ -144,7 +135,6 @@ class RankCosts:
 
     @property
     def name(self) -> str:
-        """Name of these costs in titles and error messages."""
         return "times given by hand"
 
     def __post_init__(self) -> None:
@@ -155,10 +145,7 @@ class RankCosts:
                     raise ConfigError(f"{flag} must be 0 or more: got {1e3 * value:g}")
 
     def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
-        """Return `estimated` with measured costs of each stage and nothing around the pipeline.
-
-        Raises `ConfigError` if stages neither divide nor sum the parts.
-        """
+        """Nothing remains around the pipeline. Raises `ConfigError` if stages neither divide nor sum the parts."""
         stages = schedule.num_model_stages
         vpp = max(1, stages // schedule.num_ranks)
         costs = estimated.costs.replace(
@@ -188,10 +175,10 @@ class RankCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunCosts(RankCosts):
-    """The costs of a recorded run: seconds per microbatch of each model stage of the table that it ran.
+    """The costs of a recorded run: seconds per microbatch of each model stage of the schedule `table`.
 
-    `table` is that table, `split` its layers per stage, `source` the name of the recording. `splits_backward`: I
-    and W were recorded; if not, they are any two parts of B. `knows_gaps`: the time between steps was recorded.
+    If I and W were not recorded (`splits_backward`), they are any two parts of B. `knows_gaps`: the time between
+    steps was recorded.
     """
 
     forward_s: tuple[float, ...]
@@ -205,15 +192,12 @@ class RunCosts(RankCosts):
 
     @property
     def name(self) -> str:
-        """Name of these costs in titles and error messages."""
         return f"recorded run {self.source}"
 
     def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
-        """Return costs with their share of the recorded stages in place of each stage's.
+        """If there are at least three recorded stages, embedding and head stay at the ends.
 
-        Recorded stages are divided evenly, or neighbours are summed. If there are at least three, the time that the
-        first and the last take beyond the median of the others is the embedding's and the head's and stays at the
-        ends.
+        Their time is the excess of the first and the last stage over the median of the others.
         """
         parts, stages = len(self.forward_s), schedule.num_model_stages
         if stages % parts and parts % stages:
@@ -237,12 +221,7 @@ class RunCosts(RankCosts):
         return replace(found, assumptions=lines)
 
     def correcting(self, estimated: StageCostSet, own: StageCostSet) -> StageCostSet:
-        """Return the estimated costs, corrected by the ratio of recorded to estimated time.
-
-        `estimated` has the stages of the projection, `own` the stages of the recorded run, which give the ratios. A
-        stage's correction is the mean ratio of the recorded stages that contain its layers, weighted by number of
-        layers.
-        """
+        """Multiply the estimates by recorded / estimated time (`own`), averaged over a stage's layers."""
         ends, own_ends = np.cumsum([0, *estimated.split]), np.cumsum([0, *own.split])
         shared = np.minimum(ends[1:, None], own_ends[None, 1:]) - np.maximum(ends[:-1, None], own_ends[None, :-1])
         shared = np.maximum(shared, 0).astype(np.float64)
@@ -278,7 +257,6 @@ class RunCosts(RankCosts):
 
 
 def _with_ends(stages: Numbers, recorded: Sequence[float], pieces: int) -> Floats:
-    """Even pieces of recorded stages, the excess of the first and the last given to the first and last piece."""
     found = np.array(stages, dtype=np.float64)
     usual = float(np.median(recorded[1:-1]))
     for end, inside, outer in ((recorded[0], slice(0, pieces), 0), (recorded[-1], slice(-pieces, None), -1)):
@@ -295,7 +273,6 @@ _OF_TIME = ("costs:", "transfers:", "data parallelism:")
 
 
 def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numbers:
-    """Value of each stage: its part of a rank's value, or divided or summed parts."""
     if not isinstance(measured, tuple):
         return measured / vpp
     if num_stages % len(measured) == 0:
@@ -328,18 +305,16 @@ def _told(measured: Measured, num_stages: int, vpp: int) -> str:
 
 @dataclass(frozen=True)
 class RankSource:
-    """Times that the user gives without a model: no layers, tokens, FLOPs or peak, and only given activations."""
+    """Times that the user gives without a model: there are no layers, tokens, FLOPs or peak."""
 
     costs: RankCosts
     gpus_per_rank: int = 1
 
     @property
     def name(self) -> str:
-        """Name of these costs in error messages."""
         return self.costs.name
 
     def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        """Divide the costs of a rank over its stages; `split` is not used, because there are no layers."""
         nothing = StageCostSet(StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0), [], 0.0)
         found = self.costs.replacing(nothing, schedule)
         unknown = "memory" if self.costs.activation_bytes is None else "memory except activations"
@@ -347,15 +322,12 @@ class RankSource:
         return replace(found, assumptions=[*found.assumptions, line])
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return no peak FLOP/s, because no device is known."""
         return None, []
 
     def jitter(self) -> float | None:
-        """Return None: jitter was not measured."""
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return an empty dictionary: there is no model, device or profile."""
         return {}
 
 
@@ -366,5 +338,4 @@ class MeasuredProfileSource(ProfileSource):
     costs: RankCosts
 
     def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        """Divide the costs of a rank over its stages."""
         return self.costs.replacing(super().assemble(schedule, split, known), schedule)

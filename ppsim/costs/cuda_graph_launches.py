@@ -1,4 +1,4 @@
-"""Kernel launches of a layer with CUDA graphs: one launch per graph and pass, and one per kernel outside graphs."""
+"""Kernel launches of a layer with CUDA graphs: one per graph and pass, and one per kernel outside graphs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +19,6 @@ def with_launches(
     operators: Sequence[Operator],
     of: Mapping[str, PassKernels],
 ) -> PassKernels:
-    """Return the kernels of a layer with the number of launches that the host makes for them.
-
-    `of` maps operator names to kernels. If the whole step is one graph, no launch is counted.
-    """
     graphs = place.execution.cuda_graphs
     if graphs == "none":
         return kernels
@@ -34,7 +30,6 @@ def with_launches(
 
 
 def _is_captured(one: Operator, graphs: CudaGraphs, layer: Layer) -> bool:
-    """True if a graph contains the operator, as part of a captured mixer, MLP, or router before the all-to-all."""
     if one.sublayer == 1:
         return captures_mixer(graphs, layer)
     is_before = one.kind == "norm" or "shared_experts" in one.module or "router" in one.module
@@ -42,16 +37,14 @@ def _is_captured(one: Operator, graphs: CudaGraphs, layer: Layer) -> bool:
 
 
 def with_recomputed_launches(kernels: KernelTime, layer: Layer, place: ExecutionContext) -> KernelTime:
-    """Return recomputed kernels without their launches if the layer's graph contains them."""
     return replace(kernels, count=0) if captures_all(place.execution.cuda_graphs, layer) else kernels
 
 
 def waits_for_counts(layer: Layer, place: ExecutionContext) -> bool:
     """Return whether the host reads the number of tokens per expert before it launches the experts' kernels.
 
-    It does if no capacity (per expert or per rank) fixes the sizes. If the operators before the exchange are
-    captured, too few launches remain for the device to run idle. All-to-alls are an exception: before them the host
-    reads the counts in any case (Megatron-LM, `MoEAlltoAllTokenDispatcher`, its copies to the host).
+    If the operators before the exchange are captured, too few launches remain for the device to run idle. Before an
+    all-to-all the host reads the counts in any case (Megatron-LM, `MoEAlltoAllTokenDispatcher`).
     """
     execution = place.execution
     is_ready = captures(execution.cuda_graphs, "moe_preprocess") and execution.moe_dispatcher != "alltoall"

@@ -27,11 +27,9 @@ NORM_BYTES = 4
 def step_costs(
     job: Job, schedule: Schedule, stages: Sequence[Stage], known: StageCostCache | None = None
 ) -> StepCosts:
-    """Return the costs around the pipeline of a step; `stages` are the model's stages.
+    """Up to ZeRO 1, gradients are reduced once per step; from ZeRO 2 on, every backward reduces its own.
 
-    Up to ZeRO 1, gradients are reduced once per step. From ZeRO 2 on no rank keeps them whole, so every backward
-    reduces its own (`passes_s`). Parameters are gathered once per step in ZeRO 1 and 2, and for every pass in ZeRO
-    3.
+    Parameters are gathered once per step in ZeRO 1 and 2, and for every pass in ZeRO 3.
     """
     device, zero, replicas = job.cluster.device, job.optimizer.zero_stage, schedule.num_replicas
     known = StageCostCache() if known is None else known
@@ -62,7 +60,7 @@ def step_costs(
 
 
 def layer_reduction_s(job: Job, layer: Layer) -> tuple[float, float]:
-    """Return the seconds per step that one more layer adds to a stage's gradient reduction and to the update."""
+    """Return the seconds per step that one more layer adds to the gradient reduction and to the update."""
     one, two = ([Stage((layer,) * number)] for number in (1, 2))
     update_s = _update_s(job, two) - _update_s(job, one)
     if job.optimizer.zero_stage >= 2:  # reduced after each pass
@@ -73,7 +71,7 @@ def layer_reduction_s(job: Job, layer: Layer) -> tuple[float, float]:
 
 
 def num_independent(job: Job) -> int:
-    """Return the number of innermost domains (nodes) that contain data-parallel ranks of a stage.
+    """Return the number of nodes that contain data-parallel ranks of a stage.
 
     Ranks of one node share host, power and cooling, and count as one random draw.
     """
@@ -84,8 +82,7 @@ def num_independent(job: Job) -> int:
 def expected_maximum(count: int) -> float:
     """Return the expected maximum of `count` independent standard normals.
 
-    It is ∫ (1 − Φⁿ) over x > 0 minus ∫ Φⁿ over x < 0 (David & Nagaraja 2003, Order Statistics, §3.1), summed in
-    steps of 1/100 to where Φⁿ is 0 or 1 in double precision. For two it is 1/√π.
+    It is ∫ (1 − Φⁿ) over x > 0 minus ∫ Φⁿ over x < 0 (David & Nagaraja 2003, Order Statistics, §3.1).
 
     >>> round(expected_maximum(2), 6), round(expected_maximum(1000), 3)
     (0.56419, 3.241)
@@ -96,10 +93,7 @@ def expected_maximum(count: int) -> float:
 
 
 def num_buckets(job: Job, parameters: RankParameters) -> float:
-    """Return the number of gradient buckets.
-
-    Megatron-LM's hold 40 million gradients, or a million per dp · cp rank if that is more.
-    """
+    """Megatron-LM's buckets hold 40 million gradients, or a million per dp · cp rank if that is more."""
     largest = max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
     return float(max(1, -(-(parameters.trained + parameters.trained_expert) // largest)))
 
@@ -115,7 +109,7 @@ def _for_each(
 
 
 def passes_s(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return seconds per pass to gather a stage's parameters (ZeRO 3) and reduce its gradients (ZeRO 2 and 3)."""
+    """Return seconds per pass to gather a stage's parameters and to reduce its gradients."""
     zero = job.optimizer.zero_stage
     held = parameters_of_stages(job, [stage])
     gather_s = replica_collective_s(job, held, "all-gather") if zero == 3 else 0.0
@@ -123,7 +117,6 @@ def passes_s(job: Job, stage: Stage) -> tuple[float, float]:
 
 
 def parameters_of_stages(job: Job, stages: Sequence[Stage]) -> RankParameters:
-    """Return the parameters that a rank holds of these stages."""
     return held_parameters(job.model, list(stages), job.settings.cut, vocab_multiple=job.vocab_multiple)
 
 
@@ -132,10 +125,7 @@ _GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
 
 
 def replica_collective_s(job: Job, parameters: RankParameters, operation: collectives.Operation) -> float:
-    """Return the seconds of a collective over weights or gradients among their data-parallel ranks.
-
-    ZeRO 3 gathers frozen weights too.
-    """
+    """ZeRO 3 gathers frozen weights too."""
     is_whole = operation == "all-gather" and job.optimizer.zero_stage == 3
     counts = (parameters.dense, parameters.expert) if is_whole else (parameters.trained, parameters.trained_expert)
     of = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
@@ -162,7 +152,6 @@ def _num_sharing(job: Job, name: ReplicaGroup) -> int:
 
 
 def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
-    """Largest fraction of an update of these stages that one rank does."""
     if job.optimizer.zero_stage == 0:
         return 1.0
     num_ranks = _num_sharing(job, name)
@@ -178,7 +167,6 @@ def _parts_of_replica(job: Job, stages: Sequence[Stage]) -> tuple[float, float]:
 
 
 def _update_s(job: Job, stages: Sequence[Stage]) -> float:
-    """Optimizer step of a rank: memory traffic, and for Muon the GEMMs that orthogonalise matrices."""
     optimizer, device = job.optimizer, job.place.device
     held, traffic = parameters_of_stages(job, stages), optimizer.traffic_bytes
     dense, expert = _parts_of_replica(job, stages)
@@ -196,22 +184,19 @@ def _update_s(job: Job, stages: Sequence[Stage]) -> float:
 
 
 def optimizer_s(device: Device, parameters: float, *, bytes_per_parameter: float) -> float:
-    """Return the seconds of an optimizer step over the parameters that a rank updates.
+    """The step reaches a far smaller fraction of bandwidth than other kernels.
 
-    Memory-bound, at the fraction of bandwidth that optimizers reach, far less than other kernels: Adam took 93.8
-    ms, against 19.9 ms at full bandwidth. A measured correction applies.
+    Adam took 93.8 ms, against 19.9 ms at full bandwidth.
     """
     corrected = device.efficiency.operator_time.get("optimizer", 1.0)
     return corrected * parameters * bytes_per_parameter / (device.memory_bytes_per_s * device.efficiency.optimizer)
 
 
 def update_on_host_s(job: Job, parameters: float, on_device_s: float) -> float:
-    """Return the seconds of an optimizer step that updates `parameters` of a rank on the host.
+    """Float32 gradients go to the host and weights come back, one after the other or parameter by parameter.
 
-    Float32 gradients go to the host, which updates concurrently with the device, and weights come back, one after
-    the other or, with `overlap_cpu_optimizer_d2h_h2d`, parameter by parameter (Megatron-LM,
-    core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64). Raises `ConfigError` if the bandwidth of the
-    link or of host memory is unknown.
+    The latter is `overlap_cpu_optimizer_d2h_h2d` (Megatron-LM, core/optimizer/cpu_offloading/hybrid_optimizer.py at
+    d98e8a64). Raises `ConfigError` if the bandwidth of the link or of host memory is unknown.
     """
     optimizer, device = job.optimizer, job.cluster.device
     if device.host_memory_bytes_per_s is None:
@@ -230,8 +215,7 @@ def update_on_host_s(job: Job, parameters: float, on_device_s: float) -> float:
 def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
     """Return the FLOPs to orthogonalise a matrix of `size` entries with one side of length `side`.
 
-    Each Newton–Schulz iteration of an m × n matrix A, m ≤ n, computes AAᵀ, its square, and the product of their sum
-    with A: 4m²n + 2m³ (Jordan et al. 2024, five iterations).
+    A Newton–Schulz iteration of an m × n matrix, m ≤ n, takes 4m²n + 2m³ (Jordan et al. 2024, five iterations).
 
     >>> muon_flops(6, 3)
     320.0
@@ -241,7 +225,6 @@ def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
 
 
 def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> float:
-    """FLOPs for a layer's matrices as divided over ranks; whole ones are spread over the ranks that update them."""
     matrices = [one for one in layer.linears(job.settings.cut) if one.is_orthogonalised and one.trainable]
     h, linears = layer.hidden_size, matrices
     of_experts = sum(one.count * muon_flops(one.size, h) for one in linears if one.kind == "routed")
@@ -254,9 +237,9 @@ def _sharing(
 ) -> tuple[SharedGradients, ...]:
     """All-reduces of gradients among pipeline ranks: shared embeddings, conditional embedders, and model replicas.
 
-    Replicas of a stage are data-parallel too (Li & Hoefler 2021, arXiv 2107.06925, §3.2: an all-reduce among them).
-    Each reduces its gradients among its dp · cp ranks. A rank's part, 1 / (dp · cp), is then summed over the
-    replicas on other ranks. This holds without ZeRO too: the sum is then between the two halves of the all-reduce.
+    Replicas of a stage are data-parallel too (Li & Hoefler 2021, arXiv 2107.06925, §3.2). Each reduces its
+    gradients among its dp · cp ranks. A rank's part is then summed over the replicas on other ranks, without ZeRO
+    between the two halves of the all-reduce.
     """
     shared = []
     model, num_stages, of = job.model, schedule.num_model_stages, job.optimizer.bytes_of_gradient

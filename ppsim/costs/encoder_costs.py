@@ -15,11 +15,7 @@ _NOTHING = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
 
 
 def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch: int) -> CostEstimate:
-    """Return the seconds of a part of an encoder for the images of a microbatch.
-
-    Ranks that compute the same patches (all cp ranks, and tp ranks that the encoder is not divided over) have FLOPs
-    that the model does not count.
-    """
+    """If several ranks compute the same patches, the model counts the FLOPs once."""
     encoder, number = part.encoder, micro_batch * part.encoder.images
     if not number:
         return _NOTHING
@@ -38,10 +34,7 @@ def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch:
 
 
 def encoder_place(encoder: Encoder, place: ExecutionContext) -> ExecutionContext:
-    """Return the settings of an encoder: 16 bits, no sequence or context parallelism, nothing hidden, no dropout.
-
-    Full recomputation is the decoder's if tp ranks divide the encoder (`get_vision_model_config`).
-    """
+    """Full recomputation is the decoder's if tp ranks divide the encoder (`get_vision_model_config`)."""
     layout, execution = place.layout, place.execution
     tp = layout.tp if encoder.is_divided else 1
     dp = layout.dp * layout.cp * layout.tp // tp
@@ -59,7 +52,7 @@ def encoder_place(encoder: Encoder, place: ExecutionContext) -> ExecutionContext
 
 
 def _embedding(part: EncoderPart, own: ExecutionContext, patches: int) -> CostEstimate:
-    """The matrices before the layers, whole on every rank, and the sum with positions; patches have no gradient."""
+    """The matrices before the layers are whole on every rank; patches have no gradient."""
     if not part.embedding:
         return _NOTHING
     kernels, e = products(part.embedding, own.times, tokens=patches), own.execution.element_bytes
@@ -70,10 +63,7 @@ def _embedding(part: EncoderPart, own: ExecutionContext, patches: int) -> CostEs
 
 
 def _projector(part: EncoderPart, place: ExecutionContext, own: ExecutionContext, tokens: int) -> CostEstimate:
-    """The matrices after the layers, each with a norm or activation, and the copy into the decoder's embedding.
-
-    Ranks that divide a pair of matrices sum its output, and the gradient of its input.
-    """
+    """Each matrix has a norm or activation, and the result is copied into the decoder's embedding."""
     encoder = part.encoder
     if not part.projector:
         return _NOTHING
@@ -106,7 +96,7 @@ def _estimate(
     again_s: float = 0.0,
     counted: float = 1.0,
 ) -> CostEstimate:
-    """Split the seconds by cause; `counted`: the part of the FLOPs that is the model's."""
+    """`counted` is the part of the FLOPs that is the model's."""
     passes = (kernels.forward, kernels.backward_input, weight)
     peak = own.device.peak(own.execution.dtype)
     forward, backward, of_weight = (
@@ -119,6 +109,5 @@ def _estimate(
 
 
 def _counted(parts: TimeBreakdown, share: float) -> TimeBreakdown:
-    """Return the parts with `share` of the FLOPs counted as the model's."""
     more = (1 - share) * parts.ideal_s
     return replace(parts, ideal_s=parts.ideal_s - more, more_flops_s=parts.more_flops_s + more)

@@ -1,9 +1,6 @@
 """Estimates for shapes that were not measured, from measured shapes and device microbenchmarks.
 
-A sum of kernel times (`ppsim.costs.layer_kernels`) is rough: kernel fusion differs, and gaps between kernels are
-missing.
-An estimate is therefore anchored: the time measured at the nearest shape, times the ratio of the sums at both
-shapes. With two measured shapes, a line through both gives a fixed part and a multiple of the sum.
+An estimate is the time measured at the nearest shape, times the ratio of the sums of kernel times at both shapes.
 """
 
 import math
@@ -22,11 +19,10 @@ COMPONENTS: tuple[Component, ...] = ("embedding", "layer", "head")
 
 
 def estimated(component: Component, profile: Profile, shape: Shape) -> Measurement:
-    """Return a measurement of a component at a shape that `profile` lacks, anchored at the nearest measured shape.
+    """Return a measurement of a component at a shape that `profile` lacks.
 
-    Times are scaled by the sums of kernels (`_scale`), bytes by the formulas of `ppsim.model.shapes`. Raises
-    `ConfigError` if the profile has no microbenchmarks of the device for this dtype, no sizes of its layer, or no
-    measured shape with the same dtype, cp and recomputation.
+    Raises `ConfigError` if the profile has no microbenchmarks of the device for this dtype, no sizes of its layer,
+    or no measured shape with the same dtype, cp and recomputation.
     """
     model, facts = model_of(profile), profile.device_facts
     if model is None or facts is None:
@@ -68,10 +64,9 @@ def estimated(component: Component, profile: Profile, shape: Shape) -> Measureme
 
 
 def with_estimates(profile: Profile, **wanted: Any) -> tuple[Profile, Shape]:
-    """Return the profile and `profile.shape_at(**wanted)`; add an estimate to the profile if that was not measured.
+    """Return the profile and `profile.shape_at(**wanted)`, with an estimate if that was not measured.
 
-    Values that are not given come from the nearest measured shape. Raises `shape_at`'s `ConfigError` if the profile
-    has no device microbenchmarks, the shape did not fit in memory, or no similar shape was measured.
+    Raises `shape_at`'s `ConfigError` if the shape did not fit in memory or cannot be estimated.
     """
     try:
         return profile, profile.shape_at(**wanted)
@@ -93,7 +88,6 @@ def with_estimates(profile: Profile, **wanted: Any) -> tuple[Profile, Shape]:
 
 
 def model_of(profile: Profile) -> ModelShape | None:
-    """Return the sizes of a profile's model, None if they are unknown."""
     model = profile.model
     if model.layer_sizes is None or model.vocab_size is None:
         return None
@@ -102,10 +96,7 @@ def model_of(profile: Profile) -> ModelShape | None:
 
 
 def _scale(here: float, there: Sequence[float], measured: Sequence[float]) -> float:
-    """Ratio of a pass's time here to the first anchor's, from the sums of kernels here and there.
-
-    Uses the line through both anchors if its fixed part and slope are positive, else the ratio of the sums.
-    """
+    """Use the line through both anchors if its fixed part and slope are positive, else the ratio of the sums."""
     if len(measured) > 1 and there[0] != there[1] and measured[0]:
         slope = (measured[1] - measured[0]) / (there[1] - there[0])
         fixed = measured[0] - slope * there[0]
@@ -115,7 +106,7 @@ def _scale(here: float, there: Sequence[float], measured: Sequence[float]) -> fl
 
 
 def _anchors(profile: Profile, component: Component, shape: Shape) -> list[Measurement]:
-    """The nearest measurement, and the nearest with the same tp and ep but another number of tokens, if any."""
+    """The nearest measurement, and the nearest with the same tp and ep but another number of tokens."""
     same = {"dtype": shape.dtype, "cp": shape.cp, "recompute": shape.recompute}
     parts = [
         part
@@ -140,7 +131,6 @@ def _anchors(profile: Profile, component: Component, shape: Shape) -> list[Measu
 
 
 def _is_alike(shape: Shape, given: dict[str, Any]) -> bool:
-    """True if a shape has all given values except sizes, so that it can be an anchor."""
     return all(getattr(shape, name) == value for name, value in given.items() if name not in _SIZES)
 
 

@@ -33,49 +33,35 @@ class Execution:
     """Execution options of a microbatch.
 
     attention
-        "fused" saves no scores, nor does "fused-fp8", with both of its GEMMs in 8 bits (TransformerEngine's
-        fp8_dot_product_attention); "unfused" writes all s × s scores, with softmax and dropout, to memory (before
-        2022).
-    recompute
-        Recomputed part of a layer: nothing, its forward, or modules (`ppsim.model.recompute`).
-    cuda_graphs
-        Part launched as CUDA graphs: nothing, all, whole layers, or modules (`ppsim.model.cuda_graphs`).
+        "fused-fp8" has both of its GEMMs in 8 bits (TransformerEngine's fp8_dot_product_attention); "unfused"
+        writes all s × s scores to memory.
     sequence_parallel
-        All-gather and reduce-scatter instead of an all-reduce, norms and residuals on 1/tp of the tokens
-        (Korthikanti et al. 2022, arXiv 2205.05198).
-    dropout
-        Dropout after attention and after both mixers of a layer.
+        Korthikanti et al. 2022, arXiv 2205.05198.
     deterministic_mode
-        Only kernels with a fixed summation order (`Specified`); the cross entropy is then not fused.
+        Only kernels with a fixed summation order; the cross entropy is then not fused.
     compile
         True: torch.compile fuses the operators between the GEMMs of TorchTitan's blocks; False: each operator runs
-        by itself (`ppsim.costs.torch_blocks`); None: the kernels of Megatron-LM and TransformerEngine.
+        by itself; None: the kernels of Megatron-LM and TransformerEngine.
     context
-        Exchange of keys and values among cp ranks: in a "ring", by "all-to-all" of heads, or by "all-gather" for
-        every query head, as in torch, which repeats keys and values for all query heads first.
-    moe_dispatcher
-        Transport of tokens to their experts and back (`ppsim.machine.dispatch`).
+        Exchange of keys and values among cp ranks; "all-gather" as in torch, which repeats keys and values for all
+        query heads first.
     expert_imbalance
-        Tokens of the rank whose experts get the most, relative to the mean (1 or more); all others wait for it.
+        Tokens of the rank whose experts get the most, relative to the mean; all others wait for it.
     expert_capacity
-        Tokens to which each expert is padded or cut, relative to the mean; None: no limit. With a capacity, the
-        host knows all shapes and waits for no counts, and all ranks have the same load.
+        Tokens to which each expert is padded or cut, relative to the mean; None: no limit.
     fused_experts
-        Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused, instead of one GEMM
-        each (TransformerEngine's op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
+        Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused (TransformerEngine's
+        op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
     expert_rank_capacity
-        Buffer for the tokens of a rank's experts, relative to the mean, so that the host knows all shapes and does
-        not wait (Megatron-LM's moe_expert_rank_capacity_factor); only actual tokens are computed. None: exact size,
-        which the host reads.
+        Buffer for the tokens of a rank's experts, relative to the mean (Megatron-LM's
+        moe_expert_rank_capacity_factor). None: exact size, which the host reads.
     paged_stash
-        Buffer for experts' saved activations, relative to the mean, in pages that kernels fill and empty
-        (Megatron-LM's moe_paged_stash and its buffer_size_factor_cuda). None: they stay in their full-size buffers.
+        Buffer for experts' saved activations, relative to the mean, in pages (Megatron-LM's moe_paged_stash and its
+        buffer_size_factor_cuda).
     hidden_tp_forward, hidden_tp_backward, overlap_ep, hidden_cp
-        Fraction of the communication overlapped with compute, 0 to 1. Megatron-LM overlaps an all-reduce of the
-        backward with the weight gradient. A forward's all-to-alls overlap with the backward of another microbatch
-        and vice versa, at most for the time of that pass, and take SMs from it (`Place.hidden_ep_s`). For
-        `overlap_ep`, the name of an order of operations gives each pair of a forward and a backward the time of
-        `ppsim.costs.pair_overlap`.
+        Fraction of the communication overlapped with compute, 0 to 1, or for `overlap_ep` the name of an order of
+        operations (`ppsim.costs.pair_overlap`). Megatron-LM overlaps an all-reduce of the backward with the weight
+        gradient.
     compute_share
         Multiplier on GEMM and attention throughput, relative to the GPU type; None: the cluster's constants.
     """
@@ -104,7 +90,7 @@ class Execution:
 
     @property
     def attention_dtype(self) -> Literal["float8", "mxfp8"] | None:
-        """Format of attention's GEMMs in 8 bits, None in 16 bits.
+        """Format of attention's GEMMs in 8 bits.
 
         With GEMMs in MXFP8, attention is in MXFP8; otherwise it has one scale per tensor, with delayed scaling
         (TransformerEngine, `NVTE_DPA_FP8_RECIPE`).
@@ -115,7 +101,7 @@ class Execution:
 
     @property
     def overlap_tp(self) -> str:
-        """Hidden fraction of tensor-parallel communication, as `--overlap-tp` has it: FORWARD,BACKWARD or both."""
+        """Value of `--overlap-tp`: FORWARD,BACKWARD or one number for both."""
         return ",".join(
             repr(float(part)).removesuffix(".0")
             for part in dict.fromkeys((self.hidden_tp_forward, self.hidden_tp_backward))
@@ -123,7 +109,6 @@ class Execution:
 
     @property
     def tp_overlap_text(self) -> str:
-        """Hidden fraction of tensor-parallel communication in words: "TP communication 50 % hidden"."""
         parts = dict.fromkeys((self.hidden_tp_forward, self.hidden_tp_backward))
         if not any(parts):
             return "TP communication exposed"
@@ -136,7 +121,7 @@ class Execution:
 
     @property
     def expert_load(self) -> float:
-        """Tokens computed by the most loaded rank's experts, relative to the mean."""
+        """Tokens of the most loaded rank's experts, relative to the mean."""
         return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity
 
     @property
@@ -146,7 +131,7 @@ class Execution:
 
     @property
     def expert_room(self) -> float:
-        """Size of the buffer for experts' saved activations, relative to the mean size per rank."""
+        """Size of the buffer for experts' saved activations, relative to the mean."""
         return self.paged_stash or self.expert_rank_capacity or 1.0
 
     @property
@@ -158,8 +143,8 @@ class Execution:
     def gathered_share(self) -> float:
         """Message size of a gathered GEMM operand, relative to activations, because it is cast before it is sent.
 
-        TransformerEngine gathers quantized tensors (`module/_common.py` and `distributed.py`), with and without
-        userbuffers. TorchAO's `Float8ColwiseParallel` does too, except for operands with a scale per row.
+        TransformerEngine gathers quantized tensors (`module/_common.py` and `distributed.py`), and so does
+        TorchAO's `Float8ColwiseParallel`, except for operands with a scale per row.
         """
         if self.dtype == "float8-row":
             return 1.0
@@ -177,12 +162,11 @@ class Execution:
 
     @property
     def ep_order(self) -> Order | None:
-        """Order of operations if a forward and a backward overlap as a pair; None if they do not."""
         return self.overlap_ep if isinstance(self.overlap_ep, str) else None
 
     @property
     def hidden_ep(self) -> float:
-        """Hidden fraction of expert-parallel communication; 0 if it is hidden by pairs (`ep_order`)."""
+        """The fraction is 0 if communication is hidden by pairs (`ep_order`)."""
         return 0.0 if isinstance(self.overlap_ep, str) else self.overlap_ep
 
     def __post_init__(self) -> None:
@@ -242,22 +226,19 @@ class ExecutionContext:
 
     @property
     def cut(self) -> ParallelSizes:
-        """Division of a stage's work among its ranks."""
         return self.layout.cut(sequence_parallel=self.execution.sequence_parallel)
 
     @cached_property
     def device(self) -> Device:
-        """The device with the throughput for this execution."""
         return self.cluster.device_for(self.execution.dtype, self.execution.compute_share)
 
     @cached_property
     def times(self) -> KernelTimes:
-        """Kernel times of the device for the dtype of the job."""
         return self._times(self.execution.dtype)
 
     @cached_property
     def wide_times(self) -> KernelTimes:
-        """Kernel times for attention and the head, which are computed in at least 16 bits."""
+        """Attention and the head are computed in at least 16 bits."""
         return self._times(at_least_16_bits(self.execution.dtype))
 
     def _times(self, dtype: str) -> KernelTimes:
@@ -269,8 +250,7 @@ class ExecutionContext:
     def operand_copies(self) -> int:
         """Copies of a narrow operand: one by rows, one by columns.
 
-        A single copy with one scale per tensor suffices if 8-bit GEMMs accept both layouts, as on devices with
-        MXFP8.
+        A single copy suffices if 8-bit GEMMs accept both layouts, as on devices with MXFP8.
         """
         return 1 if self.execution.dtype == "float8" and "mxfp8" in self.cluster.device.peak_flops_per_s else 2
 
@@ -283,13 +263,13 @@ class ExecutionContext:
     def gathers_in_products(self) -> bool:
         """True if all-gathers are pipelined with GEMMs too; not for row-wise scales, which depend on the gather.
 
-        Such a GEMM waits for the whole gather (torch, fx_passes/micro_pipeline_tp.py: `fuse_all_gather_matmul`
-        leaves these GEMMs; pytorch, issue 149990).
+        Such a GEMM waits for the whole gather (torch, fx_passes/micro_pipeline_tp.py, `fuse_all_gather_matmul`;
+        pytorch, issue 149990).
         """
         return self.is_async and self.execution.dtype != "float8-row"
 
     def tokens(self, micro_batch: int, sequence_length: int) -> int:
-        """Return a rank's tokens per microbatch; raises `ConfigError` if cp does not divide the sequence."""
+        """Raises `ConfigError` if cp does not divide the sequence."""
         if sequence_length % self.layout.cp:
             raise ConfigError(f"cp must divide the sequence: got {self.layout.cp} with {sequence_length}")
         return micro_batch * sequence_length // self.layout.cp
@@ -301,32 +281,26 @@ class ExecutionContext:
 
     @property
     def dispatch_slowdown(self) -> float:
-        """Slowdown of compute, as a fraction, while the dispatch holds SMs."""
         return min(_DISPATCH_CORES / self.cluster.device.num_cores, 1)
 
     @property
     def domain_sizes(self) -> tuple[int | None, ...]:
-        """Number of the layout's devices per domain of each tier."""
         return self.cluster.domain_sizes(self.layout.num_devices)
 
     def ranks(self, name: GroupName) -> RankGroup:
-        """Return the placement of the groups with this name on the cluster."""
         return group(self.layout, name, self.domain_sizes)
 
     def seconds(self, operation: collectives.Operation, num_bytes: float, name: GroupName) -> float:
-        """Return the seconds of a collective among the ranks of a group."""
         return collectives.seconds(operation, num_bytes, self.ranks(name), self.cluster)
 
     def gathered_s(self, num_bytes: float) -> float:
-        """Return the seconds to gather the sequence from tensor-parallel ranks; 0 without sequence parallelism."""
         return self.seconds("all-gather", num_bytes, "tp") if self.execution.sequence_parallel else 0.0
 
     def reduced_s(self, num_bytes: float) -> float:
-        """Return the seconds of the tensor-parallel reduce-scatter, or all-reduce without sequence parallelism."""
         return self.seconds("reduce-scatter" if self.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
 
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:
-        """Return the seconds between two tensor-parallel regions: an all-reduce, or reduce-scatter and all-gather.
+        """Return the seconds between two tensor-parallel regions.
 
         The all-gather sends GEMM operands, which are already cast; tokens dispatched to experts are not cast yet.
         """

@@ -53,33 +53,24 @@ class Job(HasRepr):
     """A model, a cluster and a parallel configuration; `Plan` adds the pipeline schedule.
 
     - `global_batch`: sequences per step.
-    - `optimizer`: `zero_stage` 1 is Megatron-LM's distributed optimizer.
     - `profile`: measured times, used if they match (`ppsim.costs.profile_costs`); collectives are the cluster's.
     - `kernels`: kernel choices for memory; `execution` overrides attention, dropout and cross entropy.
     - `overlap`: overlap gradient reduction and parameter gathering with compute.
     - `rest_s`: extra host time per step.
-    - `vocab_multiple`: multiple to which the vocabulary is padded.
     - `scatter_gather`: each tp rank sends its part of a P2P transfer, and the receivers all-gather it (Narayanan et
-      al. 2021, arXiv 2104.04473, §4.1); with sequence parallelism there is nothing to gather.
-    - `offload`: fraction of each microbatch's activations that waits for the backward on the host
-      (`ppsim.costs.offload`), for schedules that do not split the backward.
-    - `offload_modules`: modules whose saved tensors are offloaded, as far as `offload_rules` allow
-      (`ppsim.model.offloading`).
+      al. 2021, arXiv 2104.04473, §4.1).
+    - `offload`: fraction of each microbatch's activations that waits for the backward on the host.
+    - `offload_modules`: modules whose saved tensors are offloaded, as far as `offload_rules` allow.
     - `stage_plans`: recomputation and offloading per model stage; empty: as in `execution` and `offload_modules`.
     - `cuda_graph_reuse`: graphs of microbatches that are not in flight together share buffers.
-    - `lora`, `freeze`: the trained weights (`ppsim.model.fine_tuning`), as set in `model`.
+    - `lora`, `freeze`: the trained weights (`ppsim.model.fine_tuning`).
     - `image_tokens`: images and their tokens per sequence (`ppsim.model.encoder`); "": the model's default.
-    - `text_only`: leave out the encoders of the model.
-    - `fully_shard`: torch's FSDP2 holds parameters, gradients and optimizer state (`ppsim.model.fully_shard`).
-    - `gradient_accumulation_fusion`: weight-gradient GEMMs add to the accumulation buffer themselves.
+    - `fully_shard`: torch's FSDP2.
     - `wgrad_deferral_limit`: microbatches whose weight gradient of the output layer waits for the end of the step;
       0: all, None: none.
     - `launch_s`: host seconds per launch by the schedule; None: the cluster's constant.
-    - `stack`: the software whose defaults apply (`ppsim.trainers.stacks`).
-    - `stack_basis`: why the job has this stack, if it was not named; empty if it was.
-    - `gpus_assumed`: the number of GPUs was not given and is the smallest for the layout.
-    - `assumed`: further sentences about options that were not given.
-    - `ignored_memory_options`: ignored trainer options that affect memory.
+    - `stack`: the software whose defaults apply (`ppsim.trainers.stacks`); `stack_basis`: the reason if it was not
+      named.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -125,7 +116,6 @@ class Job(HasRepr):
 
     @property
     def one_line(self) -> str:
-        """One line with model, GPUs, parallel sizes and batch."""
         layout, batch = self.layout, f"{self.global_batch} sequences of {self.length} tokens"
         sizes = " ".join(f"{name} {getattr(layout, name)}" for name in ("tp", "cp", "ep", "pp", "dp"))
         return f"{self.model_name} on {layout.num_devices} × {self.cluster.device.name}, {sizes}, {batch}"
@@ -179,15 +169,11 @@ class Job(HasRepr):
 
     @property
     def length(self) -> int:
-        """Tokens per sequence."""
         return self.model.sequence_length if self.sequence_length is None else self.sequence_length
 
     @property
     def seconds_per_launch(self) -> float:
-        """Host seconds per launch by the schedule: an action has one launch, a message between ranks two.
-
-        0 if the whole step is one CUDA graph.
-        """
+        """Host seconds per launch by the schedule: an action has one launch, a message between ranks two."""
         if self.execution.cuda_graphs == "full":
             return 0.0
         constant = self.cluster.constants.launch_s
@@ -195,7 +181,7 @@ class Job(HasRepr):
 
     @property
     def overlap_slowdown(self) -> float:
-        """Slowdown of compute during a message between ranks, as a fraction, from runs on the cluster."""
+        """Slowdown of compute during a message between ranks, as a fraction."""
         constant = self.cluster.constants.overlap_slowdown
         return constant.value if constant else 0.0
 
@@ -218,7 +204,6 @@ class Job(HasRepr):
 
     @property
     def assumptions(self) -> list[str]:
-        """Sentences about parts of the model and about options that were not given, such as the number of GPUs."""
         sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
         gpus = [assumed_devices(**sizes)] if self.gpus_assumed else []
         left_out = [self.model.left_out] if self.model.left_out else []
@@ -227,12 +212,10 @@ class Job(HasRepr):
 
     @property
     def stack_name(self) -> str:
-        """The name of the stack in prose: with the release whose recipes it includes, if any."""
         return self.stack.removesuffix("@none")
 
     @property
     def stack_description(self) -> str:
-        """One line with the name of the stack and the settings that depend on it."""
         execution = self.execution
         said = [f"{execution.attention} attention", "dropout" if execution.dropout else "no dropout"]
         if self.layout.tp > 1:
@@ -244,36 +227,29 @@ class Job(HasRepr):
 
     @property
     def scale(self) -> float:
-        """Ratio of measured to projected step time of similar jobs, from runs on the cluster."""
+        """Ratio of measured to projected step time of similar jobs."""
         return correction_of(self.cluster.constants.runs, self.job_features).times
 
     @property
     def num_microbatches(self) -> int:
-        """Microbatches per step and pipeline."""
         return self.global_batch // (self.micro_batch * self.layout.dp)
 
     @property
     def forward_flops(self) -> float:
-        """A third of the model FLOPs of training on a microbatch, per tensor- and context-parallel rank.
-
-        These are the FLOPs of the forward, but fewer with frozen weights (`Model.training_flops`).
-        """
+        """A third of the model FLOPs of training on a microbatch, per tensor- and context-parallel rank."""
         tokens = self.micro_batch * self.length / (self.layout.tp * self.layout.cp)
         return self.model.training_flops(self.length, causal=True) / 3 * tokens
 
     @property
     def domain_sizes(self) -> tuple[int | None, ...]:
-        """Number of the job's GPUs per domain of each cluster tier, innermost first."""
         return self.place.domain_sizes
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of the global batch."""
         return self.global_batch * self.length
 
     @cached_property
     def settings(self) -> MemorySettings:
-        """The job as settings for `ppsim.model.rank_memory`."""
         execution = self.execution
         kernels = replace(
             self.kernels,
@@ -330,7 +306,6 @@ class Job(HasRepr):
             raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")
 
     def _set_encoders(self) -> None:
-        """Set the input of the encoders, or leave them out; raises `ConfigError` for conflicting options."""
         if self.text_only and self.image_tokens:
             raise ConfigError("--text-only leaves out the image encoder: leave out --image-tokens")
         model = self.model.without_encoders() if self.text_only else self.model
@@ -349,7 +324,6 @@ class Job(HasRepr):
             )
 
     def _set_fine_tuning(self) -> None:
-        """Freeze weights and add adapters to the model; raises `ConfigError` for conflicting options."""
         tuning = fine_tuning_of(self.lora, self.freeze)
         object.__setattr__(self, "model", self.model.with_fine_tuning(tuning))
         if tuning is None:
@@ -365,7 +339,6 @@ class Job(HasRepr):
 
     @property
     def offloads(self) -> bool:
-        """True if some activations wait on the host."""
         of_modules = self.offload_modules or any(one.offload_modules for one in self.stage_plans)
         return bool(self.offload or of_modules)
 
@@ -377,7 +350,6 @@ class Job(HasRepr):
 
     @cached_property
     def place(self) -> ExecutionContext:
-        """Execution context of the job, the input of `ppsim.costs.analytic`."""
         return ExecutionContext(
             cluster=self.cluster,
             layout=self.layout,
@@ -387,7 +359,6 @@ class Job(HasRepr):
 
     @cached_property
     def measured(self) -> ProfileCosts | None:
-        """The profile at the shape of a microbatch, if there is a profile."""
         if self.profile is None:
             return None
         layout, execution = self.layout, self.execution
@@ -404,7 +375,6 @@ class Job(HasRepr):
 
     @cached_property
     def recompute_options_of_layers(self) -> list[Recompute]:
-        """The distinct recomputation options of the layers."""
         texts = [one.recompute for one in self.stage_plans] or [self.execution.recompute]
         for text in texts:
             require_layers(text, len(self.model.layers))
@@ -444,8 +414,6 @@ class Job(HasRepr):
 
     def with_plans(self, plans: Sequence[StagePlan], layers: Sequence[int] | None) -> "Job":
         """Return the job with a plan for each stage, written as a single option for all stages if possible.
-
-        `layers` has the number of layers per stage, None if it is not known yet.
 
         >>> import ppsim
         >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2)
@@ -541,7 +509,6 @@ class Job(HasRepr):
 
     @cached_property
     def ends(self) -> tuple[CostEstimate, CostEstimate]:
-        """F, I, W and B of embedding and head."""
         batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
         embedding, head = (make(self.model, self.place, **batch) for make in (embedding_estimate, head_estimate))
         if self.measured:
@@ -551,7 +518,6 @@ class Job(HasRepr):
 
     @cached_property
     def bases(self) -> list[tuple[str, str]]:
-        """Each component with the source of its costs."""
         kinds = list(self.layer_costs.values())
         names = ["layer"] if len(kinds) == 1 else [f"layers of kind {kind}" for kind in range(1, len(kinds) + 1)]
         parts = [*zip(names, kinds, strict=True), *zip(("embedding", "head"), self.ends, strict=True)]
@@ -559,7 +525,7 @@ class Job(HasRepr):
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Fractions of the whole model's F + B by source: profile, kernel table, data sheet, and links."""
+        """Fractions of the whole model's F + B by source."""
         embedding, head = self.ends
         whole = embedding + head * (1 + len(self.model.mtp)) + self.encoder_estimate(Stage((), embedding=True))
         for layers, costs in ((self.model.layers, self.layer_costs), (self.model.mtp, self.mtp_costs)):

@@ -23,22 +23,18 @@ class JobSource:
 
     @property
     def name(self) -> str:
-        """Name for messages: model and cluster."""
         return f"{self.job.model_name} on {self.job.cluster.name}"
 
     @property
     def num_layers(self) -> int:
-        """Layers of the model, without multi-token prediction."""
         return len(self.job.model.layers)
 
     @property
     def sequence_length(self) -> int:
-        """Tokens per sequence."""
         return self.job.length
 
     @property
     def hidden_size(self) -> int:
-        """Hidden size of the model."""
         return self.job.model.hidden_size
 
     @property
@@ -48,30 +44,25 @@ class JobSource:
 
     @property
     def gpus_per_rank(self) -> int:
-        """tp · cp · dp."""
         return self.job.layout.num_devices // self.job.layout.pp
 
     def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
         return assemble_job(self.job, schedule, split=split, known=known).scaled(self.job.scale)
 
     def layer_costs(self) -> LayerCosts:
-        """Return the costs that one more layer adds."""
         return layer_costs_of(self.job)
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return the data sheet's dense peak for the dtype in FLOP/s, and a line on MFU."""
+        """Dense peak of the data sheet in FLOP/s."""
         peak = self.job.cluster.device.peak(self.job.execution.dtype)
         return peak, [
             f"MFU: model FLOPs, recomputation not counted, of attention the causal half, of {peak / 1e12:g} TFLOP/s"
         ]
 
     def jitter(self) -> float | None:
-        """Return None: jitter was not measured."""
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return model, cluster, layout and batch."""
         job, layout = self.job, self.job.layout
         etp = {} if layout.etp is None else {"etp": layout.etp}
         return {
@@ -93,15 +84,11 @@ class JobSource:
 
 @dataclass(frozen=True)
 class MeasuredSource(JobSource):
-    """A training job whose pipeline times were all measured: equal stages, around them only the extra step time.
-
-    With a recorded run, stages differ as the model's do (`RunCosts.correcting`).
-    """
+    """A training job whose pipeline times were all measured: equal stages, around them only the extra step time."""
 
     costs: RankCosts
 
     def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        """Divide the measured costs of a rank over its stages; bytes that are not given come from the job."""
         estimated = super().assemble(schedule, split, known)
         without = "not in the step time: data-parallel communication, optimizer, gradient norm"
         if isinstance(self.costs, RunCosts):
@@ -120,7 +107,7 @@ class MeasuredSource(JobSource):
         return replace(found, assumptions=lines, step_costs=around)
 
     def _slow_rank(self, num_ranks: int) -> float:
-        """Expected extra time, as a fraction, of the slowest of equal ranks; 0 without a jitter constant."""
+        """Expected extra time, as a fraction, of the slowest of equal ranks."""
         jitter = self.job.cluster.constants.jitter
         if jitter is None or isinstance(self.costs.forward_s, tuple):
             return 0.0

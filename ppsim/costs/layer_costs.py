@@ -19,10 +19,6 @@ from ppsim.parallel.layer_partition import even_split
 
 
 def layer_costs_of(job: Job) -> LayerCosts:
-    """Return the costs that an additional layer adds to a stage, as the mean over the layers of the model.
-
-    The layers are split evenly into stages, because options can differ between stages.
-    """
     num_stages = len(job.stage_plans) or job.layout.pp
     stages = stages_of(job.model, even_split(len(job.model.layers), num_stages))
     planned = job.planned(stages, [[stage] for stage in range(num_stages)])
@@ -66,7 +62,7 @@ def _costs_of(job: Job, layer: Layer, recompute: Recompute, joined: bool, offloa
 
 
 def _passes_s(job: Job, stage: Stage) -> Floats:
-    """Seconds of F, B, I and W, without data-parallel collectives."""
+    """Seconds of F, B, I and W."""
     estimate = estimate_of(job, stage)
     passes = estimate.forward, estimate.backward, estimate.backward_input, estimate.backward_weight
     return np.array([one.total_s - one.dp_s for one in passes])

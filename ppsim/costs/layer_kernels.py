@@ -1,7 +1,4 @@
-"""Time of a component as a sum of eager torch's kernels, timed with the performance curves of the device.
-
-Gaps between kernels are not counted.
-"""
+"""Time of a component as a sum of eager torch's kernels, without gaps, from the device's performance curves."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,10 +27,7 @@ class PassSeconds:
 
 
 def estimate(component: Component, model: ModelShape, shape: Shape, facts: DeviceMicrobenchmarks) -> PassSeconds:
-    """Return the seconds of the passes of a component of `model` on one rank, at a shape.
-
-    Raises `ConfigError` if the device was not measured in the dtype of the shape.
-    """
+    """Raises `ConfigError` if the device was not measured in the dtype of the shape."""
     times = Curves(facts, shape.dtype)
     shard = replace(model, sequence_length=shape.sequence_length).shard(tp=shape.tp, ep=shape.ep)
     tokens = shape.micro_batch * shape.sequence_length
@@ -53,7 +47,7 @@ def estimate(component: Component, model: ModelShape, shape: Shape, facts: Devic
 
 
 def _linears(shape: LayerShape) -> Sequence[WeightMatrix]:
-    """Weight matrices in eager torch: queries, keys and values are one for GPT, all others are separate."""
+    """Queries, keys and values are one matrix for GPT, all others are separate."""
     linears = layer_of(shape).linears(cut_of(shape))
     return linears if shape.kind == "gpt" else [part for one in linears for part in one.separate_matrices()]
 
@@ -88,7 +82,7 @@ def _forward_elements(layer: LayerShape) -> list[tuple[MemoryKernel, int]]:
 
 
 def _traffic(elements: Iterable[tuple[MemoryKernel, int]], tokens: int, times: Curves) -> PassKernels:
-    """Memory-bound kernels; a backward moves twice the bytes: it also reads a gradient and writes one per input."""
+    """A backward moves twice the bytes: it also reads a gradient and writes one per input."""
     of_kernels = (
         memory_kernel_time(times, kernel, tokens * times.element_bytes * count) for kernel, count in elements
     )

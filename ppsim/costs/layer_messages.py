@@ -15,12 +15,10 @@ from ppsim.parallel.groups import GroupName
 class LayerMessages:
     """Bytes that ranks all-gather before an operator and reduce after it in a forward, by operator name.
 
-    A GEMM whose outputs are divided over ranks needs the whole sequence, gathered once for all readers. One whose
-    inputs are divided gives a partial sum. Without sequence parallelism nothing is gathered, and gradients of
-    inputs are all-reduced instead. `scales`: float8 scales that ranks agree on, in a forward and in a backward.
-    `pairs`: a rank's part of the tokens dispatched to experts, which etp ranks gather and reduce (Megatron-LM,
-    `MoEAlltoAllTokenDispatcher`). `again`: bytes gathered again for a weight gradient. `adapters`: seconds of the
-    messages of LoRA adapters in a forward and in a backward.
+    Without sequence parallelism nothing is gathered, and gradients of inputs are all-reduced instead. `scales`:
+    number of float8 scales that ranks agree on, in a forward and in a backward. `pairs`: tokens dispatched to
+    experts, which etp ranks gather and reduce (Megatron-LM, `MoEAlltoAllTokenDispatcher`). `again`: bytes gathered
+    again for a weight gradient. `adapters`: seconds of LoRA adapters in a forward and in a backward.
     """
 
     place: ExecutionContext
@@ -33,7 +31,6 @@ class LayerMessages:
 
     @classmethod
     def of(cls, timed: OperatorKernels) -> "LayerMessages":
-        """Return the messages of a layer from its operators' kernels."""
         place, operators, e = timed.place, timed.operators, timed.place.execution.element_bytes
         routed = [one for one in operators if one.weight is not None and one.weight.kind == "routed"]
         size, pairs = e * timed.rows["tokens"], dict[str, float]()
@@ -57,7 +54,6 @@ class LayerMessages:
         )
 
     def forward_s(self, names: Iterable[str] | None = None) -> float:
-        """Return the exposed seconds of a forward, or of the operators `names` in it."""
         wanted = {*self.gathered, *self.summed, *self.pairs} if names is None else set(names)
         hidden = self.place.execution.hidden_tp_forward
         gather_s = sum(self._gather_s(size) for name, size in self.gathered.items() if name in wanted)
@@ -70,10 +66,10 @@ class LayerMessages:
         return exposed * gather_s + (1 - hidden) * sum_s + self.scales[0] * self._agreed_s * is_whole + adapters_s
 
     def backward_s(self) -> float:
-        """Return the exposed seconds of a backward.
+        """torch overlaps no gradient reduction with a GEMM.
 
         Megatron-LM's GEMMs save only their part of the sequence and gather it again for W. torch saves the gathered
-        tensor, so it gathers again only with `selective-op`. In torch, no gradient reduction overlaps with a GEMM.
+        tensor, so it gathers again only with `selective-op`.
         """
         execution = self.place.execution
         exposed = 1 - execution.hidden_tp_backward
@@ -110,7 +106,6 @@ class LayerMessages:
 def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:
     """Seconds of the messages of matrix A or B of a LoRA adapter, in a forward and in a backward.
 
-    A's outputs are gathered, or reduced if A's inputs are divided over ranks. The gradient of B's input is reduced.
     If the module gives whole columns, B's outputs are gathered, and with sequence parallelism their gradient too;
     without it, the gradient of A's input is reduced if A's outputs are divided. No message is hidden
     (Megatron-Bridge, `ParallelLinearAdapter.forward`).

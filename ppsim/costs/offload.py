@@ -28,9 +28,8 @@ NUM_BUFFERS = 2
 class Offload:
     """Bytes of a microbatch that a stage offloads to the host.
 
-    freed: bytes that leave the device; copied: bytes copied out, and back, per layer in forward order; ahead: the
-    most that is back on the device before its backward; ahead_in_forward: the same during a forward; forward:
-    additional bytes at the peak of a forward.
+    copied: bytes per layer; ahead: the most that is back on the device before its backward; ahead_in_forward: the
+    same during a forward; forward: additional bytes at the peak of a forward.
     """
 
     freed: float = 0.0
@@ -41,11 +40,7 @@ class Offload:
 
 
 def offload_of(job: Job, stage: Stage, saved_bytes: float) -> Offload:
-    """Return the offload of a stage that saves `saved_bytes` bytes per microbatch.
-
-    With `--offload`, `NUM_BUFFERS` microbatches stay on the device; for modules see `_ahead`. The last stage never
-    offloads its last layer's modules, because the backward follows at once.
-    """
+    """The last stage never offloads its last layer's modules, because the backward follows at once."""
     if job.offload:
         part = job.offload * saved_bytes
         return Offload(part, (part,), NUM_BUFFERS * part, NUM_BUFFERS * part)
@@ -76,10 +71,8 @@ def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[
     """Return the most bytes of offloaded groups that are on the device, and those during a forward.
 
     When a backward finishes a group, the next offloaded group comes back, of the next backward if this one has none
-    left (`bulk_reload`). If all groups are offloaded, one layer's are therefore there ahead, since the last layer
-    of the step's first backward stays. If some groups stay, all of the next backward's are there after a few
-    microbatches. `never` is the layer that never leaves, because its backward follows at once; then nothing comes
-    back before the backward starts.
+    left (`bulk_reload`). If all groups are offloaded, one layer's are therefore there ahead. `never` is the layer
+    that never leaves, because its backward follows at once; then nothing comes back before the backward starts.
     """
     backward = groups[::-1]
     num_staying = len(groups) - num_gone
@@ -104,16 +97,12 @@ def _layers(job: Job, stage: Stage) -> list[LayerOffload]:
 
 
 def offload_of_layer(job: Job, layer: Layer, recompute: Recompute, modules: str) -> LayerOffload:
-    """Return the bytes of a microbatch that a layer offloads."""
     settings, smallest = job.settings.recomputing(recompute), job.offload_rules.min_offloaded_tensor_size
     return layer_offload(layer, settings.batch, settings.cut, settings.kernels, modules, smallest)
 
 
 def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload]) -> float:
-    """Return the bytes of offloaded tensors that a rank with these stages has on the device.
-
-    They add to its peak without microbatches, which is in a backward. The peak can also be in a forward.
-    """
+    """The peak without offloading is in a backward; with offloading it can also be in a forward."""
     ahead = max(one.ahead for one in offloads)
     if job.offload or not ahead:
         return ahead
@@ -122,14 +111,13 @@ def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload])
 
 
 def layer_buffer_bytes(job: Job, layer: Layer, recompute: Recompute, modules: str) -> float:
-    """Return `buffer_bytes` for a rank whose layers are all equal to this one."""
     one, settings = offload_of_layer(job, layer, recompute, modules), job.settings.recomputing(recompute)
     inside = layer_backward(layer, settings.batch, settings.cut, settings.kernels)
     return one.copied + max(0.0, one.forward_bytes - inside) if one.copied else 0.0
 
 
 def copy_s(job: Job, num_bytes: float) -> float:
-    """Return the seconds of a copy between device and host; raises `ConfigError` if their bandwidth is unknown."""
+    """Raises `ConfigError` if the bandwidth between device and host is unknown."""
     rate = job.cluster.device.host_bytes_per_s
     if rate is None:
         raise ConfigError(f"{job.cluster.device.name} has no host_bytes_per_s, which offloading needs")
@@ -137,12 +125,10 @@ def copy_s(job: Job, num_bytes: float) -> float:
 
 
 def with_copies(job: Job, stage: Stage, costs: CostEstimate, one: Offload) -> CostEstimate:
-    """Return a stage's costs with the exposed time of a microbatch's copies to the host and back.
+    """With `--offload-modules`, copies to the host may continue after the forward.
 
-    Each direction has its own stream. Copies to the GPU overlap with the backward. With `--offload`, copies to the
-    host overlap with the forward. With `--offload-modules` they may continue after the forward, unless
     `max_inflight_offloads` makes the forward wait. On the last stage the backward follows at once, so the copies to
-    the GPU wait for the copies to the host. Raises `ConfigError` if the bandwidth to the host is unknown.
+    the GPU wait for the copies to the host.
     """
     seconds = copy_s(job, sum(one.copied))
     late_s = max(0.0, seconds - costs.forward.total_s)

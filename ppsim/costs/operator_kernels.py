@@ -1,8 +1,7 @@
-"""Kernels of a layer's operators on one rank: the times of F, I and W.
+"""Kernels of a layer's operators on one rank.
 
-GEMMs and mixer cores are timed by their sizes. All other operators are memory-bound: each tensor is read or written
-once, in the kernels of Megatron-LM and TransformerEngine. Letters: T tokens of a tensor-parallel group (with
-sequence parallelism T / tp per rank), e bytes per element.
+All operators except GEMMs and mixer cores are memory-bound: each tensor is read or written once, in the kernels of
+Megatron-LM and TransformerEngine.
 """
 
 from collections import Counter
@@ -48,8 +47,8 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
 
 A norm's backward reads input and gradient again for the weight gradient, a convolution's backward computes the
 output again, and the gate of a recurrent mixer contains a norm. A clamp applies to gate and up before they are
-joined. Gradients that are added at a residual are in `OperatorKernels.sums`. The columns of a weighted sum of
-residuals belong to all its inputs and its output; the backward reads them again, and adds to each gradient.
+joined. The columns of a weighted sum of residuals belong to all its inputs and its output; the backward reads them
+again, and adds to each gradient.
 """
 
 _BIASES = MappingProxyType({False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3))})
@@ -61,7 +60,7 @@ weighted and added to the rows of each expert, and the rows are joined (Megatron
 
 
 def layer_operators(layer: Layer, place: ExecutionContext, sequence_length: int) -> tuple[Operator, ...]:
-    """Return the operators of a rank's part of a layer; raises `ConfigError` if ranks cannot divide it."""
+    """Raises `ConfigError` if ranks cannot divide the layer."""
     require_division_of_layer(layer, place.cut)
     execution = place.execution
     kernels = KernelChoice(
@@ -73,10 +72,7 @@ def layer_operators(layer: Layer, place: ExecutionContext, sequence_length: int)
 
 
 def computed_rows(layer: Layer, cut: ParallelSizes, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
-    """Return the rows that a rank computes from `tokens`; its experts get `load` times the mean number of pairs.
-
-    With even loads, a rank receives the number of tokens that it sends, and etp ranks receive the same tokens.
-    """
+    """A rank's experts get `load` times the mean number of pairs."""
     pairs = load * layer.experts_per_token * cut.expert_tp / cut.tp
     return {"tokens": tokens, "own_tokens": tokens / cut.norm_divisor, "capacity": tokens * pairs}
 
@@ -93,10 +89,7 @@ class OperatorKernels:
     sequence_length: int
 
     def of_all(self) -> dict[str, PassKernels]:
-        """Return the kernels by operator name; "sums" adds gradients of tensors with several readers.
-
-        Frozen GEMMs have no W.
-        """
+        """Return the kernels by operator name; "sums" adds gradients of tensors with several readers."""
         found = {one.name: self.product(one) + self.passing(one) for one in self.operators}
         frozen = [one.name for one in self.operators if one.weight is not None and not one.trainable]
         found |= {name: replace(found[name], backward_weight=KernelTime()) for name in frozen}
@@ -104,21 +97,19 @@ class OperatorKernels:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the forward by name."""
         return tensors_of(self.operators, self.layer_input)
 
     @cached_property
     def gathered(self) -> dict[str, Tensor]:
-        """The tensors that tensor-parallel ranks gather, by the operator that reads them."""
+        """Tensors that tensor-parallel ranks gather, by the operator that reads them."""
         return gathered_inputs(self.operators, self.tensors)
 
     @cached_property
     def summed(self) -> dict[str, Tensor]:
-        """The tensors that tensor-parallel ranks reduce, by the operator that writes them."""
+        """Tensors that tensor-parallel ranks reduce, by the operator that writes them."""
         return summed_outputs(self.operators)
 
     def product(self, one: Operator) -> PassKernels:
-        """Return the GEMMs of an operator, or its attention or scan kernels."""
         if one.core is not None:
             return core_of(one.core, self.place, micro_batch=self.micro_batch, sequence_length=self.sequence_length)
         if one.weight is None or not one.weight.is_product:
@@ -128,19 +119,15 @@ class OperatorKernels:
         return self._experts(one.weight) if one.weight.kind == "routed" else self.gemm(one.weight)
 
     def gemm(self, linear: WeightMatrix) -> PassKernels:
-        """Return the GEMMs of a weight matrix.
-
-        Matrices replicated on tensor-parallel ranks (down-projections of latent attention, routers) multiply a
-        rank's own part of the sequence, which is gathered afterwards.
-        """
+        """Replicated matrices multiply a rank's own part of the sequence, which is then gathered."""
         rows = self.rows["tokens"] if linear.split or linear.kind == "shared" else self.rows["own_tokens"]
         return products([linear], self.place.times, tokens=rows)
 
     def _experts(self, linear: WeightMatrix) -> PassKernels:
-        """GEMMs of all experts of a rank; a single expert is a GEMM like any other.
+        """Experts take `Efficiency.experts` times as long as a single kernel.
 
-        They take `Efficiency.experts` times as long as a single kernel, with one launch per expert on one of
-        `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`). Fused experts are one kernel.
+        There is one launch per expert on one of `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`). Fused
+        experts are one kernel.
         """
         found = products([linear], self.place.times, tokens=0, pairs=self.rows["capacity"])
         if self.place.execution.fused_experts:
@@ -179,7 +166,6 @@ class OperatorKernels:
         return found
 
     def moved(self, num_bytes: float, launches: int) -> KernelTime:
-        """Return the time of kernels that read and write `num_bytes`."""
         return memory_kernel_time(self.place.times, "elementwise", num_bytes, launches=launches)
 
     def moving(self, passed: tuple[int, int, int, int], elements: float) -> PassKernels:
@@ -188,7 +174,6 @@ class OperatorKernels:
         return PassKernels(self.moved(forward * size, launches[0]), self.moved(backward * size, launches[1]))
 
     def _around(self, linear: WeightMatrix) -> PassKernels:
-        """Kernels for a bias gradient, which read the gradient of the output, or for the weights of a condition."""
         e, times = self.place.execution.element_bytes, self.place.times
         if linear.kind == "condition":
             read, written = (memory_kernel_time(times, "copy", float(size * linear.weights)) for size in (e, e + 8))
@@ -205,11 +190,10 @@ class OperatorKernels:
         return inside + self._stash(linear)
 
     def _casts(self, linear: WeightMatrix) -> PassKernels:
-        """Casts of the experts' GEMM inputs and output gradients to a narrow dtype.
+        """Casts of the experts' GEMM inputs and output gradients to a narrow dtype, with one kernel per expert.
 
-        Bytes per element: e read, and the narrow size written `Place.operand_copies` times, with one kernel per
-        expert (TransformerEngine, `GroupedLinear`, `split_quantize`). For other GEMMs, casts are part of the
-        calibrated fraction of peak of their GPU type.
+        This follows TransformerEngine, `GroupedLinear`, `split_quantize`. For other GEMMs, the calibrated fraction
+        of peak includes casts.
         """
         narrow = OPERAND_BYTES.get(self.place.execution.dtype)
         if narrow is None or self.place.execution.fused_experts:
@@ -221,11 +205,10 @@ class OperatorKernels:
     def _fused(self, up: WeightMatrix) -> PassKernels:
         """Memory traffic of fused experts beyond the operands and results of their two GEMMs.
 
-        Bytes per pair: inputs and gradients of outputs are cast by separate kernels, e read and c written per
-        element; the first GEMM writes the activated values as operands, c per column; the backward reads the result
-        of the up-projection and writes its gradients as operands. c is the size of a narrow element times
-        `Place.operand_copies`; in 16 bits nothing is cast, and c = e (TransformerEngine,
-        `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
+        Bytes per pair: inputs and gradients of outputs are cast, e read and c written per element; the first GEMM
+        writes the activated values, c per column; the backward reads the result of the up-projection and writes its
+        gradients. c is the size of a narrow element times `operand_copies`; in 16 bits nothing is cast, and c = e
+        (TransformerEngine, `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
         """
         e, narrow = self.place.execution.element_bytes, OPERAND_BYTES.get(self.place.execution.dtype)
         written = e if narrow is None else self.place.operand_copies * narrow
@@ -248,7 +231,7 @@ class OperatorKernels:
         )
 
     def _stash(self, up: WeightMatrix) -> PassKernels:
-        """Copies of experts' activations to pages in F and back in I, each read and written.
+        """Copies of experts' activations to pages in F and back in I.
 
         Per pair: input and activated values as column-wise operands, and the result of the up-projection
         (Megatron-LM, `moe/paged_stash.py`).
@@ -265,8 +248,8 @@ class OperatorKernels:
     def _orderings(self) -> int:
         """Number of permutations of the experts' tokens on either side of the exchange.
 
-        An all-to-all adds one (by rank before, by expert after). Padding of each expert's tokens to a multiple for
-        narrow GEMMs adds one (`Fp8Padding`), unless capacities or HybridEP do it.
+        An all-to-all adds one. Padding of each expert's tokens for narrow GEMMs adds one (`Fp8Padding`), unless
+        capacities or HybridEP do it.
         """
         execution = self.place.execution
         orderings = 1 + (execution.moe_dispatcher == "alltoall" and self.place.cut.ep > 1)
@@ -275,7 +258,6 @@ class OperatorKernels:
         return orderings
 
     def sums(self) -> PassKernels:
-        """Return the kernels that add gradients of a tensor with several readers: readers − 1 additions."""
         readers = Counter(name for one in self.operators for name in one.reads if _gives_gradient(one))
         more = {self.tensors[name]: number - 1 for name, number in readers.items() if number > 1}
         elements = sum(number * one.columns * self.rows[one.rows] for one, number in more.items())
@@ -283,6 +265,6 @@ class OperatorKernels:
 
 
 def _gives_gradient(one: Operator) -> bool:
-    """True if an operator makes a gradient of its own for its input: not for views and rotations (of a part)."""
+    """Views and rotations (of a part) make no gradient of their own."""
     is_view = one.passes_gradient and any(tensor.storage for tensor in one.writes)
     return not is_view and one.kind != "rotation"

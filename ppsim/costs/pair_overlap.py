@@ -1,21 +1,17 @@
 """Seconds of a forward and a backward that run together, with expert-parallel messages overlapped with compute.
 
-Two streams, compute and messages, each run their operations in a fixed order. An operation starts when its inputs
-and the previous operation of its stream are done. Compute slows down while a message holds SMs. The order of
-operations is data:
+Two streams, compute and messages, each run their operations in a fixed order. Compute slows down while a message
+holds SMs. The orders are:
 
 - ``dualpipe`` (DeepSeek-AI 2024, arXiv 2412.19437, figure 4): the compute of one microbatch runs during the
   messages of the other.
 - ``megatron`` (Megatron-Core, core/models/common/model_chunk_schedule_plan.py, d98e8a64): the same order, but the
   weight gradients belong to the backward, and its messages wait for them.
-- ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``, which removes the weight gradients from
-  the backward: as ``dualpipe``.
+- ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``: as ``dualpipe``.
 - ``best``: the fastest order that is repeated for every pair of layers.
 
-One host launches the kernels of both, so a pair takes at least the time of all its launches.
-
 Layers are paired in execution order: the first of the forward with the last of the backward. The remaining layers
-of the longer pass run alone.
+run alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +21,6 @@ from itertools import permutations
 from typing import Literal, TypeAlias, get_args
 
 Order = Literal["megatron", "megatron-delay-wgrad", "dualpipe", "best"]
-"""Order of the operations of two layers."""
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 
@@ -34,9 +29,8 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 class LayerTimes:
     """Seconds of one layer, for F, I and W: `before` its experts (attention, norms, router) and in its `experts`.
 
-    `exchange_s` is the time of the dispatch, and again of the combine: 0 for a dense layer, whose MLP counts as
-    experts. `launches` is the host time for the kernels of F and of B, `waits` the part that is exposed if F and B
-    run alone.
+    The dispatch takes `exchange_s`, and so does the combine. The MLP of a dense layer counts as experts. `launches`
+    is the host time for the kernels of F and of B, `waits` the exposed part if F and B run alone.
     """
 
     before: tuple[float, float, float]
@@ -47,12 +41,10 @@ class LayerTimes:
 
     @property
     def forward_s(self) -> float:
-        """Seconds of F without an overlapped backward."""
         return self.before[0] + self.experts[0] + 2 * self.exchange_s + self.waits[0]
 
     @property
     def backward_s(self) -> float:
-        """Seconds of B without an overlapped forward."""
         return sum(self.before[1:]) + sum(self.experts[1:]) + 2 * self.exchange_s + self.waits[1]
 
 
@@ -86,7 +78,7 @@ _WHOLE_BACKWARD: dict[Operation, tuple[Operation, int]] = {
 class PairMessage:
     """All or part of a message of a pair: hidden by the compute operations `next_to`, exposed if there are none.
 
-    Times are seconds from the start of the layers; `layer` is the layer's index in the stage of its pass.
+    Times are seconds from the start of the layers; `layer` is an index in the stage.
     """
 
     operation: Operation
@@ -108,8 +100,8 @@ class StageBytes:
 def pair_bytes(forward: StageBytes, backward: StageBytes) -> float:
     """Return the peak of activations that a pair holds in addition to those held before it.
 
-    In each pair of layers the forward allocates the saved tensors before its experts, the backward frees its
-    experts' activations, the forward allocates its experts', and the backward frees the rest.
+    In each pair of layers the forward allocates before its experts, the backward frees its experts' activations,
+    the forward allocates its experts', and the backward frees the rest.
     """
     num_pairs = min(forward.num_layers, backward.num_layers)
     if not num_pairs:
@@ -124,11 +116,7 @@ def pair_bytes(forward: StageBytes, backward: StageBytes) -> float:
 def pair_s(
     forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
 ) -> float:
-    """Return the seconds of the layers of a forward and of a backward that run together.
-
-    `forward` and `backward` are the layers of the two stages, in model order. `slowdown` is the fraction by which
-    compute is slower during a message.
-    """
+    """`slowdown` is the fraction by which compute is slower during a message."""
     return _pair_s(tuple(forward), tuple(reversed(backward)), order, slowdown)
 
 
@@ -154,10 +142,7 @@ def _pair_s(
 def pair_messages(
     forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
 ) -> list[PairMessage]:
-    """Return the messages of a forward and a backward that run together, or of one alone (the other is empty).
-
-    Layers that run alone follow the pairs, the backward's first.
-    """
+    """If one of both passes is empty, the other runs alone. Layers that run alone follow the pairs."""
     pairs = tuple(zip(forward, reversed(backward), strict=False))
     parts: list[tuple[float, float, tuple[int, Operation], str]] = []
     now = 0.0
@@ -219,7 +204,6 @@ def _best_orders(pairs: Sequence[tuple[LayerTimes, LayerTimes]], slowdown: float
 
 @lru_cache(maxsize=1)
 def _orders() -> tuple[Sequences, ...]:
-    """All orders of a pair of layers that respect the dependencies within each stream."""
     return tuple(
         (compute, messages)
         for compute in _in_order(

@@ -17,7 +17,6 @@ class PassKernels:
 
     @property
     def passes(self) -> tuple[KernelTime, KernelTime, KernelTime]:
-        """F, I and W in this order."""
         return self.forward, self.backward_input, self.backward_weight
 
     def __add__(self, other: "PassKernels") -> "PassKernels":
@@ -26,7 +25,6 @@ class PassKernels:
         return PassKernels(*(mine + its for mine, its in zip(self.passes, other.passes, strict=True)))
 
     def slowed(self, factor: float) -> "PassKernels":
-        """Return the kernels with their seconds multiplied by `factor`."""
         return PassKernels(*(one.slowed(factor) for one in self.passes))
 
 
@@ -35,7 +33,6 @@ NOTHING = PassKernels()
 
 
 def total(kernels: Iterable[PassKernels]) -> PassKernels:
-    """Return the sum of all kernels."""
     passes = zip(*(one.passes for one in kernels if one is not NOTHING), strict=True)
     return PassKernels(
         *(KernelTime(*map(sum, zip(*(vars(one).values() for one in each), strict=True))) for each in passes)
@@ -45,11 +42,7 @@ def total(kernels: Iterable[PassKernels]) -> PassKernels:
 def products(
     linears: Iterable[WeightMatrix], times: KernelTimes, *, tokens: float, pairs: float = 0.0
 ) -> PassKernels:
-    """Return the GEMMs of F, I and W for the weight matrices of a layer.
-
-    `pairs`, the number of (token, expert) pairs, is distributed evenly over the experts, whose GEMMs are one launch
-    (grouped GEMM).
-    """
+    """`pairs`, the number of (token, expert) pairs, is distributed evenly over the experts."""
     found = NOTHING
     for one in linears:
         if not one.is_product:

@@ -1,7 +1,4 @@
-"""Profile file format: costs of the components of one model on one device, with their provenance.
-
-A profile was measured by ppsim or carries its published source; `provenance` says which.
-"""
+"""Profile file format: costs of the components of one model on one device, with their provenance."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, field
@@ -84,9 +81,8 @@ class LoadSamples(FileSchema):
 class Provenance(FileSchema):
     """Source of the numbers: a publication and its table, or the software of a measurement.
 
-    Each component was measured a multiple of `num_repeats` times, for at least `least_s` seconds; if `compiled`,
-    with torch.compile, and with `cuda_graphs`, F and B by graph replay. `measured_at` has the begin and end of each
-    measurement period in Unix time (seconds).
+    Each component was measured a multiple of `num_repeats` times, for at least `least_s` seconds; with
+    `cuda_graphs`, F and B by graph replay. `measured_at` has begin and end in Unix time (seconds).
     """
 
     kind: Literal["measured", "published"]
@@ -121,8 +117,8 @@ class LayerSizes(FileSchema):
 class ProfiledModel(FileSchema):
     """The model whose components were measured.
 
-    For a user's own module, heads, vocabulary and `layer_sizes` are unknown, so nothing can be estimated.
-    `layer_kinds` has one letter per layer, equal for equal layers, if the model was measured in chunks.
+    For a user's own module, `layer_sizes` are unknown, so nothing can be estimated. `layer_kinds` has one letter
+    per layer, equal for equal layers.
     """
 
     name: str
@@ -141,7 +137,7 @@ class ProfiledModel(FileSchema):
 class Shape(FileSchema):
     """Key of a measurement: microbatch, parallel sizes, dtype and recomputation.
 
-    With tp and ep above 1, one rank's part was measured: its heads, columns and experts.
+    With tp and ep above 1, one rank's part was measured.
     """
 
     micro_batch: Positive
@@ -163,10 +159,7 @@ class Times(FileSchema):
 
 
 class SingleLayerTimes(Times):
-    """Seconds of one layer alone; the other times are means over `num_in_row` layers in a row.
-
-    Both determine the a + n·b of a stage with n layers (`ppsim.costs.affine_layer_cost`).
-    """
+    """Seconds of one layer alone; the other times are means over `num_in_row` layers in a row."""
 
     num_in_row: Annotated[int, Bounds(ge=2)]
 
@@ -174,10 +167,8 @@ class SingleLayerTimes(Times):
 class OptimizerStep(FileSchema):
     """One optimizer step for one layer, the embedding or the head, on one rank, without sharding or collectives.
 
-    `dtype` is the dtype of the parameters. If it has 16 bits, gradients and master weights are float32, and the
-    step copies the master weights to the parameters. `state_bytes` is all that the optimizer holds besides
-    parameters and gradients: moments, and master weights if any. `gradient_norm_s` precedes the step: the norm of
-    the gradients, and their scaling.
+    If the parameters' `dtype` has 16 bits, gradients and master weights are float32. `gradient_norm_s` is the norm
+    of the gradients, and their scaling.
     """
 
     component: Component
@@ -195,11 +186,9 @@ class OptimizerStep(FileSchema):
 class Measurement(FileSchema):
     """Costs of one microbatch through one component.
 
-    I and W are null if the backward cannot be split. F saves `activation_bytes` for the backward, W needs
-    `activation_bytes_kept_for_weight`. `transient_bytes` is the most that any pass holds in addition.
-    `forward_flops` are model FLOPs. `attention` names the fused kernels that torch picked, or "math" if none.
-    `alone` is one layer on its own; `launch` the host time to enqueue a pass, unless the host computes.
-    `estimated_from` are the measured shapes used for an estimate, empty for a measurement.
+    `transient_bytes` is the most that any pass holds in addition to `activation_bytes`. `attention` names the fused
+    kernels that torch picked, or "math" if none. `launch` is the host time to enqueue a pass. `estimated_from` are
+    the measured shapes used for an estimate.
     """
 
     component: Component
@@ -232,11 +221,7 @@ class Measurement(FileSchema):
 
 
 class Chunk(Times):
-    """Costs of one microbatch through a chunk of a model, as its trainer builds it (`ppsim.costs.chunk_costs`).
-
-    `contents` is E, a letter per layer, L. Bytes are as in a `Measurement`. I and W are null for a chunk with the
-    embedding, and if the backward cannot be split.
-    """
+    """Costs of one microbatch through a chunk of a model, as its trainer builds it (`ppsim.costs.chunk_costs`)."""
 
     contents: Annotated[str, ConvertAfter(require_contents)]
     shape: Shape
@@ -260,15 +245,13 @@ class Transfer(FileSchema):
 class CalibrationRun(FileSchema):
     """Conditions of a calibration run in the runtime, beyond the measured passes, on `num_processes` ranks.
 
-    Each rank is a process of `num_threads` threads on the same device. A pass takes `slowdown` times its measured
-    time; an action takes `action_overhead_s` more, a message `hop_overhead_s`. The middle half of the steps varied
-    by `step_spread` of the median. `pass_factors` are equally likely ratios of a pass's time in a typical step to
-    its median.
+    A pass takes `slowdown` times its measured time; an action takes `action_overhead_s` more, a message
+    `hop_overhead_s`. The middle half of the steps varied by `step_spread` of the median. `pass_factors` are equally
+    likely ratios of a pass's time to its median.
 
-    `reference_s` are the seconds per layer for F + B of the ranks' own stages, `reference_work`
-    (`ppsim.runtime.machine_speed`), in successive windows; they vary with the machine speed, and step times are
-    corrected to their median. `reference_ends_s` is the extra time of the first and the last stage, None in files
-    of older versions, which measured machine speed with other work.
+    `reference_s` are the seconds per layer for F + B of the ranks' own stages in successive windows
+    (`ppsim.runtime.machine_speed`); step times are corrected to their median. `reference_ends_s` is the extra time
+    of the first and the last stage, None in files of older versions.
     """
 
     num_processes: Annotated[int, Bounds(ge=2)]
@@ -284,27 +267,25 @@ class CalibrationRun(FileSchema):
 
     @property
     def pace_s(self) -> float | None:
-        """Median reference time in seconds, None if it was not measured."""
         return float(np.median(self.reference_s)) if self.reference_s else None
 
     @property
     def pace_spread(self) -> float:
-        """Standard deviation of log machine speed between windows, 0 for a single window."""
+        """Standard deviation of log machine speed between windows."""
         return float(np.log(self.reference_s).std(ddof=1)) if len(self.reference_s) > 1 else 0.0
 
     @property
     def pace_drift(self) -> float:
         """Standard deviation of the log ratio of a later run's machine speed to `pace_s`.
 
-        Machine speed drifts like a random walk. The means of two successive periods of length T differ by twice the
-        standard deviation within one, because a walk with variance 1 per second has variance T/6 within a period
-        and 2T/3 between them.
+        Machine speed drifts like a random walk with variance 1 per second: its variance is T/6 within a period of
+        length T, and 2T/3 between the means of two successive periods.
         """
         return 2 * self.pace_spread
 
 
 class Failure(FileSchema):
-    """An error that ended the measurement of a shape, or of an optimizer step for it."""
+    """An error that ended the measurement of a shape."""
 
     shape: Shape
     optimizer: str | None = None
@@ -332,10 +313,8 @@ def _measured_once(measurements: list[Measurement]) -> list[Measurement]:
 class Profile(HasRepr, FileSchema):
     """A measured or published profile; `load_profile` reads one.
 
-    If a model was measured in `chunks`, `measurements` of its embedding, layers and head are derived from them.
-    `optimizer` has measured optimizer steps; `does_not_fit` shapes that exceed the device's memory, `failed` shapes
-    that ended with another error. With `device_facts`, other shapes can be estimated (`ppsim.costs.estimate`); with
-    a `rehearsal`, projections use the conditions of the calibration run.
+    If a model was measured in `chunks`, its `measurements` are derived from them. With `device_facts`, other shapes
+    can be estimated (`ppsim.costs.estimate`). `rehearsal` is the calibration run.
 
     >>> import ppsim
     >>> profile = ppsim.load_profile("zb-a100-6.2b")
@@ -358,7 +337,6 @@ class Profile(HasRepr, FileSchema):
 
     @property
     def one_line(self) -> str:
-        """One line with name, model, device and number of measurements."""
         measured = f"{len(self.measurements)} measurements"
         return f"{self.name}, {self.model.name} on {self.provenance.device.name}, {measured}"
 
@@ -375,7 +353,6 @@ class Profile(HasRepr, FileSchema):
 
     @property
     def shapes(self) -> list[Shape]:
-        """The measured shapes, in file order."""
         return list(dict.fromkeys(measurement.shape for measurement in self.measurements))
 
     def find(self, component: Component, shape: Shape) -> Measurement:
@@ -403,8 +380,7 @@ class Profile(HasRepr, FileSchema):
     ) -> Shape:
         """Return the first measured shape with the given values.
 
-        None matches any value, with a preference for tp, cp and ep 1 and no recomputation. Raises `ConfigError` if
-        there is none: the message lists the measured shapes, or says that the shape did not fit.
+        tp, cp and ep 1 and no recomputation are preferred. Raises `ConfigError` if there is none.
 
         >>> import ppsim
         >>> describe(ppsim.load_profile("zb-a100-6.2b").shape_at(sequence_length=1024))
@@ -434,7 +410,7 @@ class Profile(HasRepr, FileSchema):
     def find_step(
         self, component: Component, *, optimizer: str, tp: int = 1, ep: int = 1, dtype: str
     ) -> OptimizerStep | None:
-        """Return the optimizer step for a component of a rank's part, or None if it was not measured.
+        """Return the optimizer step for a component of a rank's part.
 
         >>> import ppsim
         >>> profile = ppsim.load_profile("zb-a100-6.2b")
@@ -466,7 +442,6 @@ def describe(shape: Shape) -> str:
 
 
 def packaged_profiles() -> dict[str, Path]:
-    """Return the profiles that ship with ppsim, by name."""
     folder = data_folder("profiles")
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
@@ -474,8 +449,7 @@ def packaged_profiles() -> dict[str, Path]:
 def load_profile(name_or_path: str | Path) -> Profile:
     """Return a packaged profile by name, or another by the path of its JSON file.
 
-    Raises `ConfigError` for an unknown name (with close matches) and for a file that does not fit the schema (with
-    every wrong key).
+    Raises `ConfigError` for an unknown name and for a file that does not fit the schema.
 
     >>> import ppsim
     >>> ppsim.load_profile("zb-a100-6.2b").provenance.device.name
@@ -493,5 +467,4 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 
 def profile_of(given: str | Path | Profile) -> Profile:
-    """Return the profile itself, or load it by name or path."""
     return given if isinstance(given, Profile) else load_profile(given)

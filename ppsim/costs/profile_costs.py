@@ -1,8 +1,4 @@
-"""Times of a profile for a job on a cluster: compute from the profile, collectives from the cluster.
-
-If the profile lacks the job's shape, times are estimated from its device microbenchmarks (`ppsim.costs.estimate`,
-called interpolated), else from specifications.
-"""
+"""Times of a profile for a job on a cluster: compute from the profile, collectives from the cluster."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +24,7 @@ class ProfileCosts:
 
     @classmethod
     def at(cls, profile: Profile, wanted: Shape) -> "ProfileCosts":
-        """Return the costs for a shape, whose dtype has torch's name or the profile's."""
+        """The dtype of `wanted` has torch's name or the profile's."""
         names = {
             shape.dtype for shape in profile.shapes if TYPE_NAMES.get(shape.dtype, shape.dtype) == wanted.dtype
         }
@@ -58,7 +54,6 @@ class ProfileCosts:
         return self._with_compute(by_specifications, part, again_s=again, communicated_s=communicated), beside
 
     def end(self, component: Component, model: Model, by_specifications: CostEstimate) -> CostEstimate:
-        """Return the costs of the embedding or the head."""
         mine = self.profile.model
         if (mine.hidden_size, mine.vocab_size) != (model.hidden_size, model.vocab_size):
             return by_specifications
@@ -98,13 +93,11 @@ class ProfileCosts:
         )
 
     def whole_backwards(self, bases: Sequence[tuple[str, str]]) -> list[str]:
-        """Return the measured components whose backward cannot be split into I and W."""
         names: tuple[Component, ...] = ("embedding", "layer", "head")
         used = {name for name, basis in bases if basis == MEASURED}
         return [name for name in names if name in used and is_whole(self.profile.find(name, self.shape))]
 
     def sentence(self, bases: Sequence[tuple[str, str]]) -> str:
-        """Return a sentence on the source of each component's times; `bases` are names with `Estimate.basis`."""
         by_basis: dict[str, list[str]] = {}
         for name, basis in bases:
             by_basis.setdefault(basis, []).append(name)
@@ -127,7 +120,6 @@ def _backward_s(seconds: Mapping[str, float]) -> float:
 def _measured(
     spec: TimeBreakdown, seconds: float, again_s: float = 0.0, communicated_again_s: float = 0.0
 ) -> TimeBreakdown:
-    """Split measured seconds into ideal time, a recomputed forward, and the rest as `measured_loss_s`."""
     again_s = min(again_s, max(0.0, seconds - spec.ideal_s))
     return replace(
         spec,

@@ -21,7 +21,7 @@ _ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
     "moe_act": ("experts", lambda layer: layer.is_moe),
     "shared_experts": ("a shared expert", lambda layer: bool(getattr(layer.ffn, "shared", None))),
 }
-"""What a layer needs so that a module of `ppsim.model.recompute` can be recomputed: in words, and as a test."""
+"""Property that a layer needs so that a module of `ppsim.model.recompute` can be recomputed."""
 
 
 def _is_plain(layer: Layer) -> bool:
@@ -30,7 +30,6 @@ def _is_plain(layer: Layer) -> bool:
 
 
 def why_not_recomputed(model: Model, execution: Execution, recompute: Recompute, tp: int) -> str | None:
-    """Return why a job cannot use `recompute` (no layer has the module, or its costs are unknown), else None."""
     if recompute == BY_OPERATORS and not all(map(_is_plain, model.kinds)):
         return (
             "recompute selective-op is known of layers of attention and a dense feed-forward part only: take full"

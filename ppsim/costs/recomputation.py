@@ -13,8 +13,7 @@ from ppsim.model.recompute import BY_OPERATORS, by_operators
 def forward_again(timed: OperatorKernels, of: Mapping[str, PassKernels]) -> tuple[KernelTime, set[str]]:
     """Return the time of the recomputed part of a forward, and the operators whose communication is repeated.
 
-    `of` maps operator names to kernels. With full recomputation, torch's checkpoint stops after the last tensor
-    that the backward needs. `selective-op` repeats no communication.
+    `selective-op` repeats no communication.
     """
     execution = timed.place.execution
     if execution.recompute == BY_OPERATORS:
@@ -26,17 +25,14 @@ def forward_again(timed: OperatorKernels, of: Mapping[str, PassKernels]) -> tupl
 
 
 def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
-    """Operators up to the last one whose output the backward needs, after which torch stops."""
+    """Operators up to the last one whose output the backward needs, after which torch's checkpoint stops."""
     needed = {name for one in operators for name in (*one.saved_for_i, *one.saved_for_w)}
     last = max(index for index, one in enumerate(operators) if needed & {made.name for made in one.writes})
     return {one.name for one in operators[: last + 1]}
 
 
 def _by_operators(timed: OperatorKernels) -> KernelTime:
-    """Kernels that `selective-op` runs again: every second GEMM, and memory-bound operators but the last one.
-
-    The attention core and the results of scatters along the sequence are saved.
-    """
+    """Kernels that `selective-op` runs again: every second GEMM, and memory-bound operators but the last one."""
     gemms = [one.weight for one in timed.operators if one.weight is not None]
     _, repeated = by_operators(gemms, timed.place.cut)
     passing = [timed.passing(one) for one in timed.operators[:-1]]

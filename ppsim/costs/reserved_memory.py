@@ -26,9 +26,8 @@ def components_at_peak(
 ) -> dict[str, int]:
     """Return the bytes of a rank at its peak, by component of `ppsim.model.rank_memory`.
 
-    The values sum to the peak. Between I and W, a microbatch counts with the part of its activations that W needs.
-    `of_tokens` has the tokens of each microbatch as a fraction of the job's microbatch; None means equal
-    microbatches. Raises `ConfigError` if activations are offloaded, because no component contains them.
+    `of_tokens` has the tokens of each microbatch as a fraction of the job's microbatch. Raises `ConfigError` if
+    activations are offloaded, because no component contains them.
     """
     if job.offloads:
         raise ConfigError("what a rank holds by component is known without offloading only")
@@ -49,7 +48,6 @@ def components_at_peak(
 
 
 def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:
-    """Return why the allocator cannot be simulated for a job, or None if it can."""
     if not job.settings.fully_shard:
         return "what an allocator reserves is known with --fully-shard among replicas only"
     if schedule.splits_backward or schedule.num_slices > 1 or schedule.num_replicas > 1 or job.offloads:
@@ -58,7 +56,7 @@ def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:
 
 
 def reserved_bytes(job: Job, schedule: Schedule, contents: Sequence[str]) -> list[int]:
-    """Return the bytes that each rank's allocator reserves; `contents` are the layout strings of the model stages.
+    """Return the bytes that each rank's allocator reserves; `contents` are layout strings.
 
     Expandable segments are assumed only if all ranks are on one node, as in TorchTitan's two launch scripts. Raises
     `ConfigError` if `why_nothing_is_reserved` returns a reason.

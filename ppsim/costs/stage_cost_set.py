@@ -20,11 +20,9 @@ Entry = TypeVar("Entry")
 class LayerCosts:
     """Costs that one more layer adds to its stage and rank, for a search over splits.
 
-    `work_s` has the seconds of F + B of each layer of the model, in order. The others are means over the layers:
-    `passes_s` has the seconds of F, B, I and W in this order, `exposed_s` the seconds of each pass if its
-    collectives (ZeRO 2 and 3) take longer than its compute. `reduce_s` and `optimizer_s` are seconds per step,
-    `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight. A stage that has layers
-    takes the time of `fixed` more layers.
+    `work_s` has the seconds of F + B of each layer, `passes_s` the mean seconds of F, B, I and W, `exposed_s` the
+    same if the collectives of a pass (ZeRO 2 and 3) take longer than its compute. `reduce_s` and `optimizer_s` are
+    per step. A stage that has layers takes the time of `fixed` more layers.
     """
 
     work_s: Floats
@@ -38,7 +36,7 @@ class LayerCosts:
 
 
 class StageCostCache(defaultdict[str, dict[Any, Any]]):
-    """Cache of results per stage and rank of one job and schedule, by name; other splits reuse entries."""
+    """Results per stage and rank of one job and schedule, by name, for reuse with other splits."""
 
     def __init__(self) -> None:
         super().__init__(dict)
@@ -48,9 +46,8 @@ class StageCostCache(defaultdict[str, dict[Any, Any]]):
 class StageCostSet:
     """Costs per stage, layers per stage, model FLOPs of a microbatch's forward, and the assumptions.
 
-    `step_costs` is the part of the step outside the pipeline. `parts` has the costs of each stage by cause (empty
-    if the causes cannot be separated), `contents` the layout string of each stage, of the letters E, t, m and L.
-    `layer_times` has the times of each layer per stage if forwards overlap backwards in pairs, otherwise nothing.
+    `parts` has the costs of each stage by cause (empty if unknown), `contents` the layout string of each stage.
+    `layer_times` is given if forwards overlap backwards in pairs.
     """
 
     costs: StageCosts
@@ -63,7 +60,7 @@ class StageCostSet:
     layer_times: list[list[LayerTimes]] = field(default_factory=list)
 
     def scaled(self, times: float) -> "StageCostSet":
-        """Return the costs with all times except the fixed extra time of the step multiplied by `times`."""
+        """The fixed extra time of the step is not multiplied."""
         if times == 1:
             return self
         return replace(
@@ -75,12 +72,11 @@ class StageCostSet:
 
 
 def stages_of_ranks(schedule: Schedule) -> list[list[int]]:
-    """Return the model stages of each rank, for all model replicas."""
     return values_of_ranks(schedule, range(schedule.num_model_stages))
 
 
 def values_of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]]:
-    """Return the entries of each rank, from one entry per model stage; stages of model replicas are included."""
+    """Return the entries of each rank, stages of model replicas included."""
     return [
         [of_stages[schedule.model_stage[stage]] for stage in schedule.stages_of(rank)]
         for rank in range(schedule.num_ranks)
@@ -90,10 +86,7 @@ def values_of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list
 def slice_costs(
     costs: StageCosts, schedule: Schedule, sequence_length: int, hidden_size: int, time: str
 ) -> tuple[StageCosts, list[str]]:
-    """Return the costs for microbatches cut into slices of equal time, and the assumption line about it.
-
-    Raises `ConfigError` for a sequence too short for the slices of the schedule.
-    """
+    """Raises `ConfigError` for a sequence too short for the slices of the schedule."""
     if schedule.num_slices == 1:
         return costs, []
     tokens = equal_time_slices(sequence_length, schedule.num_slices, hidden_size=hidden_size)

@@ -25,7 +25,7 @@ _ACTIVATION_ALONE = "mlp_act"
 
 
 class LayerOption(NamedTuple):
-    """One way to run a layer: recomputation, seconds of F + B, bytes saved on the device, buffers for copies."""
+    """One way to run a layer; `seconds` are of F + B, `buffer_bytes` are for copies."""
 
     recompute: Recompute
     seconds: float
@@ -45,9 +45,7 @@ class FrontierPoint(NamedTuple):
 class StageOptions:
     """Recomputation and offloading options for the stages of a job.
 
-    Recomputation: none, full, and those sets of Megatron-LM's modules that the model has; with torch's blocks none,
-    selective-op and full. If the job already recomputes something, only that and none. A stage may offload the
-    modules that the job offloads.
+    If the job already recomputes something, only that and none are options.
     """
 
     job: Job
@@ -55,7 +53,6 @@ class StageOptions:
 
     @cached_property
     def words(self) -> list[Recompute]:
-        """The recomputation options of layers, "none" first."""
         given = words_of_layers(self.job.execution.recompute)
         if given != ["none"]:
             return list(dict.fromkeys(["none", *given]))
@@ -91,7 +88,6 @@ class StageOptions:
 
     @property
     def offloads(self) -> list[str]:
-        """Possible values of a stage's offloaded modules: "" (none), and the job's modules if it offloads any."""
         modules = self.job.offload_modules
         return ["", modules] if modules and not self.splits_backward else [""]
 
@@ -104,7 +100,7 @@ class StageOptions:
         }
 
     def _way(self, layer: Layer, word: Recompute, offload: str) -> LayerOption:
-        """Costs of a way to run a layer; copies of offloaded tensors are exposed beyond the layer's backward."""
+        """Copies of offloaded tensors are exposed beyond the layer's backward."""
         settings, cost = self.job.settings.recomputing(word), self.job.recomputing(word).layer_costs[layer]
         saved, buffer, exposed_s = float(sum(kept_of_layer(layer, settings).values())), 0.0, 0.0
         if offload:
@@ -120,17 +116,14 @@ class StageOptions:
         return self.job.offload_rules.activation_offload_fraction
 
     def transients(self, stages: Sequence[Stage]) -> list[tuple[int, frozenset[Recompute]]]:
-        """Return a rank's bytes without microbatches, in ascending order, with the options that fit in each.
-
-        Some options need more memory during a backward than others.
-        """
+        """Return a rank's bytes without microbatches, in ascending order, with the options that fit in each."""
         needs = {word: self._static(stages, word) for word in self.useful_words}
         levels = sorted(set(needs.values()))
         return [(level, frozenset(word for word, need in needs.items() if need <= level)) for level in levels]
 
     @cached_property
     def useful_words(self) -> list[Recompute]:
-        """Recomputation options on the convex hull of time against memory of at least one layer."""
+        """Options on the convex hull of time against memory of at least one layer."""
         return list(dict.fromkeys(way.recompute for ways in self._ways.values() for way in _hull(ways)))
 
     def _static(self, stages: Sequence[Stage], word: Recompute) -> int:
@@ -146,10 +139,7 @@ class StageOptions:
         return {}
 
     def frontier(self, stage: Stage, allowed: frozenset[Recompute], offload: str) -> list[FrontierPoint]:
-        """Return the Pareto-optimal ways to run a stage, fastest first; seconds and bytes include its ends.
-
-        The words of a point are grouped by kind of layer (`join_options`).
-        """
+        """Return the Pareto-optimal ways to run a stage, fastest first; seconds and bytes include its ends."""
         key = _held(stage), allowed, offload
         if key not in self._frontiers:
             kinds = {id(layer): layer for layer in stage.layers}
@@ -182,7 +172,6 @@ class StageOptions:
     def _of_kind(
         self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str
     ) -> list[FrontierPoint]:
-        """The frontier of `number` equal layers, extended one layer at a time."""
         found = self._of_kinds.setdefault((id(layer), allowed, offload), [[FrontierPoint(0.0, 0.0, ())]])
         ways = _hull(way for way in self._ways[layer, offload] if way.recompute in allowed)
         while len(found) <= number:
@@ -203,13 +192,11 @@ class StageOptions:
         return {}
 
     def buffers(self, stage: Stage, offload: str) -> float:
-        """Return the bytes on the device of layers that are being copied."""
         ways = (way for layer in set(stage.layers) for way in self._ways[layer, offload])
         return max((way.buffer_bytes for way in ways), default=0.0)
 
 
 def plan_of(layers: Sequence[Layer], point: FrontierPoint, offload: str) -> StagePlan:
-    """Return the plan of a stage with these layers for a point of its frontier."""
     runs = [LayerPlan(len(list(same)), word) for word, same in groupby(join_options(layers, point.words))]
     return StagePlan(text_of(runs), offload)
 
@@ -229,13 +216,12 @@ def join_options(layers: Sequence[Any], words: Sequence[Recompute]) -> Iterator[
 
 
 def _held(stage: Stage) -> tuple[Any, ...]:
-    """Key that is equal for stages with the same ends and number of layers of each kind."""
     layers = tuple(Counter(map(id, stage.layers)).items())
     return layers, stage.embedding, stage.head, len(stage.mtp), replace(stage, layers=()).key
 
 
 def _order(word: Recompute) -> tuple[int, str]:
-    """Sort key of options within a stage: full first, as in Megatron-LM's block, none last."""
+    """Full recomputation comes first, as in Megatron-LM's block, and none last."""
     return {"full": 0, "none": 2}.get(word, 1), word
 
 
@@ -259,7 +245,6 @@ def _price(faster: LayerOption, smaller: LayerOption) -> float:
 
 
 def _pruned(points: Iterable[FrontierPoint]) -> list[FrontierPoint]:
-    """The Pareto-optimal points, fastest first, at most `_MOST_POINTS`."""
     found: list[FrontierPoint] = []
     for point in sorted(points):
         if not found or point.saved_bytes < found[-1].saved_bytes:

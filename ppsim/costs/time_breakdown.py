@@ -10,14 +10,13 @@ MEASURED = "measured"
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Seconds of a pass by cause, for a loss budget; `total_s` is their sum.
+    """Seconds of a pass by cause.
 
     `ideal_s` is the pass's share of the model FLOPs (`Model.training_flops`, causal) at the device's peak for the
     job's dtype. `more_flops_s` are non-model FLOPs at the peak of their own dtype: masked scores, padded
     vocabulary, replicated weights, GEMMs in a wider dtype. `matmul_loss_s` and `attention_loss_s` are the time of
-    their kernels beyond both, `memory_s` memory-bound kernels, `host_s` waits for launches. In a measured pass
-    these losses cannot be separated: `measured_loss_s` is their sum. `recompute_s` is all recomputation, with its
-    communication; the others are exposed communication.
+    their kernels beyond both, `host_s` waits for launches. In a measured pass only the sum of these losses is
+    known: `measured_loss_s`. `recompute_s` includes its communication; other communication is exposed.
     """
 
     ideal_s: float = 0.0
@@ -36,17 +35,15 @@ class TimeBreakdown:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The seconds in field order."""
         return tuple(self.__dict__.values())
 
     @property
     def total_s(self) -> float:
-        """Sum of all fields, in seconds."""
         return float(sum(self.numbers))
 
     @property
     def communication_s(self) -> float:
-        """Exposed communication in seconds, without communication that recomputation repeats."""
+        """Exposed communication, without communication that recomputation repeats."""
         return self.tp_s + self.ep_s + self.cp_s + self.dp_s
 
     def __add__(self, other: "TimeBreakdown") -> "TimeBreakdown":
@@ -74,10 +71,8 @@ class MeasuredSeconds:
 class CostEstimate:
     """F, I and W of one microbatch through one component of one rank.
 
-    B, the full backward, is I + W unless it was measured whole. `known` is the measured part of F + B; the rest is
-    communication and data-sheet estimates. `sent_again_s` are repeated messages of the recomputation, which no
-    profile of one device contains. `times` splits a single estimated layer into work before the experts, experts,
-    and token exchange.
+    B is I + W unless it was measured whole. `known` is the measured part of F + B. `sent_again_s` are repeated
+    messages of the recomputation, which no profile of one device contains.
     """
 
     forward: TimeBreakdown
@@ -91,7 +86,6 @@ class CostEstimate:
 
     @property
     def backward(self) -> TimeBreakdown:
-        """B, the full backward."""
         return self.whole_backward or self.backward_input + self.backward_weight
 
     def __add__(self, other: "CostEstimate") -> "CostEstimate":

@@ -2,23 +2,18 @@
 
 TorchTitan at 9dec370 and 820504e (models/llama, parallelize_llama.py, norms.py), torchao at 6243040 (float8), torch
 of December 2024. When compiled, pointwise operators are fused into one kernel and only the following remain; e is
-the bytes of an element, c of an element that is gathered, T the tokens of a tensor-parallel group (T / tp per
-rank), h the hidden size:
+the bytes of an element, c of an element that is gathered, T the tokens of a tensor-parallel group, h the hidden
+size:
 
-- rotation by complex numbers, for which inductor generates no code: to float32 and back, and a multiplication, 16
-  bytes more per column;
+- rotation by complex numbers, for which inductor generates no code: 16 bytes more per column;
 - repetition of keys and values for all heads: each read and written, and summed back;
 - gathers and scatters along the sequence, which is not the first dimension of any tensor: pieces copied into or out
   of one another, 2chT and 2ehT (distributed/_functional_collectives.py: `all_gather_tensor`,
   `reduce_scatter_tensor`). In GEMMs pipelined with them (distributed/_symmetric_memory), a scatter adds up the
-  ranks' parts instead; the sums that a backward scatters are copied as before, and so are gathers of operands with
-  a scale per row;
+  ranks' parts instead;
 - separate GEMMs for queries, keys and values, gate and up, whose n gradients of one input are summed: n + 1 passes,
   fused with a norm's n - 1;
 - 8-bit casts: `_Casts`.
-
-In eager mode each operator is a separate memory-bound kernel: norms in float32, activations, pairwise gradient
-additions, and casts.
 """
 
 from collections import Counter
@@ -44,7 +39,7 @@ float32, times the scale, clamped, cast (torchao, float8_utils.py: `tensor_to_sc
 
 @dataclass(frozen=True)
 class TorchKernels(OperatorKernels):
-    """Kernels of the operators in torch: `OperatorKernels`, and torch's further memory-bound kernels."""
+    """`OperatorKernels`, and torch's further memory-bound kernels."""
 
     def gemm(self, linear: WeightMatrix) -> PassKernels:
         """Return a separate GEMM for each matrix.
@@ -69,7 +64,6 @@ class TorchKernels(OperatorKernels):
         return found
 
     def passing(self, one: Operator) -> PassKernels:
-        """Return the memory-bound kernels, including copies along the sequence and casts."""
         found = super().passing(one) + self.along_sequence(one)
         if one.weight is not None:
             return found + self._casts_of(one.weight)
@@ -80,7 +74,6 @@ class TorchKernels(OperatorKernels):
         return found
 
     def along_sequence(self, one: Operator) -> PassKernels:
-        """Return the copies along the sequence for a gather before an operator, or a scatter after it."""
         gathered, summed = self.gathered.get(one.name), self.summed.get(one.name)
         tensor = gathered or summed
         if tensor is None or not self.is_divided:
@@ -93,13 +86,11 @@ class TorchKernels(OperatorKernels):
         return PassKernels(self.moved(scattered, 1), self.moved(2 * size, 1))
 
     def scattered_s(self) -> KernelTime:
-        """Return the copies for scatters in a forward."""
         found = (self.along_sequence(one) for one in self.operators if one.name in self.summed)
         return total(found).forward
 
     @property
     def is_divided(self) -> bool:
-        """True if tensor-parallel ranks hold parts of the sequence."""
         return self.place.cut.norm_divisor > 1
 
     def _rotated(self, one: Operator) -> PassKernels:
@@ -122,7 +113,7 @@ class TorchKernels(OperatorKernels):
         return NOTHING
 
     def sums(self) -> PassKernels:
-        """Return the additions of gradients, also of separate matrices that read the same tensor."""
+        """Separate matrices that read the same tensor each give a gradient too."""
         read = [(width, number) for width, number in _inputs(self.operators) if number > 1]
         size, more = self.place.execution.element_bytes * self.rows["tokens"], 2 if self.is_divided else 0
         passes = sum(
@@ -133,7 +124,7 @@ class TorchKernels(OperatorKernels):
         return super().sums() + PassKernels(backward_input=of_matrices)
 
     def _casts_of(self, linear: WeightMatrix) -> PassKernels:
-        """8-bit casts of a matrix' operands in torchao, whose layers save 16-bit inputs."""
+        """torchao's layers save 16-bit inputs."""
         is_narrow = self.place.execution.dtype in ("float8", "float8-row")
         return _Casts(self, linear).passes if is_narrow and linear.kind in ("dense", "shared") else NOTHING
 
@@ -149,7 +140,7 @@ def _inputs(operators: Iterable[Operator]) -> list[tuple[int, int]]:
 
 
 def num_amax(operators: Iterable[Operator], place: ExecutionContext) -> tuple[int, int]:
-    """Return how many scales, one per tensor, tensor-parallel ranks agree on in a forward and in a backward."""
+    """Return the number of scales that tensor-parallel ranks agree on in a forward and in a backward."""
     if place.execution.dtype != "float8" or place.cut.tp == 1:
         return 0, 0
     inputs = _inputs(operators)
@@ -157,7 +148,7 @@ def num_amax(operators: Iterable[Operator], place: ExecutionContext) -> tuple[in
 
 
 def norm_passes(place: ExecutionContext) -> tuple[float, float]:
-    """Return the number of passes of the final norm over its input, in F and I; torch never compiles this norm."""
+    """Passes of the final norm over its input, in F and I; torch never compiles this norm."""
     if place.execution.compile is None:
         return 2.0, 3.0
     e = place.execution.element_bytes
@@ -197,7 +188,7 @@ class _Casts:
         return e + 1 + e * (by_columns or not self.is_row)
 
     def _tokens(self, side: str) -> float:
-        """Rows of an operand: a rank's own if the operand is gathered after the cast."""
+        """A rank's own rows if the operand is gathered after the cast."""
         is_gathered = self.linear.split == side and not self.is_row
         return self.kernels.rows["own_tokens" if is_gathered else "tokens"]
 

@@ -1,9 +1,7 @@
-"""Fraction of a device's peak that measured passes reach, from the content of a profile file (without pydantic).
+"""Fraction of a device's peak that measured passes reach, from a profile file (without pydantic).
 
-With A and P the forward FLOPs of attention scores (with their use) and of weight GEMMs, F has P + A, I has P + 2A
-(gradients of queries, keys, values and scores) and W has P, so that B = I + W = 2F. Recomputation is not counted.
-Of the scores only the causal half is counted, the least that a kernel must compute, so that a result above the peak
-means a wrong time.
+With A and P the forward FLOPs of attention and of weight GEMMs, F has P + A, I has P + 2A and W has P. Only the
+causal half of the scores is counted, so that a result above the peak means a wrong time.
 """
 
 from typing import Any
@@ -18,9 +16,7 @@ PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "ba
 
 
 def pass_flops(model: dict[str, Any], measurement: dict[str, Any]) -> dict[str, float | None]:
-    """Return the model FLOPs of F, B, I and W, with None for unknown values.
-
-    `model` is the model of a profile file. If it has no `layer_sizes`, I and W of a layer cannot be separated.
+    """If `model` has no `layer_sizes`, I and W of a layer are None, because they cannot be separated.
 
     >>> head = {"component": "head", "shape": {"micro_batch": 1, "sequence_length": 8}, "forward_flops": 6.0}
     >>> pass_flops({}, head)
@@ -42,10 +38,7 @@ def pass_flops(model: dict[str, Any], measurement: dict[str, Any]) -> dict[str, 
 
 
 def peak_of(profile: dict[str, Any], dtype: str) -> tuple[float, str] | None:
-    """Return the peak in FLOP/s and its source: the data sheet if known, otherwise the fastest measured GEMM.
-
-    The result is None if the profile has neither.
-    """
+    """Return the peak in FLOP/s and its source: the data sheet if known, otherwise the fastest measured GEMM."""
     peaks = profile["provenance"]["device"].get("peak_flops_per_s", {})
     if sheet := DataSheet("", {TYPE_NAMES.get(name, name): peak for name, peak in peaks.items()}).peak(dtype):
         return sheet, BY_DATA_SHEET
@@ -56,7 +49,7 @@ def peak_of(profile: dict[str, Any], dtype: str) -> tuple[float, str] | None:
 
 
 def utilization(profile: dict[str, Any], measurement: dict[str, Any]) -> dict[str, float | None]:
-    """Return model FLOPs / time / peak of F, B, I and W, with None if FLOPs, time or peak is unknown or 0."""
+    """Return model FLOPs / time / peak of F, B, I and W."""
     peak = peak_of(profile, measurement["shape"]["dtype"])
     flops = pass_flops(profile["model"], measurement)
     found: dict[str, float | None] = {}
@@ -67,7 +60,6 @@ def utilization(profile: dict[str, Any], measurement: dict[str, Any]) -> dict[st
 
 
 def split_ratio(measurement: dict[str, Any]) -> float | None:
-    """Return (time of I + time of W) / time of B, or None if any was not measured."""
     whole, *halves = (measurement[PASSES[letter]] for letter in "BIW")
     if None in (whole, *halves) or not whole["median"]:
         return None
@@ -75,7 +67,6 @@ def split_ratio(measurement: dict[str, Any]) -> float | None:
 
 
 def implausible(profile: dict[str, Any]) -> list[str]:
-    """Return a sentence for every measurement that has a pass faster than the peak allows."""
     sentences = []
     for part in profile["measurements"]:
         above = {letter: mfu for letter, mfu in utilization(profile, part).items() if mfu and mfu > 1}

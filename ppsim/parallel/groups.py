@@ -19,8 +19,8 @@ GroupName = Literal["tp", "cp", "ep", "etp", "dp", "pp", "dp-cp", "expert-dp"]
 class RankGroup:
     """Ranks of one collective, for the group with the worst placement.
 
-    `extents` has one entry per tier, innermost first: the number of ranks that share an innermost domain (the
-    fewest that do), then the number of such domains that share one of the next tier, and so on.
+    `extents` has one entry per tier, innermost first: the smallest number of ranks that share an innermost domain,
+    then the number of such domains in one domain of the next tier, and so on.
     """
 
     name: str
@@ -29,13 +29,11 @@ class RankGroup:
 
     @property
     def tier(self) -> int:
-        """Index of the outermost tier that the group crosses, whose link connects the whole group."""
+        """The outermost tier that the group crosses."""
         return max((index for index, extent in enumerate(self.extents) if extent > 1), default=0)
 
     def instances(self, number: int) -> tuple["RankGroup", "RankGroup"]:
-        """Divide the group into `number` parts of nearest ranks.
-
-        Returns one part, and the group of ranks with the same place in all parts.
+        """Return one of `number` parts of nearest ranks, and the ranks with the same place in all parts.
 
         >>> inner, outer = RankGroup("dp", 16, (8, 2)).instances(4)
         >>> inner.extents, outer.extents
@@ -80,7 +78,7 @@ def group(layout: Layout, name: GroupName, domain_sizes: tuple[int | None, ...])
 
 
 def all_devices(layout: Layout, domain_sizes: tuple[int | None, ...]) -> RankGroup:
-    """Return the group of all devices of a layout.
+    """Return the group of all devices.
 
     >>> all_devices(Layout(tp=8, pp=4), (8, None)).extents
     (8, 4)
@@ -94,9 +92,7 @@ def all_devices(layout: Layout, domain_sizes: tuple[int | None, ...]) -> RankGro
 
 
 def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Return the network tier between pipeline ranks i and i + 1, for each i; the slowest of all pairs of GPUs.
-
-    The last entry is between the last rank and the first, which interleaved schedules use.
+    """Return the slowest network tier between each pipeline rank and the next, from the last to the first too.
 
     >>> hop_tiers(Layout(tp=2, pp=4), (4, None))
     (0, 1, 0, 1)
@@ -106,11 +102,7 @@ def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int
 
 @lru_cache(maxsize=65536)
 def tier_between(layout: Layout, domain_sizes: tuple[int | None, ...], one: int, other: int) -> int:
-    """Return the network tier of P2P messages between pipeline ranks `one` and `other`.
-
-    A pipeline rank is a group of GPUs. GPUs with equal tp, cp and dp index exchange messages; the result is the
-    slowest tier over these pairs.
-    """
+    """Return the slowest tier between GPUs with equal tp, cp and dp index, which exchange messages."""
     stride = _strides(layout.sizes)["pp"]
     bases = _ranks(layout.sizes, [name for name, _ in layout.sizes if name != "pp"])
     here, there = bases + one * stride, bases + other * stride
@@ -121,7 +113,7 @@ def tier_between(layout: Layout, domain_sizes: tuple[int | None, ...], one: int,
 
 
 def _ranks(sizes: tuple[tuple[str, int], ...], names: Iterable[str]) -> NDArray[np.int64]:
-    """Return the ranks with 0 in all coordinates except `names`."""
+    """Ranks with 0 in all coordinates except `names`."""
     strides, counts = _strides(sizes), dict(sizes)
     ranks = np.zeros(1, dtype=np.int64)
     for name in names:

@@ -1,9 +1,4 @@
-"""Balance layers over ranks: moves of one layer between two stages, and linear functions of the layers per stage.
-
-The layers form a chain, so a layer that moves from stage 2 to stage 5 shifts the boundaries between them: each
-stage in between passes its last layer on and receives one. A linear function sums, over the stages, weight × cost
-of the stage's layers. Loads of ranks, critical paths and bytes in flight are such functions.
-"""
+"""Balance layers over ranks by moves of one layer, which shift all boundaries between two stages."""
 
 from collections.abc import Sequence
 
@@ -24,7 +19,7 @@ def possible_moves(counts: Sequence[int]) -> tuple[Ints64, Ints64]:
 
 
 def move_layer(counts: Sequence[int], source: int, target: int) -> tuple[int, ...]:
-    """Return the layers per stage after one layer moves between two stages.
+    """Return the layers per stage after the move of one layer.
 
     >>> move_layer((2, 2, 2), 0, 2)
     (1, 2, 3)
@@ -36,7 +31,7 @@ def move_layer(counts: Sequence[int], source: int, target: int) -> tuple[int, ..
 
 
 class LinearFunctions:
-    """Linear functions of the layers per stage, with common layer costs (seconds, or 1 for each).
+    """Sums of weight × cost over the stages, such as loads of ranks, critical paths or bytes in flight.
 
     `fixed` is an additional cost of each stage that has layers.
     """
@@ -49,16 +44,14 @@ class LinearFunctions:
         self._constants = np.zeros(0)
 
     def __len__(self) -> int:
-        """Number of functions."""
         return len(self._constants)
 
     def add(self, weights: Floats, counts: Sequence[int], values: Floats) -> None:
-        """Add functions with weights of shape [functions, stages] and these values at `counts`."""
+        """`weights` have shape [functions, stages]; `values` are the functions' values at `counts`."""
         self._weights = np.concatenate([self._weights, weights])
         self._constants = np.concatenate([self._constants, values - weights @ self.stage_costs(counts)])
 
     def values(self, counts: Sequence[int]) -> Floats:
-        """Return the value of each function."""
         found: Floats = self._constants + self._weights @ self.stage_costs(counts)
         return found
 
@@ -86,7 +79,6 @@ class LinearFunctions:
         return found
 
     def stage_costs(self, counts: Sequence[int]) -> Floats:
-        """Return the cost of each stage's layers."""
         ends = np.cumsum(counts)
         found: Floats = self._sums[ends] - self._sums[ends - np.asarray(counts)]
         if self._fixed:
@@ -104,10 +96,9 @@ def balance_ranks(
     end_costs: tuple[float, float],
     stages_of_ranks: Sequence[Sequence[int]],
 ) -> list[int]:
-    """Return balanced layers per stage: layers move away from the busiest rank while that helps.
+    """Return layers per stage after moving layers away from the busiest rank as long as that helps.
 
-    `counts` are the initial layers per stage, `end_costs` the costs of the first and the last stage without layers,
-    `stages_of_ranks` the stages of each rank. The stages of a rank may be uneven, so that ranks have equal work.
+    `end_costs` are the costs of the first and the last stage without layers.
 
     >>> balance_ranks([1, 2, 2, 2, 1, 1], [1.0] * 9, (0.0, 0.0), [[0, 5], [1, 4], [2, 3]])
     [2, 2, 1, 2, 1, 1]
@@ -144,7 +135,7 @@ def balance_ranks(
 
 
 def _squares(counts: Sequence[int], giving: Ints64, taking: Ints64) -> Ints64:
-    """Return the change of the sum of squared layers per stage by each move."""
+    """Change of the sum of squared layers per stage by each move."""
     now = np.asarray(counts)
     found: Ints64 = 2 * (now[taking] - now[giving] + 1)
     return found

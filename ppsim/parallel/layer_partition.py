@@ -16,7 +16,6 @@ from ppsim.base.limits import MOST_LAYERS
 
 
 def require_layers(num_layers: int, name: str = "num_layers") -> None:
-    """Raise `ConfigError` for an impossible number of layers."""
     if num_layers < 1:
         raise ConfigError(f"{name} must be at least 1: got {num_layers}")
     if num_layers > MOST_LAYERS:
@@ -24,7 +23,7 @@ def require_layers(num_layers: int, name: str = "num_layers") -> None:
 
 
 def even_split(num_layers: int, num_stages: int) -> list[int]:
-    """Return layers per stage that differ by at most one; the end stages (embedding, head) get fewer.
+    """Return layers per stage; the end stages (embedding, head) get fewer.
 
     >>> even_split(30, 16)
     [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]
@@ -41,10 +40,9 @@ def even_split(num_layers: int, num_stages: int) -> list[int]:
 class MegatronSplit:
     """Megatron-LM's rule for layers per stage (`get_num_layers_to_build`): equal on all ranks.
 
-    `counts_embedding` and `counts_loss` count each as a layer of the first and of the last stage
-    (`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`). `first` and `last` set
-    the layers of the first and the last rank (`--decoder-first-pipeline-num-layers`, `--decoder-last-…`); the other
-    ranks share the rest equally.
+    `counts_embedding` and `counts_loss` count each as a layer (`--account-for-embedding-in-pipeline-split`,
+    `--account-for-loss-in-pipeline-split`). `first` and `last` set the layers of the first and the last rank
+    (`--decoder-first-pipeline-num-layers`, `--decoder-last-…`); the other ranks share the rest equally.
     """
 
     counts_embedding: bool = False
@@ -54,11 +52,11 @@ class MegatronSplit:
 
     @property
     def is_plain(self) -> bool:
-        """True without any option; layers that do not divide evenly are then split as evenly as possible."""
+        """Layers that do not divide evenly are then split as evenly as possible."""
         return self == MegatronSplit()
 
     def layers_per_stage(self, num_layers: int, *, pp: int, vpp: int) -> list[int]:
-        """Return the layers of each of pp · vpp stages; raises `ConfigError` if Megatron-LM refuses the split.
+        """Raises `ConfigError` if Megatron-LM refuses the split.
 
         >>> MegatronSplit(counts_embedding=True, counts_loss=True).layers_per_stage(30, pp=4, vpp=2)
         [3, 4, 4, 4, 4, 4, 4, 3]
@@ -92,7 +90,6 @@ class MegatronSplit:
         return stages
 
     def in_words(self, num_layers: int, *, pp: int, vpp: int) -> str:
-        """Return the rule as text for a projection."""
         if self.is_plain and num_layers % (pp * vpp):
             return "even; Megatron-LM needs --pipeline-model-parallel-layout for it"
         counted = [name for name, on in (("embedding", self.counts_embedding), ("loss", self.counts_loss)) if on]
@@ -106,12 +103,12 @@ class AutoSplit(tuple[int, ...]):
     """Layers per stage found by "auto"."""
 
     def __repr__(self) -> str:
-        """Differs from the repr of given layers."""
+        """Differ from the repr of given layers."""
         return f"FoundSplit{super().__repr__()}"
 
 
 Split: TypeAlias = Literal["auto", "balanced", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
-"""Rule for the layers of each stage, their numbers, or their contents (`exporting.megatron.parse_layout`).
+"""Rule for the layers of each stage, their numbers, or layout strings (`ppsim.trainers.megatron.write_schedule`).
 
 "balanced" gives ranks equal work. "auto" continues from there and minimises the simulated iteration time.
 """
@@ -123,7 +120,6 @@ def without_search(split: Split) -> Split:
 
 
 def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int) -> str:
-    """Return the rule of a split as text."""
     if isinstance(split, MegatronSplit):
         return split.in_words(num_layers, pp=pp, vpp=vpp)
     if isinstance(split, AutoSplit):
@@ -136,8 +132,7 @@ def balanced_split(
 ) -> list[int]:
     """Return the layers per stage that minimise the slowest stage, for F + B seconds of each component.
 
-    The result is optimal: layers are identical, so each one goes to the stage with the lowest cost. Ties go to the
-    stage farthest from the ends.
+    Each layer goes to the stage with the lowest cost, which is optimal because layers are identical.
 
     >>> balanced_split(30, 8, layer_s=1.0, embedding_s=1.0, head_s=1.0)
     [3, 4, 4, 4, 4, 4, 4, 3]
@@ -162,13 +157,10 @@ def _balanced(num_layers: int, num_stages: int, layer_s: float, embedding_s: flo
 
 
 def partition(costs: Sequence[float], num_stages: int) -> list[int]:
-    """Divide a chain of items into consecutive stages so that the slowest stage is as fast as possible.
+    """Divide a chain of items into consecutive non-empty stages so that the slowest stage is as fast as possible.
 
-    Returns the number of items per stage, none empty. The result is exact for any costs of 0 or more (in one unit),
-    by dynamic programming over stage boundaries. Among optimal splits, the one with the smallest sum of squares is
-    returned, so that the other stages are even too. Raises `ConfigError` for too few items and for invalid costs.
-
-    A model is a chain of embedding, layers, multi-token prediction and head; see `layer_split`.
+    The result is exact, by dynamic programming over stage boundaries. Among optimal splits, it has the smallest sum
+    of squares. Raises `ConfigError` for too few items and for invalid costs.
 
     >>> partition([1, 1, 1, 6, 1, 1], 3)
     [3, 1, 2]
@@ -190,13 +182,13 @@ def partition(costs: Sequence[float], num_stages: int) -> list[int]:
 
 
 def _farthest(taken: npt.NDArray[np.float64], most: float) -> npt.NDArray[np.int64]:
-    """Return the latest end of a stage that begins at each item, if it takes at most `most`."""
+    """Latest end of a stage that begins at each item."""
     farthest: npt.NDArray[np.int64] = np.count_nonzero(taken <= most, axis=1) - 1
     return farthest
 
 
 def _suffices(farthest: npt.NDArray[np.int64], num_stages: int) -> bool:
-    """Return whether `num_stages` stages can take all items; if fewer suffice, they can be divided further."""
+    """If fewer stages suffice, they can be divided further."""
     end = 0
     for _ in range(num_stages):
         end = int(farthest[end])
@@ -204,10 +196,7 @@ def _suffices(farthest: npt.NDArray[np.int64], num_stages: int) -> bool:
 
 
 def _evenest(taken: npt.NDArray[np.float64], num_stages: int, most: float) -> list[int]:
-    """Return the items per stage with the smallest sum of squares, if no stage takes more than `most`.
-
-    In a tie, the split with the longest last stage is returned, then the longest stage before it, and so on.
-    """
+    """Items per stage with the smallest sum of squares; in a tie, later stages are longer."""
     ends = np.arange(len(taken))
     longest = int((_farthest(taken, most) - ends).max())
     # [length, end]: start of a stage of this length, longest first, and the square of its cost.
@@ -236,9 +225,6 @@ def layer_split(
 ) -> list[int]:
     """Return the layers per stage that minimise the slowest stage, for F + B seconds of each single layer.
 
-    The embedding comes first, multi-token prediction and head last, each on a stage with layers or, if that is
-    faster, on a separate stage.
-
     >>> layer_split([1.0] * 3 + [2.0] * 5, 4, embedding_s=0.5, head_s=1.5)
     [3, 2, 2, 1]
     """
@@ -251,7 +237,7 @@ def layer_split(
 
 
 def counts_of(split: Sequence[int] | Sequence[str]) -> list[int]:
-    """Return the number of layers per stage; `split` has numbers of layers or layout strings.
+    """`split` has numbers of layers or layout strings.
 
     >>> counts_of(["Ett", "tttL"])
     [2, 3]
@@ -260,10 +246,7 @@ def counts_of(split: Sequence[int] | Sequence[str]) -> list[int]:
 
 
 def why_no_split(split: Split, num_layers: int, num_stages: int) -> str | None:
-    """Return why the layers cannot be split over the stages, or None if they can.
-
-    Rules give at least one layer to each stage between the first and the last; given layers per stage need not.
-    """
+    """Rules give at least one layer to each stage between the first and the last; given layers need not."""
     if isinstance(split, str | MegatronSplit):
         if num_layers < num_stages - 2:
             return f"{num_layers} layers are too few for {num_stages} stages: some would hold nothing"
@@ -274,7 +257,6 @@ def why_no_split(split: Split, num_layers: int, num_stages: int) -> str | None:
 
 
 def given_split(split: Sequence[int], num_layers: int, num_stages: int) -> list[int]:
-    """Return a user's split; raises `ConfigError` if it does not have one entry per stage or not all layers."""
     if len(split) != num_stages:
         raise ConfigError(f"the split has {len(split)} entries, but there are {num_stages} stages")
     if any(layers < 0 for layers in split):
@@ -287,10 +269,6 @@ def given_split(split: Sequence[int], num_layers: int, num_stages: int) -> list[
 def split_layers(
     split: Split, num_layers: int, num_stages: int, *, pp: int, balanced: Callable[[], list[int]]
 ) -> list[int]:
-    """Return the layers of each stage by any rule; `balanced` computes the balanced split.
-
-    Raises `ConfigError` for an impossible split.
-    """
     if reason := why_no_split(split, num_layers, num_stages):
         raise ConfigError(reason)
     if isinstance(split, MegatronSplit):

@@ -1,7 +1,5 @@
-"""Map devices to ranks, and describe a parallel layout.
+"""Layout of parallel ranks on devices, numbered domain by domain.
 
-Devices are numbered domain by domain: device r is in domain r // n of a tier with n devices per domain. An order
-such as "tp-cp-ep-dp-pp" (Megatron-LM's notation) lists the coordinates of a rank, the fastest-changing first.
 Experts are distributed over ranks with the same tensor part: ep replaces cp and the part of dp that it divides, as
 in Megatron-LM's expert groups. If fewer than tp ranks share an expert (etp), the others hold other experts.
 """
@@ -21,9 +19,9 @@ _NAMES = ("tp", "cp", "ep", "dp", "pp")
 class Layout:
     """Parallel sizes of tp · cp · dp · pp GPUs; each ep ranks out of dp · cp share a layer's experts.
 
-    `etp` ranks share one expert (Megatron-LM's expert tensor parallelism; None: tp). With `etp`, each ep · etp
-    ranks out of tp · cp · dp share a layer's experts. Raises `ConfigError` with the nearest valid value for a size
-    below 1, an ep that does not divide dp · cp, or an invalid order.
+    `order` lists the coordinates of a rank, the fastest-changing first (Megatron-LM's notation). `etp` ranks share
+    one expert (Megatron-LM's expert tensor parallelism; None: tp). Raises `ConfigError` with the nearest valid
+    value for an invalid size or order.
 
     >>> Layout(tp=2, pp=4, dp=3).num_devices
     24
@@ -64,12 +62,10 @@ class Layout:
 
     @property
     def expert_tp(self) -> int:
-        """Number of ranks that share one expert."""
         return self.tp if self.etp is None else self.etp
 
     @property
     def num_devices(self) -> int:
-        """tp · cp · dp · pp."""
         return self.tp * self.cp * self.dp * self.pp
 
     @property
@@ -85,7 +81,7 @@ class Layout:
         return tuple((name, sizes[name]) for name in self.order.split("-") if name != "cp")
 
     def needs_single_expert_ranks(self, ep: int) -> bool:
-        """Whether this many expert-parallel ranks fit only if each expert is on one tensor-parallel rank (etp 1).
+        """Whether this ep needs each expert on one tensor-parallel rank (etp 1).
 
         >>> Layout(tp=2, dp=32).needs_single_expert_ranks(64)
         True
@@ -94,7 +90,6 @@ class Layout:
         return self.tp > 1 and ep > 0 and replicas % ep != 0 and self.tp * replicas % ep == 0
 
     def cut(self, *, sequence_parallel: bool) -> ParallelSizes:
-        """Return the parallel sizes of one stage."""
         return ParallelSizes(
             tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep, etp=self.etp, sequence_parallel=sequence_parallel
         )
@@ -104,7 +99,6 @@ MOST_DEVICES = 1_000_000
 
 
 def require_devices(num_devices: int) -> None:
-    """Raise `ConfigError` for fewer than 1 device or more than `MOST_DEVICES`."""
     if num_devices < 1:
         raise ConfigError(f"there must be at least 1 device: got {num_devices}")
     if num_devices > MOST_DEVICES:
@@ -122,9 +116,9 @@ def layout_on(
     order: str = DEFAULT_ORDER,
     etp: int | None = None,
 ) -> Layout:
-    """Return the layout that fills `num_devices`; `dp` defaults to the remaining factor.
+    """Return the layout that fills `num_devices`.
 
-    Raises `ConfigError` with the product and the nearest valid value if tp · cp · dp · pp is another number.
+    Raises `ConfigError` with the nearest valid value if tp · cp · dp · pp is another number.
 
     >>> layout_on(64, tp=8, pp=4).dp
     2
@@ -164,7 +158,7 @@ def assumed_devices(
     dp: int | None = None,
     etp: int | None = None,
 ) -> str:
-    """Return a sentence about the number of devices that is assumed if none is given.
+    """Return a sentence about the assumed number of devices.
 
     >>> assumed_devices(tp=2, pp=4)
     'no number of GPUs is given: 8 assumed, the fewest for tp 2 · pp 4 (set --gpus)'
@@ -193,7 +187,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _nearest(value: int, legal: list[int]) -> str:
-    """Return the nearest valid values below and above, as text.
+    """Return the nearest valid values below and above.
 
     >>> _nearest(6, [1, 2, 4, 8])
     '4 or 8'

@@ -1,13 +1,11 @@
 """Slices of a sequence with equal time under causal attention, in which later tokens cost more.
 
-Per layer of hidden size h with a feed-forward of 4h, a token's forward takes 24·h² FLOPs in GEMMs, and 4·h for
-every token that it attends to, itself included: Narayanan et al. 2021 (arXiv 2104.04473, appendix) count 24·s·b·h²
-+ 4·s²·b·h for full attention, and causal attention takes half of the second term. The first x tokens thus take
+In a layer of hidden size h with a feed-forward of 4h, the forward of the first x tokens takes (Narayanan et al.
+2021, arXiv 2104.04473, appendix; causal attention takes half of its 4·s²·b·h)
 
     C(x) = 24·h²·x + 4·h·(1 + 2 + … + x) = 24·h²·x + 2·h·x·(x + 1)
 
-A backward of inputs and weights takes about twice that in both terms, so that the same shares apply to all actions.
-Embedding and head, linear in the tokens, are ignored.
+A backward takes about twice that in both terms. Embedding and head are ignored.
 """
 
 from itertools import pairwise
@@ -19,8 +17,8 @@ from ppsim.base.errors import ConfigError
 def equal_time_slices(num_tokens: int, num_slices: int, *, hidden_size: int) -> list[int]:
     """Return tokens per slice such that all slices take the same FLOPs, up to one token.
 
-    Slice j ends at C(x) = (j + 1)/k·C(s), a quadratic equation in x, rounded to a token: Seq1F1B's computation-wise
-    split (arXiv 2406.03488). Raises `ConfigError` if a slice would have no tokens.
+    This is Seq1F1B's computation-wise split (arXiv 2406.03488). Raises `ConfigError` if a slice would have no
+    tokens.
 
     >>> equal_time_slices(32768, 4, hidden_size=4096)
     [11132, 8407, 7044, 6185]
@@ -33,7 +31,6 @@ def equal_time_slices(num_tokens: int, num_slices: int, *, hidden_size: int) -> 
 
 
 def why_no_slices(num_tokens: int, num_slices: int, *, hidden_size: int) -> str | None:
-    """Return why the sequence cannot be cut into slices of equal time, or None if it can."""
     if min(_lengths(num_tokens, num_slices, hidden_size)) < 1:
         return f"{num_tokens} tokens are too few for {num_slices} slices of equal time"
     return None
@@ -49,7 +46,7 @@ def _lengths(num_tokens: int, num_slices: int, hidden_size: int) -> list[int]:
 
 
 def time_shares(tokens_per_slice: list[int], *, hidden_size: int) -> list[float]:
-    """Return the fraction of a layer's time per slice, for given tokens per slice; they sum to 1.
+    """Return the fraction of a layer's time per slice.
 
     >>> [round(share, 3) for share in time_shares([8192] * 4, hidden_size=4096)]
     [0.175, 0.225, 0.275, 0.325]

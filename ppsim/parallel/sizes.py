@@ -10,8 +10,8 @@ class ParallelSizes:
     """Parallel sizes of one pipeline stage, which tp·cp·dp ranks hold.
 
     Experts are distributed over `ep` ranks, and each expert's columns over `etp` ranks (None: tp, as in
-    Megatron-LM); dp·cp·tp/(ep·etp) ranks hold the same experts. `sequence_parallel` divides norms, dropout and
-    their inputs by tp too (Korthikanti et al. 2022, arXiv 2205.05198, §4.2.2).
+    Megatron-LM). `sequence_parallel` divides norms, dropout and their inputs by tp too (Korthikanti et al. 2022,
+    arXiv 2205.05198, §4.2.2).
     """
 
     tp: int = 1
@@ -30,12 +30,10 @@ class ParallelSizes:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks that hold the stage."""
         return self.tp * self.cp * self.dp
 
     @property
     def expert_tp(self) -> int:
-        """Number of ranks that share one expert."""
         return self.tp if self.etp is None else self.etp
 
     @property
@@ -50,12 +48,11 @@ class ParallelSizes:
 
     @property
     def norm_divisor(self) -> int:
-        """Number of tensor-parallel ranks that divide the tokens of norms and dropout."""
+        """Number of ranks that divide the tokens of norms and dropout."""
         return self.tp if self.sequence_parallel else 1
 
 
 def require_positive(sizes: object, *names: str) -> None:
-    """Raise `ConfigError` for the first of these fields that is below 1; None is allowed."""
     for name in names:
         value = getattr(sizes, name)
         if value is not None and value < 1:
@@ -63,12 +60,10 @@ def require_positive(sizes: object, *names: str) -> None:
 
 
 def share(value: int, among: int) -> int:
-    """Return the size of one of `among` equal parts, rounded up."""
     return -(-value // among)
 
 
 def require_divides(name: str, value: int, what: str, count: int) -> None:
-    """Raise `ConfigError` with the nearest divisor below if a number of ranks does not divide a count."""
     if count % value:
         near = max(divisor for divisor in range(1, value + 1) if count % divisor == 0)
         raise ConfigError(f"{name} must divide the {what}: got {value} with {count} (nearest below: {near})")

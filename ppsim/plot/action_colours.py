@@ -1,4 +1,4 @@
-"""List of all fill colours in a timeline; the cells of a drawing refer to a colour by its index."""
+"""Fill colours of a timeline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +31,8 @@ _BEGINS = tuple(accumulate(map(len, _PARTS), initial=0))
 class ActionColours:
     """The fills of all cells of a picture whose ranks have up to `num_chunks` stages.
 
-    `colours` begins with two fills per kind of action. The other groups begin at the indices given by the class
-    variables: transfer (then blank between transfers, then idle); idle causes; work outside the pipeline;
-    microbatches; errors.
+    `colours` begins with two fills per kind of action. The class variables are the indices at which the other
+    groups begin; after `transfer` come blank and idle.
     """
 
     num_chunks: int
@@ -45,7 +44,6 @@ class ActionColours:
     errors: ClassVar[int] = _BEGINS[5]
 
     def index_of(self, lane: Lane) -> NDArray[np.int16]:
-        """Return the index of the fill of every cell."""
         assert KINDS == (0, 1, 2, 3)  # the index below relies on this order
         if lane.is_transfers:
             return np.where(lane.is_idle, self.transfer + 1, self.transfer).astype(np.int16)
@@ -53,7 +51,7 @@ class ActionColours:
         return np.where(lane.is_idle, self.transfer + 2, index).astype(np.int16)
 
     def legend(self, timelines: Sequence[Timeline]) -> list[tuple[str, str]]:
-        """Return name and colour of every fill that the timelines use; chunks share one entry."""
+        """Chunks share one entry."""
         entries = [(name, colours[0]) for name, colours in self._kinds(timelines)]
         if self.num_chunks > 1:
             entries.append((_LIGHTER, palette.fill_of(Op.F, chunk=1)))
@@ -62,7 +60,7 @@ class ActionColours:
         return [*entries, (palette.TITLES[Op.IDLE], palette.COLOURS[Op.IDLE])]
 
     def swatches(self, timelines: Sequence[Timeline]) -> list[tuple[str, list[str]]]:
-        """Return name and colours of the page's legend entries: for a kind, the fills of even and of odd chunks."""
+        """Return the page's legend entries: for a kind, the fills of even and of odd chunks."""
         kinds = self._kinds(timelines)
         others = [(name, [colour]) for name, colour in self.legend(timelines)[len(kinds) :] if name != _LIGHTER]
         others[-1] = (palette.TITLES[Op.IDLE], ["var(--idle)"])

@@ -1,4 +1,4 @@
-"""Error of the projected time of every action, for a picture of a measured and a projected step."""
+"""Error of the projected time of every action."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,30 +20,27 @@ class ActionErrors:
 
     @cached_property
     def of_action(self) -> Floats:
-        """Projected / measured duration − 1; negative is too fast, 0 if the measured duration is 0."""
+        """Projected / measured duration − 1; 0 if the measured duration is 0."""
         measured = self.measured_s
         error: Floats = np.divide(self.projected_s, measured, out=np.ones(len(measured)), where=measured > 0) - 1
         return error
 
     @property
     def limit(self) -> float:
-        """End of the colour scale: the smallest of some round numbers that contains 75 % of the actions' errors."""
+        """The smallest limit that contains 75 % of the actions' errors."""
         most = float(np.quantile(np.abs(self.of_action), 0.75))
         return next((limit for limit in _LIMITS if most <= limit), _LIMITS[-1])
 
     @property
     def measured_s(self) -> Floats:
-        """Seconds per action in the measured step."""
         return _durations_s(self.measured)
 
     @property
     def projected_s(self) -> Floats:
-        """Seconds per action in the projected step."""
         return _durations_s(self.projected)
 
     @property
     def behind_s(self) -> Floats:
-        """Delay of each action's end in the projected step, both counted from the first start."""
         return _ends_s(self.projected) - _ends_s(self.measured)
 
 

@@ -6,8 +6,6 @@
     90.6 to 120.3 ms (29.7 ms)                0.0 to 90.6 ms (90.6 ms)
     stage 3, chunk 0, microbatch 0            pipeline not reached yet: 3F0 waits for 2F0 on rank 2
     waited for 2F0 on rank 2; holds 17.1 GiB  90.1 ms warm-up, 0.5 ms exposed communication
-
-The lane's rank is shown next to them.
 """
 
 from dataclasses import dataclass
@@ -28,13 +26,12 @@ _MENTIONED = 1e-3  # × gap: smaller causes are not mentioned
 
 @dataclass(frozen=True, eq=False)
 class Hover:
-    """The hover texts of a timeline; `scale` is the scale of its time axis."""
+    """The hover texts of a timeline."""
 
     timeline: Timeline
     scale: AxisScale
 
     def lines_of(self, lane: Lane) -> list[Lines]:
-        """Return the lines of every cell of a lane."""
         edges, lines = lane.edges.tolist(), []
         cells = zip(edges[:-1], edges[1:], lane.node.tolist(), lane.cause.tolist(), lane.next_node, strict=True)
         for begin, end, node, cause, ahead in cells:
@@ -53,8 +50,8 @@ class Hover:
     def blocker_of(self, node: int) -> str:
         """Return the name and rank of the event that a node waited for last.
 
-        For a transfer that brings the node's own input, this is the action that produced the input. Any other
-        transfer held up the rank or the queue and is named itself.
+        A transfer of the node's own input counts as the action that produced the input. Any other transfer held up
+        the rank or the queue and is named itself.
         """
         blocker = self._blockers[node]
         if blocker == NONE:
@@ -68,7 +65,7 @@ class Hover:
 
     @cached_property
     def causes(self) -> list[str]:
-        """The cause of waiting for compute before each action, a key of `explain.CAUSES`."""
+        """The cause of waiting for compute before each action, a key of `CAUSES`."""
         names = list(CAUSES)
         return [names[cause] for cause in compute_causes(self.timeline.schedule).tolist()]
 
@@ -142,7 +139,7 @@ class Hover:
         return f"{self._names[action]} on rank {self._ranks[action]}"
 
     def ends_of(self, transfer: int) -> tuple[int, int]:
-        """Return the sending and the receiving action of a transfer."""
+        """Return the sending and the receiving action."""
         graph = self.timeline.graph
         return int(graph.source[transfer - graph.num_actions]), int(graph.target[transfer - graph.num_actions])
 
@@ -182,5 +179,5 @@ def _idle(cause: int) -> str:
 
 @lru_cache(maxsize=4096)  # a schedule has few different durations
 def _duration(value: float) -> str:
-    """A difference of times as text; rounding turns 0.9999999999 ms into 1 ms."""
+    """Rounding turns 0.9999999999 ms into 1 ms."""
     return seconds(round(value, 12))

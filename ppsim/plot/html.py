@@ -1,4 +1,4 @@
-"""One interactive HTML file with timelines, which works offline: picture, controls and tables."""
+"""One interactive HTML file with timelines, which works offline."""
 
 import base64
 import json
@@ -34,11 +34,9 @@ def timeline_html(
     command: str = "",
     date: str = "",
 ) -> str:
-    """Return a self-contained HTML page with all views on one time axis, the first on top.
+    """If `comparison` is given, the two views are its measured and its projected timeline.
 
-    Every timeline starts at 0 (its first start). If `comparison` is given, the two views are its measured and its
-    projected timeline, and each rank's row shows both, one above the other. `command` and `date` say how and when
-    the page was made. The page makes no request and needs no library: its own script draws the visible part.
+    Each rank's row then shows both, one above the other. The page makes no request.
     """
     errors = ActionErrors(comparison.measured, comparison.projected) if comparison else None
     picture = picture_of(views, memory_limit_bytes=memory_limit_bytes, errors=errors)

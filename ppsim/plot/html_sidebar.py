@@ -24,7 +24,6 @@ assert list(_SHORT_CAUSES) == list(CAUSES)
 
 
 def side_html(views: Sequence[TimelineView], comparison: Comparison | None = None) -> str:
-    """Return one HTML section per plan, after a section on the comparison if one is given."""
     sections = [_errors(comparison)] if comparison else []
     return "".join(f"<section>{section}</section>" for section in [*sections, *map(_plan, views)])
 
@@ -66,12 +65,12 @@ def _budget(title: str, budget_s: Mapping[str, float]) -> str:
 
 
 def _signed(shown: Callable[[float], str], value: float) -> str:
-    """A number with a typographic minus, which is as wide as a plus."""
+    """Use a typographic minus, which is as wide as a plus."""
     return shown(value) if value >= 0 else f"−{shown(-value)}"
 
 
 def _idle(timeline: Timeline) -> str:
-    """Idle time by cause, averaged over ranks, as shares of the step."""
+    """Idle time by cause, averaged over ranks."""
     idle, step = idle_by_cause_s(timeline), timeline.step_time_s
     shares = {cause: float(idle[cause].mean()) / step if step else 0.0 for cause in CAUSES}
     whole = sum(shares.values())
@@ -135,14 +134,12 @@ def _errors(comparison: Comparison) -> str:
 
 
 def verdict_html(verdict: MemoryVerdict, name: str = "") -> str:
-    """Return the banner that says whether a plan fits in memory; `name` is the plan's name if there are several."""
     kind, role = ("misfit", " role=alert") if verdict.fits is False else ("", "")
     told = f"{name}: {verdict}" if name else str(verdict)
     return f"<p class='verdict {kind}'{role}>{escape(told)}</p>"
 
 
 def swatch(colour: str, kind: str = "") -> str:
-    """Return a small square in a colour, or a line (`kind` "line")."""
     return f"<span class='swatch {kind}' style='background:{colour}'></span>"
 
 
@@ -154,7 +151,7 @@ def _bar(share: float, attributes: str = "", colour: str | None = None) -> str:
 def html_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "", wide: int = -1, bar: int = -1
 ) -> str:
-    """Return a table whose cells are already HTML; column `wide` may wrap, column `bar` holds bars."""
+    """Cells are already HTML; column `wide` may wrap, column `bar` holds bars."""
     classes = {wide: " class=wide", bar: " class=bar"}
     head = "".join(f"<th scope=col>{name}</th>" for name in header)
     body = "".join(

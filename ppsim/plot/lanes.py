@@ -1,7 +1,6 @@
 """A timeline as lanes, the input of every picture: rows of cells that tile the step.
 
-A cell is a drawn rectangle: an action, a transfer, or idle time. Times are in seconds from the step's first start.
-Cells of a lane never overlap, so concurrent transfers of a rank are spread over as few lanes as possible.
+A cell is an action, a transfer, or idle time. Times are in seconds from the step's first start.
 """
 
 import heapq
@@ -26,12 +25,11 @@ _ROUNDING = 1e-9  # × step time: smaller gaps are floating-point rounding, not 
 
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """A row of cells: cell i reaches from `edges[i]` to `edges[i + 1]`, in ascending order.
+    """A row of cells: cell i reaches from `edges[i]` to `edges[i + 1]`.
 
-    The other arrays have one entry per cell. `node` is the timeline's node, `NONE` if idle. `action` is the node
-    itself or, for a transfer, the action that produced its content. `kind` is an `Op` (`IDLE`, F, B, I, W,
-    `SEND_F`, `SEND_B`). `chunk` is the index of the stage on its rank, −1 if idle. `cause` is the idle cause as an
-    index into `list(CAUSES)`, −1 if busy or not requested.
+    `node` is the timeline's node, `NONE` if idle. `action` is the node itself or, for a transfer, the action that
+    produced its content. `kind` is an `Op`. `chunk` is the index of the stage on its rank. `cause` is an index into
+    `list(CAUSES)`, −1 if busy or not requested.
     """
 
     rank: int
@@ -44,23 +42,20 @@ class Lane:
 
     @property
     def is_transfers(self) -> bool:
-        """True for a lane of transfers, false for a lane of compute."""
         return bool(self.kind.max(initial=Op.IDLE) > Op.W)
 
     @property
     def durations_s(self) -> Floats:
-        """Seconds per cell."""
         return np.diff(self.edges)
 
     @property
     def is_idle(self) -> NDArray[np.bool_]:
-        """True for the cells in which nothing runs."""
         idle: NDArray[np.bool_] = self.node == NONE
         return idle
 
     @property
     def next_node(self) -> list[int]:
-        """For each cell, the node of the first busy cell at or after it; `NONE` after the last busy cell."""
+        """The node of the first busy cell at or after each cell."""
         following, nodes = NONE, []
         for node in reversed(self.node.tolist()):
             following = following if node == NONE else node
@@ -69,11 +64,7 @@ class Lane:
 
 
 def compute_lanes(timeline: Timeline, *, by_cause: bool = False) -> list[Lane]:
-    """Return one compute lane per rank, from the first start to the last end of the step.
-
-    `by_cause` splits idle cells by cause. If a measured action starts slightly before the previous one ends, its
-    start is moved to that end.
-    """
+    """If a measured action starts slightly before the previous one ends, its start is moved to that end."""
     chunks, offsets = chunk_of_stage(timeline.schedule), timeline.schedule.rank_offsets
     waits = _waits(timeline) if by_cause else None
     return [
@@ -83,17 +74,16 @@ def compute_lanes(timeline: Timeline, *, by_cause: bool = False) -> list[Lane]:
 
 
 def has_transfers(timeline: Timeline) -> bool:
-    """Return whether any transfer takes time."""
     return bool(np.any((timeline.end > timeline.start)[timeline.num_actions :]))
 
 
 def has_memory(timeline: Timeline) -> bool:
-    """Return whether the costs contain memory; the costs of a measured run do not."""
+    """The costs of a measured run contain no memory."""
     return bool(timeline.memory.peak_bytes.max() > 0)
 
 
 def transfer_lanes(timeline: Timeline) -> list[Lane]:
-    """Return lanes of transfers by sending rank: none for a rank without sends, several if transfers overlap."""
+    """Lanes by sending rank; several if transfers of a rank overlap."""
     num_actions, chunks = timeline.num_actions, chunk_of_stage(timeline.schedule)
     sender = timeline.schedule.rank[timeline.graph.source]
     lanes = []
@@ -109,7 +99,7 @@ def transfer_lanes(timeline: Timeline) -> list[Lane]:
 
 
 def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]:
-    """Return `transfer_lanes`, each with its middle and half its height, in units of a rank's row."""
+    """Each lane has its middle and half its height, in units of a rank's row."""
     lanes = transfer_lanes(timeline)
     num_lanes = np.bincount([lane.rank for lane in lanes], minlength=1)
     height = 2 * HALF_HEIGHT / int(num_lanes.max(initial=1))
@@ -121,10 +111,10 @@ def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]
 
 
 def pack_intervals(start: Floats, end: Floats) -> Ints32:
-    """Return a lane index for each interval (sorted by start) so that intervals of one lane do not overlap.
+    """Return a lane for each interval (sorted by start) so that intervals of one lane do not overlap.
 
-    Each interval gets the lowest free lane, which minimises the number of lanes. An interval that overlaps no other
-    is in lane 0; only groups of overlapping intervals go through the Python loop.
+    The lowest free lane minimises the number of lanes. Only groups of overlapping intervals go through the Python
+    loop.
     """
     lanes = np.zeros(len(start), dtype=np.int32)
     if not len(start):
@@ -152,7 +142,7 @@ def _dealt(start: Iterable[float], end: Iterable[float]) -> list[int]:
 
 
 def chunk_of_stage(schedule: Schedule) -> Ints32:
-    """Return, for each stage, its index among the stages of its rank."""
+    """Index of each stage among the stages of its rank."""
     chunk = np.zeros(schedule.num_stages, dtype=np.int32)
     for rank in range(schedule.num_ranks):
         stages = schedule.stages_of(rank)
@@ -161,10 +151,7 @@ def chunk_of_stage(schedule: Schedule) -> Ints32:
 
 
 def critical_line(timeline: Timeline, *, y_of_rank: Floats) -> tuple[Floats, Floats]:
-    """Return x (seconds) and y of a line along the critical path's actions, from rank to rank along its transfers.
-
-    `y_of_rank` has one entry per rank. Consecutive actions on one rank form one straight segment.
-    """
+    """Return x (seconds) and y of a line along the critical path's actions."""
     nodes = critical_path(timeline)
     actions = nodes[nodes < timeline.num_actions]
     rank = timeline.schedule.rank[actions]
@@ -185,28 +172,23 @@ class MemoryLine:
 
 
 def shown_ranks(timeline: Timeline) -> list[int]:
-    """Return the ranks of a memory picture: all or `MOST_MEMORY_LINES`, and the one with the highest peak."""
+    """All ranks or `MOST_MEMORY_LINES`, and the one with the highest peak."""
     ranks = spread_evenly(range(timeline.schedule.num_ranks), MOST_MEMORY_LINES)
     return sorted({*ranks, int(np.argmax(timeline.memory.peak_bytes))})
 
 
 def spread_evenly(ranks: Sequence[int], most: int) -> list[int]:
-    """Return at most `most` of the ranks, evenly spread, first and last included."""
     places = np.linspace(0, len(ranks) - 1, min(len(ranks), most)).round().astype(int)
     return [ranks[place] for place in places.tolist()]
 
 
 def memory_caption(timeline: Timeline) -> str:
-    """Return the caption of the memory panel, with the number of ranks if only some are shown."""
     shown, num_ranks = len(shown_ranks(timeline)), timeline.schedule.num_ranks
     return "memory by rank" if shown == num_ranks else f"memory by rank, {shown} of {num_ranks} ranks"
 
 
 def memory_lines(timeline: Timeline, ranks: Sequence[int] | None = None) -> list[MemoryLine]:
-    """Return one line per rank (None: all ranks), from the first start to the last end of the step.
-
-    A line has a point at each change. Memory that is freed and allocated again at the same moment is no change.
-    """
+    """Memory that is freed and allocated again at the same moment is no change."""
     memory, offsets = timeline.memory, timeline.schedule.rank_offsets
     lines = []
     for rank in range(timeline.schedule.num_ranks) if ranks is None else ranks:
@@ -226,10 +208,7 @@ def memory_lines(timeline: Timeline, ranks: Sequence[int] | None = None) -> list
 
 @dataclass(frozen=True, eq=False)
 class _Waits:
-    """Waits before actions: for compute until `made_s`, for the transfer until `ready_s`, then overhead.
-
-    `cause` classifies the wait for compute.
-    """
+    """Waits before actions: for compute until `made_s`, for the transfer until `ready_s`, then overhead."""
 
     made_s: Floats
     ready_s: Floats
@@ -248,7 +227,7 @@ def _waits(timeline: Timeline) -> _Waits:
 
 
 def _lane(timeline: Timeline, rank: int, nodes: Ints32, chunk_of: Ints32, waits: _Waits | None = None) -> Lane:
-    """Return a lane of `nodes` (in time order) with idle cells between them, except gaps of rounding length."""
+    """Idle cells between nodes are added, except gaps of rounding length."""
     schedule, num_actions = timeline.schedule, timeline.num_actions
     start, end = timeline.start[nodes], timeline.end[nodes]
     columns = [start, end] if waits is None else [waits.made_s[nodes], waits.ready_s[nodes], start, end]

@@ -1,4 +1,4 @@
-"""Compressed arrays for the interactive page: all rows in one deflated stream, in base64.
+"""Compressed arrays for the interactive page.
 
 Times and indices of a schedule repeat, but their bytes do not. So times become differences of whole ticks, and
 every row is stored by byte position: first the lowest byte of all numbers, then the next byte, and so on.
@@ -20,7 +20,7 @@ _LEVEL = 4  # zlib level; higher levels are slower and save little
 
 
 def tick_of(longest_s: float) -> float:
-    """Return the length of a tick in seconds: a power of ten, such that the longest time has 12 or 13 digits.
+    """Return the seconds of a tick: a power of ten, such that the longest time has 12 or 13 digits.
 
     >>> tick_of(3.25)
     1e-12
@@ -31,9 +31,8 @@ def tick_of(longest_s: float) -> float:
 class PackedNumbers:
     """Rows of numbers in one compressed stream; each `add` method returns the row's address and encoding.
 
-    The keys are `type` (i1, i2, i4, f4 or f8), `at` (offset of the first byte), `length`, and `how` (decoding): ""
-    for plain values, "sum" for differences to the previous value, "back" for distances back from the own index, 0
-    for none.
+    `at` is the offset of the first byte. `how` is the decoding: "" for plain values, "sum" for differences to the
+    previous value, "back" for distances back from the own index, 0 for none.
     """
 
     def __init__(self, tick_s: float) -> None:
@@ -43,7 +42,7 @@ class PackedNumbers:
         self._at = 0
 
     def add(self, values: NDArray[Any], how: str = "") -> dict[str, Any]:
-        """Add a row of encoded values; integers use the narrowest type that holds them all."""
+        """Integers use the narrowest type that holds them all."""
         if values.dtype.kind in "iu":
             values = values.astype(_narrowest(values))
         kept = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
@@ -54,14 +53,13 @@ class PackedNumbers:
         return told
 
     def add_times(self, at_s: Floats) -> dict[str, Any]:
-        """Add times (seconds), rounded to ticks."""
         ticks = at_s / self._tick_s
         np.rint(ticks, out=ticks)
         ticks[1:] -= ticks[:-1]
         return self.add(ticks, "sum")
 
     def add_rising(self, values: NDArray[Any]) -> dict[str, Any]:
-        """Add integers, stored as differences: efficient if each is slightly larger than the previous one."""
+        """Differences are efficient if each integer is slightly larger than the previous one."""
         return self.add(np.diff(values.astype(np.int64), prepend=0), "sum")
 
     def add_back(self, values: NDArray[Any]) -> dict[str, Any]:
@@ -70,7 +68,7 @@ class PackedNumbers:
         return self.add(np.where(values == NONE, 0, places - values), "back")
 
     def packed(self) -> str:
-        """Return all rows, deflated, in base64; afterwards nothing can be added."""
+        """Afterwards nothing can be added."""
         return base64.b64encode(b"".join([*self._pieces, self._deflate.flush()])).decode()
 
 

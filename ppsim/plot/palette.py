@@ -1,8 +1,7 @@
 """Colours: hue for the kind of action, lightness for the chunk.
 
 Any two adjacent colours differ by at least 12 in CIELAB, for normal sight and the three colour blindnesses; kinds
-also differ in grey. Odd chunks have their kind's colour mixed with white, so that kinds stay distinct for any
-number of chunks.
+also differ in grey.
 """
 
 from ppsim.schedule.table import Op
@@ -88,7 +87,7 @@ _RANK_RAMP = ("#332288", "#AA4499", "#EE99AA")  # lightness grows, so that the r
 
 
 def mix_colours(colour: str, other: str, share: float) -> str:
-    """Return `colour` with `share` (0 to 1) replaced by `other`; colours are written `#RRGGBB`.
+    """Return `colour` with `share` (0 to 1) replaced by `other`.
 
     >>> mix_colours("#000000", "#FFFFFF", 0.5)
     '#808080'
@@ -98,23 +97,21 @@ def mix_colours(colour: str, other: str, share: float) -> str:
 
 
 def fill_of(op: Op, *, chunk: int = 0) -> str:
-    """Return the fill of an action: even chunks in their kind's colour, odd ones lighter."""
     return mix_colours(COLOURS[op], "#FFFFFF", LIGHTER[op] * (chunk % 2))
 
 
 def text_on(fill: str) -> str:
-    """Return the text colour with more contrast (WCAG) on `fill`: white on forwards, black on other actions."""
     return "#FFFFFF" if contrast(fill, "#FFFFFF") > contrast(fill, "#000000") else "#000000"
 
 
 def contrast(colour: str, other: str) -> float:
-    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.1)."""
+    """Contrast ratio, 1 to 21 (WCAG 2.1)."""
     lighter, darker = sorted((luminance(colour), luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def luminance(colour: str) -> float:
-    """Return the relative luminance of a colour, 0 to 1 (WCAG 2.1), which is its lightness in grey."""
+    """Relative luminance, 0 to 1 (WCAG 2.1), which is the lightness in grey."""
     linear = [
         value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
         for value in (channel / 255 for channel in _channels(colour))
@@ -123,7 +120,7 @@ def luminance(colour: str) -> float:
 
 
 def theme_style() -> str:
-    """Return the themes as a style sheet: dark if the system or the page's switch asks for it, light in print."""
+    """Dark if the system or the page's switch asks for it, light in print."""
 
     def rule(selector: str, theme: str) -> str:
         variables = "".join(f"--{name}:{colour};" for name, colour in THEMES[theme].items())
@@ -140,7 +137,6 @@ def theme_style() -> str:
 
 
 def rank_colour(rank: int, num_ranks: int) -> str:
-    """Return the colour of a rank's line: dark for rank 0, lighter for every later one."""
     return _along(_RANK_RAMP, rank / (num_ranks - 1) if num_ranks > 1 else 0.0)
 
 
@@ -162,4 +158,4 @@ MICROBATCHES = _ramp(("#0A1F44", "#1F4A86", "#3F7DB8", "#74AEDB", "#B4DDF2"), 32
 """From the first (dark) to the last (light). Blue, because no idle cause is blue."""
 
 ERRORS = _ramp(("#004488", "#A8A0AA", "#EE7733"), 21)
-"""From projected too fast (first) to projected too slow (last); the middle is no error."""
+"""From projected too fast (first) to projected too slow (last)."""

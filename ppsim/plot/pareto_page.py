@@ -25,7 +25,7 @@ _TEXTS, _LEFT = ("schedule", WITH), ' class="left"'
 
 @dataclass(frozen=True)
 class SearchView:
-    """Content of a search's page: all simulated configurations, and the best and the Pareto set, fastest first."""
+    """Content of a search's page; the best and the Pareto set are sorted, fastest first."""
 
     title: str
     num_configurations: int
@@ -36,11 +36,7 @@ class SearchView:
 
 
 def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str:
-    """Return a self-contained page; hovering over a point shows its configuration, a click its command.
-
-    Below the picture is a table of the best configurations and the Pareto set, fastest first. A click on a row
-    copies its command. `command` and `date` say how and when the page was made. The page makes no request.
-    """
+    """A click on a point or a table row copies its command. The page makes no request."""
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
     listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
     header = ["#", *in_columns(listed[0]), "Pareto"]
@@ -66,7 +62,6 @@ def _in_themes(search: SearchView) -> Data:
 
 
 def pareto_plotly(search: SearchView, *, theme: Theme = LIGHT) -> Data:
-    """Return the figure of `pareto_html` as plain data."""
     limit = search.memory_limit_bytes / _GIB
     held = [limit, *(row["peak_bytes"] / _GIB for row in search.simulated)]
     margin = 0.05 * max(held)
@@ -111,7 +106,7 @@ def _hover(row: Row) -> str:
 
 
 def in_columns(row: Row) -> dict[str, str]:
-    """Return a configuration as display text by column; split and recomputation appear only if not the default."""
+    """Split and recomputation appear only if not the default."""
     return {
         "schedule": row["schedule"],
         WITH: "plan of each stage"

@@ -1,8 +1,7 @@
-"""Content of the interactive page as plain data: panels with rows, one above the other on one time axis.
+"""Content of the interactive page as plain data: panels with rows on one time axis.
 
-A row's cells tile its time. The page's script derives the action of a cell from the cell's position, and its
-colours and texts from the schedule's columns, for the visible part only. Numbers are in two compressed streams
-(`ppsim.plot.packing`): one for drawing, one that is read only for hover texts.
+The page's script derives a cell's action from its position, and colours and texts from the schedule's columns, for
+the visible part only.
 """
 
 from collections.abc import Sequence
@@ -64,11 +63,7 @@ class Picture:
 def picture_of(
     views: Sequence[TimelineView], *, memory_limit_bytes: float | None = None, errors: ActionErrors | None = None
 ) -> Picture:
-    """Return the page's content: `panels`, `plans` (schedule columns and dependencies), `fills`, the time axis.
-
-    If `errors` is given, the two views are the measured and the projected timeline of one schedule. They share a
-    panel, in which each rank has two rows of cells, and cells can be coloured by error.
-    """
+    """If `errors` is given, the two views share a panel, in which each rank has two rows of cells."""
     timelines, titles = [view.timeline for view in views], [view.title for view in views]
     begin_s, end_s = min(view.begin_s for view in views), max(view.end_s for view in views)
     scale, tick_s = time_scale(end_s - begin_s), tick_of(end_s - begin_s)
@@ -201,7 +196,6 @@ class _Drawing:
         )  # fmt: skip
 
     def messages(self, plan: int, prefix: str) -> Data | None:
-        """Messages of experts, hidden and exposed, one row per rank; None if there are no messages."""
         pieces = [piece for piece in self.views[plan].pieces if piece.kind in palette.MESSAGES]
         exposed_s = sum(piece.end_s - piece.start_s for piece in pieces if piece.kind == "exposed")
         all_s = sum(piece.end_s - piece.start_s for piece in pieces)
@@ -209,7 +203,7 @@ class _Drawing:
         return self._pieces("messages", plan, f"{prefix}messages of experts, {share} exposed", pieces)
 
     def beside(self, plan: int, prefix: str) -> Data | None:
-        """Collectives of data parallelism and the optimizer, one row per rank; None if there are no such pieces."""
+        """Collectives of data parallelism and the optimizer."""
         pieces = [piece for piece in self.views[plan].pieces if piece.kind not in palette.MESSAGES]
         caption = f"{prefix}beside the pipeline: collectives of data parallelism, optimizer"
         return self._pieces("beside", plan, caption, pieces)
@@ -296,11 +290,11 @@ def _row_of(plan: int, rank: int, middle: float, half_height: float, num_cells: 
 def _panel_of_ranks(
     kind: PanelKind, caption: tuple[str, str], row_px: float, timeline: Timeline, **parts: Any
 ) -> Data:
-    """A panel with one row per rank; the caption is (name, text after it)."""
+    """The caption is (name, text after it)."""
     num_ranks = timeline.schedule.num_ranks
     return {"kind": kind, "caption": caption, "heightPx": row_px * num_ranks, "numRanks": num_ranks, **parts}
 
 
 def _row_px(num_ranks: int) -> float:
-    """Height of a rank's row: at most 34 px, at least 11 px (readable labels) up to 128 ranks, else 6 px."""
+    """Up to 128 ranks, labels are readable."""
     return min(max(300 / num_ranks, 11 if num_ranks <= 128 else 6), 34)

@@ -1,4 +1,4 @@
-"""Input of a picture of one plan: its timeline, the work around the pipeline, and facts."""
+"""Input of a picture of one plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +14,11 @@ Fact = tuple[str, str]
 class TimelineView:
     """A timeline with everything that is shown with it.
 
-    - `title`, `subject`: the timeline's name; the model and cluster in one line, for the page's title.
+    - `subject`: the model and cluster in one line, for the page's title.
     - `pieces`: work of the ranks outside the pipeline, in the timeline's own time.
-    - `about`: names and texts for the page's header.
-    - `facts`: names and texts above the tables next to the picture.
-    - `time_breakdown_s`: seconds of an iteration by part (`ppsim.projection.loss_breakdown.loss_budget`), empty if
-      unknown; its heading is `budget_title`.
-    - `verdict`: whether the plan fits in memory; None if memory is not projected.
-    - `notes`: lines by heading, e.g. the assumptions.
+    - `about`: for the page's header; `facts`: above the tables next to the picture.
+    - `time_breakdown_s`: from `ppsim.projection.loss_breakdown.loss_budget`.
+    - `notes`: lines by heading.
     """
 
     timeline: Timeline
@@ -37,11 +34,10 @@ class TimelineView:
 
     @property
     def begin_s(self) -> float:
-        """Earliest start, in seconds from the pipeline's first start; below 0 if parameters are gathered before."""
+        """Seconds from the pipeline's first start; below 0 if parameters are gathered before."""
         return min([0.0, *(piece.start_s - self.timeline.begin_s for piece in self.pieces)])
 
     @property
     def end_s(self) -> float:
-        """Latest end, in seconds from the pipeline's first start."""
         ends = (piece.end_s - self.timeline.begin_s for piece in self.pieces)
         return max([self.timeline.step_time_s, *ends])

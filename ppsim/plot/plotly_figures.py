@@ -1,9 +1,6 @@
 """Timelines as plotly figures, for notebooks and the app.
 
-Each picture exists twice: as plain data (`timeline_plotly`), which is fast to make and is all that a page needs,
-and as a `plotly.graph_objects.Figure` (`timeline_figure`), which needs plotly. Cells are one heatmap per rank. Of
-plotly's traces, heatmaps are the cheapest for a browser at any number of actions, and hovering finds the exact
-cell.
+Cells are one heatmap per rank, the cheapest of plotly's traces for a browser at any number of actions.
 """
 
 import html
@@ -50,9 +47,9 @@ class DrawingOptions:
     """Drawing options of timelines.
 
     - `colour`: "cause" colours idle cells by cause.
-    - `with_texts`: full hover texts (`ppsim.plot.hover`), which take most of the time; else only the cell's name.
-    - `with_labels`: microbatch numbers in the cells, if the actions are few and the cells wide enough.
-    - `wide_px`: approximate width of the time axis, which decides e.g. whether there are lines between cells.
+    - `with_texts`: full hover texts, which take most of the time; else only the cell's name.
+    - `with_labels`: microbatch numbers in the cells, if there is room.
+    - `wide_px`: approximate width of the time axis.
     - `is_sketch`: draw the cells of a timeline as one image, without hover texts, which a browser redraws several
       times as fast.
     """
@@ -82,7 +79,6 @@ def timeline_figure(
     titles: Sequence[str] | None = None,
     look: DrawingOptions | None = None,
 ) -> "go.Figure":
-    """Return the plotly figure of `timeline_plotly`."""
     return figure_of(timeline_plotly(as_list(timelines), titles=titles, look=look))
 
 
@@ -90,9 +86,6 @@ def timeline_plotly(
     timelines: Sequence[Timeline], *, titles: Sequence[str] | None = None, look: DrawingOptions | None = None
 ) -> Data:
     """Return timelines on one time axis, one above the other, as plotly's `data` and `layout`.
-
-    Each timeline has one row per rank and starts at 0 (its first start). `titles` has one entry per timeline, ""
-    for the schedule's name; step time and bubble ratio follow it.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -119,7 +112,7 @@ def timeline_plotly(
 
 
 def colours_in(theme: Theme) -> list[str]:
-    """Return the colours of `ActionColours` with the theme's colour for idle cells."""
+    """The theme has its own colour for idle cells."""
     return [theme.idle if colour == palette.COLOURS[Op.IDLE] else colour for colour in ActionColours.colours]
 
 
@@ -138,18 +131,17 @@ def _ranks_axis(timeline: Timeline, row_px: float) -> Data:
 
 
 class _Stack:
-    """Panels on one time axis, one above the other; each has its own y axis and a caption above it."""
+    """Panels on one time axis, one above the other."""
 
     def __init__(self, theme: Theme) -> None:
         self._theme = theme
         self._panels: list[tuple[list[Data], Data, list[str], Data]] = []
 
     def add(self, found: list[Data], axis: Data, caption: list[str], **also: Sequence[Data]) -> None:
-        """Add a panel at the bottom, `axis["height_px"]` high; `also` are shapes and images."""
+        """The panel is `axis["height_px"]` high; `also` are shapes and images."""
         self._panels.append((found, axis, caption, also))
 
     def picture(self, longest: float, unit: str, colours: Sequence[str]) -> Data:
-        """Return all panels as plotly's `data` and `layout`."""
         whole = sum(axis["height_px"] + _caption_px(caption) for _, axis, caption, _ in self._panels) or 1.0
         layout = layout_in(self._theme) | {
             "height": round(whole + _MARGIN["t"] + _MARGIN["b"]),
@@ -232,7 +224,7 @@ class _Rows:
         return found
 
     def sketch(self, lanes: Sequence[Lane]) -> Data:
-        """All lanes as one image, which costs a browser almost no time."""
+        """One image costs a browser almost no time."""
         middles = (np.arange(self.look.wide_px) + 0.5) * self.longest * self.scale.size / self.look.wide_px
         blank = len(self.fills.colours)
         pixels = np.full((len(lanes) * _ROW_PIXELS, self.look.wide_px), blank, dtype=np.uint8)
@@ -258,10 +250,9 @@ class _Rows:
         return fill
 
     def gaps(self, lanes: Sequence[Lane]) -> list[Data]:
-        """Lines between cells, for rows whose cells are wide enough.
+        """One polyline, which plotly draws as a single element.
 
-        One polyline, which plotly draws as a single element: along the bottom of a row, up and down at every edge,
-        and back along the next row.
+        It goes along the bottom of a row, up and down at every edge, and back along the next row.
         """
         x: list[Floats] = []
         y: list[Floats] = []
@@ -342,7 +333,7 @@ _INKS = [palette.text_on(colour) for colour in ActionColours.colours]
 
 
 def names_of(schedule: Schedule) -> list[str]:
-    """Return the name of every action and, at index −1, the name of an idle cell; cached per schedule."""
+    """Index −1 is the name of an idle cell."""
     return cached(schedule, "names", lambda: [*(str(action) for action in schedule), "idle"])
 
 
@@ -375,7 +366,7 @@ def _add_memory(
 
 
 def _colours(colours: Sequence[str]) -> Data:
-    """A plotly colour scale whose values are indices into `colours`."""
+    """The values of this plotly colour scale are indices into `colours`."""
     number = len(colours)
     scale = [[edge / number, colour] for place, colour in enumerate(colours) for edge in (place, place + 1)]
     return {"cmin": -0.5, "cmax": number - 0.5, "colorscale": scale, "showscale": False}

@@ -18,7 +18,7 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours outside the data, e.g. background, text, idle cells, the selection (`strong`), limits (`accent`)."""
+    """Colours outside the data; `strong` is the selection's, `accent` the limits'."""
 
     paper: str
     text: str
@@ -38,24 +38,21 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 
 
 def as_list(timelines: Sequence[Timeline] | Timeline) -> Sequence[Timeline]:
-    """Return a single timeline as a list."""
     return [timelines] if isinstance(timelines, Timeline) else timelines
 
 
 def figure_of(picture: Data) -> "go.Figure":
-    """Return the plotly figure of plain data."""
     import plotly.graph_objects as go
 
     return go.Figure(picture)
 
 
 def binary(values: NDArray[Any]) -> Data:
-    """Return an array in the form that plotly.js reads fastest: base64 of its bytes, with its type."""
+    """Base64 is the form that plotly.js reads fastest."""
     return {"dtype": values.dtype.str[1:], "bdata": base64.b64encode(values.tobytes()).decode()}
 
 
 def limit_line(at: float, theme: Theme, *, horizontal: bool = False) -> Data:
-    """Return a dashed line across the picture, at a value of one axis."""
     ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at}
     if not horizontal:
         ends = {"yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at}
@@ -63,7 +60,6 @@ def limit_line(at: float, theme: Theme, *, horizontal: bool = False) -> Data:
 
 
 def layout_in(theme: Theme) -> Data:
-    """Return the layout that all pictures share."""
     return {
         "font": {"family": FONT, "size": 12, "color": theme.text},
         "paper_bgcolor": theme.paper,
@@ -79,7 +75,6 @@ def layout_in(theme: Theme) -> Data:
 
 
 def layout_with(theme: Theme, x_title: str, y_title: str) -> Data:
-    """Return the layout of a picture with axis titles and a legend above it."""
     axis = axis_in(theme) | {"ticks": "outside"}
     return layout_in(theme) | {
         "xaxis": axis | {"title": {"text": x_title}},
@@ -89,5 +84,4 @@ def layout_with(theme: Theme, x_title: str, y_title: str) -> Data:
 
 
 def axis_in(theme: Theme) -> Data:
-    """Return the axis properties that all axes share."""
     return {"zeroline": False, "gridcolor": theme.grid, "linecolor": theme.quiet, "tickcolor": theme.quiet}

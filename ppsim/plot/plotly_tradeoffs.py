@@ -25,7 +25,6 @@ _SIZE = {"height": 420, "margin": {"l": 62, "r": 16, "t": 120, "b": 52}}  # 120:
 def tradeoff_figure(
     points: "Sequence[TradeoffPoint]", *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
 ) -> "go.Figure":
-    """Return the plotly figure of `tradeoff_plotly`."""
     return figure_of(tradeoff_plotly(points, memory_limit_bytes=memory_limit_bytes, theme=theme))
 
 
@@ -35,9 +34,7 @@ class TradeoffPoint:
 
     - `bound_s`: lower bound of the time of all schedules with the same placement.
     - `told`: an additional line of the hover text; `key`: the value that a click returns.
-    - `kind`: "compared" points are large and named, "possible" ones dots, "refused" ones (they do not fit or run)
-      crosses.
-    - `fits`: whether it fits in memory.
+    - `kind`: "refused" schedules do not fit or run.
     """
 
     name: str
@@ -57,10 +54,7 @@ _GROUPS = {"compared": "compared", "possible": "others", "refused": "do not run 
 def tradeoff_plotly(
     points: Sequence[TradeoffPoint], *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
 ) -> Data:
-    """Return points in the plane of peak memory and time, the Pareto front, lower bounds, and the memory limit.
-
-    The front is a step line through the schedules that run and fit. A dash below a point is its lower bound.
-    """
+    """The Pareto front goes through the schedules that run and fit. A dash is a point's lower bound."""
     top = max([point.peak_bytes for point in points] + [memory_limit_bytes or 0.0])
     memory, time = bytes_scale(top), time_scale(max((point.iteration_time_s for point in points), default=0.0))
     data = [*_bounds(points, memory, time, theme), *_front(points, memory, time)]
@@ -140,7 +134,7 @@ def _front(points: Sequence[TradeoffPoint], memory: AxisScale, time: AxisScale) 
 def idle_plotly(
     timelines: Sequence[Timeline], *, titles: Sequence[str] | None = None, theme: Theme = LIGHT
 ) -> Data:
-    """Return the ranks' idle time by cause, in % of each timeline's step: stacked bars, timelines side by side."""
+    """Stacked bars, in % of each timeline's step."""
     names = ["" for _ in timelines] if titles is None else list(titles)
     labels = [heading(timeline, title)[0] for timeline, title in zip(timelines, names, strict=True)]
     idle = [idle_by_cause_s(timeline) for timeline in timelines]

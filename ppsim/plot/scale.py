@@ -18,7 +18,7 @@ class AxisScale:
     decimals: int = 0
 
     def value(self, amount: float) -> str:
-        """Return an amount in this unit, without the unit.
+        """Return an amount without the unit.
 
         >>> AxisScale("ms", 1e-3, 2).value(1.23456)
         '1234.56'
@@ -27,7 +27,7 @@ class AxisScale:
 
 
 def time_scale(longest_s: float) -> AxisScale:
-    """Return the scale of a time axis that ends at `longest_s`: s from 10 s on, else ms; seven digits.
+    """Return the scale of a time axis: s from 10 s on, else ms; seven digits.
 
     >>> time_scale(3.25), time_scale(83.0)
     (AxisScale(unit='ms', size=0.001, decimals=3), AxisScale(unit='s', size=1.0, decimals=5))
@@ -38,7 +38,7 @@ def time_scale(longest_s: float) -> AxisScale:
 
 
 def bytes_scale(largest: float) -> AxisScale:
-    """Return the scale of a memory axis that ends at `largest` bytes.
+    """Return the scale of a memory axis.
 
     >>> bytes_scale(80e9).unit
     'GiB'
@@ -50,7 +50,7 @@ def bytes_scale(largest: float) -> AxisScale:
 
 
 def heading(timeline: Timeline, title: str) -> tuple[str, str]:
-    """Return a picture's title and the facts after it: sizes of the schedule, step time and bubble ratios."""
+    """Return a picture's title and the facts after it."""
     schedule = timeline.schedule
     name = schedule.name or "table"
     facts = [
@@ -67,12 +67,12 @@ def heading(timeline: Timeline, title: str) -> tuple[str, str]:
 
 
 def bubbles(timeline: Timeline) -> str:
-    """Return the bubble ratio by step time and, if it differs, by the per-rank span."""
+    """Bubble ratio by step time and, if it differs, by the per-rank span."""
     by_step, by_span = percent(timeline.bubble_ratio), percent(timeline.span_bubble_ratio)
     return by_step if by_span == by_step else f"{by_step}, per-rank span {by_span}"
 
 
 def panel_prefixes(timelines: Sequence[Timeline], titles: Sequence[str]) -> list[str]:
-    """Return caption prefixes that name the timeline of a panel; empty for a single timeline."""
+    """Empty for a single timeline."""
     names = [heading(timeline, title)[0] for timeline, title in zip(timelines, titles, strict=True)]
     return [f"{name}: " for name in names] if len(names) > 1 else [""]

@@ -1,8 +1,7 @@
-"""Timelines as Chrome trace-event JSON, for ui.perfetto.dev and chrome://tracing.
+"""Timelines as Chrome trace-event JSON ("Trace Event Format", Chromium project), for ui.perfetto.dev.
 
-Source: "Trace Event Format" (Chromium project). Times are in microseconds from the step's first start, rounded to
-eighths: such numbers are exact both in binary and in whole nanoseconds, the unit of the viewers. With other
-rounding, neighbouring slices could overlap by a nanosecond, and viewers drop overlapping slices.
+Times are in microseconds, rounded to eighths, which are exact both in binary and in whole nanoseconds. Otherwise
+neighbouring slices could overlap by a nanosecond, and viewers drop overlapping slices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,10 +25,8 @@ _EIGHTHS_A_SECOND = 8e6
 def chrome_trace(timelines: Sequence[Timeline], names: Sequence[str]) -> dict[str, Any]:
     """Return the trace of timelines, one process each, as an object for `json.dumps`.
 
-    A process has a thread `rank 0 compute` per rank and, if transfers take time, `rank 0 send` (several if
-    transfers overlap). Flow events lead from the action that produces a transfer's content through the transfer to
-    the receiving action. If memory is known, there is one counter in bytes per rank. `names` has one entry per
-    timeline.
+    Flow events lead from the action that produces a transfer's content through the transfer to the receiving
+    action. Memory is one counter in bytes per rank.
     """
     flow_ids = count(1)
     events: list[Event] = []
@@ -89,7 +86,7 @@ def _slices_and_flows(timeline: Timeline, flow_ids: Iterator[int]) -> Iterator[E
 
 
 def _counters(timeline: Timeline) -> Iterator[Event]:
-    """Memory of each rank over time; static bytes before the first action and at the end of the step."""
+    """Static bytes before the first action and at the end of the step."""
     if not timeline.memory.peak_bytes.max() > 0:
         return
     for line in memory_lines(timeline):

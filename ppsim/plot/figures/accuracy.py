@@ -25,10 +25,8 @@ _UNITS = {"time": 1.0, "memory": 2.0**30}
 def accuracy_figure(rows: "pandas.DataFrame", *, title: str = "", width: Width = "two-column") -> "Figure":
     """Return scatter plots of projected over measured time and memory, and signed errors by set.
 
-    `rows` come from `ppsim.validation.table_rows`. Each set has its own colour and marker, named at its errors.
-    Rows used for fitting are hollow. The band is ±5 %. Percentages at the right are the mean absolute error, over
-    the rows not used for fitting if there are any. Sets that only compare the order of schedules are left out.
-    Raises `ConfigError` if no other set is left.
+    `rows` come from `ppsim.validation.table_rows`. Percentages are the mean absolute error, over the rows not used
+    for fitting if there are any. Raises `ConfigError` if all sets only compare the order of schedules.
     """
     rows = rows[~rows["order_only"]]
     if rows.empty:
@@ -130,7 +128,7 @@ def _points(axes: "Axes", x: Any, y: Any, is_fitted: Any, look: Series) -> None:
 
 
 def _plain_ticks(axis: Any, decades: float) -> None:
-    """Label a logarithmic axis with plain numbers (0.1, 20) instead of powers of ten."""
+    """Label a logarithmic axis with plain numbers (0.1, 20)."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0,) if decades > 1.7 else (1.0, 2.0, 5.0)))

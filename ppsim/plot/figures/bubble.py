@@ -20,10 +20,10 @@ _COLUMNS = {
 def bubble_figure(
     sweep: "pandas.DataFrame", *, by: Criterion = "step", title: str = "", width: Width = "two-column"
 ) -> "Figure":
-    """Return the bubble ratios of a sweep of `ppsim.projection.bubbles`, one line per schedule, in its order.
+    """Return the bubble ratios of a sweep of `ppsim.projection.bubbles`.
 
-    `by`: "step" divides by the step time (first start to last end over all ranks), "span" by the longest span of a
-    single rank. Rows whose schedule cannot be built are left out. Raises `ConfigError` if no row is left.
+    "step" divides by the step time, "span" by the longest span of a single rank. Raises `ConfigError` if no
+    schedule can be built.
     """
     column, name = _COLUMNS[by]
     possible = sweep.dropna(subset=[column])

@@ -1,4 +1,4 @@
-"""Cells of a timeline on matplotlib axes: compute and transfers, one row per rank."""
+"""Cells of a timeline on matplotlib axes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ def draw_compute(
     row_points: float,
     with_critical_path: bool,
 ) -> None:
-    """Draw one row per rank, `row_points` high, and the critical path; labels and hatching if there is room."""
+    """Labels and hatching are drawn if there is room."""
     lanes = compute_lanes(timeline)
     has_room = is_wide(timeline, points_per_s)
     cells = _cells([(lane, float(lane.rank), HALF_HEIGHT) for lane in lanes], scale, fills)
@@ -74,7 +74,7 @@ def _hatched(lanes: Sequence[Lane], scale: AxisScale) -> "PolyCollection":
 
 
 def is_wide(timeline: Timeline, points_per_s: float) -> bool:
-    """Return whether the median cell has room for an edge and for hatching."""
+    """The median cell has room for an edge and for hatching."""
     durations = (timeline.end - timeline.start)[: timeline.num_actions]
     return float(np.median(durations)) * points_per_s > _WIDE_POINTS
 
@@ -89,8 +89,8 @@ def _draw_labels(
 ) -> None:
     """Write the microbatch number into each cell that is wide enough for the longest number.
 
-    A kind of action has labels only if its median cell is wide enough. Otherwise the labels would appear only on
-    ranks on which the kind takes slightly longer.
+    A kind of action has labels only if its median cell is wide enough. Otherwise only ranks on which the kind takes
+    slightly longer would have labels.
     """
     microbatches = timeline.schedule.microbatch
     digits = len(str(timeline.schedule.num_units - 1))
@@ -110,7 +110,6 @@ def _draw_labels(
 
 
 def draw_transfers(axes: "Axes", timeline: Timeline, scale: AxisScale, fills: ActionColours) -> None:
-    """Draw one row per sending rank; a line marks the start of each transfer unless there are too many."""
     placed = placed_transfer_lanes(timeline)
     cells = _cells(placed, scale, fills, with_idle=False)
     if timeline.graph.num_transfers <= MOST_HAIRLINES:

@@ -30,16 +30,11 @@ class MemoryRange:
 
     @property
     def unit(self) -> AxisScale:
-        """Unit of the largest value."""
         return bytes_scale(self.top)
 
 
 def memory_range_of(timelines: Sequence[Timeline], limit_bytes: float | None) -> MemoryRange:
-    """Return a range that contains all timelines and the limit.
-
-    It begins at 0, or just below the smallest static memory of a rank if that exceeds half of the top: otherwise
-    the static memory would leave little room for the variation.
-    """
+    """The range begins just below the static memory if 0 would leave little room for the variation."""
     with_memory = [timeline for timeline in timelines if has_memory(timeline)]
     top = max([limit_bytes or 0.0, *(float(timeline.memory.peak_bytes.max()) for timeline in with_memory)])
     least = min((float(timeline.costs.static_bytes.min()) for timeline in with_memory), default=0.0)
@@ -52,8 +47,6 @@ def memory_figure(
 ) -> "Figure":
     """Return the memory of each rank over the step, static bytes included, with a dot at its first peak.
 
-    Above the axes is the highest peak of all ranks, with the action that reaches it. `memory_limit_bytes` is drawn
-    as a line. For more than 16 ranks, 16 evenly spread ranks and the rank with the highest peak memory are shown.
     Raises `ConfigError` for a timeline whose costs contain no memory.
     """
     if not has_memory(timeline):
@@ -71,7 +64,6 @@ def memory_figure(
 
 
 def draw_memory(axes: "Axes", timeline: Timeline, scale: AxisScale, reach: MemoryRange) -> None:
-    """Draw one line per rank, times in units of `scale`, and the limit."""
     num_ranks, unit = timeline.schedule.num_ranks, reach.unit
     for line in memory_lines(timeline, shown_ranks(timeline)):
         axes.plot(
@@ -93,7 +85,6 @@ def draw_memory(axes: "Axes", timeline: Timeline, scale: AxisScale, reach: Memor
 
 
 def draw_rank_legend(axes: "Axes", timeline: Timeline, width: Width) -> None:
-    """Draw the legend of rank colours above the panel: up to eight shown ranks, or five in one column."""
     from matplotlib.lines import Line2D
 
     num_ranks, listed = timeline.schedule.num_ranks, spread_evenly(shown_ranks(timeline), 8)

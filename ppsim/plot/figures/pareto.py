@@ -1,4 +1,4 @@
-"""Figure of iteration time over memory: all simulated configurations, and the Pareto set as a line."""
+"""Figure of iteration time over memory."""
 
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,9 @@ def pareto_figure(
     title: str = "",
     width: Width = "two-column",
 ) -> "Figure":
-    """Return iteration time over the highest peak memory of a rank, with the Pareto set as a line, and the limit.
+    """Return iteration time over the highest peak memory of a rank, with the Pareto set as a line.
 
-    `configurations` come from `ppsim.tuning.configurations`. The fastest configuration and the one with the lowest
-    memory are labelled with their sizes greater than 1.
+    `configurations` come from `ppsim.tuning.configurations`.
     """
     with new_axes(width, _HEIGHT) as (figure, axes):
         draw_pareto(axes, configurations, memory_limit_bytes=memory_limit_bytes)
@@ -38,7 +37,6 @@ def pareto_figure(
 def draw_pareto(
     axes: "Axes", configurations: "pandas.DataFrame", *, memory_limit_bytes: float | None = None
 ) -> None:
-    """Draw the content of `pareto_figure` on axes, without title and legend."""
     front = configurations[configurations["pareto"]].sort_values("peak_bytes")
     top = max(float(configurations["peak_bytes"].max()), memory_limit_bytes or 0.0)
     slowest_s = float(configurations["iteration_time_s"].max())

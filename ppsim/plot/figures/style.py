@@ -1,4 +1,4 @@
-"""The style shared by all figures (widths, fonts, lines, colours), and writing a figure to a file."""
+"""The style shared by all figures, and writing a figure to a file."""
 
 import io
 from collections.abc import Iterator
@@ -95,7 +95,6 @@ _LINES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0, (2.5, 1)))
 
 
 def series_style(count: int) -> list[Series]:
-    """Return `count` distinct combinations of colour, marker and line style, always in the same order."""
     return list(islice(map(Series, cycle(_COLOURS), cycle(_MARKERS), cycle(_LINES)), count))
 
 
@@ -109,10 +108,7 @@ def settings() -> Iterator[None]:
 
 
 def new_figure(width: Width, height: float) -> "Figure":
-    """Return an empty figure of `height` inches that belongs to no pyplot window.
-
-    Raises `ConfigError` for a width that is not in `WIDTHS`.
-    """
+    """Return an empty figure of `height` inches that belongs to no pyplot window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(inches(width), height))
@@ -120,7 +116,6 @@ def new_figure(width: Width, height: float) -> "Figure":
 
 @contextmanager
 def new_axes(width: Width, height: float) -> "Iterator[tuple[Figure, Axes]]":
-    """Set the style, and yield a new figure of `height` inches with axes that fill it."""
     with settings():
         figure = new_figure(width, height)
         figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
@@ -128,14 +123,13 @@ def new_axes(width: Width, height: float) -> "Iterator[tuple[Figure, Axes]]":
 
 
 def inches(width: Width) -> float:
-    """Return a width in inches; raises `ConfigError` for a width that is not in `WIDTHS`."""
     if width not in WIDTHS:
         raise ConfigError(f"a figure is {' or '.join(WIDTHS)} wide: got {width!r}")
     return WIDTHS[width]
 
 
 def legend_rows(figure: "Figure", handles: list[Any], *, width: float) -> "list[Legend]":
-    """Return legend entries in rows at most `width` inches wide, filled like lines of text, for `place_rows`."""
+    """Legend entries in rows at most `width` inches wide."""
     rows: list[Legend] = []
     taken: list[Any] = []
     for handle in handles:
@@ -153,10 +147,7 @@ def legend_rows(figure: "Figure", handles: list[Any], *, width: float) -> "list[
 
 
 def place_rows(figure: "Figure", rows: "list[Legend]", *, left: float, top: float) -> None:
-    """Move the rows of a legend to `left` and `top` (inches) from the figure's upper left corner.
-
-    The figure must have its final size.
-    """
+    """Inches from the upper left corner; the figure must have its final size."""
     across, height = figure.get_size_inches()
     for place, row in enumerate(rows):
         at = (left / across, 1 - (top + place * LEGEND_ROW) / height)
@@ -171,9 +162,9 @@ def _legend_row(figure: "Figure", handles: list[Any]) -> "Legend":
 
 
 def figure_bytes(figure: "Figure", suffix: str, *, dpi: int = 300) -> bytes:
-    """Return a figure as .svg, .pdf or .png (`dpi` dots per inch): the same bytes for the same figure.
+    """Return the same bytes for the same figure.
 
-    Raises `ConfigError` for another suffix.
+    Raises `ConfigError` for an unknown suffix.
     """
     if suffix not in FIGURE_SUFFIXES:
         raise ConfigError(f"cannot write a figure as '{suffix}': give it one of {', '.join(FIGURE_SUFFIXES)}")
@@ -184,5 +175,5 @@ def figure_bytes(figure: "Figure", suffix: str, *, dpi: int = 300) -> bytes:
 
 
 def save_figure(figure: "Figure", path: str | Path) -> None:
-    """Write a figure in the format of its suffix, completely or not at all; errors as in `figure_bytes`."""
+    """Write a figure in the format of its suffix, completely or not at all."""
     write_atomically(path, figure_bytes(figure, Path(path).suffix))

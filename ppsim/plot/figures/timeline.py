@@ -1,4 +1,4 @@
-"""Timelines as a print figure: the panels of the interactive page, without interaction."""
+"""Timelines as a print figure, with the panels of the interactive page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,12 +66,10 @@ def timeline_figure(
     with_critical_path: bool = True,
     width: Width = "two-column",
 ) -> "Figure":
-    """Return a figure with the timelines on one time axis, the first on top; transfers, then memory below.
+    """Return a figure with the timelines on one time axis; transfers, then memory below.
 
-    Every timeline starts at 0 (its first start). `titles` has one entry per timeline, "" for the schedule's name;
-    step time and bubble ratio follow it. None names several timelines by their schedules and leaves a single one
-    without a title. Cells have microbatch labels if these fit. Of `panels`, transfers and memory are drawn only if
-    the timelines have them. Raises `ConfigError` for an unknown panel or width.
+    If `titles` is None, a single timeline has no title. Of `panels`, transfers and memory are drawn only if the
+    timelines have them. Raises `ConfigError` for an unknown panel or width.
     """
     if unknown := [panel for panel in panels if panel not in PANELS]:
         raise ConfigError(f"panels are {', '.join(PANELS)}: got {unknown[0]!r}")
@@ -110,10 +108,7 @@ def timeline_figure(
 
 
 def draw_timelines(axes: "Axes", timelines: Sequence[Timeline], titles: Sequence[str]) -> None:
-    """Draw the compute of timelines within given axes, one above the other on one time axis.
-
-    `titles` are as in `timeline_figure`. The size of the axes decides which labels fit.
-    """
+    """The size of the axes decides which labels fit."""
     longest_s = max(timeline.step_time_s for timeline in timelines)
     scale, fills, number = time_scale(longest_s), fills_of(timelines), len(timelines)
     figure = axes.get_figure(root=True)
@@ -194,7 +189,7 @@ def _legend_handles(
 
 
 def _height_of_rows(timeline: Timeline, aim: float, least: float, most: float) -> float:
-    """Height of a panel with one row per rank: `aim` in total, a row between `least` and `most`."""
+    """Inches: `aim` in total, a row between `least` and `most`."""
     num_ranks = timeline.schedule.num_ranks
     return num_ranks * min(max(aim / num_ranks, least), most)
 

@@ -18,15 +18,13 @@ _TIMELINE = ("data", "units", "hover", "colours", "layout", "draw", "links", "ra
 def timeline_page(**parts: str) -> str:
     """Return the page of a timeline; `parts` are HTML.
 
-    All script files become one function, so that no name is global: data, hover texts and colours, layout and
-    drawing, pointer and selection, and last the controls, which start the page.
+    All script files become one function, so that no name is global.
     """
     script = "".join(page_part(f"timeline/{name}.js") for name in _TIMELINE)
     return _filled("timeline", {"script": f'"use strict";\n(async () => {{\n{script}}})();\n'}, parts)
 
 
 def pareto_page(**parts: str) -> str:
-    """Return the page of a search; `parts` are HTML."""
     return _filled(
         "pareto", {"plotly": page_part("plotly/plotly-cartesian.min.js"), "script": page_part("pareto.js")}, parts
     )
@@ -35,8 +33,7 @@ def pareto_page(**parts: str) -> str:
 def _filled(name: str, scripts: dict[str, str], parts: dict[str, str]) -> str:
     """Return a page with a content security policy.
 
-    Browsers run only its own scripts and load nothing from outside. Scripts may set styles and make images, which
-    saving the picture needs.
+    Scripts may set styles and make images, which saving the picture needs.
     """
     hashes = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts.values())
     policy = _POLICY.format(scripts=" ".join(f"'sha256-{one}'" for one in hashes))
@@ -46,5 +43,4 @@ def _filled(name: str, scripts: dict[str, str], parts: dict[str, str]) -> str:
 
 
 def page_part(name: str) -> str:
-    """Return the text of one file in this directory."""
     return (files(__name__) / name).read_text(encoding="utf-8")
