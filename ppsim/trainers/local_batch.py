@@ -12,7 +12,7 @@ from ppsim.parallel.layout import fewest_replicas
 class LocalBatch:
     """Sequences per data-parallel rank: per round, per microbatch of a pipeline, per microbatch without a pipeline.
 
-    A round is one gradient-accumulation step. Without a pipeline it is one microbatch. `source` is the file.
+    A round is one gradient-accumulation step. Without a pipeline it is one microbatch.
     """
 
     of_round: int
@@ -21,7 +21,7 @@ class LocalBatch:
     source: str
 
     def words(self, pp: int, global_batch: int | None) -> dict[str, int | None]:
-        """Return the batch options of the file; a `global_batch` of None or below 1 means one round."""
+        """A `global_batch` of None or below 1 means one round."""
         micro, of_round = self._sizes(pp)
         if of_round % micro:
             raise ConfigError(
@@ -68,7 +68,7 @@ class LocalBatch:
 
 
 def _replicas(options: dict[str, Any]) -> int:
-    """Return the data-parallel ranks, or the smallest possible number if the number of GPUs is not given."""
+    """If the number of GPUs is not given, return the smallest possible number of ranks."""
     if options.get("dp"):
         return int(options["dp"])
     tp, cp, pp, ep = (options.get(name) or 1 for name in ("tp", "cp", "pp", "ep"))

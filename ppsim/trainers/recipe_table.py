@@ -15,7 +15,6 @@ from ppsim.base.files import read_json
 from ppsim.base.package_data import data_folder
 
 TITLES = {"megatron-bridge": "Megatron-Bridge", "primus": "Primus", "torchtitan": "TorchTitan"}
-"""Trainers with recipes, and their names in prose."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +37,11 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """The full name, with the release."""
         return f"{self.base}@{self.release}"
 
     @property
     def model(self) -> str:
-        """The model: a name of `ppsim models`, or a name that ppsim does not know."""
+        """A name of `ppsim models`, or a name that ppsim does not know."""
         return self.base.split("/")[0]
 
     @property
@@ -53,7 +51,6 @@ class Recipe:
 
     @property
     def precision(self) -> str:
-        """The number format of GEMMs."""
         return self.base.split("/")[2]
 
     @property
@@ -68,7 +65,6 @@ class Recipe:
         return f"{self.file} at {self.tag}{f' ({self.commit[:8]})' if self.commit else ''}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return name and source as JSON."""
         return {
             "name": self.name, "trainer": self.trainer, "release": self.release, "model": self.model,
             "device": self.device, "precision": self.precision, "gpus": self.gpus, "file": self.file,
@@ -84,7 +80,7 @@ def _table() -> dict[str, Any]:
 
 @cache
 def recipes() -> tuple[Recipe, ...]:
-    """Return all recipes of all releases, by trainer and name, the oldest release first."""
+    """The oldest release comes first."""
     table, found = _table(), []
     for trainer, one in table["trainers"].items():
         releases = [(release, *source) for release, source in one["releases"].items()]
@@ -120,7 +116,7 @@ def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return a recipe by name, of the newest release unless the name has one.
+    """The newest release is found unless the name has one.
 
     Raises `ConfigError` with the nearest names, the releases that contain the recipe, or its variants.
     """

@@ -1,7 +1,7 @@
 """Defaults of training stacks as options of `ppsim project`, and the stack of a job that names none.
 
-A stack's own defaults are in data/stacks.toml, with a source per line. Errors of the stacks on measured runs, which
-decide on the stack of a job that names none, are in data/stack_errors.json (scripts/make_accuracy.py).
+The defaults are in data/stacks.toml, with a source per line. Errors of the stacks on measured runs, which decide on
+the stack of a job that names none, are in data/stack_errors.json (scripts/make_accuracy.py).
 """
 
 from collections.abc import Mapping
@@ -26,10 +26,9 @@ NEAREST = "default: smallest error on"
 class StackDefault(FileSchema):
     """One default: the option `word`, its value and the source.
 
-    The default holds if all set conditions hold: `dtypes` lists number formats, `devices` lists words in the device
-    name, `experts` requires a model with (True) or without (False) experts, `pipelined` a run with or without a
-    pipeline. None means no condition. `unless` maps options to values that cancel the default; an empty list means
-    any value.
+    The default holds if all set conditions hold: number formats, words in the device name, a model with (True) or
+    without (False) experts, a run with or without a pipeline. None means no condition. `unless` maps options to
+    values that cancel the default; an empty list means any value.
     """
 
     word: str
@@ -42,7 +41,6 @@ class StackDefault(FileSchema):
     unless: dict[str, list[str]] = field(default_factory=dict)
 
     def holds(self, options: Mapping[str, Any], *, device: str, has_experts: bool) -> bool:
-        """Return whether the default applies to a job."""
         if self.devices is not None and not any(name in device.split() for name in self.devices):
             return False
         if self.experts not in (None, has_experts):
@@ -103,21 +101,20 @@ class Stack:
 
 @cache
 def stacks() -> dict[str, StackDefaults]:
-    """Return the stacks by name."""
     found = read_toml(data_folder("trainers/data") / "stacks.toml")
     return {name: load_packaged(StackDefaults, data) for name, data in found.items()}
 
 
 @cache
 def stack_errors() -> dict[tuple[str, str], StackErrors]:
-    """Return the errors of the stacks, by generation of the device and kind of the model (dense, MoE)."""
+    """Keys are the generation of the device and the kind of the model (dense, MoE)."""
     found = read_json(data_folder("trainers/data") / ERRORS)
     made = [load_packaged(StackErrors, one) for one in found]
     return {(one.generation, one.kind): one for one in made}
 
 
 def base_of(name: str) -> str:
-    """Return the name of a stack without its release.
+    """Leave out the release.
 
     >>> base_of("megatron-bridge@26.08")
     'megatron-bridge'
@@ -156,16 +153,13 @@ def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> 
 
 
 def measured_stacks(generation: str, *, has_experts: bool) -> list[str]:
-    """Return the stacks whose errors are known for a generation and kind of model; empty if none are."""
+    """Return the stacks whose errors are known for a generation and kind of model."""
     found = stack_errors().get((generation, "MoE" if has_experts else "dense"))
     return [] if found is None else list(found.errors)
 
 
 def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts: bool) -> Stack:
-    """Return a stack for a job; raises `ConfigError` for an unknown stack or release.
-
-    `device` is the device name of the cluster, `has_experts` describes the model.
-    """
+    """Raises `ConfigError` for an unknown stack or release."""
     base, at, release = name.partition("@")
     if base not in stacks():
         raise ConfigError(f"unknown stack '{base}': there are {', '.join(stacks())}")

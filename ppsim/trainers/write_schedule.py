@@ -1,7 +1,6 @@
 """Runtimes that a schedule table can be exported to, and the schedules that each one can run.
 
-The exporters themselves are tried on a small table. `ppsim schedules NAME` and docs/schedules.md therefore follow
-the code.
+The exporters themselves are tried on a small table.
 """
 
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from ppsim.catalog.entry import ScheduleEntry
 from ppsim.trainers import TRAINERS
 
 RUNTIMES = {one.export: load_function(one.writer) for one in TRAINERS if one.writer}
-"""The exporter of each runtime, by its name in `ppsim export --to`; it raises for tables it cannot express."""
+"""Exporters by name in `ppsim export --to`; they raise for tables that they cannot express."""
 
 _SMALL_PP, _SMALL_MICROBATCHES = 4, 8
 

@@ -1,8 +1,8 @@
-"""Write a schedule table as instructions of DeepSpeed's pipeline engine: one stage per rank, whole backward passes.
+"""Writer of instructions of DeepSpeed's pipeline engine: one stage per rank, whole backward passes.
 
-The engine (deepspeed/runtime/pipe) executes lists of instructions, each on a buffer, with blocking sends and
-receives. Both ranks of a pair must therefore list their transfers in the same order. A simulated timeline with unit
-costs, common to all ranks, determines this order.
+The engine (deepspeed/runtime/pipe) executes lists of instructions with blocking sends and receives. Both ranks of a
+pair must therefore list their transfers in the same order. A simulated timeline with unit costs determines this
+order.
 """
 
 from itertools import pairwise
@@ -92,7 +92,7 @@ def _events(compute: Schedule) -> list[list[tuple[str, int]]]:
 
 
 def _on_buffers(events: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Replace microbatches by buffers; a buffer is free again after the last instruction of its microbatch."""
+    """A buffer is free again after the last instruction of its microbatch."""
     last_use = {microbatch: place for place, (_, microbatch) in enumerate(events)}
     free: list[int] = []
     held: dict[int, int] = {}

@@ -18,7 +18,6 @@ HYBRIDS = ("mamba", "hybrid")
 
 
 def kind_of(arguments: Arguments) -> str:
-    """Return the requested type of model, "gpt" by default."""
     return str(arguments.get("model_type") or arguments.get("model_provider") or "gpt")
 
 
@@ -97,7 +96,7 @@ def layout_of(pattern: str, num_further: int) -> str | None:
 
 
 def _mamba(arguments: Arguments, hidden: int) -> Mamba:
-    """Return Megatron-LM's `MambaMixer`; without a number of heads, their total width is twice the hidden size."""
+    """Without a number of heads, their total width is twice the hidden size (Megatron-LM's `MambaMixer`)."""
     size = arguments.number("mamba_head_dim", 64)
     heads = arguments.count("mamba_num_heads")
     inner = arguments.number("mamba_expand", 2) * hidden
@@ -167,7 +166,7 @@ def _sparse(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mix
 
 
 def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Return the layers with sliding-window attention: each token sees `window_size` tokens before it, and itself.
+    """With a window, each token sees `window_size` tokens before it, and itself.
 
     `window_attn_skip_freq` is k (every k-th layer sees all tokens), or a list with 1 for each layer with a window.
     """
@@ -188,7 +187,7 @@ def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, 
 
 
 def _tokens_before(size: object, source: str) -> int:
-    """Return the first of the two numbers of `window_size`, written as "128,0", "(128, 0)" or a list."""
+    """`window_size` has two numbers, written as "128,0", "(128, 0)" or a list."""
     given = size if isinstance(size, list | tuple) else str(size).strip("()[] ").split(",")
     try:
         before, behind = (int(str(one)) for one in given)
@@ -232,7 +231,6 @@ def _list_of(text: str, name: str, source: str) -> list[int]:
 
 
 def is_gated_or_has_sinks(arguments: Arguments, attention: Attention) -> Attention:
-    """Return attention with an output gate and learned sinks, if the arguments set them."""
     softmax = arguments.get("softmax_type", "vanilla")
     return replace(attention, gated=arguments.flag("attention_output_gate"), sinks=str(softmax) == "learnable")
 

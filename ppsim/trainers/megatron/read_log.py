@@ -1,4 +1,4 @@
-"""Read totals from a log of Megatron-LM or of a trainer built on it, such as Primus; a log has no timeline.
+"""Reader of logs of Megatron-LM or of a trainer built on it, such as Primus; a log has no timeline.
 
 These lines are read:
 
@@ -32,12 +32,11 @@ _MIB = 2**20
 
 
 def is_log(text: str) -> bool:
-    """Return whether a text contains the line of an iteration."""
     return _ITERATION.search(_COLOUR.sub("", text)) is not None
 
 
 def read_log(path: str | Path, *, num_warm_up: int = 1) -> LogTotals:
-    """Return the totals of a log, read line by line; raises `ConfigError` for a log without iterations."""
+    """Raises `ConfigError` for a log without iterations."""
     return _totals(lines_of(path, errors="replace"), str(path), num_warm_up)
 
 
@@ -105,7 +104,7 @@ _MOST_NUMBER = 1e12  # ms, or MB
 
 
 def _add_rank(pairs: list[tuple[float, float]], seconds: float, *, is_first: bool) -> None:
-    """Widen the last (min, max) pair, or start one: the first rank below a heading may not be rank 0."""
+    """The first rank below a heading may not be rank 0."""
     if is_first:
         pairs.append((seconds, seconds))
     else:
@@ -113,7 +112,7 @@ def _add_rank(pairs: list[tuple[float, float]], seconds: float, *, is_first: boo
 
 
 def _medians(pairs: list[tuple[float, float]]) -> tuple[float | None, float]:
-    """Return the medians of minimum and maximum; the minimum is None if the log has only the maximum."""
+    """The minimum is None if the log has only the maximum."""
     most = median(most for _, most in pairs)
     least = [least for least, _ in pairs if least == least]
     return (median(least) if least else None, most)

@@ -1,9 +1,9 @@
-"""Read the result folder of Megatron-LM's simulated training step (`--simulate-global-step`).
+"""Reader of the result folder of Megatron-LM's simulated training step (`--simulate-global-step`).
 
 The format is from its pull requests 3138 and 5104, which were open as of August 2026. Three files are read:
 
-- `finished_tasks.json`: by pipeline rank, the tasks in execution order, each with `task_type` ("forward",
-  "backward"), `microbatch_id`, `model_chunk_id`, `dependencies` (`task_id`s of predecessors) and `duration` in ms.
+- `finished_tasks.json`: by pipeline rank, the tasks in execution order, with `duration` in ms and the `task_id`s of
+  predecessors in `dependencies`.
 - `all_pp_vpp_layout.json`: by rank and chunk, the content of the chunk.
 - `static_memory_info.json`: by rank, GiB of parameters and gradients.
 
@@ -43,9 +43,8 @@ class MegatronSimulation:
 
 
 def read_simulation(folder: str | Path) -> MegatronSimulation:
-    """Return the content of a result folder; raises `ConfigError` if files or tasks are missing.
-
-    F and B of a stage are medians over its microbatches. The costs have no activation bytes and no transfers.
+    """F and B of a stage are medians over its microbatches. The costs have no activation bytes and no transfers.
+    Raises `ConfigError` if files or tasks are missing.
     """
     home = Path(folder)
     ranks, layout, memory = (
@@ -85,7 +84,7 @@ def read_simulation(folder: str | Path) -> MegatronSimulation:
 
 
 def _action(task: dict[str, Any], rank: int, num_ranks: int) -> Action:
-    """Convert a task to an action; stages are numbered in the order in which a microbatch passes them."""
+    """Stages are numbered in the order in which a microbatch passes them."""
     return Action(_OPS[task["task_type"]], task["model_chunk_id"] * num_ranks + rank, task["microbatch_id"])
 
 
@@ -103,7 +102,7 @@ def _letter(part: str | list[str]) -> str:
 
 
 def _longest_path(tasks: list[dict[str, Any]], durations: list[float]) -> float:
-    """Return the end of the last task if every task starts as soon as its dependencies have ended."""
+    """Every task starts as soon as its dependencies have ended."""
     lasts = {task["task_id"]: duration for task, duration in zip(tasks, durations, strict=True)}
     before = {task["task_id"]: task["dependencies"] for task in tasks}
     ends: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Write a schedule table for torch.distributed.pipelining (`_PipelineScheduleRuntime._load_csv`)."""
+"""Writer of tables for torch.distributed.pipelining (`_PipelineScheduleRuntime._load_csv`)."""
 
 import re
 
@@ -29,8 +29,8 @@ def torch_csv(
     By default compute-only (`format="compute_only"`, any torch from 2.9 on). `with_communication` adds the actions
     that `torch_version` adds when it loads a table (`format="compute_comms"`): sends, receives, UNSHARD, RESHARD
     and REDUCE_GRAD, and from 2.15 on a WAIT for every send and reduction. The version may have a suffix
-    ("2.15.0+cu130"); None means 2.13. A table with communication keeps it unless `receives` sets another position
-    of receives; an explicit version adds or drops its waits.
+    ("2.15.0+cu130"). A table with communication keeps it unless `receives` sets another position of receives; an
+    explicit version adds or drops its waits.
 
     Raises `ScheduleError` for a broken table and a table with model replicas or slices, `Deadlock` for a table that
     cannot finish, `ConfigError` for an unknown version.

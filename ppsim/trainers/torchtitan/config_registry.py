@@ -47,7 +47,7 @@ def registered(name: str, config: str, source: str) -> tuple[dict[str, Any], lis
     """Return the options of a registry entry, and sentences about the settings that it makes.
 
     `name` is the module, with or without its package. Raises `ConfigError` for an entry that is not in the packaged
-    registry (listing known ones), and for a model that is not a language model.
+    registry, and for a model that is not a language model.
     """
     found, short = registry(), name.removeprefix("torchtitan.models.").removesuffix(".config_registry")
     module = found.modules.get(short)

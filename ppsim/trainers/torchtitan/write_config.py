@@ -1,4 +1,4 @@
-"""TorchTitan's settings for options of `ppsim project`: the inverse of `ppsim.trainers.torchtitan.read_config`."""
+"""Writer of TorchTitan's settings: the inverse of `ppsim.trainers.torchtitan.read_config`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -68,8 +68,7 @@ def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
 def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> dict[str, Any]:
     """Return TorchTitan's settings by full name (`training.local_batch_size`).
 
-    `words` are ppsim's options by name, and `choice` the settings that select the model. ppsim options without a
-    TorchTitan setting are left out.
+    ppsim options without a TorchTitan setting are left out.
     """
     pp, dp = words.get("pp", 1), _replicas(words)
     settings = {name: words[word] for name, word in COUNTS.items() if word in words}
@@ -99,7 +98,7 @@ def _replicas(words: Mapping[str, Any]) -> int:
 
 
 def _replication(words: Mapping[str, Any], pp: int, dp: int) -> dict[str, Any]:
-    """Return the numbers of sharding ranks and of groups; with a pipeline, weights stay gathered as in ZeRO 1."""
+    """With a pipeline, weights stay gathered as in ZeRO 1."""
     is_sharded = words.get("zero", 1) >= (1 if pp > 1 else 2)
     copies = words.get("num_distributed_optimizer_instances", 1) if is_sharded else dp
     shard = -1 if dp == 1 and is_sharded else dp // copies

@@ -1,7 +1,4 @@
-"""TorchTitan's settings for a schedule table.
-
-TorchTitan reads torch's CSV, and splits the model by the name of a schedule.
-"""
+"""TorchTitan's settings for a schedule table; TorchTitan splits the model by the name of a schedule."""
 
 import json
 import re
@@ -48,7 +45,7 @@ def torchtitan_settings(
 
 
 def name_of_placement(schedule: Schedule) -> str:
-    """Return the schedule whose name makes TorchTitan split a model as this table does."""
+    """TorchTitan splits a model by the name of a schedule."""
     p, placed = schedule.num_ranks, schedule.stage_to_rank.tolist()
     if placed == loop(p, len(placed)) and len(placed) % p == 0:
         return "1F1B" if len(placed) == p else "Interleaved1F1B"
@@ -61,7 +58,7 @@ def name_of_placement(schedule: Schedule) -> str:
 
 
 def settings_text(settings: dict[str, Any], version: str) -> str:
-    """Return settings to paste: flags for 0.3, lines of TOML for 0.2."""
+    """Return flags for 0.3, lines of TOML for 0.2."""
     if VERSIONS[_short(version)] == "flags":
         flags = [f"--{name}" + ("" if value is True else f" {_plain(value)}") for name, value in settings.items()]
         return " \\\n".join(flags) + "\n"
@@ -97,7 +94,7 @@ def _short(version: str) -> str:
 
 
 def _layers(layers: Sequence[int], num_stages: int, head: str) -> dict[str, Any]:
-    """Return the layer split: a number if only the first and last stage have fewer layers, else module names."""
+    """Return a number if only the first and last stage have fewer layers, else module names."""
     if len(layers) != num_stages:
         raise ConfigError(f"the split has {len(layers)} entries, but there are {num_stages} stages")
     most = max(layers)

@@ -1,4 +1,4 @@
-"""Write the `_order` lists of TransformerEngine's `make_graphed_callables`: passes of chunks in order."""
+"""Writer of the `_order` lists of TransformerEngine's `make_graphed_callables`."""
 
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.check import compute_for
@@ -10,8 +10,8 @@ def graph_order(schedule: Schedule) -> list[list[float]]:
 
     The microbatch is implied: forward and backward passes of a chunk count up, and a W belongs to the chunk's last
     backward pass (`_make_graphed_callables` captures it into the graph of its microbatch). Raises `ScheduleError`
-    with the action for any other order, and for a stage that splits the backward pass for some microbatches only,
-    because −c means either kind.
+    for any other order, and for a stage that splits the backward pass for some microbatches only, because −c means
+    either kind.
     """
     compute = compute_for("TransformerEngine", schedule)
     full, split = (set(compute.stage[compute.op == op].tolist()) for op in (Op.B, Op.I))
