@@ -14,8 +14,7 @@ ConfigTarget = Literal["megatron", "primus", "torchtitan", "torchtitan@0.2", "to
 class Trainer:
     """Formats of one trainer that ppsim reads and writes; an empty string means none.
 
-    `config` describes the input of `--run-config`, `to_config` lists the values of `--to-config`, `export` is the
-    value of `ppsim export --to`, and `recording` describes the input of `ppsim read`.
+    `config` and `recording` describe inputs in help and error messages.
     """
 
     name: str
@@ -72,10 +71,8 @@ def export_targets() -> tuple[str, ...]:
 
 
 def configurations() -> str:
-    """Return a list for use in a sentence."""
     return ", ".join([*(one.config for one in TRAINERS if one.config), "a Hugging Face config.json"])
 
 
 def recordings() -> str:
-    """Return a list for use in a sentence."""
     return ", ".join(one.recording for one in TRAINERS if one.recording)

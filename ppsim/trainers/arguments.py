@@ -27,7 +27,6 @@ _SPELLED = {
     "num_moe_experts": "num_experts",
     "gated_linear_unit": "swiglu",
 }
-"""Other spellings of names in `args` that take a value."""
 
 
 def megatron_names(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,8 +71,7 @@ class Arguments:
     """Arguments of a run, with a record of the ones that were read.
 
     `asked` are the arguments that the user wrote, if the file also contains defaults. `is_complete` marks a file
-    that contains all arguments and does not say which ones the user wrote. `word` of a method is the option of
-    ppsim that an argument is read for.
+    that contains all arguments. `word` of a method is the option of ppsim that an argument is read for.
     """
 
     def __init__(
@@ -91,7 +89,6 @@ class Arguments:
         self.assumed: list[str] = []
 
     def get(self, name: str, default: Any = None, *, word: str = "model") -> Any:
-        """The default also replaces None."""
         self._read[name] = word
         value = self._values.get(name)
         return default if value is None else value
@@ -113,7 +110,6 @@ class Arguments:
         return count_from(value, f"{self.source}: {name}", least=least)
 
     def part(self, name: str, default: float, *, word: str) -> float:
-        """The number must be from 0 to 1."""
         value = self.get(name, default, word=word)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise ConfigError(f"{self.source}: {name} must be a number from 0 to 1: got {value!r}")
@@ -124,9 +120,7 @@ class Arguments:
         return default if value is None else value
 
     def need(self, name: str, *others: str) -> int:
-        """Return the whole number (1 or more) under the first of these names that is set, or raise
-        `ConfigError`.
-        """
+        """Raises `ConfigError` if none of these names has a number of at least 1."""
         for known in (name, *others):
             value = self.count(known)
             if value is not None:
@@ -147,12 +141,11 @@ class Arguments:
 
     @property
     def understood(self) -> tuple[tuple[str, str], ...]:
-        """Arguments that the user wrote and that were read, each with the option that it was read for."""
         return tuple((name, word) for name, word in self.read if name in self._asked)
 
     @property
     def read(self) -> tuple[tuple[str, str], ...]:
-        """Arguments that were read and have a value, including defaults of the file."""
+        """Defaults of the file are included."""
         return tuple((name, word) for name, word in self._read.items() if self._values.get(name) is not None)
 
     @property

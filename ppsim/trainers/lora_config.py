@@ -21,10 +21,9 @@ _DEFAULTS = {
 
 
 def without_adapters(content: Mapping[str, Any], source: str) -> tuple[dict[str, Any], RunConfig | None]:
-    """Return a configuration without its section of LoRA adapters, and the contents of the section, or None.
+    """Split a configuration into the rest and the contents of its section of LoRA adapters, or None.
 
-    Other adapters (DoRA, one for each of queries, keys and values), and sections without a rank, stay in it. Raises
-    `ConfigError` for unknown modules.
+    Other adapters (DoRA, one for each of queries, keys and values), and sections without a rank, stay in the rest.
     """
     for *above, name in _places(content):
         section = _at(content, (*above, name))
@@ -65,7 +64,6 @@ def _without(content: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any
 
 
 def _is_lora(section: Mapping[str, Any]) -> bool:
-    """Return whether a section asks for plain LoRA with a rank."""
     kind = str(section.get("type") or section.get("_target_") or "LoRA").rpartition(".")[2]
     rank = section.get("dim", section.get("rank"))
     is_rank = isinstance(rank, int) and not isinstance(rank, bool) and rank > 0

@@ -1,4 +1,4 @@
-"""Reader of a recipe as a trainer's configuration, with the code that reads the trainer's files."""
+"""Reader of recipes, with the code that reads the trainer's files."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Recipes by name: the settings that a trainer publishes for a model on a type of GPU.
 
-scripts/extract_recipes.py writes the table (data/recipes.json). A name is MODEL/DEVICE/PRECISION@RELEASE, with
-/VARIANT before the @ if there are several variants.
+scripts/extract_recipes.py writes data/recipes.json. A name is MODEL/DEVICE/PRECISION@RELEASE, with /VARIANT before
+the @ if there are several variants.
 """
 
 import difflib
@@ -19,11 +19,7 @@ TITLES = {"megatron-bridge": "Megatron-Bridge", "primus": "Primus", "torchtitan"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe of one release.
-
-    `gpus` is None if the recipe sets no number of GPUs. `plan` is the index of its settings in the table, `file`
-    the file of the trainer that contains it.
-    """
+    """A recipe of one release; `plan` is the index of its settings in the table."""
 
     trainer: str
     release: str
@@ -61,7 +57,6 @@ class Recipe:
 
     @property
     def source(self) -> str:
-        """The file, the tag of its release and the commit."""
         return f"{self.file} at {self.tag}{f' ({self.commit[:8]})' if self.commit else ''}"
 
     def to_json(self) -> dict[str, Any]:
@@ -97,7 +92,7 @@ def recipes() -> tuple[Recipe, ...]:
 def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe]:
     """Return the recipes that match every word: as a part of the name, the trainer or the release.
 
-    `filters` maps properties of a recipe to the required text. For the model, a part of its name is enough.
+    `filters` maps properties of a recipe to the required text.
 
     >>> {one.device for one in matching_recipes(["deepseek-v3", "mxfp8"], release="26.08")} >= {"gb200", "gb300"}
     True
@@ -116,7 +111,7 @@ def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe
 
 
 def find_recipe(name: str) -> Recipe:
-    """The newest release is found unless the name has one.
+    """Without a release in the name, return the newest.
 
     Raises `ConfigError` with the nearest names, the releases that contain the recipe, or its variants.
     """

@@ -30,7 +30,6 @@ class IgnoredOption:
 
     @property
     def in_words(self) -> str:
-        """The name and the shortened value."""
         return f"{self.name} {shorten(self.value)}"
 
 
@@ -38,11 +37,10 @@ class IgnoredOption:
 class RunConfig(Printable):
     """A trainer's configuration as ppsim reads it.
 
-    `options` are options of `ppsim.project` by name, without the model. `understood` maps options of the trainer to
-    options of ppsim. `notes` are sentences about settings that the file leaves open. `needed` has the options that
-    the file leaves to the launching program ("auto"), each with the trainer's name and the ppsim option that sets
-    it. `layers_per_virtual_stage` is Megatron-LM's indirect way to set vpp, which depends on the model and on pp.
-    `typed` are options that the user gave in addition to the file.
+    `understood` maps options of the trainer to options of ppsim. `notes` are sentences about settings that the file
+    leaves open. `needed` has the options that the file leaves to the launching program ("auto"), each with the
+    trainer's name and the ppsim option that sets it. `layers_per_virtual_stage` is Megatron-LM's indirect way to
+    set vpp.
     """
 
     trainer: str
@@ -61,7 +59,7 @@ class RunConfig(Printable):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Assumptions as sentences: first the number of GPUs and the parts of the model that are left out."""
+        """The number of GPUs and the parts of the model that are left out come first."""
         words = {name: value for name, value in {**self.options, **self.typed}.items() if isinstance(value, int)}
         sizes = {name: words.get(name) for name in ("tp", "cp", "ep", "pp", "etp")}
         gpus = [] if words.get("gpus") or words.get("dp") else [assumed_devices(**sizes)]
@@ -73,7 +71,7 @@ class RunConfig(Printable):
         return (*gpus, *of_model, *self.notes)
 
     def beside(self, options: Mapping[str, Any]) -> "RunConfig":
-        """Add the options that the user typed, which change the assumptions."""
+        """The options that the user typed change the assumptions."""
         return replace(self, typed={name: value for name, value in options.items() if value is not None})
 
     @property

@@ -12,12 +12,11 @@ from ppsim.trainers.recipe_table import Recipe, recipes
 SETTINGS = (
     "moe_dispatcher", "fused_experts", "moe_expert_rank_capacity_factor", "moe_paged_stash", "cuda_graphs",
 )  # fmt: skip
-"""Options of `ppsim project` that are derived; a setting comes after the ones that it requires."""
+"""A setting comes after the ones that it requires."""
 
 _DTYPES = {
     "bfloat16": "bf16", "float8": "fp8", "float8-block": "fp8-block", "mxfp8": "mxfp8", "nvfp4": "nvfp4",
 }  # fmt: skip
-"""Precision in names of recipes, by `--dtype`."""
 
 _CANCELLED: dict[str, dict[str, tuple[str, ...]]] = {
     "cuda_graphs": {"recompute": ("full", "moe"), "offload": ()},
@@ -41,7 +40,7 @@ def releases_of(trainer: str) -> list[str]:
 
 
 def release_named(trainer: str, release: str) -> str:
-    """Return a release, the newest for ""; raises `ConfigError` for an unknown release or a trainer without any."""
+    """Return the newest release for ""; raises `ConfigError` for an unknown release or a trainer without any."""
     known = releases_of(trainer)
     if not release and known:
         return known[-1]
@@ -99,7 +98,6 @@ def _shared(name: str, found: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _captured(scopes: Counter[str]) -> str | None:
-    """More than half of the recipes capture this scope, or each of its modules."""
     for scope in ("full", "layer", "none"):
         if 2 * scopes[scope] > scopes.total():
             return scope
@@ -111,7 +109,7 @@ def _captured(scopes: Counter[str]) -> str | None:
 
 
 def settings_beside(shared: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shared settings that the user did not set and that the given options do not rule out."""
+    """Leave out settings that the user set or that the given options rule out."""
     kept: dict[str, Any] = {}
     for name in SETTINGS:
         if options.get(name) is not None or name not in shared:

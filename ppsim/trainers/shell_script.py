@@ -1,8 +1,7 @@
-"""Parser of shell scripts: quotes, variables, arrays and arithmetic, in time linear in the length of the script.
+"""Parser of shell scripts, in time linear in the length of the script; nothing is executed.
 
-Nothing is executed. A command substitution `$(…)` and a variable that the script does not set stay as written.
-Unlike a shell, `$ARRAY` expands to all elements, and quotes inside a value group its words (scripts `eval` such
-values).
+A command substitution `$(…)` and a variable that the script does not set stay as written. Unlike a shell, `$ARRAY`
+expands to all elements, and quotes inside a value group its words (scripts `eval` such values).
 """
 
 import ast
@@ -100,7 +99,6 @@ class ShellScript:
             self.variables[name] = self._counted(before + value)
 
     def _words(self, *, in_array: bool = False) -> list[_Word]:
-        """A variable with blanks expands to several words."""
         begin, depth = self._place, 0
         found = [_Word(assigned=_ASSIGNED.match(self.text, begin))]
         if found[0].assigned:
@@ -153,7 +151,6 @@ class ShellScript:
         raise self._unclosed("parenthesis", begin)
 
     def _double_quoted(self, found: list[_Word], begin: int) -> None:
-        """An array in double quotes adds one word per element."""
         self._place += 1
         found[-1].pieces.append("")
         while self._place < len(self.text):
@@ -222,7 +219,6 @@ class ShellScript:
         return self._with_variables(match[2].strip("\"'"), depth + 1)
 
     def _computed(self, text: str) -> str | None:
-        """Evaluate whole-number arithmetic, in which variables need no dollar sign."""
         text = self._with_variables(text, 0)
         return _computed(re.sub(r"[A-Za-z_]\w*", lambda name: " ".join(self._variable(name[0], name[0], 0)), text))
 
@@ -238,7 +234,6 @@ class ShellScript:
         return None
 
     def _counted(self, value: list[str]) -> list[str]:
-        """Count the characters; raises `ConfigError` above `MOST_EXPANDED`."""
         self._expanded += sum(map(len, value)) + len(value)
         if self._expanded > MOST_EXPANDED:
             raise ConfigError(
@@ -265,7 +260,6 @@ class ShellScript:
 
 
 def _add(words: list[_Word], value: list[str]) -> None:
-    """Each further element of an array starts a new word."""
     if value:
         words[-1].pieces.append(value[0])
         words += [_Word([one]) for one in value[1:]]
@@ -303,11 +297,7 @@ def logged_arguments(text: str) -> dict[str, Any]:
 
 
 def flags_of(text: str, source: str) -> dict[str, Any]:
-    """Return the options of the commands in a shell script, with its variables expanded.
-
-    An option without a value is True; the last value of a repeated option counts. Raises `ConfigError` as
-    `ShellScript.statements`.
-    """
+    """An option without a value is True; the last value of a repeated option counts."""
     options: dict[str, Any] = {}
     for words in ShellScript(text, source).statements():
         options |= _options(words)

@@ -1,7 +1,7 @@
 """Defaults of training stacks as options of `ppsim project`, and the stack of a job that names none.
 
-The defaults are in data/stacks.toml, with a source per line. Errors of the stacks on measured runs, which decide on
-the stack of a job that names none, are in data/stack_errors.json (scripts/make_accuracy.py).
+The defaults are in data/stacks.toml, the errors of the stacks on measured runs in data/stack_errors.json
+(scripts/make_accuracy.py).
 """
 
 from collections.abc import Mapping
@@ -20,15 +20,13 @@ WITHOUT_RECIPES = "none"
 """In place of a release: the stack without the settings that its MoE recipes share."""
 ERRORS = "stack_errors.json"
 NEAREST = "default: smallest error on"
-"""Beginning of the reason for a stack that measured runs decided on."""
 
 
 class StackDefault(FileSchema):
-    """One default: the option `word`, its value and the source.
+    """One default, which holds if all conditions hold that are not None.
 
-    The default holds if all set conditions hold: number formats, words in the device name, a model with (True) or
-    without (False) experts, a run with or without a pipeline. None means no condition. `unless` maps options to
-    values that cancel the default; an empty list means any value.
+    `devices` are words in the device name. `unless` maps options to values that cancel the default; an empty list
+    means any value.
     """
 
     word: str
@@ -57,9 +55,8 @@ class StackDefault(FileSchema):
 class StackDefaults(FileSchema):
     """Title and defaults of a stack.
 
-    For other options, `extends` names the stack that applies. `ended` is true for software of past years, which
-    applies only if it is named. `generations` are the GPUs that it is for, None for all. `has_recipes` is true if
-    the stack includes the settings that its MoE recipes share.
+    For other options, `extends` names the stack that applies. `ended` marks software of past years, which applies
+    only if it is named. `has_recipes` is true if the stack includes the settings that its MoE recipes share.
     """
 
     title: str
@@ -71,10 +68,7 @@ class StackDefaults(FileSchema):
 
 
 class StackErrors(FileSchema):
-    """Errors of projections of one generation and kind of model, per stack, over the same calibration rows.
-
-    `errors` has the mean absolute and the mean signed error of each stack.
-    """
+    """Mean absolute and mean signed error of each stack, over the same calibration rows."""
 
     generation: str
     kind: str
@@ -83,16 +77,12 @@ class StackErrors(FileSchema):
 
     @property
     def nearest(self) -> str:
-        """The stack with the smallest mean absolute error."""
         return min(self.errors, key=lambda name: self.errors[name][0])
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack for one job: its name, the options that it sets, and sentences about it.
-
-    The name has a release, as in megatron-bridge@26.08, if the stack includes settings of MoE recipes.
-    """
+    """The name has a release, as in megatron-bridge@26.08, if the stack includes settings of MoE recipes."""
 
     name: str
     options: Mapping[str, Any]
@@ -123,13 +113,13 @@ def base_of(name: str) -> str:
 
 
 def without_recipes(name: str) -> str:
-    """Return the stack without the settings of its MoE recipes, for a configuration that states its own."""
+    """Use this for a configuration that states its own settings."""
     has_recipes = name in stacks() and stacks()[name].has_recipes
     return f"{name}@{WITHOUT_RECIPES}" if has_recipes else name
 
 
 def current_stacks(generation: str) -> list[str]:
-    """Return the stacks of today's software for a generation of GPUs."""
+    """Leave out software of past years."""
     return [
         name
         for name, one in stacks().items()
@@ -141,7 +131,7 @@ def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> 
     """Return the stack of a job that names none, and the reason.
 
     It is the stack with the smallest error over the calibration rows of the generation and the kind of model.
-    Without such rows, or if times are `measured` (by an option or a cluster), it is the plain stack.
+    Without such rows, or if an option or a cluster has `measured` times, it is the plain stack.
     """
     kind = "MoE" if has_experts else "dense"
     if measured:
@@ -153,7 +143,6 @@ def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> 
 
 
 def measured_stacks(generation: str, *, has_experts: bool) -> list[str]:
-    """Return the stacks whose errors are known for a generation and kind of model."""
     found = stack_errors().get((generation, "MoE" if has_experts else "dense"))
     return [] if found is None else list(found.errors)
 

@@ -29,7 +29,7 @@ class _Table(FileSchema):
 
 
 def table_to_json(schedule: Schedule) -> dict[str, Any]:
-    """Return a table as JSON: for each rank a list of cells, each a list of actions `[op, stage, microbatch]`.
+    """Return, for each rank, a list of cells, each a list of actions `[op, stage, microbatch]`.
 
     A cell with several actions is fused, an empty cell is idle. Microbatch −1 marks an action without a microbatch
     (UNSHARD, RESHARD, REDUCE_GRAD).

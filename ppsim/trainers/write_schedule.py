@@ -18,7 +18,7 @@ _SMALL_PP, _SMALL_MICROBATCHES = 4, 8
 
 
 def refusals(entry: ScheduleEntry) -> dict[str, str | None]:
-    """Return, for each runtime, None if it can run this schedule, or else a sentence with the reason.
+    """Return None for each runtime that can run this schedule, or else a sentence with the reason.
 
     The test table has 4 ranks, 2 stages per rank if the schedule allows it, 8 microbatches (or the schedule's
     minimum if that is higher) and unit costs.
@@ -41,7 +41,6 @@ def refusals(entry: ScheduleEntry) -> dict[str, str | None]:
 
 
 def runtime_facts(entry: ScheduleEntry) -> list[tuple[str, str]]:
-    """Return the runtimes that run a schedule, and why others do not, in the format of `Entry.facts`."""
     reasons = refusals(entry)
     runs = [name for name, reason in reasons.items() if reason is None]
     return [
@@ -52,8 +51,6 @@ def runtime_facts(entry: ScheduleEntry) -> list[tuple[str, str]]:
 
 def not_run_by(runtime: str, names: Iterable[str]) -> str:
     """Return a sentence with the schedules that a runtime cannot run and the runtimes that can, or "".
-
-    A runtime outside `RUNTIMES` refuses nothing; unknown names of schedules are skipped.
 
     >>> not_run_by("megatron", ["1f1b", "zb-h1"])
     'zb-h1: run by torch, primus'

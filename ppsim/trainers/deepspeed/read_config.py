@@ -21,10 +21,7 @@ _AUTO = {
 
 
 def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
-    """Read batch, ZeRO stage and number format; the file has no model and no pipeline.
-
-    "auto" is decided by the launching program. ppsim takes the value from an option instead.
-    """
+    """ "auto" is decided by the launching program. ppsim takes the value from an option instead."""
     for name in ("zero_optimization", "bf16", "fp16"):
         _require_object(content, name, source)
     given = dict(config_values(content))

@@ -1,8 +1,7 @@
-"""Writer of instructions of DeepSpeed's pipeline engine: one stage per rank, whole backward passes.
+"""Writer of instructions of DeepSpeed's pipeline engine (deepspeed/runtime/pipe).
 
-The engine (deepspeed/runtime/pipe) executes lists of instructions with blocking sends and receives. Both ranks of a
-pair must therefore list their transfers in the same order. A simulated timeline with unit costs determines this
-order.
+Sends and receives block, so both ranks of a pair must list their transfers in the same order. A simulated timeline
+with unit costs determines this order.
 """
 
 from itertools import pairwise
@@ -24,8 +23,7 @@ def deepspeed_instructions(schedule: Schedule) -> dict[str, Any]:
     """Return each rank's instructions in order, as [name, buffer], and the number of buffers that it needs.
 
     Raises `ScheduleError` if the engine cannot run the table: several stages per rank, a split backward pass,
-    microbatches out of order on a rank (the engine loads them in order), or several pending losses on the last
-    stage (the engine stores one).
+    microbatches out of order on a rank, or several pending losses on the last stage (the engine stores one).
     """
     compute = compute_for("DeepSpeed", schedule)
     if compute.vpp != 1 or compute.stage_to_rank.tolist() != list(range(compute.num_ranks)):

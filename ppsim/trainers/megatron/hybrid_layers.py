@@ -14,7 +14,6 @@ from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.trainers.arguments import Arguments
 
 HYBRIDS = ("mamba", "hybrid")
-"""Values of `model_type` and `model_provider` that build a hybrid model."""
 
 
 def kind_of(arguments: Arguments) -> str:
@@ -22,7 +21,7 @@ def kind_of(arguments: Arguments) -> str:
 
 
 def hybrid_pattern(arguments: Arguments, num_layers: int | None) -> str | None:
-    """Return the pattern of a hybrid model, with MTP layers after "/", or None for other models.
+    """Return the pattern, with MTP layers after "/", or None for models that are not hybrid.
 
     Raises `ConfigError` if a hybrid has neither a pattern nor a ratio with a known meaning.
     """
@@ -61,10 +60,7 @@ def _evenly(num_pairs: int, ratio: float) -> str:
 def hybrid_layers(
     arguments: Arguments, pattern: str, mixers: HybridMixers
 ) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
-    """Return the layers of a pattern, and the MTP layers, one per part after a "/".
-
-    "M" is a Mamba mixer, or the mixer that the spec uses in its place.
-    """
+    """MTP layers are the parts after a "/". "M" is a Mamba mixer, or the mixer that the spec uses in its place."""
     spec = _spec(arguments)
     main, *further = pattern.split("/")
     if not further and arguments.has("mtp_num_layers"):
@@ -127,10 +123,7 @@ def _delta(arguments: Arguments, *, is_kimis: bool = False) -> GatedDeltaNet:
 
 
 def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
-    """Return the mixer of each layer: a gated delta net, or attention in every `linear_attention_freq`-th layer.
-
-    With the variant dsa, attention has an indexer or the choice of an earlier layer.
-    """
+    """With the variant dsa, attention has an indexer or the choice of an earlier layer."""
     variant = arguments.get("experimental_attention_variant")
     if not variant:
         return [attention] * num_layers
@@ -148,9 +141,8 @@ def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixe
 
 
 def _sparse(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
-    """Return sparse latent attention: the first `dsa_indexer_skip_topk_offset` layers have an indexer each.
-
-    Of the others, every `dsa_indexer_topk_freq`-th has one (GLM-5.2: 3 and 4).
+    """The first `dsa_indexer_skip_topk_offset` layers have an indexer each, then every
+    `dsa_indexer_topk_freq`-th.
     """
     if not isinstance(attention, LatentAttention):
         raise ConfigError(
@@ -238,7 +230,7 @@ def is_gated_or_has_sinks(arguments: Arguments, attention: Attention) -> Attenti
 def parts_of(
     arguments: Arguments, dense: FeedForward, experts: MixtureOfExperts | None, num_layers: int
 ) -> list[FeedForward | MixtureOfExperts]:
-    """Return the MLP or experts of each layer: experts in every `moe_layer_freq`-th, or as its list says."""
+    """Experts are in every `moe_layer_freq`-th layer, or as its list says."""
     if experts is None:
         return [dense] * num_layers
     freq = arguments.get("moe_layer_freq", 1)

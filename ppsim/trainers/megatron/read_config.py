@@ -26,7 +26,6 @@ COUNTS = {
     "microbatch_group_size_per_vp_stage": "group_size",
     "world_size": "gpus",
 }
-"""Arguments that correspond to one option each."""
 
 SPLIT = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
@@ -112,7 +111,7 @@ def _stages_of_pattern(arguments: Arguments, model: Model) -> str | None:
 
 
 def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
-    """Return the schedule of Primus' two pipeline implementations, if one replaces Megatron-LM's loops."""
+    """Primus has two pipeline implementations that replace Megatron-LM's loops."""
     if arguments.flag("patch_primus_pipeline", word="schedule"):
         name = ALGORITHMS.get(str(arguments.get("pp_algorithm", "1f1b-interleaved", word="schedule")))
     elif arguments.flag("patch_zero_bubble", word="schedule"):
@@ -188,10 +187,7 @@ DROPOUT = 0.1
 
 
 def _overlapped(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """Return communication that is overlapped with compute inside a stage, and scatter-gather of P2P transfers.
-
-    Without userbuffers, the trainer of a partial file (Megatron-Bridge) uses TransformerEngine's own overlap.
-    """
+    """Without userbuffers, the trainer of a partial file (Megatron-Bridge) uses TransformerEngine's own overlap."""
     words: dict[str, Any] = {}
     for name, word in (("tp_comm_overlap", "overlap_tp"), ("overlap_moe_expert_parallel_comm", "overlap_ep")):
         if arguments.get(name, word=word) is None:
@@ -209,9 +205,8 @@ def _overlapped(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
 
 
 HIDDEN_BY: dict[str, Any] = {"tp_comm_overlap": "0.5", "overlap_moe_expert_parallel_comm": "megatron"}
-"""Options for Megatron-Core's overlaps. `tp_comm_overlap`: hidden fraction of tensor-parallel communication,
-from the calibration runs of Megatron-Bridge. `overlap_moe_expert_parallel_comm`: order of operations of combined
-1F1B.
+"""`tp_comm_overlap`: hidden fraction of tensor-parallel communication, from the calibration runs of
+Megatron-Bridge. `overlap_moe_expert_parallel_comm`: order of operations of combined 1F1B.
 """
 
 WITHOUT_USERBUFFERS = "0,0.67"
@@ -275,7 +270,7 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
 
 
 def _offloaded_layers(arguments: Arguments) -> float | None:
-    """Return the fraction of layers with activations on the host (`--cpu-offloading-num-layers`, not with pp)."""
+    """Megatron-LM's `--cpu-offloading-num-layers` is not possible with pipelines."""
     whole = arguments.count("num_layers", word="layers")
     number = arguments.count("cpu_offloading_num_layers", word="offload", least=0)
     is_on = arguments.flag("cpu_offloading", word="offload")

@@ -59,9 +59,8 @@ def _totals(lines: Iterable[str], source: str, num_warm_up: int) -> LogTotals:
 
 @dataclass
 class _Found:
-    """Values of the lines so far, in seconds and bytes. A line with an unreadable number is garbled.
-
-    Lines of several ranks are often written into each other.
+    """Values in seconds and bytes; a line with an unreadable number is garbled, because ranks write into each
+    other's lines.
     """
 
     iterations: list[float] = field(default_factory=list)
@@ -104,7 +103,6 @@ _MOST_NUMBER = 1e12  # ms, or MB
 
 
 def _add_rank(pairs: list[tuple[float, float]], seconds: float, *, is_first: bool) -> None:
-    """The first rank below a heading may not be rank 0."""
     if is_first:
         pairs.append((seconds, seconds))
     else:
@@ -112,7 +110,6 @@ def _add_rank(pairs: list[tuple[float, float]], seconds: float, *, is_first: boo
 
 
 def _medians(pairs: list[tuple[float, float]]) -> tuple[float | None, float]:
-    """The minimum is None if the log has only the maximum."""
     most = median(most for _, most in pairs)
     least = [least for least, _ in pairs if least == least]
     return (median(least) if least else None, most)

@@ -53,7 +53,7 @@ _BY_TYPE: Mapping[str, int] = MappingProxyType(
         "Llama3Tokenizer": 128_256,
     }
 )
-"""Vocabulary size of tokenizer types that are used with one vocabulary only."""
+"""Tokenizer types that are used with one vocabulary only."""
 
 _TYPICAL = 128_256
 
@@ -64,7 +64,6 @@ _OTHER_LAYERS = {
 
 
 def model_of(arguments: Arguments) -> Model:
-    """Raises `ConfigError` for unknown types of layers."""
     _require_decoder(arguments)
     hidden = arguments.need("hidden_size")
     norm: Norm = "rmsnorm" if arguments.get("normalization", "LayerNorm") == "RMSNorm" else "layernorm"

@@ -1,12 +1,8 @@
-"""Reader of OpenTelemetry spans of Megatron-LM.
+"""Reader of OpenTelemetry spans of Megatron-LM (`--otel-enabled`, NVIDIA/Megatron-LM#6438, August 2026).
 
-Megatron-LM writes spans with `--otel-enabled` (NVIDIA/Megatron-LM#6438, August 2026): `megatron.microbatch.forward`
-and `.backward` around each forward and backward step, and `megatron.train.iteration` around each training step.
-Spans measure host time: a kernel may run after its span.
-
-Two formats are read, one JSON object per line: OTLP JSON (`resourceSpans`) from the file exporter of the
-OpenTelemetry Collector, and spans of the SDK's console exporter. Pipeline ranks are the outermost dimension, as in
-Megatron-LM's default order tp-cp-ep-dp-pp.
+Spans measure host time: a kernel may run after its span. Two formats are read, one JSON object per line: OTLP JSON
+(`resourceSpans`) from the file exporter of the OpenTelemetry Collector, and spans of the SDK's console exporter.
+Pipeline ranks are the outermost dimension, as in Megatron-LM's default order tp-cp-ep-dp-pp.
 """
 
 import json
@@ -28,7 +24,7 @@ _GROUPS = "--otel-span-groups step,microbatch"
 
 @dataclass
 class _Rank:
-    """Spans of one global rank, in nanoseconds since the epoch."""
+    """Times in nanoseconds since the epoch."""
 
     source: str
     num_ranks: int

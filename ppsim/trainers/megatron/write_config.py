@@ -27,7 +27,6 @@ _GPUS_PER_NODE = 8
 
 
 def write_megatron(words: Mapping[str, Any], model: Model, layout: str) -> str:
-    """Return a command; `layout` is the split as Megatron-LM's layout string."""
     arguments = job_arguments(words, model, layout)
     arguments.pop("add_position_embedding", None)  # True is the default; the only flag is --no-position-embedding
     script = "pretrain_mamba.py" if arguments.get("is_hybrid_model") else "pretrain_gpt.py"
@@ -110,7 +109,6 @@ def _yaml(value: Any) -> str:
 
 
 def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Options without an argument in Megatron-LM are left out."""
     arguments = {name: words[word] for name, word in COUNTS.items() if word in words and word != "gpus"}
     if "etp" in words:
         arguments["expert_tensor_parallel_size"] = words["etp"]

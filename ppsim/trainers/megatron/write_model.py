@@ -98,7 +98,6 @@ def _of_mixers(layers: Sequence[Layer]) -> _Found:
 
 
 def _of_indexers(mixers: Sequence[Mixer]) -> _Found:
-    """The first layers have an indexer each, then every N-th."""
     have = [isinstance(one, LatentAttention) and one.indexer is not None for one in mixers]
     first = next((one.indexer for one in mixers if isinstance(one, LatentAttention) and one.indexer), None)
     if first is None:
@@ -185,7 +184,6 @@ def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
 
 
 def _of_hybrid(model: Model) -> _Found:
-    """The pattern has letters for each layer, then a "/" and letters for each MTP layer."""
     letters = "".join(_mixer(layer) + _feed_forward(layer) for layer in model.layers)
     further = "".join(f"/{_mixer(layer)}{_feed_forward(layer)}" for layer in model.mtp)
     return {"is_hybrid_model": True, "hybrid_layer_pattern": letters + further}

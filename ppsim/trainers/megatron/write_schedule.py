@@ -1,8 +1,7 @@
 """Megatron-LM's arguments for a schedule table that its loops can run, and its pipeline layout string.
 
-Megatron-LM has 1F1B and interleaved 1F1B, the latter with a microbatch group size (`get_schedule_table`). It
-accepts one of three ways to assign layers to stages (`validate_args`): a layout string, layers per chunk, or chunks
-per rank.
+Megatron-LM accepts one of three ways to assign layers to stages (`validate_args`): a layout string, layers per
+chunk, or chunks per rank.
 """
 
 import re
@@ -26,7 +25,7 @@ from ppsim.schedule.table import NONE, Op, Schedule
 _KINDS = {"E": "embedding", "t": "decoder layer", "m": "multi-token-prediction layer", "L": "loss"}
 
 LayersBy = Literal["layout", "counts"]
-"""The layer split as a layout string, which can express every split, or as layer counts."""
+"""A layout string can express every split."""
 
 WHO_ELSE = "torch runs such tables, Primus those in a loop or a V: --to torch, --to primus"
 
@@ -84,7 +83,6 @@ def _require_interleaving(p: int, m: int, overlap_p2p: bool) -> None:
 def _where_layers_are(
     layers: Sequence[int] | Sequence[str] | None, p: int, v: int, layers_by: LayersBy
 ) -> dict[str, Any]:
-    """Return the one argument that sets v chunks per rank, and the arguments that are allowed with it."""
     if layers is None:
         return {"num-virtual-stages-per-pipeline-rank": v} if v > 1 else {}
     if len(layers) != p * v:
@@ -158,8 +156,6 @@ def _require_equal(compute: Schedule, theirs: Schedule, name: str) -> None:
 def layout_string(layers_per_stage: Sequence[int] | Sequence[str], *, num_mtp_layers: int = 0) -> str:
     """The embedding is on the first stage, multi-token prediction and the loss are on the last.
 
-    Stages that are already written out, as `parse_layout` returns them, stay unchanged.
-
     >>> layout_string([1, 2, 2, 1])
     'Et|tt|tt|tL'
     >>> layout_string([7, 8], num_mtp_layers=1)
@@ -211,7 +207,7 @@ def parse_layout(text: str) -> list[str]:
 
 
 def _require_layout(text: str, stages: Sequence[str], p: int) -> None:
-    """Raise `ConfigError` if Megatron-LM does not accept the stage of multi-token prediction with p ranks."""
+    """Multi-token prediction must be in the last chunk of one of the p ranks."""
     (place,) = [index for index, stage in enumerate(stages) if "m" in stage] or [len(stages) - 1]
     if place < len(stages) - p:
         raise ConfigError(

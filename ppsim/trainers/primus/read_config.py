@@ -1,9 +1,8 @@
 """Reader of Primus' experiments: YAML that names a module file and a model file of a trainer, and overrides both.
 
-A file extends others (`extends`, `bases`, `includes`), with paths relative to itself, and reads `${NAME:default}`
-from the environment. Module and model files come from the Primus checkout around the experiment: the first folder
-above it with `primus/configs`. Outside a checkout, only pre_trainer.yaml with language_model.yaml are known
-(data/primus.toml).
+Files extend others and read `${NAME:default}` from the environment. Module and model files come from the Primus
+checkout around the experiment: the first folder above it with `primus/configs`. Outside a checkout, only
+pre_trainer.yaml with language_model.yaml are known (data/primus.toml).
 """
 
 import os
@@ -100,7 +99,6 @@ def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
 
 
 def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
-    """Resolve variables, and merge the content over the files that it extends."""
     own, merged = _resolved(dict(content)), dict[str, Any]()
     for word in ("extends", "bases", "includes"):
         others = own.pop(word, None) or ()

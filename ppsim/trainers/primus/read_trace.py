@@ -1,9 +1,8 @@
-"""Reader of Primus' `dump_pp_data` folders.
+"""Reader of Primus' `dump_pp_data` folders (AMD-AGI/Primus, megatron/core/pipeline_parallel patches).
 
-The format is from AMD-AGI/Primus (megatron/core/pipeline_parallel patches). `pp_rank_R.json` has, for each
-iteration, lists of times in ms between CUDA events, from the rank's own start of the step. Newer dumps also have
-the minibatch and chunk of each entry. `memory` is the maximum that the allocator has reserved so far, in GiB. Sends
-and receives are not recorded. A fused forward and backward pass is in both lists, with the same start.
+`pp_rank_R.json` has, for each iteration, lists of times in ms between CUDA events, from the rank's own start of the
+step. `memory` is the maximum that the allocator has reserved so far, in GiB. Sends and receives are not recorded. A
+fused forward and backward pass is in both lists, with the same start.
 """
 
 import json

@@ -25,7 +25,6 @@ _EXPERIMENT = (
 
 
 def write_primus(words: Mapping[str, Any], model: Model, layout: str) -> str:
-    """`layout` is the split as Megatron-LM's layout string."""
     arguments, schedule = job_arguments(words, model, layout), words.get("schedule")
     if schedule is not None and schedule not in _NATIVE:
         arguments |= _pipeline_of(schedule)

@@ -41,9 +41,9 @@ class _Placed(NamedTuple):
 
 
 def primus_table(schedule: Schedule) -> dict[str, Any]:
-    """Return a table as JSON for Primus: `ranks` has one list of nodes per rank.
+    """Return one list of nodes per rank, as JSON.
 
-    Raises `ScheduleError` if Primus has no node for an action (fused cells, model replicas, slices), and for a
+    Raises `ScheduleError` for actions without a node in Primus (fused cells, model replicas, slices), and for a
     placement other than a loop or a V of two chunks per rank. A transfer between two stages on the same rank is a
     send and a receive to itself, as in Primus' own V tables.
     """
@@ -75,7 +75,6 @@ def _require_placement(compute: Schedule) -> None:
 
 
 def _nodes(compute: Schedule) -> Iterator[_Placed]:
-    """Actions come in the order of the table, then both ends of every message."""
     start, end = _instants(compute)
     rank, chunk_of = compute.rank.tolist(), _chunks(compute)
     for entry, (op, stage, microbatch) in enumerate(compute):

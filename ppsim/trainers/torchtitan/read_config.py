@@ -26,7 +26,6 @@ _MODELS = {
     "llama417bx16e": "llama4-scout",
     "llama417bx128e": "llama4-maverick",
 } | {name.translate(_BETWEEN): name for name in NAMES}
-"""TorchTitan's model name and flavor, without separators, with the name of `ppsim models`."""
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -53,10 +52,9 @@ COUNTS = {
 def from_torchtitan(
     tree: Mapping[str, Any], source: str, trainer: str = "TorchTitan", asked: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """Return a tree of sections as options; raises `ConfigError` for an invalid number.
-
-    `asked` is the part of the tree that the user wrote, if the tree also has defaults. Options of the tree override
-    options of a registry entry (0.3: `--module`, `--config`) or of a job's TOML file (0.2: `--job.config_file`).
+    """`asked` is the part of the tree that the user wrote, if the tree also has defaults. Options of the tree
+    override options of a registry entry (0.3: `--module`, `--config`) or of a job's TOML file (0.2:
+    `--job.config_file`).
     """
     options, said = _with_files(_options(tree), source)
     arguments = Arguments(options, source, None if asked is None else _flat(asked))
@@ -266,7 +264,6 @@ def _layers_of_parts(parts: Sequence[Any]) -> list[int]:
 
 
 def model_of(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
-    """Return None with the reason as a sentence for unknown models."""
     known = _MODELS.get(f"{name}{flavor}".lower().translate(_BETWEEN))
     if known is None:
         return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
@@ -278,7 +275,7 @@ _NAMED = "parallelism.module_fqns_per_model_part"
 
 
 def stages_of(arguments: Arguments, pp: int, schedule: str | None, model: Model | None) -> dict[str, Any]:
-    """Return vpp if the file has layers per stage, and note the layers that TorchTitan assigns to each stage."""
+    """TorchTitan's own layers per stage become a note."""
     less = [
         arguments.number(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1, least=0)
         for end in ("first", "last")

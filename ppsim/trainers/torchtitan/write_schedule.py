@@ -25,8 +25,7 @@ def torchtitan_settings(
 ) -> dict[str, Any]:
     """Return the settings, by full name, with which TorchTitan runs the table in the file `csv`.
 
-    Raises `ScheduleError` for a placement that TorchTitan does not build, `ConfigError` for an unknown version, and
-    for layers that do not match the stages.
+    Raises `ScheduleError` for a placement that TorchTitan does not build.
     """
     short = _short(version)
     compute = schedule.compute_only()
@@ -45,7 +44,6 @@ def torchtitan_settings(
 
 
 def name_of_placement(schedule: Schedule) -> str:
-    """TorchTitan splits a model by the name of a schedule."""
     p, placed = schedule.num_ranks, schedule.stage_to_rank.tolist()
     if placed == loop(p, len(placed)) and len(placed) % p == 0:
         return "1F1B" if len(placed) == p else "Interleaved1F1B"
@@ -70,7 +68,7 @@ def settings_text(settings: dict[str, Any], version: str) -> str:
 
 
 def warnings_of(schedule: Schedule, version: str) -> list[str]:
-    """Return known failures of TorchTitan with such a table, and how to avoid them."""
+    """Return known failures of TorchTitan with a table that splits the backward."""
     if not schedule.splits_backward:
         return []
     about = ["I and W need torch 2.13 or newer"]
