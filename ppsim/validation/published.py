@@ -17,7 +17,7 @@ _DEFAULTS: dict[str, Any] = {"tp": 1, "cp": 1, "ep": 1, "pp": 1, "vpp": 1, "micr
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """A published run of a recipe: measured step time, value as published, and source."""
+    """A published run of a recipe; `value` is as published."""
 
     seconds: float
     value: float
@@ -26,7 +26,6 @@ class PublishedResult:
     source: str
 
     def to_json(self, projected_s: float) -> dict[str, Any]:
-        """Return JSON, with the signed error of a projected step."""
         return {
             "iteration_time_s": self.seconds, "value": self.value, "metric": self.metric, "table": self.table,
             "source": self.source,
@@ -35,7 +34,7 @@ class PublishedResult:
 
 
 def published_of(config: RunConfig, plan: Plan) -> PublishedResult | None:
-    """Return the published run of a recipe, None if there is none with the same layout.
+    """Return None if there is no published run with the same layout.
 
     `plan` is the recipe's plan; its FLOPs convert a published throughput to seconds.
     """
