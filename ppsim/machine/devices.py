@@ -26,13 +26,12 @@ class DataSheet:
     flops_per_s: dict[str, float]
 
     def peak(self, dtype: str) -> float | None:
-        """Return the FLOP/s of a dtype by any of its names, None if the data sheet lacks it."""
         return self.flops_per_s.get(TYPE_NAMES.get(dtype, dtype))
 
 
 @cache
 def hardware(part: str) -> dict[str, Any]:
-    """Return a packaged table: "devices", "links" or "efficiency"."""
+    """The parts are "devices", "links" and "efficiency"."""
     return read_toml(data_folder("machine/data") / f"{part}.toml")
 
 

@@ -73,11 +73,9 @@ class KernelTime:
         )
 
     def without(self, other: "KernelTime") -> "KernelTime":
-        """Return these kernels minus `other`."""
         return self + other.times(-1)
 
     def times(self, number: int) -> "KernelTime":
-        """Return `number` repetitions."""
         return KernelTime(*(number * mine for mine in vars(self).values()))
 
     @property
@@ -86,7 +84,6 @@ class KernelTime:
         return self.matmul_s + self.attention_s + self.memory_s
 
     def slowed(self, factor: float) -> "KernelTime":
-        """Return the same kernels with all times × `factor`."""
         return replace(
             self,
             matmul_s=factor * self.matmul_s,
@@ -96,7 +93,6 @@ class KernelTime:
         )
 
     def as_attention(self) -> "KernelTime":
-        """Return the same time, all classified as attention."""
         return KernelTime(
             attention_ideal_s=self.matmul_ideal_s,
             attention_s=self.busy_s,
@@ -106,7 +102,7 @@ class KernelTime:
 
 
 def gemm_time(times: KernelTimes, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> KernelTime:
-    """Return the time of a GEMM, or of a grouped GEMM in one launch."""
+    """A grouped GEMM has one launch."""
     if not m * n * k * groups:
         return KernelTime()
     rows, columns, depth = of_one_group(form, m, n, k, groups)
@@ -117,7 +113,7 @@ def gemm_time(times: KernelTimes, form: Form, m: float, n: float, k: float, *, g
 
 
 def attention_time(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime, KernelTime]:
-    """Return forward and backward time of fused attention; the ideal backward has 2 forwards, the real one 2.5."""
+    """Return forward and backward time; the ideal backward has 2 times the forward FLOPs, the real one 2.5."""
     flops, peak = core.forward_flops, times.peak("attention")
     if not flops:
         return KernelTime(), KernelTime()
@@ -141,7 +137,7 @@ def memory_kernel_time(
 
 
 def of_one_group(form: Form, m: float, n: float, k: float, groups: int) -> tuple[float, float, float]:
-    """Return m, n and k of one group; groups share the tokens evenly."""
+    """Groups share the tokens evenly."""
     if groups == 1:
         return m, n, k
     return (m, n, k / groups) if form == "weight" else (m / groups, n, k)
