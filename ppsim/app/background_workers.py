@@ -39,7 +39,6 @@ class Worker:
     _pipe: Connection | None = field(default=None, init=False)
 
     def ask(self, question: Any) -> None:
-        """Queue a question."""
         if self._pipe is None:
             context = get_context("spawn")
             self._pipe, theirs = context.Pipe()
@@ -57,7 +56,7 @@ class Worker:
             return PpsimError("the search ended without an answer")
 
     def close(self) -> None:
-        """End the process and discard all questions."""
+        """All questions are discarded."""
         if self._process is not None and self._pipe is not None:
             self._process.terminate()
             self._process.join()
@@ -88,7 +87,6 @@ class ScheduleRequest:
 
 
 def optimise_schedule(request: ScheduleRequest, report: Callable[[Table], None]) -> None:
-    """Pass the schedule at a plan's costs to `report`, found as by the command line; raises `PpsimError`."""
     made: list[Table] = []
 
     def noted(plan: Plan, entry: ScheduleEntry) -> Table:
@@ -126,7 +124,7 @@ class ScheduleOptimiser:
         return results
 
     def close(self) -> None:
-        """End the process; the queue remains."""
+        """The queue remains."""
         self._worker.close()
 
     def _go_on(self) -> None:
@@ -147,8 +145,6 @@ class SearchProgress:
 
 
 def search(options: Mapping[str, Any], report: Callable[[SearchProgress], None]) -> None:
-    """Run a search and pass its progress and at last its result to `report`; raises `PpsimError`."""
-
     def counted(decided: int, total: int, best_s: float | None) -> None:
         report(SearchProgress(decided, total, best_s))
 
@@ -174,7 +170,7 @@ class SearchWorker:
             self._worker.ask(dict(options))
 
     def progress(self, command: str) -> SearchProgress | None:
-        """Return the progress of a command's search, None if it is not the latest."""
+        """Return None if the command is not the latest."""
         with self._lock:
             if command != self._command:
                 return None
@@ -183,7 +179,6 @@ class SearchWorker:
             return self._last
 
     def close(self) -> None:
-        """End the running search."""
         with self._lock:
             self._worker.close()
             self._command = ""

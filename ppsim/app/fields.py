@@ -22,9 +22,9 @@ _WORDS, _TUNED = declared_options(PlanOptions), declared_options(TuneOptions)
 class Field:
     """An option with its label.
 
-    A slider has integers from `least` to `most`, a scale is logarithmic (powers of ten). `unit` is shown after the
-    number; if `joined`, it is also part of the command-line value ("2GiB"). `empty` is the placeholder of an empty
-    field. `source` is the source of costs for which the field is shown (None: all).
+    A slider has integers from `least` to `most`, a scale is logarithmic (powers of ten). If `joined`, `unit` is
+    also part of the command-line value ("2GiB"). `empty` is the placeholder of an empty field. `source` is the
+    source of costs for which the field is shown (None: all).
     """
 
     word: str
@@ -76,7 +76,6 @@ TUNED = (
 
 
 def form_html() -> str:
-    """Return the form of the projection: groups of fields, the schedules, and a field for further options."""
     return "".join(
         [
             _group("Costs", _source_html() + _fields_html(SOURCE)),
@@ -93,7 +92,6 @@ def form_html() -> str:
 
 
 def search_html() -> str:
-    """Return the form of the search."""
     more = _text_html("tune.more", "further options of ppsim tune", "--pp 1,2,4")
     return _fields_html(TUNED, prefix="tune.") + more
 

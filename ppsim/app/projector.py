@@ -1,8 +1,7 @@
 """Projections of a state: immediately with the available schedules, later with schedules fitted to the costs.
 
-A schedule that is independent of costs is built in milliseconds and cached. A schedule that is fitted to the costs
-takes seconds: another process searches for it. Until then, the latest fitted schedule of the same shape replaces
-it, simulated at the new costs and marked. So a slider never waits for a search or a compiler.
+Another process searches for a schedule that is fitted to the costs. Until then, the latest fitted schedule of the
+same shape replaces it, simulated at the new costs and marked. So a slider never waits for a search or a compiler.
 """
 
 import time
@@ -54,12 +53,11 @@ class ProjectorResult:
 
     @property
     def baseline(self) -> Projection | None:
-        """The reference of the comparison: the pinned projection, else the first one."""
+        """The pinned projection, else the first one."""
         return self.projections.get(self.state.baseline or "") or next(iter(self.projections.values()), None)
 
     @property
     def is_final(self) -> bool:
-        """Whether every schedule is fitted to these costs."""
         return not self.standing_in and not self.awaited
 
 
@@ -82,10 +80,7 @@ class Projector:
         return self._plans.get(options, size=1, make=lambda: plan_of_options(self.read(options)))
 
     def answer(self, state: PageState, names: Iterable[str] | None = None) -> ProjectorResult:
-        """Project a state's schedules, or those in `names`, without waiting for a search.
-
-        Raises `PpsimError` for errors that affect all schedules.
-        """
+        """Do not wait for a search; raises `PpsimError` for errors that affect all schedules."""
         with self._lock:
             return self._answer(state, names)
 
@@ -168,7 +163,6 @@ class Projector:
             self.search(state, state.schedules)
 
     def close(self) -> None:
-        """End the process that fits schedules."""
         with self._lock:
             self._fitter.close()
 

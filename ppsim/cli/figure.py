@@ -1,4 +1,4 @@
-"""The command `figure`: figures for a paper from the output files of other commands."""
+"""The command `figure`."""
 
 from collections.abc import Callable
 from functools import wraps

@@ -1,7 +1,7 @@
 """Chunks of a TorchTitan model on one device, with its own split, parallelism and loss, in its dry mode.
 
 Process groups are fake. Every chunk is built as stage 0 of the pipeline, the stage of this process, with
-`module_fqns_per_model_part`: the modules in a chunk determine its work, not its position.
+`module_fqns_per_model_part`.
 """
 
 import dataclasses
@@ -28,7 +28,6 @@ class DecoderChunk(nn.Module):
         self._arguments, self._context = arguments, trainer.train_context
 
     def forward(self, x: Tensor) -> Tensor:
-        """F of the chunk."""
         with self._context():
             output: Tensor = self.model(x, **self._arguments)
         return output
@@ -54,7 +53,6 @@ class TitanBuilder:
 
     @property
     def num_layers(self) -> int:
-        """Number of layers of the model."""
         return len(self.trainer.model_config.layers)
 
     def own_split(self) -> list[int]:
@@ -68,7 +66,6 @@ class TitanBuilder:
         return [sum(name.startswith("layers.") for name in part) for part in parts]
 
     def build(self, window: LayerWindow) -> BuiltChunk:
-        """Return the chunk with a window of layers."""
         trainer, config = self.trainer, self.config
         names = [
             *(["tok_embeddings"] if window.is_first else []),
@@ -109,13 +106,13 @@ class TitanBuilder:
         return loss
 
     def tokens(self) -> Tensor:
-        """Return random tokens of one context-parallel rank."""
+        """The tokens are those of one context-parallel rank."""
         batch, length = self.config.parallelism.pipeline_parallel_microbatch_size, self.config.training.seq_len
         length //= self.trainer.parallel_dims.cp
         return torch.randint(0, self.trainer.model_config.vocab_size, (batch, length), device=self.trainer.device)
 
     def input_of(self, window: LayerWindow) -> Tensor:
-        """Return tokens, or random hidden states of the shape and type of the embedding's output."""
+        """Hidden states have the shape and type of the embedding's output."""
         if window.is_first:
             return self.tokens()
         if self._hidden is None:
@@ -131,7 +128,6 @@ class TitanBuilder:
         return None
 
     def shape(self) -> dict[str, Any]:
-        """Return the key of the measurements in a profile file."""
         config, dims = self.config, self.trainer.parallel_dims
         checkpointing = type(config.activation_checkpoint).__qualname__.split(".")[0]
         words = {"NoneType": "none", "FullAC": "full", "SelectiveAC": BY_OPERATORS}
