@@ -14,8 +14,8 @@ from ppsim.machine.job_similarity import MeasuredJob
 class InSituRatio:
     """Ratio of kernel times inside a training run to those in a table of isolated kernels.
 
-    `factors` are by dtype of the GEMMs; "attention" is for fused attention. For missing dtypes, the table is not
-    used. `sigma` is the standard deviation of the logarithm of the factors, over runs and devices of the GPU type.
+    `factors` are by dtype of the GEMMs or "attention"; for missing dtypes, the table is not used. `sigma` is the
+    standard deviation of the logarithm of the factors, over runs and devices of the GPU type.
     """
 
     factors: Mapping[str, float]
@@ -126,10 +126,9 @@ class Device:
 
     - `num_cores`: streaming multiprocessors or compute units.
     - `efficiency_class`: the GPU type, which selects `efficiency`.
-    - `host_bytes_per_s`: line rate to the host, one direction; None: unknown.
+    - `host_bytes_per_s`: line rate to the host, one direction.
     - `host_memory_bytes_per_s`: the device's share of the host's memory bandwidth, reads and writes together.
     - `kernels`: name of the device's kernel table in profiles/kernels.
-    - `generation`: the architecture, such as Hopper.
     """
 
     name: str
@@ -147,7 +146,6 @@ class Device:
     generation: str = ""
 
     def usable_bytes(self, share: float | None = None) -> float:
-        """The rest is for the allocator."""
         return (MEMORY_SHARE if share is None else share) * self.memory_bytes
 
     def peak(self, dtype: str) -> float:
@@ -158,7 +156,6 @@ class Device:
         raise ConfigError(f"{self.name} has no peak for {dtype}: there are {', '.join(self.peak_flops_per_s)}")
 
     def computing_at(self, share: float) -> "Device":
-        """Multiply the throughput of GEMMs and attention by `share`."""
         class_ = self.efficiency
         matmul, unmasked, deterministic = (
             values and {name: share * value for name, value in values.items()}
@@ -177,7 +174,7 @@ class Device:
         return replace(self, efficiency=efficiency)
 
     def matmul_share(self, dtype: str) -> float:
-        """Return the share of the peak for large GEMMs, by default the share of the next wider dtype."""
+        """By default, the share is of the next wider dtype."""
         shares = self.efficiency.matmul
         for name in (dtype, *_WIDER.get(dtype, ())):
             if name in shares:
@@ -254,7 +251,6 @@ class Link:
         return self.bytes_per_s * self.efficiency
 
     def token_copy_s(self, num_bytes: float, *, hybrid: bool) -> float:
-        """The kernels are from DeepEP or HybridEP."""
         if hybrid and self.hybrid_share is not None:
             return self.hybrid_token_s + num_bytes / (self.achieved_bytes_per_s * self.hybrid_share)
         return self.token_s + num_bytes / (self.achieved_bytes_per_s * self.dispatch_share)
@@ -268,7 +264,7 @@ class Link:
 class Tier:
     """Domains of `num_devices` connected by a link; None: all devices (the outermost tier).
 
-    `usable_devices`: number of devices per domain that a job in several domains gets; None: all.
+    `usable_devices`: number of devices per domain that a job in several domains gets.
     """
 
     name: str
@@ -281,7 +277,7 @@ class Tier:
         return self.link.among(2, self.num_devices) if self.link.is_mesh else self.link
 
     def size_for(self, num_devices: int) -> int | None:
-        """Return the devices per domain for a job: all if it fits into one domain or fills whole domains."""
+        """A job gets all devices if it fits into one domain or fills whole domains."""
         whole, usable = self.num_devices, self.usable_devices
         if whole is None or usable is None or num_devices <= whole:
             return whole
@@ -358,7 +354,6 @@ class Constants:
 
 
 PER_NAME = ("compute_share", "operator_time", "link_efficiency", "overlap")
-"""Constants with one value per dtype, kind of operator, tier, or kind of communication."""
 
 OF_DEVICE = ("kernel_s", "routing_host_s", "jitter")
 """Constants that replace the value of the same name in `Efficiency`."""

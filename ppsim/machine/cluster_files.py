@@ -1,4 +1,4 @@
-"""Cluster files (packaged or a user's; TOML, YAML or JSON): reading, checking, and conversion to `Cluster`."""
+"""Cluster files (packaged or a user's): reading, checking, and conversion to `Cluster`."""
 
 import difflib
 import re
@@ -232,7 +232,7 @@ def packaged_clusters() -> dict[str, Path]:
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
-    """Return a packaged cluster by name, or a cluster by the path of its .toml, .yaml, .yml or .json file.
+    """Return a packaged cluster by name, or a cluster by the path of its file.
 
     Names may be in a common spelling: H100-SXM is dgx-h100. Raises `ConfigError` for an unknown name (with close
     matches) and for an invalid file (with every wrong key).
@@ -246,7 +246,6 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 
 
 def cluster_of(given: str | Path | Cluster | None) -> Cluster:
-    """The default is `CLUSTER`."""
     return given if isinstance(given, Cluster) else load_cluster(given or CLUSTER)
 
 
@@ -317,7 +316,6 @@ def _merged(below: Any, above: Any, *, depth: int) -> Any:
 
 
 def cluster_from(data: Any, source: str = "cluster") -> Cluster:
-    """Raises `ConfigError` with every wrong key."""
     return _cluster(validated(_Cluster, data, source))
 
 

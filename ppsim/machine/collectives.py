@@ -35,8 +35,6 @@ def collective(operation: Operation, num_bytes: float, group: RankGroup, cluster
     - hierarchical: a reduce-scatter inside the domains, the collective of the parts between domains, an all-gather
       inside (Thakur et al. 2005 for the parts).
     - direct (all-to-all): pairwise messages, inside and between domains at the same time.
-
-    Each rank also copies the part that it keeps.
     """
     levels = [
         (extent, tier.link.among(extent, tier.num_devices))
@@ -62,7 +60,6 @@ def bus_bytes_per_s(operation: Operation, num_bytes: float, group: RankGroup, cl
 
 
 def point_to_point_s(num_bytes: float, link: Link) -> float:
-    """The link is not shared."""
     return link.launch_s + link.step_s + num_bytes / link.achieved_bytes_per_s
 
 
@@ -84,7 +81,6 @@ def _candidates(operation: Operation, num_bytes: float, levels: _Levels) -> list
 
 
 def _slowest(levels: _Levels) -> tuple[float, Link]:
-    """The ranks inside a domain send in parallel."""
     side_by_side, rates = 1, []
     for extent, link in levels:
         rates.append((side_by_side * link.achieved_bytes_per_s, link))

@@ -1,7 +1,4 @@
-"""Packaged tables of devices, links and GPU types (data/*.toml), the only source of peaks.
-
-Imports nothing heavy, because measurements use it too.
-"""
+"""Packaged tables of devices, links and GPU types (data/*.toml), the only source of peaks."""
 
 import re
 from dataclasses import dataclass
@@ -36,7 +33,7 @@ def hardware(part: str) -> dict[str, Any]:
 
 
 def data_sheet(device_name: str) -> DataSheet | None:
-    """Return the data sheet of a device by its name in torch, None for an unknown device.
+    """Return None for a name in torch of an unknown device.
 
     >>> data_sheet("NVIDIA H100 80GB HBM3").flops_per_s["bfloat16"] / 1e12
     989.4

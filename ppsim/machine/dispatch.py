@@ -1,7 +1,7 @@
 """Time to send tokens to their experts and back, by dispatcher.
 
-Each rank has T tokens, each for k of E experts, which are spread evenly over the ranks. All sets of k experts are
-assumed to be equally likely.
+Each token is for k of E experts, which are spread evenly over the ranks. All sets of k experts are assumed to be
+equally likely.
 """
 
 import math
@@ -37,7 +37,7 @@ def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int)
 
 
 def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: RankGroup, cluster: Cluster) -> float:
-    """Return the seconds of one direction, to the experts or back; 0 for a group of one rank.
+    """Return the seconds of one direction, to the experts or back.
 
     - deepep, hybridep: a token is sent once to each domain with one of its experts, and from there once to each
       rank with one; both at the same time (normal kernels of DeepSeek-AI's DeepEP, or NVIDIA's in its branch

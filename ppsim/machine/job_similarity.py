@@ -28,8 +28,8 @@ class CovarianceParameters:
     """Hyperparameters of the covariance.
 
     - `machine`: spread of a constant among installations, relative to the spread of the GPU type.
-    - `cut`: length scale of layer configurations, at which the covariance falls to exp(-1/2). A factor of two in
-      one number has distance 1, and so has a different recomputation or different CUDA graphs.
+    - `cut`: length scale of layer configurations. A factor of two in one number has distance 1, and so has a
+      different recomputation or different CUDA graphs.
     - `size`: length scale of pipeline ranks and GPUs, with the same distance.
     - `dtype`: covariance factor for another dtype.
     """
@@ -102,7 +102,7 @@ class JobCorrection:
 def job_covariance(
     ones: Sequence[JobFeatures], others: Sequence[JobFeatures], shares: CovarianceParameters = SHARES
 ) -> Floats:
-    """Return the covariance matrix of jobs, without the cluster's part, in units of both spreads."""
+    """The cluster's part is left out; the unit is the product of both spreads."""
     found = np.zeros((len(ones), len(others)))
     for row, one in enumerate(ones):
         for column, other in enumerate(others):
@@ -116,7 +116,7 @@ def job_covariance(
 
 
 def _apart(one: JobFeatures, other: JobFeatures, names: Sequence[str]) -> float:
-    """Return the squared distance: the sum of log2(ratio)² over the named sizes."""
+    """Return the sum of log2(ratio)² over the named sizes."""
     return float(sum(math.log2(getattr(one, name) / getattr(other, name)) ** 2 for name in names))
 
 

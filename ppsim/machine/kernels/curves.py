@@ -39,8 +39,8 @@ class Curves:
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
         """FLOP/s are interpolated between the nearest points in log m, log n and log k.
 
-        `m` is the total over all groups. No GEMM is faster than the fastest of its form. If no grouped GEMM was
-        measured, groups run one after the other.
+        No GEMM is faster than the fastest of its form. If no grouped GEMM was measured, groups run one after the
+        other.
         """
         points = [point for point in self._products if point.form == form and (point.groups > 1) == (groups > 1)]
         if not points and groups > 1:
@@ -52,8 +52,6 @@ class Curves:
         return max(2.0 * m * n * k / rate, min(point.seconds.median for point in points))
 
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
-        """Interpolate by sequence length, heads and head size."""
-
         def seconds(point: AttentionTime) -> float:
             time: MeasuredTime = point.forward_s if part == "forward" else point.backward_s
             return time.median

@@ -11,7 +11,7 @@ _TILE_ROWS, _TILE_COLUMNS = 128, 128
 """The tile of a GEMM that one core computes at a time (CUTLASS' default for large GEMMs)."""
 
 _GRADIENT_BYTES = 8
-"""Bytes per element of a weight gradient, which is read and written in float32."""
+"""A weight gradient is read and written in float32."""
 
 _IN_TURN = 1 - 0.379
 """Rate of a deterministic attention backward relative to the default one: see `DataSheetTimes`."""
@@ -27,13 +27,10 @@ OPERAND_BYTES = {
 class DataSheetTimes:
     """`KernelTimes` from a device's data sheet, for GEMMs of a dtype.
 
-    Each kernel adds `kernel_s`, the gap before it.
-
-    `deterministic` selects kernels with a fixed order of summation. Memory that TransformerEngine allocates is then
-    filled before a GEMM writes to it (torch, `fill_uninitialized_memory`, `empty_cuda`). Attention has the shares
-    of `Efficiency.deterministic_attention`. Without these, only the backward pass is slower, because it adds the
-    query gradients in order: 1 / (1 - 0.379) times, the maximum loss of FlashAttention-3 (Qiang et al. 2026, arXiv
-    2601.21824).
+    In deterministic mode, memory that TransformerEngine allocates is filled before a GEMM writes to it (torch,
+    `fill_uninitialized_memory`, `empty_cuda`). Attention has the shares of `Efficiency.deterministic_attention`.
+    Without these, only the backward pass is slower, because it adds the query gradients in order: 1 / (1 - 0.379)
+    times, the maximum loss of FlashAttention-3 (Qiang et al. 2026, arXiv 2601.21824).
     """
 
     device: Device
@@ -56,7 +53,6 @@ class DataSheetTimes:
         return slowest + efficiency.kernel_s + self.filled_s(rows * columns * groups)
 
     def filled_s(self, elements: float) -> float:
-        """In deterministic mode, memory is filled before a GEMM writes to it."""
         if not self.deterministic:
             return 0.0
         return self.moved_s("copy", activation_bytes(self.dtype) * elements)
@@ -86,7 +82,6 @@ class DataSheetTimes:
         return flops * of_peak / self.peak("attention") + constants.kernel_s
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
-        """`num_bytes` is the total of all `launches`."""
         del kernel
         efficiency = self.device.efficiency
         return num_bytes / (self.device.memory_bytes_per_s * efficiency.memory) + launches * efficiency.kernel_s

@@ -8,7 +8,6 @@ Form = Literal["forward", "input", "weight"]
 """
 
 Kernels = Literal["products", "experts", "attention"]
-"""Compute-bound kernels: GEMMs, grouped GEMMs of several experts, and attention."""
 
 MemoryKernel = Literal["copy", "elementwise", "norm"]
 

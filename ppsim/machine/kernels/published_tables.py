@@ -2,8 +2,7 @@
 
 A file in profiles/kernels contains, for each dtype, the rates of GEMMs over m, n and k, of causal attention over
 head size, sequence length and heads, and of grouped GEMMs over rows and columns of an expert. Values are the
-logarithm of TFLOP/s in steps of 1/`STEPS`, in 16 bits; `EMPTY` if not measured. scripts/make_kernel_tables.py makes
-the files.
+logarithm of TFLOP/s in steps of 1/`STEPS`. scripts/make_kernel_tables.py makes the files.
 """
 
 import json
@@ -62,7 +61,6 @@ class KernelTable:
     provenance: Mapping[str, str]
 
     def type_for(self, dtype: str) -> str | None:
-        """Return the dtype whose GEMM measurements apply to `dtype`; None if there are none."""
         return next((name for name in (dtype, self.stand_ins.get(dtype)) if name in self.products), None)
 
 
@@ -154,7 +152,6 @@ class TableTimes:
 
     @property
     def in_situ(self) -> InSituRatio:
-        """Every device with a kernel table has in-situ factors."""
         found = self.device.efficiency.in_situ
         assert found is not None, "kernel_times takes the data sheet where there is none"
         return found
@@ -192,16 +189,13 @@ class TableTimes:
 
     @property
     def most_expert_rows(self) -> float | None:
-        """None if grouped GEMMs do not come from the table."""
         if self.factor("experts") is None or self.name is None:
             return None
         return round(math.exp(self.table.grouped[self.name].axes[0][-1]))
 
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """A grouped GEMM is at most as fast as one GEMM over all its rows, which was measured separately.
-
-        Grouped rates were derived from whole MoE layers. Experts narrower than any measured one use the data sheet.
-        The time is at least the memory time.
+        """A grouped GEMM is at most as fast as one GEMM over all its rows, because grouped rates were derived
+        from whole MoE layers. Experts narrower than any measured one use the data sheet.
         """
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         factor = self.factor("experts" if groups > 1 else "products")
@@ -253,10 +247,9 @@ def expert_rate(grouped: RateGrid, rows: float, columns: float) -> float:
 
 
 def kernel_times(device: Device, dtype: str, *, deterministic: bool = False) -> TableTimes | DataSheetTimes:
-    """Return the best source of a device's kernel times: its table, or its data sheet.
+    """Use the device's table if the GPU type has in-situ factors, else its data sheet.
 
-    The table is used if the GPU type has in-situ factors. A measured profile takes precedence over both
-    (`ppsim.costs.profile_costs`).
+    A measured profile takes precedence over both (`ppsim.costs.profile_costs`).
     """
     specified = DataSheetTimes(device, dtype, deterministic)
     if device.kernels is None or device.efficiency.in_situ is None:

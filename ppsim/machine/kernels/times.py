@@ -1,4 +1,4 @@
-"""Interface of kernel times, independent of their source: data sheets, microbenchmarks or tables."""
+"""Interface of kernel times, independent of their source."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -49,8 +49,8 @@ class KernelTimes(Protocol):
 class KernelTime:
     """Time of consecutive kernels: GEMMs, attention, and memory-bound kernels.
 
-    `…_ideal_s` is the time of the FLOPs of GEMMs and attention at the device's peak; `count` is the number of
-    launches; `measured_s` is the part of the time that comes from measured kernels.
+    `…_ideal_s` is the time of the FLOPs at the device's peak; `count` is the number of launches; `measured_s` is
+    the part of the time that comes from measured kernels.
     """
 
     matmul_ideal_s: float = 0.0
@@ -80,7 +80,6 @@ class KernelTime:
 
     @property
     def busy_s(self) -> float:
-        """Compute time of the device."""
         return self.matmul_s + self.attention_s + self.memory_s
 
     def slowed(self, factor: float) -> "KernelTime":
@@ -102,7 +101,6 @@ class KernelTime:
 
 
 def gemm_time(times: KernelTimes, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> KernelTime:
-    """A grouped GEMM has one launch."""
     if not m * n * k * groups:
         return KernelTime()
     rows, columns, depth = of_one_group(form, m, n, k, groups)
@@ -113,7 +111,7 @@ def gemm_time(times: KernelTimes, form: Form, m: float, n: float, k: float, *, g
 
 
 def attention_time(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime, KernelTime]:
-    """Return forward and backward time; the ideal backward has 2 times the forward FLOPs, the real one 2.5."""
+    """The ideal backward has 2 times the forward FLOPs, the real one 2.5."""
     flops, peak = core.forward_flops, times.peak("attention")
     if not flops:
         return KernelTime(), KernelTime()
@@ -130,7 +128,6 @@ def attention_time(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime,
 def memory_kernel_time(
     times: KernelTimes, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1
 ) -> KernelTime:
-    """Return the time of memory-bound kernels that move `num_bytes`."""
     if not num_bytes:
         return KernelTime()
     return KernelTime(memory_s=times.moved_s(kernel, num_bytes, launches=launches), count=launches)
