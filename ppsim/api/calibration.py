@@ -1,4 +1,4 @@
-"""Calibrations as options: the cluster and the plan fields that they set."""
+"""Calibrations as options."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Options as keyword arguments of API functions: signatures for `help()`, and checks of calls."""
+"""Options as keyword arguments of API functions."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +16,11 @@ _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
 
 def accept_options(declared: type) -> Callable[[_Verb], _Verb]:
-    """Return a decorator for a function with `**options: Unpack[declared]`.
+    """Return a decorator for a function with `**options: Unpack[declared]`, which receives every option, None if
+    not given.
 
-    The function receives every option, None if not given. The names of the command line, with underscores, are
-    accepted too. Quoted types in the declaration are not imported.
+    The names of the command line, with underscores, are accepted too. Quoted types in the declaration are not
+    imported.
     """
     hints = option_types(declared)
     keywords = {word.keyword: name for name, word in declared_options(declared).items()}
@@ -80,7 +81,6 @@ _PLAIN: dict[Any, tuple[Any, str]] = {
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
 }
-"""For each plain type, the accepted class and its name in messages."""
 
 
 def _is_of(value: Any, kind: Any) -> bool:

@@ -61,7 +61,6 @@ def compare(
 
     `measured` is a run or anything that `ppsim.read` reads. `projected` is a result or a file of `ppsim.save` or
     `-o NAME.json`. If it is None, the measured run's own costs are simulated with the overheads of `calibration`.
-    The variation of action times then comes from the calibration or, if it has none, from the run.
 
     Errors are projected / measured − 1. If `overheads_fitted_on_this_run` is True, they are no test of the
     projection. Raises `ConfigError` for files without a timeline, for runs that were not measured, and if the two
@@ -125,9 +124,9 @@ def explain(
     """Explain a measured step: losses by cause, which sum to the step, and the reasons.
 
     `measured` is a run or anything that `ppsim.read` reads. Each loss is the time that the step gains in the
-    simulator without the cause. `against` is a projection (also of another plan), or costs for a simulation of the
-    run's schedule, or a file of either; `.comparison` then splits the difference by cause. Raises `ConfigError` for
-    files that contain no run or no projection.
+    simulator without the cause. `against` is a projection, or costs for a simulation of the run's schedule, or a
+    file of either; `.comparison` then splits the difference by cause. Raises `ConfigError` for files that contain
+    no run or no projection.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -155,7 +154,9 @@ def explain(
 
 
 def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:
-    """Return seconds per P2P transfer for Megatron-LM's blocking calls; None for other runs and if unknown."""
+    """Return None for runs without Megatron-LM's blocking calls, and if the seconds per P2P transfer are
+    unknown.
+    """
     clocks = facts.get("clocks")
     return clocks["hop_s"] if clocks and str(facts.get("kind")).startswith("Primus") else None
 
@@ -191,7 +192,7 @@ def calibrate(
     `measured` are runs, or anything that `ppsim.read` reads. A folder is one run; all single trace files together
     are one run. The first `warm_up` steps of recordings are dropped. `schedule` is the schedule that was traced
     (None: inferred). `costs` are the expected action times (None: the emulated costs, else the run's median times).
-    Raises `ConfigError` for files that contain no run, and for runs of another schedule.
+    Raises `ConfigError` for runs of another schedule.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -221,7 +222,6 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
 
 
 def open_run_if_path(*measured: Any, **options: Any) -> RunResult:
-    """Raises `ConfigError` for logs, which have no timeline."""
     if isinstance(measured[0], RunResult):
         return measured[0]
     opened = open_run(*measured, **options)

@@ -24,10 +24,9 @@ if TYPE_CHECKING:  # `ppsim train` also works without pydantic, which a search n
 
 @dataclass(frozen=True)
 class TimelineFileContent:
-    """Content of timeline files: pictures and trace of all views, the schedule of the first, the report.
+    """`comparison` compares the two views, measured and projected; `explanation` explains the first.
 
-    `comparison` compares the two views, measured and projected; `explanation` explains the first. `command` is the
-    command line that made the files, shown on the page.
+    `command` is the command line that made the files, shown on the page.
     """
 
     views: "Sequence[TimelineView]"
@@ -164,7 +163,6 @@ TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))
 
 
 def _calibration_json(fitted: tuple[Any, str]) -> str:
-    """`fitted` is a result of `ppsim calibrate` or `ppsim fit`, and the path of the file."""
     from ppsim.runs.calibration_file import calibration_json  # readers of recordings
 
     found, path = fitted

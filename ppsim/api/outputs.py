@@ -158,7 +158,7 @@ def _projection_json(projection: Projection, answer: ProjectionSummary | None) -
 
 
 def projections_content(projections: Sequence[Projection], answer: ProjectionSummary | None) -> TimelineFileContent:
-    """Return pictures of all projections; the report and the schedule are of the first."""
+    """The report and the schedule are of the first projection."""
     first = projections[0]
     views = [view_of(one, one.plan.schedule_name, answer) for one in projections]
     return TimelineFileContent(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
@@ -207,10 +207,9 @@ def export(
     """Check a schedule and return it as text in a runtime's format.
 
     `to` is a target of `ppsim export --to`. torch is the compute-only CSV. torch-comms adds the communication for
-    one `torch_version` (default: 2.13), with receives posted according to `receives` (default: torch). torchtitan
-    is torch, for placements that TorchTitan builds. json is ppsim's neutral format. primus, megatron (`split` for
-    its layout) and transformer-engine are JSON too. Raises `ScheduleError` for a schedule that does not run, and
-    `ConfigError` if the target cannot express it.
+    one `torch_version` (default: 2.13), with receives posted according to `receives`. torchtitan is torch, for
+    placements that TorchTitan builds. json is ppsim's neutral format. `split` is for megatron's layout. Raises
+    `ScheduleError` for a schedule that does not run, and `ConfigError` if the target cannot express it.
 
     >>> import ppsim
     >>> print(ppsim.export(ppsim.build("1f1b", pp=2, microbatches=2), to="torch"), end="")

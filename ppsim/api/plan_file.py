@@ -90,7 +90,6 @@ class StagesFile:
 
 
 def read_stages(path: str | Path) -> StagesFile:
-    """Raises `ConfigError` with all errors in the file."""
     path = Path(path)
     read = CONFIG_READERS.get(path.suffix, CONFIG_READERS[".json"])
     return StagesFile(path, validated(_File, read(path), str(path)).stages)

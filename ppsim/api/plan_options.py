@@ -1,4 +1,6 @@
-"""Options of `ppsim project` that describe a given plan (the inverse of `plan_from`), and differences of plans."""
+"""Options of `ppsim project` that describe a given plan (the inverse of `plan_of_options`), and differences of
+plans.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -46,7 +48,7 @@ def job_of(plan: Plan) -> Job:
 def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return every option of a plan with a job by name, None if not set.
 
-    `split` are the layers per stage of its projection. `given` are the options as the user typed them, if known.
+    `split` are the layers per stage of its projection. `given` are the options as the user typed them.
     """
     job, values = job_of(plan), option_values(WORDS, plan)
     execution, layout = job.execution, _layout(plan)
@@ -82,10 +84,7 @@ def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any
 
 
 def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return a comparable value per option: two plans with jobs differ in the options with different values.
-
-    `split` are the layers per stage of the plan's projection, None if it was not projected.
-    """
+    """Return a comparable value per option: two plans differ in the options with different values."""
     job = job_of(plan)
     execution = job.execution
     marks = option_values(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL, *_MEASURED))

@@ -41,8 +41,7 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
 
     Options and defaults are as for `ppsim profile`. micro_batch, seq_len, tp, cp and ep may be lists, to measure
     several shapes; `optimizer` is a list. `output` also writes the profile to a file after each shape, and a
-    repeated call resumes from it. `module` names the function that makes a user's own model
-    (docs/howto/own_model.md); for an existing torch module, use `ppsim.profiling.harness.profile_module`.
+    repeated call resumes from it. For an existing torch module, use `ppsim.profiling.harness.profile_module`.
 
     Raises `MissingExtra` without torch, `ConfigError` for options that cannot be measured, `RunFailed` for
     failures.
@@ -86,10 +85,7 @@ def measure(
     show: Callable[[list[dict[str, Any]]], None] = lambda contents: None,
     progress: "Callable[[], AbstractContextManager[tuple[Say, Watch]]]" = _silently,
 ) -> None:
-    """Measure jobs into their files, then run the calibration run of a single job with `num_processes` (1: none).
-
-    `grid` also measures the device. `show` receives the files' contents after all measurements.
-    """
+    """The calibration run of a single job has `num_processes` ranks (1: none). `grid` also measures the device."""
     from ppsim.profiling.calibration_run import rehearse
     from ppsim.profiling.grids import grid_of
     from ppsim.profiling.suite import run_jobs

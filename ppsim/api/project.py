@@ -40,9 +40,9 @@ def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Project
 
     Options and defaults are as for `ppsim project`. With a `model` (or a `job` of `ppsim.job`), costs are estimated
     for a cluster, or read from a `profile` for measured layers and shapes, and the whole step is projected. Without
-    one, the costs come from a profile, and one pipeline of the measured ranks is projected. `stragglers` maps ranks
-    to factors of their compute time. `plan` is a complete `Plan`, without any option. `.answer` of the result has
-    the interval, the loss budget and the advice.
+    one, one pipeline of the ranks of a profile is projected. `stragglers` maps ranks to factors of their compute
+    time. `plan` is a complete `Plan`, without any option. `.answer` of the result has the interval, the loss budget
+    and the advice.
 
     Raises `ConfigError` if schedule or costs are invalid, `Deadlock` if the schedule cannot run with the runtime's
     P2P serialization. A plan that does not fit in memory is projected too: see `.fits` and `.verdict`.
@@ -67,7 +67,7 @@ def project_all(
     schedules.
 
     The fastest is first; schedules that do not fit in memory are last. `plan` and the options are as for
-    `ppsim.project`, without `schedule`. `announce` is called with the name of each schedule before its projection.
+    `ppsim.project`, without `schedule`.
 
     >>> import ppsim
     >>> found = ppsim.project_all(pp=4, microbatches=8)
@@ -174,7 +174,7 @@ def _overheads(options: Mapping[str, Any], recorded: "RecordedCosts | None", job
 
 
 def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
-    """Fill in the options that the recorded run of --run determines and the user did not set."""
+    """Fill in the options that the recorded run determines and the user did not set."""
     if options["run"] is None:
         return None
     if given := [name for name in (*_OF_RANKS, "transfer_ms", "profile") if options[name] is not None]:
@@ -253,7 +253,6 @@ def _require_no_model_options(options: Mapping[str, Any]) -> None:
 
 
 def _without_model(options: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a subject and the missing options for error messages."""
     if options["run"] is not None:
         return "a recorded run has", "--model or --run-config"
     return "times given by hand have", "--model or --profile"

@@ -1,4 +1,4 @@
-"""Reading of measured runs: the format is detected from the content of files and folders."""
+"""Reading of measured runs; the format is detected from the content."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -256,9 +256,7 @@ def inputs_of(path: str | Path) -> list[str]:
 
 
 def _table_told(recordings: RunRecordings) -> Schedule | None:
-    """Return Megatron-LM's interleaved schedule if ranks have several stages and the recording does not name
-    them.
-    """
+    """Without stages in the recording, interleaved ranks are assumed to run Megatron-LM's schedule."""
     if recordings.vpp is None or recordings.vpp == 1 or all(trace.is_told for trace in recordings.traces):
         return None
     step = recordings.traces[0].steps[0]

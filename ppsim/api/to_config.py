@@ -29,7 +29,7 @@ def trainer_options(
     `trainer` is megatron, primus, torchtitan (TorchTitan 0.3) or torchtitan@0.2. Settings that the trainer cannot
     express become comments with options of `ppsim project`. Reading the text with `run_config` and adding these
     options gives a plan with the same time and memory. The comments use file names from `given`, the original
-    options of `ppsim.project`. Raises `ConfigError` for a plan without a model or an unknown trainer.
+    options. Raises `ConfigError` for a plan without a model or an unknown trainer.
 
     >>> import ppsim
     >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8, runtime="megatron")
@@ -69,8 +69,8 @@ def _read(text: str) -> RunConfig:
 class _Comments:
     """Options of a plan that a configuration cannot express.
 
-    Options are added until the configuration with them gives the same plan; this takes several rounds, because an
-    added option may replace some of the file's settings. Then options that are not necessary are removed.
+    Options are added in several rounds until the configuration with them gives the same plan, because an added
+    option may replace some of the file's settings. Then options that are not necessary are removed.
     """
 
     def __init__(self, plan: Plan, words: Mapping[str, Any], marks: Mapping[str, Any]) -> None:

@@ -126,9 +126,7 @@ def require_verified(trained: TrainResult) -> None:
 
 
 def train_from(options: Mapping[str, Any]) -> TrainResult | None:
-    """Return None in torchrun workers other than the first; raises as `train`, except for a difference that
-    `verify` finds.
-    """
+    """Return None in torchrun workers other than the first; do not check a difference that `verify` finds."""
     if options["trace"] is not None and not Path(options["trace"]).is_dir():
         raise ConfigError(f"--trace {options['trace']}: there is no such folder; make it first")
     table = read_schedule(options["schedule"])
@@ -237,7 +235,6 @@ def _straggling(options: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
 def _planned(
     num_layers: int, table: Schedule, options: Mapping[str, Any]
 ) -> tuple[list[int], str, list[list[LayerPlan]] | None]:
-    """Return layers per stage, the name of the recomputation, and the plan of each layer if stages differ."""
     text = recompute_of(options["recompute"] or "none")
     texts = [text] * table.num_stages
     if options["stage_plan"] is None:

@@ -1,4 +1,4 @@
-"""Defaults from a trainer's configuration (`--run-config`, `--recipe`) for options that the user does not set."""
+"""Defaults from a trainer's configuration (`--run-config`, `--recipe`)."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -155,8 +155,8 @@ def require_no_job(options: Mapping[str, Any]) -> None:
 def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     """Replace remaining None values by the defaults of the stack, for jobs only.
 
-    If no stack is given, the result has the reason for the default stack as `stack_basis`. `assumed` are sentences
-    about the settings that the stack brings.
+    `stack_basis` of the result is the reason for a default stack, `assumed` has sentences about the settings of the
+    stack.
     """
     if options.get("model") is None:
         return options

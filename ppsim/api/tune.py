@@ -31,9 +31,8 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
     """Return the best layouts, schedules and batches for a model on a number of GPUs.
 
     Options and defaults are as for `ppsim tune`; `model`, `gpus` and `global_batch` are required. Ranges to try
-    (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. `to_frame` of the result has
-    the best and the Pareto set. `progress` is called with the number of decided configurations, the number of all,
-    and the best iteration so far in seconds.
+    (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. `progress` is called with
+    the number of decided configurations, the number of all, and the best iteration so far in seconds.
 
     Raises `ConfigError` for an empty search, `DoesNotFit` with the missing bytes and changes that would fit, and
     `RunFailed` if workers are lost repeatedly.

@@ -87,7 +87,6 @@ class Posterior:
     """Result of a fit for a cluster and its jobs.
 
     - `found`: constants determined by the rows; `left`: constants that stay at their priors.
-    - `correlation`: correlation of `found`.
     - `runs`: runs of an earlier fit, then the rows, each with its time relative to the constants.
     - `before`, `after`: signed errors of the rows.
     - `jobs`: the model of each job; `rest` constants are numbered by this list.
@@ -140,7 +139,6 @@ def _rounded(value: float) -> float:
 def rows_of(
     cases: Sequence[PublishedRun], plan_of: PlanOf, source: str
 ) -> tuple[list[MeasuredStep], list[tuple[PublishedRun, str]]]:
-    """Return the usable rows with times, and the others with the reason."""
     rows, refused = [], []
     for number, case in enumerate(cases, start=1):
         try:
@@ -158,7 +156,6 @@ def rows_of(
 
 
 def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
-    """Raises `ConfigError` for no rows, and for several clusters."""
     if not rows:
         raise ConfigError("there is no row to fit on")
     clusters = {row.plan.job.cluster.name: row.plan.job.cluster for row in rows if row.plan.job}
@@ -297,7 +294,6 @@ class FitProblem:
         return found
 
     def runs(self, priors: Sequence[Prior], at: Floats, sigmas: Floats) -> tuple[MeasuredJob, ...]:
-        """Return runs of an earlier fit, then the rows relative to the constants and extra step times."""
         rests = {one.name: one.value(there) for one, there in zip(priors, at.tolist(), strict=True)}
         found = list(self.earlier)
         for row, log, sigma in zip(self.rows, self.logs(priors, at), sigmas[: len(self.rows)], strict=True):
@@ -325,10 +321,7 @@ class FitProblem:
         return found
 
     def solved(self, priors: Sequence[Prior]) -> _Solved:
-        """Return the most probable constants.
-
-        Outliers have reduced weight: runs with a large error, or with a much larger error than similar runs.
-        """
+        """Outliers have reduced weight: runs with a large error, or with a much larger error than similar runs."""
         jobs = [*(row.plan.job.job_features for row in self.rows if row.plan.job), *self.earlier]
         spreads = np.array(
             [*map(spread_of, (row.plan for row in self.rows)), *(run.spread for run in self.earlier)]
@@ -404,7 +397,7 @@ class _State:
 
 
 def _may_depend(row: MeasuredStep, name: str, jobs: Sequence[Any]) -> bool:
-    """Constants without influence have zero slopes, which need no computation."""
+    """Skip the computation of zero slopes."""
     job = row.plan.job
     assert job is not None
     kind, _, of = name.partition(".")

@@ -98,7 +98,6 @@ class SetValidation:
 
     - `rank_correlations`: Spearman's correlation of measured and predicted values, per group of schedules.
     - `groups_in_order`: number of groups with the right order of all schedules whose measurements differ.
-    - `skipped`: cases that cannot be projected, with the reason.
     """
 
     name: str
@@ -123,7 +122,7 @@ class SetValidation:
 
     @property
     def clusters_fitted_on_file(self) -> list[str]:
-        """Clusters with constants that `ppsim fit` fitted to a file with this name; empty for packaged sets."""
+        """Empty for packaged sets."""
         if self.name in case_sets():
             return []
         clusters = [row.plan.job.cluster for row in self.rows if row.plan.job is not None]
@@ -147,10 +146,7 @@ class SetValidation:
 
     @property
     def coverage(self) -> tuple[int, int] | None:
-        """(Times inside the 90 % interval, all times) of the test rows.
-
-        None if there are no times, or if the set only tests the order of schedules.
-        """
+        """(Times inside the 90 % interval, all times) of the test rows."""
         return coverage_of(self.test_rows) if not self.properties.order_only else None
 
     @property
@@ -220,16 +216,13 @@ def hardware_scores(sets: Sequence[SetValidation]) -> list[HardwareErrors]:
 
 
 def coverage_of(rows: Sequence[CaseError]) -> tuple[int, int] | None:
-    """Return (number of times inside the 90 % interval, number of times); None without times."""
+    """Return None without times."""
     inside = [row.inside_interval for row in rows if row.inside_interval is not None]
     return (sum(inside), len(inside)) if inside else None
 
 
 def validate_set(name: str, plan_of: PlanOf, cases: Sequence[PublishedRun] | None = None) -> SetValidation:
-    """Compare a set or a user's file with projections; raises `ConfigError` for an unknown set.
-
-    `cases` are some of its rows (None: all). Cases that cannot be projected are listed with the reason.
-    """
+    """Raises `ConfigError` for an unknown set; cases that cannot be projected are listed with the reason."""
     told, cases = require_set(name), cases_of(name) if cases is None else cases
     projected, reasons = [], []
     for case in cases:
@@ -259,7 +252,6 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[PublishedRun] | Non
 
 
 def _spread(plan: Plan, seconds: float) -> float:
-    """Return the standard deviation of the logarithm of a projected step."""
     of_class = spread_of(plan)
     return fitted_spread(plan, seconds, lambda other: outcome_of(other)[0], of_class) or of_class
 
@@ -298,7 +290,7 @@ def _is_in_order(measured: Sequence[float], predicted: Sequence[float]) -> bool:
 
 
 def _constant_mfu(cases: Sequence[tuple[PublishedRun, Plan, float]]) -> tuple[list[float | None], str]:
-    """Return seconds at a constant MFU per dtype (mean of the fit rows, else the best fit), and a description.
+    """A constant MFU per dtype is the mean of the fit rows, else the best fit.
 
     Seconds are None for memory, and if a plan has no model.
     """

@@ -154,10 +154,7 @@ def _without_defaults(run: MeasuredJob) -> dict[str, Any]:
 def fit_cases(
     cases: Sequence[PublishedRun], plan_of: PlanOf, *, source: str, cluster: str | None = None
 ) -> FitResult:
-    """Fit the constants of the cases' cluster; `cluster` selects one of several.
-
-    Raises `ConfigError` for cases of several clusters, and, with all reasons, if no case is usable.
-    """
+    """Raises `ConfigError` for cases of several clusters without `cluster`, and if no case is usable."""
     rows, listed = rows_of(cases, plan_of, source)
     if cluster is not None:
         mine = [row for row in rows if _cluster_of(row) == cluster]

@@ -74,7 +74,7 @@ class AfterFits(Printable):
 
 
 def after_fits(name: str | None, selection: str, plan_of: PlanOf, *, announce: Callable[[str], None]) -> AfterFits:
-    """Return a set or file after a fit to the rows of `selection`, or all sets (None) with times.
+    """`selection` is as in `calibration_rows`.
 
     Raises `ConfigError` for an unknown set, and for a named set without any row to fit to.
     """

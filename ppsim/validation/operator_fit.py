@@ -39,7 +39,7 @@ _FACTORS = 0.05, 20.0
 class RecordedTimes:
     """Times of a recorded step: `kernels` per process, or `passes_s`, the seconds of all F and B per pipeline rank.
 
-    With one process or rank, a step has the same kernels on each rank, or `passes_s` is the longest rank's.
+    With one rank, `passes_s` is the longest rank's.
     """
 
     source: str

@@ -48,11 +48,10 @@ REST = "rest"
 
 
 def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
-    """Return the priors of a cluster's constants that may affect the plans.
+    """Use the spread of an earlier fit if the cluster has one.
 
-    The spread comes from an earlier fit if the cluster has one; otherwise it is `SHARES.machine` times the spread
-    of the GPU type, because that spread also contains differences between jobs. No GPU type has `launch_s`, so its
-    median is `host_s`.
+    Otherwise it is `SHARES.machine` times the spread of the GPU type, because that spread also contains differences
+    between jobs. No GPU type has `launch_s`, so its median is `host_s`.
     """
     known = {
         name: one.sigma / one.value for name, one in cluster.constants.named.items() if one.sigma and one.value

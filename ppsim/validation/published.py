@@ -11,7 +11,6 @@ from ppsim.validation.project_case import measured_of
 from ppsim.validation.published_runs import PublishedRun, case_sets, cases_of
 
 _SAME = ("gpus", "tp", "cp", "ep", "pp", "vpp", "micro_batch", "global_batch", "seq_len", "dtype", "cluster")
-"""Options that must be equal for a recipe and its published run."""
 _DEFAULTS: dict[str, Any] = {"tp": 1, "cp": 1, "ep": 1, "pp": 1, "vpp": 1, "micro_batch": 1, "dtype": "bfloat16"}
 
 
@@ -36,7 +35,7 @@ class PublishedResult:
 def published_of(config: RunConfig, plan: Plan) -> PublishedResult | None:
     """Return None if there is no published run with the same layout.
 
-    `plan` is the recipe's plan; its FLOPs convert a published throughput to seconds.
+    The FLOPs of the recipe's `plan` convert a published throughput to seconds.
     """
     recipe = config.recipe
     if recipe is None or recipe.model not in NAMES:

@@ -1,7 +1,6 @@
 """Published runs as cases: options of `ppsim project`, the measured value, its source, and its use for fitting.
 
-A set is a CSV file in ppsim/validation/data with one row per value; `sets.toml` has the common properties of all
-rows. Users' files have the same columns.
+A set is a CSV file in ppsim/validation/data; `sets.toml` has the common properties of all rows.
 """
 
 import csv
@@ -72,7 +71,7 @@ class RowProperties(FileSchema, strict=False):  # CSV cells are texts: "8", "0.5
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A measured value, the options of `ppsim project` that describe the run, and the row number in its file.
+    """`number` is the row number in the file.
 
     If the row names a recipe, `options` include the options of the recipe, and `typed` has only the row's options.
     """
@@ -97,8 +96,7 @@ class PublishedRun:
     def measured(self, *, num_gpus: int, sequences: int, tokens: int, flops: float, peak: float) -> float:
         """Return the measured seconds per step, or bytes per device.
 
-        `sequences`, `tokens` and `flops` are per step, `flops` counted like in the publication; `peak` is in FLOP/s
-        per device.
+        `sequences`, `tokens` and `flops` are per step; `peak` is in FLOP/s per device.
         """
         value, per_s = self.properties.value, num_gpus * self.properties.value
         return {
@@ -116,8 +114,8 @@ class CaseSet(FileSchema):
     """Rows of one publication.
 
     - `others`: errors of other tools on these rows; `other_tool`: the tool of the column `other`.
-    - `order_only`: the publication omits something that times or memory depend on, so only the order of schedules
-      is compared.
+    - `order_only`: only the order of schedules is compared, because the publication omits something that times or
+      memory depend on.
     - `fitted`: options in `defaults` that were fitted to the set's fit rows, together with the cluster's constants.
     """
 
@@ -155,17 +153,14 @@ def require_set(name: str) -> CaseSet:
 
 
 def cases_of(name: str) -> list[PublishedRun]:
-    """Raises `ConfigError` for an unknown set and for invalid rows."""
     told = require_set(name)
     path = FOLDER / f"{name}.csv" if name in case_sets() else Path(name)
     return read_cases(path, told.defaults)
 
 
 def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
-    """Return the rows of a file; empty cells take the default.
-
-    Names of columns have dashes or underscores. A `run_config` is a path relative to the file. Raises `ConfigError`
-    with the errors of all rows.
+    """Empty cells take the default. Names of columns have dashes or underscores. A `run_config` is a path
+    relative to the file. Raises `ConfigError` with the errors of all rows.
     """
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))

@@ -1,7 +1,4 @@
-"""Errors of each software stack on measured runs, projected from the options of a user who sets no --stack.
-
-The calibration rows determine the default stack of jobs without --stack (`ppsim.trainers.stacks.default_stack`).
-"""
+"""Errors of each software stack on measured runs, projected from the options of a user who sets no --stack."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,8 +35,7 @@ def rows_by_stack(
 ) -> Iterator[StackRow]:
     """Yield the measured times of runs that ppsim can project with every stack of their GPU generation.
 
-    Excluded are sets of measured costs, sets that only compare the order of schedules, and runs of software that is
-    no longer current. `stacks_of` returns the stacks of a generation; None stands for no --stack.
+    Runs of software that is no longer current are excluded. In `stacks_of`, None stands for no --stack.
     """
     for name, told in case_sets().items():
         if told.order_only or told.section in ("measured costs", "memory"):

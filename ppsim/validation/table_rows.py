@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
-    """Return every row of sets, each given in the form of `ppsim.validation.error_summary.SetValidation.to_json`.
+    """Sets are in the form of `ppsim.validation.error_summary.SetValidation.to_json`.
 
     Measured and projected are seconds or bytes, error is projected / measured − 1. constant_mfu_error and
     other_error are of a constant MFU and of another tool on the same row (NaN: none).

@@ -76,9 +76,7 @@ class ValidationReport(Printable):
 
 
 def validate_sets(name: str | None, plan_of: PlanOf, *, announce: Callable[[str], None]) -> ValidationReport:
-    """`announce` is called with the name of each set before its projection. Raises `ConfigError` for an unknown
-    set.
-    """
+    """Raises `ConfigError` for an unknown set."""
     found = []
     for one in case_sets() if name is None else [name]:
         announce(one)
