@@ -12,10 +12,7 @@ ConfigTarget = Literal["megatron", "primus", "torchtitan", "torchtitan@0.2", "to
 
 @dataclass(frozen=True)
 class Trainer:
-    """Formats of one trainer that ppsim reads and writes; an empty string means none.
-
-    `config` and `recording` describe inputs in help and error messages.
-    """
+    """Formats of one trainer that ppsim reads and writes; an empty string means none."""
 
     name: str
     config: str = ""

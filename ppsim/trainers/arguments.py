@@ -1,4 +1,4 @@
-"""Megatron-LM's arguments by their names in `args`, from any format, with a record of the ones that were read."""
+"""Megatron-LM's arguments by their names in `args`, with a record of the ones that were read."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,6 @@ _SPELLED = {
 
 
 def megatron_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A flag without a value becomes True."""
     found: dict[str, Any] = {}
     for option, value in given.items():
         name = option.lstrip("-").replace("-", "_")
@@ -68,7 +67,7 @@ _UNCHANGED = ("default", "none", "no_shard", "Adam", "AdamW", "adam", "adamw")
 
 
 class Arguments:
-    """Arguments of a run, with a record of the ones that were read.
+    """Arguments of a run.
 
     `asked` are the arguments that the user wrote, if the file also contains defaults. `is_complete` marks a file
     that contains all arguments. `word` of a method is the option of ppsim that an argument is read for.
@@ -120,7 +119,6 @@ class Arguments:
         return default if value is None else value
 
     def need(self, name: str, *others: str) -> int:
-        """Raises `ConfigError` if none of these names has a number of at least 1."""
         for known in (name, *others):
             value = self.count(known)
             if value is not None:
@@ -150,7 +148,6 @@ class Arguments:
 
     @property
     def unread(self) -> list[tuple[str, Any]]:
-        """Arguments that the user wrote, that are not off, and that were not read."""
         return [
             (name, value)
             for name, value in self._values.items()

@@ -35,8 +35,7 @@ class LocalBatch:
         return (self.of_microbatch, self.of_round) if pp > 1 else (self.without_pipeline,) * 2
 
     def fill(self, options: dict[str, Any], given: Collection[str]) -> None:
-        """Set microbatch size, number of microbatches and rounds for the pp and dp of the options, except those in
-        `given`.
+        """Set microbatch size, number of microbatches and rounds, except options in `given`.
 
         Raises `ConfigError` if the batch is not a whole number of rounds.
 

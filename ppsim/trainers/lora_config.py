@@ -1,4 +1,4 @@
-"""LoRA adapters in the configurations of Megatron-Bridge (`peft`) and Primus (`lora`), as the value of `--lora`."""
+"""LoRA adapters in the configurations of Megatron-Bridge (`peft`) and Primus (`lora`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ _DEFAULTS = {
 def without_adapters(content: Mapping[str, Any], source: str) -> tuple[dict[str, Any], RunConfig | None]:
     """Split a configuration into the rest and the contents of its section of LoRA adapters, or None.
 
-    Other adapters (DoRA, one for each of queries, keys and values), and sections without a rank, stay in the rest.
+    Other adapters (DoRA, one for each of queries, keys and values) stay in the rest.
     """
     for *above, name in _places(content):
         section = _at(content, (*above, name))

@@ -1,7 +1,4 @@
-"""Effects of trainers' options on time and memory, judged by name; and options that ppsim refuses.
-
-Only options that are known to change neither time nor memory are omitted from the list of ignored options.
-"""
+"""Effects of trainers' options on time and memory, judged by name; and options that ppsim refuses."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -116,7 +113,7 @@ options that ppsim reads.
 """
 
 _GENERATION = re.compile(r"inference_.*|rl_.*|retro_.*|checkpoint\..*|profiling\..*|metrics\..*|lr_scheduler\..*")
-"""Options of parts that do not belong to the training step, whatever their names suggest."""
+"""Parts that do not belong to the training step, whatever the names of their options suggest."""
 
 
 def effect_of(name: str) -> str:

@@ -27,7 +27,6 @@ from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 
 def model_named(given: str | Path | RunConfig) -> Model:
-    """The name may also be a Hugging Face config.json or a trainer's configuration."""
     if not isinstance(given, RunConfig) and (Path(given).suffix == ".json" or not isfile(given)):
         return read_model(given)
     config = given if isinstance(given, RunConfig) else read_run_config(given)

@@ -67,9 +67,7 @@ at 067f987d, data/builders/mock_vlm_sft.py): 16 × 16 patches of Qwen3-VL and Qw
 
 
 def _of_bridge(recipe: Recipe) -> RunConfig:
-    """Options that the recipe does not set get Megatron-Bridge's defaults (models/*_provider.py), not the
-    assumed defaults of its stack.
-    """
+    """Options that the recipe does not set get Megatron-Bridge's defaults (models/*_provider.py)."""
     settings, ignored = recipe.settings, []
     model = find_model(recipe.model) if recipe.model in NAMES else None
     further, repeats = (settings.pop(name, None) for name in ("mtp_num_layers", "mtp_use_repeated_layer"))
@@ -114,10 +112,7 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
 
 
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for an option that the recipe's trainer refuses.
-
-    `options` are all options in force, `typed` the ones that the user gave.
-    """
+    """`options` are all options in force, `typed` the ones that the user gave."""
     if recipe.device not in (*CLUSTERS, "any") and options.get("cluster") is None:
         raise ConfigError(
             f"recipe {recipe.name} is for {recipe.device.upper()}, which no cluster has: give --cluster"

@@ -1,7 +1,7 @@
 """Recipes by name: the settings that a trainer publishes for a model on a type of GPU.
 
-scripts/extract_recipes.py writes data/recipes.json. A name is MODEL/DEVICE/PRECISION@RELEASE, with /VARIANT before
-the @ if there are several variants.
+A name is MODEL/DEVICE/PRECISION@RELEASE, with /VARIANT before the @ if there are several variants.
+scripts/extract_recipes.py writes data/recipes.json.
 """
 
 import difflib
@@ -37,7 +37,6 @@ class Recipe:
 
     @property
     def model(self) -> str:
-        """A name of `ppsim models`, or a name that ppsim does not know."""
         return self.base.split("/")[0]
 
     @property
@@ -51,7 +50,7 @@ class Recipe:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that differ from the trainer's defaults, by the trainer's names."""
+        """Settings that equal the trainer's defaults are left out."""
         table = _table()
         return dict(sorted(table["settings"][number] for number in table["plans"][self.plan]))
 
@@ -90,9 +89,8 @@ def recipes() -> tuple[Recipe, ...]:
 
 
 def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe]:
-    """Return the recipes that match every word: as a part of the name, the trainer or the release.
-
-    `filters` maps properties of a recipe to the required text.
+    """A word must be a part of the name, the trainer or the release; `filters` maps properties of a recipe to
+    texts.
 
     >>> {one.device for one in matching_recipes(["deepseek-v3", "mxfp8"], release="26.08")} >= {"gb200", "gb300"}
     True
@@ -111,10 +109,7 @@ def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe
 
 
 def find_recipe(name: str) -> Recipe:
-    """Without a release in the name, return the newest.
-
-    Raises `ConfigError` with the nearest names, the releases that contain the recipe, or its variants.
-    """
+    """Without a release in the name, return the newest; raises `ConfigError` with the nearest names."""
     base, _, release = name.strip().lower().partition("@")
     named = [one for one in recipes() if one.base == base]
     if not named:

@@ -12,17 +12,13 @@ from ppsim.trainers.recipe_table import Recipe
 
 
 def shorten(value: object) -> str:
-    """Show flags as on and off, and at most 40 characters."""
     text = "on" if value is True else "off" if value is False else str(value)
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 @dataclass(frozen=True)
 class IgnoredOption:
-    """An option of the trainer that ppsim ignores.
-
-    `effect` is the quantity that it changes: "time", "memory", "time and memory" or "unknown".
-    """
+    """`effect` is the quantity that the option changes: "time", "memory", "time and memory" or "unknown"."""
 
     name: str
     value: Any
@@ -59,7 +55,6 @@ class RunConfig(Printable):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """The number of GPUs and the parts of the model that are left out come first."""
         words = {name: value for name, value in {**self.options, **self.typed}.items() if isinstance(value, int)}
         sizes = {name: words.get(name) for name in ("tp", "cp", "ep", "pp", "etp")}
         gpus = [] if words.get("gpus") or words.get("dp") else [assumed_devices(**sizes)]
@@ -71,7 +66,6 @@ class RunConfig(Printable):
         return (*gpus, *of_model, *self.notes)
 
     def beside(self, options: Mapping[str, Any]) -> "RunConfig":
-        """The options that the user typed change the assumptions."""
         return replace(self, typed={name: value for name, value in options.items() if value is not None})
 
     @property

@@ -75,8 +75,8 @@ def _is_moe_text_model(model: str) -> bool:
 def shared_settings(trainer: str, release: str, device: str, dtype: str) -> Mapping[str, Any]:
     """Return the settings that more than half of the MoE recipes set, each with its most common value.
 
-    Each recipe counts once, variants included. A setting that requires another one is counted among the recipes
-    that set that one. A value that is as common as another is left out.
+    A setting that requires another one is counted among the recipes that set that one. A value that is as common as
+    another is left out.
     """
     from ppsim.trainers.read_recipe import read_recipe  # heavy import
 
@@ -109,7 +109,6 @@ def _captured(scopes: Counter[str]) -> str | None:
 
 
 def settings_beside(shared: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out settings that the user set or that the given options rule out."""
     kept: dict[str, Any] = {}
     for name in SETTINGS:
         if options.get(name) is not None or name not in shared:

@@ -34,8 +34,6 @@ _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 
 @dataclass
 class _Word:
-    """For an assignment, `assigned` is the match of `NAME=` or `NAME+=` before the pieces."""
-
     pieces: list[str] = field(default_factory=list)
     assigned: re.Match[str] | None = None
     array: list[str] | None = None
@@ -60,7 +58,7 @@ class ShellScript:
     def statements(self) -> Iterator[list[str]]:
         """Yield the words of each statement; for an assignment, the words of its value.
 
-        Raises `ConfigError` for an unclosed quote or array, and if variables expand to too many characters.
+        Raises `ConfigError` if variables expand to too many characters.
         """
         words: list[_Word] = []
         while self._place < len(self.text):
@@ -171,7 +169,7 @@ class ShellScript:
         raise self._unclosed("quotation", begin)
 
     def _expansion(self) -> list[str]:
-        """Return the value of the `$…` that starts here and move past it; an array has several elements."""
+        """Move past the `$…` that starts here; the value of an array has several elements."""
         begin = self._place
         for opening, closing in (("$((", "))"), ("$(", ")"), ("${", "}")):
             if not self.text.startswith(opening, begin):
@@ -223,7 +221,7 @@ class ShellScript:
         return _computed(re.sub(r"[A-Za-z_]\w*", lambda name: " ".join(self._variable(name[0], name[0], 0)), text))
 
     def _closing(self, text: str, begin: int, closing: str) -> int | None:
-        """Return the position after the closing bracket, or None if there is none within `_LONGEST` characters."""
+        """Return None if there is no closing bracket within `_LONGEST` characters."""
         opener, shut, depth = "{" if closing == "}" else "(", closing[0], 0
         for match in re.compile(f"[{opener}{shut}]").finditer(text, begin, begin + _LONGEST):
             depth += 1 if match[0] == opener else -1
@@ -305,7 +303,6 @@ def flags_of(text: str, source: str) -> dict[str, Any]:
 
 
 def _options(tokens: list[str]) -> dict[str, Any]:
-    """Options for modules and files take several values."""
     options: dict[str, Any] = {}
     several: dict[str, list[str]] = {}
     name = None

@@ -15,7 +15,6 @@ from ppsim.base.files import read_json, read_toml
 from ppsim.base.package_data import data_folder
 
 PLAIN = "plain"
-"""The stack of jobs without measured runs of their kind."""
 WITHOUT_RECIPES = "none"
 """In place of a release: the stack without the settings that its MoE recipes share."""
 ERRORS = "stack_errors.json"
@@ -25,8 +24,8 @@ NEAREST = "default: smallest error on"
 class StackDefault(FileSchema):
     """One default, which holds if all conditions hold that are not None.
 
-    `devices` are words in the device name. `unless` maps options to values that cancel the default; an empty list
-    means any value.
+    `devices` are words in the device name. `unless` maps options to values that cancel the default (empty: any
+    value).
     """
 
     word: str
@@ -53,10 +52,10 @@ class StackDefault(FileSchema):
 
 
 class StackDefaults(FileSchema):
-    """Title and defaults of a stack.
+    """For options without a default, `extends` names the stack that applies.
 
-    For other options, `extends` names the stack that applies. `ended` marks software of past years, which applies
-    only if it is named. `has_recipes` is true if the stack includes the settings that its MoE recipes share.
+    `ended` marks software of past years, which applies only if it is named. `has_recipes` is true if the stack
+    includes the settings that its MoE recipes share.
     """
 
     title: str
@@ -130,8 +129,8 @@ def current_stacks(generation: str) -> list[str]:
 def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> tuple[str, str]:
     """Return the stack of a job that names none, and the reason.
 
-    It is the stack with the smallest error over the calibration rows of the generation and the kind of model.
-    Without such rows, or if an option or a cluster has `measured` times, it is the plain stack.
+    It is the stack with the smallest error over the calibration rows of the generation and the kind of model, or
+    the plain stack without such rows or with `measured` times.
     """
     kind = "MoE" if has_experts else "dense"
     if measured:
@@ -148,7 +147,6 @@ def measured_stacks(generation: str, *, has_experts: bool) -> list[str]:
 
 
 def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts: bool) -> Stack:
-    """Raises `ConfigError` for an unknown stack or release."""
     base, at, release = name.partition("@")
     if base not in stacks():
         raise ConfigError(f"unknown stack '{base}': there are {', '.join(stacks())}")

@@ -46,7 +46,6 @@ def table_to_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def table_from_json(data: Any, source: str) -> Schedule:
-    """Raises `ConfigError` or `ScheduleError` with the reason."""
     if isinstance(data, dict) and "forward_s" in data:
         raise ConfigError(f"{source} holds costs, and a table is needed here: --costs takes it")
     table = validated(_Table, data, source)

@@ -13,9 +13,9 @@ from ppsim.trainers.torchtitan.write_config import models_of, write_torchtitan
 
 
 def files_of(words: Mapping[str, Any], model: Model, trainer: ConfigTarget, layout: str) -> Iterator[str]:
-    """Yield the configurations in a trainer's format that match the options of a run and its model best.
+    """Yield the configurations that match the options of a run and its model best.
 
-    Options and models that the trainer does not have are left out. Raises `ConfigError` for an unknown trainer.
+    Options and models that the trainer does not have are left out.
 
     >>> from ppsim.model.registry import find_model
     >>> words = {"tp": 2, "pp": 4, "gpus": 8, "seq_len": 8192}

@@ -1,7 +1,4 @@
-"""Runtimes that a schedule table can be exported to, and the schedules that each one can run.
-
-The exporters themselves are tried on a small table.
-"""
+"""Runtimes that a schedule table can be exported to, and the schedules that each one can run."""
 
 from collections.abc import Iterable
 
@@ -20,8 +17,8 @@ _SMALL_PP, _SMALL_MICROBATCHES = 4, 8
 def refusals(entry: ScheduleEntry) -> dict[str, str | None]:
     """Return None for each runtime that can run this schedule, or else a sentence with the reason.
 
-    The test table has 4 ranks, 2 stages per rank if the schedule allows it, 8 microbatches (or the schedule's
-    minimum if that is higher) and unit costs.
+    The exporters are tried on a table with 4 ranks, 2 stages per rank if the schedule allows it, 8 microbatches (or
+    the schedule's minimum if that is higher) and unit costs.
     """
     fewest = round(entry.least_microbatches(p=_SMALL_PP))
     least, most = entry.stages_per_rank
@@ -50,7 +47,7 @@ def runtime_facts(entry: ScheduleEntry) -> list[tuple[str, str]]:
 
 
 def not_run_by(runtime: str, names: Iterable[str]) -> str:
-    """Return a sentence with the schedules that a runtime cannot run and the runtimes that can, or "".
+    """Name the runtimes that can run the refused schedules; "" if the runtime runs all of them.
 
     >>> not_run_by("megatron", ["1f1b", "zb-h1"])
     'zb-h1: run by torch, primus'

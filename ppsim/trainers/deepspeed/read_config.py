@@ -21,7 +21,7 @@ _AUTO = {
 
 
 def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
-    """ "auto" is decided by the launching program. ppsim takes the value from an option instead."""
+    """The launching program decides "auto"; ppsim takes the value from an option instead."""
     for name in ("zero_optimization", "bf16", "fp16"):
         _require_object(content, name, source)
     given = dict(config_values(content))

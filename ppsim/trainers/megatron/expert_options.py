@@ -10,9 +10,7 @@ from ppsim.model.cuda_graphs import MODULES, cuda_graphs_of
 from ppsim.trainers.arguments import Arguments
 
 _DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather"}
-"""`--moe-token-dispatcher-type` without flex, for which `--moe-flex-dispatcher-backend` selects one of `FLEX`,
-by default the first.
-"""
+"""For flex, `--moe-flex-dispatcher-backend` selects one of `FLEX`, by default the first."""
 
 
 def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
@@ -54,7 +52,6 @@ def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
 
 
 def cuda_graphs_in(arguments: Arguments) -> dict[str, Any]:
-    """Older arguments, which today's replaced, are read too."""
     how = arguments.get("cuda_graph_impl", word="cuda_graphs")
     for name, meant in (("enable_cuda_graph", "local"), ("external_cuda_graph", "transformer_engine")):
         if arguments.flag(name, word="cuda_graphs") and how in (None, "none"):

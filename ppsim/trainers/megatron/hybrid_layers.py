@@ -21,10 +21,7 @@ def kind_of(arguments: Arguments) -> str:
 
 
 def hybrid_pattern(arguments: Arguments, num_layers: int | None) -> str | None:
-    """Return the pattern, with MTP layers after "/", or None for models that are not hybrid.
-
-    Raises `ConfigError` if a hybrid has neither a pattern nor a ratio with a known meaning.
-    """
+    """MTP layers come after "/" in the pattern; None for models that are not hybrid."""
     for name in ("hybrid_layer_pattern", "hybrid_override_pattern"):
         if arguments.has(name):
             return str(arguments.get(name)).strip()
@@ -179,7 +176,6 @@ def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, 
 
 
 def _tokens_before(size: object, source: str) -> int:
-    """`window_size` has two numbers, written as "128,0", "(128, 0)" or a list."""
     given = size if isinstance(size, list | tuple) else str(size).strip("()[] ").split(",")
     try:
         before, behind = (int(str(one)) for one in given)

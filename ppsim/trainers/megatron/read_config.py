@@ -33,7 +33,6 @@ ALGORITHMS = {
     "zero-bubble": "zb-h1", "zero-bubble-heuristic": "zb-auto", "zbv-formatted": "zbv", "v-half": "v-half",
     "v-min": "v-min",
 }  # fmt: skip
-"""Schedules for Primus' `pp_algorithm`."""
 ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -238,7 +237,7 @@ def _recompute(arguments: Arguments) -> str | None:
 
 
 def _layers_by_number(arguments: Arguments, ids: Any) -> str:
-    """Primus' `recompute_layer_ids` are indices of the model's layers, followed by the MTP layers."""
+    """The indices of Primus count the model's layers, followed by the MTP layers."""
     given = re.findall(r"-?\w+", ids if isinstance(ids, str) else " ".join(map(str, ids)))
     if not given or not all(one.isdecimal() for one in given):
         raise ConfigError(f"{arguments.source}: recompute_layer_ids are numbers of layers as 0,3,4: got {ids!r}")

@@ -36,7 +36,6 @@ def is_log(text: str) -> bool:
 
 
 def read_log(path: str | Path, *, num_warm_up: int = 1) -> LogTotals:
-    """Raises `ConfigError` for a log without iterations."""
     return _totals(lines_of(path, errors="replace"), str(path), num_warm_up)
 
 
@@ -59,9 +58,7 @@ def _totals(lines: Iterable[str], source: str, num_warm_up: int) -> LogTotals:
 
 @dataclass
 class _Found:
-    """Values in seconds and bytes; a line with an unreadable number is garbled, because ranks write into each
-    other's lines.
-    """
+    """Values in seconds and bytes. Lines are garbled if ranks write into each other's lines."""
 
     iterations: list[float] = field(default_factory=list)
     timers: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))

@@ -41,7 +41,7 @@ class MegatronSimulation:
 
 
 def read_simulation(folder: str | Path) -> MegatronSimulation:
-    """F and B of a stage are medians over its microbatches. Raises `ConfigError` if files or tasks are missing."""
+    """F and B of a stage are medians over its microbatches."""
     home = Path(folder)
     ranks, layout, memory = (
         read_json(home / name)

@@ -1,6 +1,6 @@
 """Megatron-LM's arguments for a schedule table that its loops can run, and its pipeline layout string.
 
-Megatron-LM accepts one of three ways to assign layers to stages (`validate_args`): a layout string, layers per
+`validate_args` of Megatron-LM accepts one of three ways to assign layers to stages: a layout string, layers per
 chunk, or chunks per rank.
 """
 
@@ -41,8 +41,8 @@ def megatron_arguments(
 
     `layers_per_stage` (one entry per stage) adds the layer split, as a layout string. With `layers_by` "counts", it
     becomes `--num-layers-per-virtual-pipeline-stage`, `--account-for-…-in-pipeline-split`, or the numbers of layers
-    on the first and last rank. Raises `ScheduleError` with the reason if Megatron-LM's loops cannot run the table,
-    and `ConfigError` for a split that counts or a layout cannot express.
+    on the first and last rank. Raises `ScheduleError` if Megatron-LM's loops cannot run the table, and
+    `ConfigError` for a split that counts or a layout cannot express.
     """
     compute = compute_for("Megatron-LM", schedule)
     p, v, m = compute.num_ranks, compute.vpp, compute.num_microbatches
@@ -182,8 +182,7 @@ def parse_layout(text: str) -> list[str]:
     """Return the content of each stage, written out as one string of E, t, m and L per stage.
 
     `|` ends a stage, `*n` repeats a letter or a group in parentheses, commas are ignored. This is the syntax of
-    Megatron-core's `PipelineParallelLayerLayout`, which has no nested groups and no blanks. Raises `ConfigError`
-    with the position and the reason.
+    Megatron-core's `PipelineParallelLayerLayout`, which has no nested groups and no blanks.
 
     >>> parse_layout("Et*3|(tt|)*2,m|L")
     ['Ettt', 'tt', 'tt', 'm', 'L']

@@ -28,7 +28,6 @@ _OF_EXPERIMENTS = ("modules", "work_group", "user_name", "exp_name", "workspace"
 
 
 def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
-    """Raises `ConfigError` for an unknown framework or a missing file."""
     content = _extended(content, path, path)
     modules = content.get("modules")
     module = next(iter(modules.values())) if isinstance(modules, dict) and modules else None

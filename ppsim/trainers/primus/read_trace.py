@@ -30,7 +30,6 @@ def is_dump(folder: Path) -> bool:
 
 
 def read_dump(folder: Path) -> RunRecordings:
-    """Raises `ConfigError` for missing ranks and ranks that do not match."""
     files = {int(found[1]): file for file in folder.iterdir() if (found := _FILE.fullmatch(file.name))}
     config = _config(folder)
     num_ranks = config.get("pp_size") or max(files) + 1

@@ -3,14 +3,12 @@
 Primus (AMD, primus.core.pipeline_parallel.scheduler) builds its tables in Python and reads no file. Its letters
 differ: its B is our I, its BW is our B.
 
-Time steps. Primus' communication handler collects consecutive sends and receives of a rank's list into a batch. It
-starts the batch when the next node computes or has another `args["time_step"]`. Before that it waits for the sends
-of the previous batch (in `batch_p2p` for the whole batch). Therefore a batch must contain the same messages on both
-ranks, and all ranks must reach their batches in the same order.
-
-Both conditions hold if the time step of a message is the instant at which its content is produced, on one timeline
-for all ranks, whatever the real durations are. The timeline uses unit costs (F, I and W 1, B 2), so that
-simultaneous transfers in both directions form one batch.
+Primus' communication handler collects consecutive sends and receives of a rank's list into a batch. It starts the
+batch when the next node computes or has another `args["time_step"]`. Before that it waits for the sends of the
+previous batch (in `batch_p2p` for the whole batch). Therefore a batch must contain the same messages on both ranks,
+and all ranks must reach their batches in the same order. Both conditions hold if the time step of a message is the
+instant at which its content is produced, on one timeline for all ranks, whatever the real durations are. The
+timeline uses unit costs (F, I and W 1, B 2), so that simultaneous transfers in both directions form one batch.
 """
 
 from collections.abc import Iterator
@@ -41,11 +39,9 @@ class _Placed(NamedTuple):
 
 
 def primus_table(schedule: Schedule) -> dict[str, Any]:
-    """Return one list of nodes per rank, as JSON.
-
-    Raises `ScheduleError` for actions without a node in Primus (fused cells, model replicas, slices), and for a
-    placement other than a loop or a V of two chunks per rank. A transfer between two stages on the same rank is a
-    send and a receive to itself, as in Primus' own V tables.
+    """Raises `ScheduleError` for actions without a node in Primus (fused cells, model replicas, slices), and for
+    a placement other than a loop or a V of two chunks per rank. A transfer between two stages on the same rank
+    is a send and a receive to itself, as in Primus' own V tables.
     """
     compute = compute_for("Primus", schedule)
     if (compute.fused >= 0).any():
@@ -93,7 +89,7 @@ def _nodes(compute: Schedule) -> Iterator[_Placed]:
 
 
 def _instants(compute: Schedule) -> tuple[list[int], list[int]]:
-    """Return the start and end of each action at unit costs, as instants numbered from 0 for all ranks."""
+    """Instants are numbered from 0 for all ranks."""
     timeline = simulate(compute, _UNIT)
     times = np.stack([timeline.start[: len(compute)], timeline.end[: len(compute)]])
     instants: NDArray[np.int64] = np.unique(times, return_inverse=True)[1].reshape(times.shape)

@@ -46,8 +46,8 @@ _ELEMENT_BYTES = {
 
 
 def read_trace(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> RankTrace:
-    """Raises `ConfigError` for a file that is not a trace, a trace without actions, with a single step, or with
-    unequal steps, and for more than `MOST_KEPT` stored events.
+    """Raises `ConfigError` for a trace without actions, with a single step, or with unequal steps, and for more
+    than `MOST_KEPT` stored events.
     """
     return trace_of(recording_of(path, patterns))
 

@@ -28,10 +28,10 @@ def torch_csv(
 
     By default compute-only (`format="compute_only"`, any torch from 2.9 on). `with_communication` adds the actions
     that `torch_version` adds when it loads a table (`format="compute_comms"`). A table with communication keeps it
-    unless `receives` sets another position of receives; an explicit version adds or drops its waits.
+    unless `receives` is given; an explicit version adds or drops its waits.
 
-    Raises `ScheduleError` for a broken table and a table with model replicas or slices, `Deadlock` for a table that
-    cannot finish, `ConfigError` for an unknown version.
+    Raises `ScheduleError` for model replicas and slices, `Deadlock` for a table that cannot finish, `ConfigError`
+    for an unknown version.
     """
     waits = _spells_out_waits(torch_version or DEFAULT_VERSION)
     compute = compute_for("torch", schedule)

@@ -44,11 +44,7 @@ def registry() -> Registry:
 
 
 def registered(name: str, config: str, source: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of a registry entry, and sentences about the settings that it makes.
-
-    Raises `ConfigError` for an entry that is not in the packaged registry, and for a model that is not a language
-    model.
-    """
+    """Return the options of a registry entry, and sentences about the settings that it makes."""
     found, short = registry(), name.removeprefix("torchtitan.models.").removesuffix(".config_registry")
     module = found.modules.get(short)
     release = f"torchtitan {found.version}"

@@ -165,7 +165,6 @@ def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rounds(batch: LocalBatch, words: Mapping[str, Any]) -> int | None:
-    """Return None for one accumulation round, and if the file has no number of GPUs."""
     options = dict(words)
     if not (words.get("dp") or words.get("gpus")):
         return None

@@ -41,7 +41,7 @@ def _flag(name: str, value: Any) -> str:
 
 
 def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
-    """Yield settings per matching entry of TorchTitan's registry; `{}` if none matches.
+    """Yield `{}` if no entry of TorchTitan's registry matches.
 
     >>> from ppsim.model.registry import find_model
     >>> next(models_of(find_model("llama3-70b"), "0.2"))

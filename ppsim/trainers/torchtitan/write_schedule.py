@@ -23,10 +23,7 @@ def torchtitan_settings(
     micro_batch: int = 1,
     layers_per_stage: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Return the settings, by full name, with which TorchTitan runs the table in the file `csv`.
-
-    Raises `ScheduleError` for a placement that TorchTitan does not build.
-    """
+    """Settings have full names; raises `ScheduleError` for a placement that TorchTitan does not build."""
     short = _short(version)
     compute = schedule.compute_only()
     settings = {
@@ -92,7 +89,6 @@ def _short(version: str) -> str:
 
 
 def _layers(layers: Sequence[int], num_stages: int, head: str) -> dict[str, Any]:
-    """Return a number if only the first and last stage have fewer layers, else module names."""
     if len(layers) != num_stages:
         raise ConfigError(f"the split has {len(layers)} entries, but there are {num_stages} stages")
     most = max(layers)

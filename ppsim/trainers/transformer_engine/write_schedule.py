@@ -10,7 +10,7 @@ def graph_order(schedule: Schedule) -> list[list[float]]:
 
     Forward and backward passes of a chunk count microbatches up, and a W belongs to the chunk's last backward pass
     (`_make_graphed_callables` captures it into the graph of its microbatch). Raises `ScheduleError` for any other
-    order, and for a stage that splits the backward pass for some microbatches only, because −c means either kind.
+    order, and for a stage that splits only some backward passes, because −c means either kind.
     """
     compute = compute_for("TransformerEngine", schedule)
     full, split = (set(compute.stage[compute.op == op].tolist()) for op in (Op.B, Op.I))
