@@ -25,7 +25,6 @@ Work = Callable[[Any, Callable[[Any], None]], None]
 """Function of a worker: (question, callback), calls the callback with each answer; may raise `PpsimError`."""
 
 Table = tuple[Schedule, str | None]
-"""A schedule, and a note about its origin."""
 
 Key = tuple[str, ...]
 
@@ -56,7 +55,6 @@ class Worker:
             return PpsimError("the search ended without an answer")
 
     def close(self) -> None:
-        """All questions are discarded."""
         if self._process is not None and self._pipe is not None:
             self._process.terminate()
             self._process.join()
@@ -113,7 +111,6 @@ class ScheduleOptimiser:
         self._go_on()
 
     def found(self) -> list[tuple[Key, Table | str]]:
-        """Return newly fitted schedules, or the reasons why they failed."""
         results: list[tuple[Key, Table | str]] = []
         while self._current is not None and (found := self._worker.answer()) is not None:
             results.append(
@@ -124,7 +121,6 @@ class ScheduleOptimiser:
         return results
 
     def close(self) -> None:
-        """The queue remains."""
         self._worker.close()
 
     def _go_on(self) -> None:
@@ -170,7 +166,6 @@ class SearchWorker:
             self._worker.ask(dict(options))
 
     def progress(self, command: str) -> SearchProgress | None:
-        """Return None if the command is not the latest."""
         with self._lock:
             if command != self._command:
                 return None

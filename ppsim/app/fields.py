@@ -1,4 +1,4 @@
-"""The form of the page: the options with their own fields, and the HTML of all fields."""
+"""The form of the page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,11 +20,10 @@ _WORDS, _TUNED = declared_options(PlanOptions), declared_options(TuneOptions)
 
 @dataclass(frozen=True)
 class Field:
-    """An option with its label.
+    """A slider has integers from `least` to `most`, a scale is logarithmic (powers of ten).
 
-    A slider has integers from `least` to `most`, a scale is logarithmic (powers of ten). If `joined`, `unit` is
-    also part of the command-line value ("2GiB"). `empty` is the placeholder of an empty field. `source` is the
-    source of costs for which the field is shown (None: all).
+    If `joined`, `unit` is also part of the command-line value ("2GiB"). `empty` is the placeholder of an empty
+    field. `source` is the source of costs for which the field is shown (None: all).
     """
 
     word: str

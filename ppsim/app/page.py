@@ -1,7 +1,7 @@
 """The page as a Dash application: figures, and callbacks for changes.
 
 The page's script synchronises form, URL and requests, with one request at a time. While a slider moves, answers are
-sketches; when it stops, they are complete.
+sketches.
 """
 
 import shlex
@@ -34,10 +34,7 @@ _TO_SCRIPT = (
 
 
 def dash_application(workbench: Projector, searches: SearchWorker, read_search: Reader, *, prefix: str) -> Any:
-    """All URL paths of the WSGI application begin with `prefix`.
-
-    It renders only the figures; `ppsim.app.server` puts its own HTML (the form) before them.
-    """
+    """Only the figures are rendered; `ppsim.app.server` puts its own HTML (the form) before them."""
     import dash
 
     made = dash.Dash(
@@ -87,7 +84,6 @@ def _add_answers(dash: Any, made: Any, workbench: Projector) -> None:
     keep = dash.no_update
 
     def answered(asked: Mapping[str, Any]) -> tuple[Any, ...]:
-        """For an invalid state, the figures stay."""
         base = {"serial": asked["serial"], "quick": asked["quick"]}
         try:
             state = PageState.read(asked["query"])
@@ -117,7 +113,6 @@ def _add_answers(dash: Any, made: Any, workbench: Projector) -> None:
 
 
 def field_error(error: PpsimError) -> dict[str, str]:
-    """The field is "" if the error is about no particular field."""
     sentence = " ".join(str(error).split())
     return {"error": sentence, "field": field_of(sentence) or ""}
 

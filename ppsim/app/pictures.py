@@ -105,7 +105,6 @@ def times_of_rank(answer: ProjectorResult) -> dict[str, str]:
 
 
 def cards_html(answer: ProjectorResult) -> str:
-    """Cards compare the numbers with the baseline, or have the reason against a schedule."""
     base, cards = answer.baseline, []
     for name in answer.state.schedules:
         if one := answer.projections.get(name):
@@ -167,7 +166,6 @@ def _peak(one: Projection) -> float:
 
 
 def table_html(spots: Sequence[TradeoffPoint], compared: Sequence[str]) -> str:
-    """The fastest schedule is first; buttons add schedules to the comparison or remove them."""
     best = min((spot.iteration_time_s for spot in spots if not spot.told), default=None)
     rows = []
     for spot in sorted(spots, key=lambda one: (not one.fits, bool(one.told), one.iteration_time_s)):
@@ -194,7 +192,6 @@ _EXPORTED = (
 
 
 def table_csv(answer: ProjectorResult) -> str:
-    """Numbers are in seconds and bytes; a schedule without numbers has a reason."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_EXPORTED)
@@ -221,7 +218,6 @@ def search_table_html(view: SearchView) -> str:
 
 
 def configuration(state: PageState, answer: ProjectorResult, *, theme: Theme, wide_px: int) -> tuple[Data, str]:
-    """Return the timeline of a configuration found by a search, and the HTML above it."""
     one = answer.baseline
     if one is None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.rejected.items())
@@ -242,7 +238,6 @@ def configuration(state: PageState, answer: ProjectorResult, *, theme: Theme, wi
 
 
 def page_texts(answer: ProjectorResult, *, theme: Theme) -> Data:
-    """Return the texts that the page's script inserts."""
     return {
         "cards": cards_html(answer),
         "command": answer.state.command,

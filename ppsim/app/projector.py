@@ -25,7 +25,7 @@ from ppsim.simulation.bounds.for_table import bounds_of
 
 Options = Mapping[str, Any]
 Reader = Callable[[Sequence[str]], Options]
-"""Parser of the arguments after the command's name; raises `ConfigError` with the command line's message."""
+"""Parser of the arguments after the command's name."""
 
 STANDING_IN = "table: the last one of this shape, fitted to other costs; the one for these is being searched for"
 
@@ -39,9 +39,8 @@ class _NotYet(PpsimError):
 
 @dataclass(frozen=True)
 class ProjectorResult:
-    """Projections of the possible schedules, in the requested order, and the reasons against the others.
-
-    `standing_in` schedules are drawn with a schedule fitted to other costs; `awaited` schedules have none yet.
+    """`standing_in` schedules are drawn with a schedule fitted to other costs; `awaited` schedules have none
+    yet.
     """
 
     state: PageState
@@ -75,7 +74,7 @@ class Projector:
     _lock: RLock = field(default_factory=RLock)
 
     def plan(self, state: PageState) -> Plan:
-        """Return the plan of a state without its schedules; raises `PpsimError` like the command line."""
+        """Schedules are left out; raises `PpsimError` like the command line."""
         options = tuple(state.options)
         return self._plans.get(options, size=1, make=lambda: plan_of_options(self.read(options)))
 
@@ -126,8 +125,7 @@ class Projector:
     def spots(self, state: PageState) -> tuple[list[TradeoffPoint], int]:
         """Return a point for every possible schedule, and the number of schedules still to be fitted.
 
-        A point contains the reason if its schedule cannot be used. Points of schedules fitted to exactly these
-        costs are cached.
+        Points of schedules fitted to exactly these costs are cached.
         """
         options, missing, found = tuple(state.options), 0, []
         for name in every_schedule():
@@ -145,7 +143,7 @@ class Projector:
         return found, missing
 
     def search(self, state: PageState, names: Iterable[str]) -> None:
-        """Fit these schedules to a state's costs, in this order; the previous queue is dropped."""
+        """The previous queue of schedules is dropped."""
         options = tuple(state.options)
         with self._lock:
             self._collect()
@@ -156,7 +154,7 @@ class Projector:
             self._fitter.want([ScheduleRequest(key, given, name) for key, name in missing.items()])
 
     def wait(self, state: PageState) -> None:
-        """Wait until the schedules of a state are fitted; for files, not for sliders."""
+        """Waiting is for files, not for sliders."""
         self.search(state, state.schedules)
         while not self.answer(state).is_final:
             time.sleep(_LOOK_S)

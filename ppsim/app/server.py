@@ -48,7 +48,7 @@ class LoadedApplication:
 
 @dataclass
 class RunningServer:
-    """A listening werkzeug server, its address with the token, and the application that loads in the background."""
+    """The application loads in the background; `url` contains the token."""
 
     server: Any
     url: str
@@ -67,7 +67,7 @@ class RunningServer:
 def start_server(
     read: "Reader", read_search: "Reader", *, port: int = PORT, token: str | None = None, query: str = ""
 ) -> RunningServer:
-    """Return a server on this machine, on `port` or, if it is occupied, on a free port.
+    """The server listens on `port` or, if it is occupied, on a free port.
 
     `query` is the state that the address opens; it is projected before the server starts. The page's frame is
     served before the application has loaded. Raises `ConfigError` for an invalid port, `PpsimError` for an invalid
@@ -88,7 +88,7 @@ def start_server(
 
 
 def _project(read: "Reader", query: str) -> None:
-    """A projection loads all modules before the first slider moves; raises `PpsimError` for an invalid state."""
+    """A projection loads all modules before the first slider moves."""
     from ppsim.app.projector import Projector
     from ppsim.app.state import PageState
 

@@ -21,7 +21,6 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1")
 VIEWS = {
     "tab": ("compare", "tune"), "colour": ("kind", "cause"), "path": ("1", "0"), "panel": ("time", "memory"),
 }  # fmt: skip
-"""The first value of a view setting is the default."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The command line: one thin function per command.
 
 The modules of this package import only click, the standard library and declarations of options at the top. A
-command is imported on request, and imports its dependencies when it runs.
+command imports its dependencies when it runs.
 """
 
 import errno
@@ -20,7 +20,7 @@ from ppsim.base.help_front_page import ABOUT, COMMANDS, front_page
 from ppsim.base.process_startup import reduce_startup
 from ppsim.base.version import __version__
 
-_RUN_TORCH = ("train", "profile")  # not `start_lean`: tensors must not wait for a late garbage collection
+_RUN_TORCH = ("train", "profile")  # not `reduce_startup`: tensors must not wait for a late garbage collection
 
 WORDS, BEGAN_S = "ppsim.words", "ppsim.began_s"  # keys in a context's meta: the words typed, and the start time
 HELP_OPTIONS = ("-h", "--help", "--help-all")

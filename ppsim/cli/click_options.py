@@ -70,7 +70,6 @@ class SectionedCommand(click.Command):
             formatter.write_dl([_in_short(records[name]) for name in shown], col_max=_FIRST_COLUMN)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The second column of all sections has the same position."""
         records = self._records(ctx)
         named = [name for names in self.sections.values() for name in names]
         sections: dict[str, Sequence[str]] = {
@@ -139,8 +138,8 @@ def command_with(
 ) -> Callable[[Any], Any]:
     """Return a decorator that makes a command of the options in a TypedDict, and of the click options below it.
 
-    `titles` maps section keys of the options to titles on the help page, in order. `common` and `removed` are as in
-    `SectionedCommand`. `changed` maps options to parameters of `click.option` that differ on the command line.
+    `titles` maps section keys of the options to titles on the help page, in order. `changed` maps options to
+    parameters of `click.option` that differ on the command line.
     """
     words = declared_options(declared)
     sections = options_by_section(words.values())
@@ -163,7 +162,6 @@ def options_of(declared: type, **changed: Mapping[str, Any]) -> Callable[[Any], 
 
 
 def options_in(command: click.Command, declared: type, arguments: Sequence[str]) -> dict[str, Any]:
-    """Raises `ConfigError` with click's sentence."""
     try:
         with command.make_context(str(command.name), list(arguments)) as context:
             given = context.params
@@ -206,13 +204,11 @@ class AliasedOption(click.Option):
         self.also = also
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """`consume_value` sees the values of all names."""
         super().add_to_parser(parser, ctx)
         for name in self.also:
             parser.add_option(self, [name], dest=name, action="store", nargs=1)
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Raises `UsageError` if two names have different values."""
         given = {
             name: opts[key]
             for name, key in ((self.opts[0], self.name), *((one, one) for one in self.also))

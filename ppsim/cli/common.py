@@ -112,7 +112,6 @@ def _identity(path: str) -> tuple[int, int] | str:
 
 
 def parse_numbers(name: str, text: str | None) -> list[int] | None:
-    """Raises `ConfigError` with the option."""
     try:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
@@ -120,7 +119,6 @@ def parse_numbers(name: str, text: str | None) -> list[int] | None:
 
 
 def parse_names(name: str, text: str | None, choices: Sequence[str] | None = None) -> list[str] | None:
-    """Raises `ConfigError` for a name that is not in `choices`."""
     if text is None:
         return None
     found = [part.strip() for part in text.split(",")]
@@ -195,7 +193,7 @@ def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str,
 def run_config_of(options: dict[str, Any]) -> Any:
     """Remove --recipe from options; return the configuration of --recipe or --run-config.
 
-    Prints on standard error how the configuration is understood together with the other options.
+    Prints how the configuration is understood together with the other options.
     """
     path, recipe = options["run_config"], options["recipe"]
     options["recipe"] = None
@@ -211,5 +209,4 @@ def run_config_of(options: dict[str, Any]) -> Any:
 
 
 def has_layout(options: Mapping[str, Any]) -> bool:
-    """Options set the pipeline ranks directly, by a configuration or by a recorded run."""
     return any(options[name] is not None for name in ("pp", "run_config", "recipe", "run"))

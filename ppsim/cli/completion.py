@@ -31,7 +31,6 @@ def complete_names(
 
 
 def _names_of(kind: NamesOf, command: str | None) -> Iterable[tuple[str, str]]:
-    """A description is "" if it would take long to compute."""
     if kind == "schedule":
         from ppsim.catalog.build import every_schedule
 

@@ -36,7 +36,6 @@ def _check_options(target: str, options: dict[str, Any]) -> None:
 
 
 def _for_trainer(target: str, schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
-    """Return the content of the file, by its suffix, and the text to print."""
     makes = {"megatron": _megatron, "torchtitan": _torchtitan, "primus": _primus}
     return makes[target](schedule, content, output, options) if target in makes else (content, "")
 

@@ -213,7 +213,6 @@ def _measure_module(given: dict[str, Any], settings: "MeasuringSettings", path: 
 
 
 def _path_in_suite(module: str, jobs: "Sequence[SuiteJob]", folder: str) -> Path:
-    """Raises `ConfigError` for a file of the suite."""
     path = Path(folder) / f"{module.rpartition(':')[2]}.json"
     if path in [job.path for job in jobs]:
         raise ConfigError(f"--module {module} would be written to {path}, a model of the suite: name it otherwise")
@@ -233,7 +232,6 @@ def _check(output: str, options: dict[str, Any]) -> None:
 
 
 def _threads(text: str) -> int:
-    """Return the number of cores available to this process for "all"."""
     if text == "all":
         import os
 

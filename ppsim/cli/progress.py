@@ -119,7 +119,6 @@ def progress(
 
 
 def searching(bar: Bar) -> Callable[[float, float], None]:
-    """Show the best time of a search, and its distance from the lower bound."""
     from ppsim.base.units import percent, seconds
 
     def show(value_s: float, bound_s: float) -> None:

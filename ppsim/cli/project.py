@@ -186,7 +186,6 @@ def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Projecti
 
 
 def _compared(schedule: str | None) -> list[str]:
-    """A single schedule gives an empty list."""
     from ppsim.catalog.build import every_schedule
 
     if schedule == "all":

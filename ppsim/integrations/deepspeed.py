@@ -12,8 +12,7 @@ FORMAT = "ppsim-deepspeed/1"
 def install(engine: Any, path: str | Path) -> None:
     """Make a `PipelineEngine` train by a file of `ppsim export --to deepspeed`.
 
-    Raises `ConfigError` for a file of another format, and if its stages or microbatches
-    (`gradient_accumulation_steps`) are not the engine's.
+    Raises `ConfigError` if its stages or microbatches (`gradient_accumulation_steps`) are not the engine's.
     """
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:

@@ -21,8 +21,7 @@ _ONE_OF = {
 def preflight(path: str | Path, args: Any) -> list[str]:
     """Return a sentence for each difference between Megatron-LM's `args` and an export; empty if they run it.
 
-    `path` is a file of `ppsim export --to megatron`. `args` may be from before or after `validate_args`. Raises
-    `ConfigError` for a file that is not such an export.
+    `path` is a file of `ppsim export --to megatron`. `args` may be from before or after `validate_args`.
     """
     exported = read_json(path)
     try:
@@ -80,11 +79,9 @@ def measure(
     `config` is the model's `TransformerConfig`. `model_provider(pre_process=…, post_process=…, config=…)` builds a
     chunk from it, as in Megatron-LM. Process groups are fake, so that one rank's part is timed, without
     collectives. Each different chunk of the configured pipeline and of `splits` (layers of each stage) is measured,
-    and chunks from which all others are derived: a single layer and several in sequence. `settings` are as for
-    `ppsim.profiling.harness.profile_module`.
+    and a single layer and several in sequence. `settings` are as for `ppsim.profiling.harness.profile_module`.
 
-    Raises `ConfigError` if the model is built otherwise, if a real process group exists, and for splits that do not
-    have all layers.
+    Raises `ConfigError` if a real process group exists, and for splits that do not have all layers.
     """
     import megatron.core
     import torch

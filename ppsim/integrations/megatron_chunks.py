@@ -35,7 +35,7 @@ _SEED = 1234
 
 
 class GptChunk(nn.Module):
-    """A chunk as the pipeline calls it: tokens or hidden states in, hidden states or the loss of each token out."""
+    """Input is tokens or hidden states, output is hidden states or the loss of each token."""
 
     def __init__(self, model: Any, *, tokens: Tensor, window: LayerWindow) -> None:
         super().__init__()
@@ -81,7 +81,6 @@ class MegatronBuilder:
         return int(self.config.num_layers)
 
     def own_split(self) -> list[int]:
-        """Return the layers per stage of the configured pipeline, by Megatron's rule."""
         config, pp = self.config, self.config.pipeline_model_parallel_size
         layout = config.pipeline_model_parallel_layout
         if layout is not None:
@@ -120,11 +119,9 @@ class MegatronBuilder:
         return BuiltChunk(chunk, layers, torch.mean if window.is_last else None)
 
     def close(self) -> None:
-        """Leave the process groups of the last chunk, and restore the configuration."""
         self._around.close()
 
     def tokens(self) -> Tensor:
-        """The tokens are those of one context-parallel rank."""
         shape = (self.micro_batch, self.sequence_length // self.config.context_parallel_size)
         return torch.randint(0, self.vocab_size, shape, device=self.device)
 
@@ -173,7 +170,6 @@ class MegatronBuilder:
 
 
 def layer_shape_of(config: Any) -> LayerShape | None:
-    """Return None for kinds of layers that `ppsim profile` does not have."""
     is_llama = config.normalization == "RMSNorm" and config.gated_linear_unit and not config.add_bias_linear
     is_gpt = config.normalization == "LayerNorm" and not config.gated_linear_unit and config.add_bias_linear
     experts = config.num_moe_experts or 0

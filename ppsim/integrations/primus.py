@@ -25,9 +25,9 @@ def install(path: str | Path, *, replace: str) -> None:
     """Replace the algorithm named `replace` by the table that `ppsim export --to primus` wrote.
 
     Primus then runs the table if its configuration has `pp_algorithm: <replace>`. Options that Primus gives the
-    algorithm are ignored. Raises `ConfigError` for a file that is not such a table, and for an algorithm that is
-    unknown or has another placement. It is also raised, when Primus asks for the schedule, if ranks, chunks or
-    microbatches are not the table's, or if offloading or combined passes are enabled.
+    algorithm are ignored. Raises `ConfigError` for an algorithm that is unknown or has another placement and, when
+    Primus asks for the schedule, if ranks, chunks or microbatches are not the table's, or if offloading or combined
+    passes are enabled.
     """
     table = read(path)
     algorithm_for(table, path, replace)
@@ -69,7 +69,6 @@ def install(path: str | Path, *, replace: str) -> None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Raises `ConfigError` for a file that `ppsim export --to primus` did not write."""
     table = read_json(path)
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise ConfigError(f"{path} is no table of the format {FORMAT}: write it by ppsim export --to primus")
@@ -91,7 +90,7 @@ def require_sizes(table: dict[str, Any], path: str | Path, pp_size: int, vpp_siz
 
 
 def algorithm_for(table: dict[str, Any], path: str | Path, replace: str | None = None) -> str:
-    """Return `replace`, or the first algorithm of the table's placement for None.
+    """For None, return the first algorithm of the table's placement.
 
     Raises `ConfigError` if `replace` has another placement, or computes weight gradients within the backward while
     the table separates them.

@@ -21,7 +21,7 @@ from ppsim.trainers.torch.write_schedule import torch_csv, why_not_loaded
 def stages_of(
     schedule: Table, build: Callable[[int], torch.nn.Module], device: torch.device | str, *, group: Any = None
 ) -> list[PipelineStage]:
-    """Return this rank's stages of a table: `build(stage)` returns the module of a stage, which goes to `device`.
+    """`build(stage)` returns the module of a stage, which goes to `device`.
 
     Raises `ConfigError` if the size of `group` (None: all ranks) is not the table's number of ranks.
     """
@@ -68,9 +68,8 @@ def load(
     """Return torch's runtime for a table over this rank's stages, ready to `step()`.
 
     The rank of stage 0 gives `step` the whole batch, the rank of the last stage gives it `target=` (and `losses=`).
-    Gradients are of the mean loss over the microbatches. Raises `ConfigError` before anything starts if torch is
-    too old, if ranks, stages, microbatches or placement differ from the table, or if this torch version cannot run
-    the table's communication actions.
+    Gradients are of the mean loss over the microbatches. Raises `ConfigError` before anything starts if the stages
+    or microbatches differ from the table, or if this torch version cannot run it.
     """
     require_torch()
     table = read(schedule)

@@ -73,10 +73,9 @@ def measure(
 ) -> dict[str, Any]:
     """Return a profile of a TorchTitan model's chunks, measured on the trainer's device.
 
-    `trainer` is a `torchtitan.trainer.Trainer`, created alone with `--comm.mode fake_backend` and a pipeline. Its
-    chunks are built as the trainer builds them. Collectives are not timed. `splits`, `output` and `settings` are as
-    in `ppsim.integrations.megatron.measure`. Raises `ConfigError` for a trainer without a pipeline, or with real
-    process groups.
+    `trainer` is a `torchtitan.trainer.Trainer`, created alone with `--comm.mode fake_backend` and a pipeline.
+    Collectives are not timed. `splits`, `output` and `settings` are as in `ppsim.integrations.megatron.measure`.
+    Raises `ConfigError` for a trainer without a pipeline, or with real process groups.
     """
     import torchtitan
 

@@ -1,7 +1,6 @@
 """Chunks of a TorchTitan model on one device, with its own split, parallelism and loss, in its dry mode.
 
-Process groups are fake. Every chunk is built as stage 0 of the pipeline, the stage of this process, with
-`module_fqns_per_model_part`.
+Process groups are fake. Every chunk is built as stage 0 of the pipeline, the stage of this process.
 """
 
 import dataclasses
@@ -20,7 +19,7 @@ from ppsim.profiling.chunks import BuiltChunk, LayerWindow
 
 
 class DecoderChunk(nn.Module):
-    """A chunk as TorchTitan's pipeline calls it: tokens or hidden states in, hidden states or logits out."""
+    """Input is tokens or hidden states, output is hidden states or logits."""
 
     def __init__(self, model: nn.Module, arguments: dict[str, Any], trainer: Any) -> None:
         super().__init__()
@@ -56,7 +55,6 @@ class TitanBuilder:
         return len(self.trainer.model_config.layers)
 
     def own_split(self) -> list[int]:
-        """Return the layers per stage of the configured pipeline, by TorchTitan's rule."""
         parts = self.config.parallelism.module_fqns_per_model_part
         if parts is None:
             stages, *rest = pipeline_parallel._get_pipeline_metadata(
@@ -106,13 +104,11 @@ class TitanBuilder:
         return loss
 
     def tokens(self) -> Tensor:
-        """The tokens are those of one context-parallel rank."""
         batch, length = self.config.parallelism.pipeline_parallel_microbatch_size, self.config.training.seq_len
         length //= self.trainer.parallel_dims.cp
         return torch.randint(0, self.trainer.model_config.vocab_size, (batch, length), device=self.trainer.device)
 
     def input_of(self, window: LayerWindow) -> Tensor:
-        """Hidden states have the shape and type of the embedding's output."""
         if window.is_first:
             return self.tokens()
         if self._hidden is None:
@@ -124,7 +120,7 @@ class TitanBuilder:
         return torch.randn_like(self._hidden)
 
     def forward_flops(self, contents: str) -> float | None:
-        """Return None: torch's counter is used."""
+        """torch's counter is used."""
         return None
 
     def shape(self) -> dict[str, Any]:
