@@ -126,7 +126,7 @@ def require_verified(trained: TrainResult) -> None:
 
 
 def train_from(options: Mapping[str, Any]) -> TrainResult | None:
-    """Return None in torchrun workers other than the first; do not check a difference that `verify` finds."""
+    """Return None in torchrun workers other than the first; a difference that `verify` finds raises no error."""
     if options["trace"] is not None and not Path(options["trace"]).is_dir():
         raise ConfigError(f"--trace {options['trace']}: there is no such folder; make it first")
     table = read_schedule(options["schedule"])

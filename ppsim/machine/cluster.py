@@ -149,7 +149,6 @@ class Device:
         return (MEMORY_SHARE if share is None else share) * self.memory_bytes
 
     def peak(self, dtype: str) -> float:
-        """Return the dense peak in FLOP/s; raises `ConfigError` with the available dtypes."""
         for name in (dtype, *_SAME_PEAK.get(dtype, ())):
             if name in self.peak_flops_per_s:
                 return self.peak_flops_per_s[name]
@@ -174,7 +173,7 @@ class Device:
         return replace(self, efficiency=efficiency)
 
     def matmul_share(self, dtype: str) -> float:
-        """By default, the share is of the next wider dtype."""
+        """For a missing dtype, return the share of the next wider dtype."""
         shares = self.efficiency.matmul
         for name in (dtype, *_WIDER.get(dtype, ())):
             if name in shares:
@@ -247,7 +246,6 @@ class Link:
 
     @property
     def achieved_bytes_per_s(self) -> float:
-        """Bandwidth of large messages."""
         return self.bytes_per_s * self.efficiency
 
     def token_copy_s(self, num_bytes: float, *, hybrid: bool) -> float:
@@ -340,7 +338,6 @@ class Constants:
         return found | {name: one for name in PLAIN if (one := getattr(self, name)) is not None}
 
     def having(self, constants: Mapping[str, Constant]) -> "Constants":
-        """Add or replace constants, by the names of `named`."""
         fields: dict[str, Any] = {}
         for name, constant in constants.items():
             kind, _, of = name.partition(".")

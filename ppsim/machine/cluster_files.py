@@ -339,7 +339,6 @@ def _cluster(read: _Cluster) -> Cluster:
 
 
 def efficiency_of(name: str) -> Efficiency:
-    """Raises `ConfigError` with the known GPU types."""
     classes = hardware("efficiency")
     try:
         _known(name, classes, "class of devices")

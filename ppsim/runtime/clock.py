@@ -56,7 +56,7 @@ class HostClock:
         return done, seconds
 
     def time_launch(self, work: Callable[..., Any], *arguments: Any) -> tuple[Any, Seconds]:
-        """Return the host's time to launch the work, on an idle stream."""
+        """Measure the host's time to launch the work, on an idle stream."""
         self._settle()
         begin = time.perf_counter()
         done = work(*arguments)

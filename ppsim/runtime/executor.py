@@ -23,7 +23,7 @@ from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 
 _SHUTDOWN_S = 5.0
-"""Later, a stopped rank is left to end with the process."""
+"""After this time, a stopped rank is left to end with the process."""
 
 Edge = tuple[int, int]
 
@@ -147,7 +147,7 @@ class Executor:
         return sends
 
     def step(self, counters: Sequence[LiveBytes] | None = None) -> list[dict[str, Any]]:
-        """Run the table once; return each rank's records and transfers in seconds, as `measured_of` reads them.
+        """Run the table once; return each rank's records and transfers in seconds, the input of `import_result`.
 
         `counters`, one per rank, count the bytes that autograd saves, which takes host time. Raises `RunFailed`
         with the error of the rank that failed first, and after the timeout. After any error all ranks are stopped

@@ -48,7 +48,6 @@ class UserFunction:
         return bool(inspect.signature(self.call).parameters)
 
     def num_layers(self, given: int | None) -> int:
-        """Raises `ConfigError` for an invalid number, and if there is none."""
         self.require_parameter()
         if given is not None:
             require_layers(given, "--layers")
@@ -134,7 +133,6 @@ def function_of(where: str) -> UserFunction:
 
 
 def build_user_model(function: UserFunction, layers: Sequence[int], *, seed: int) -> UserModelParts:
-    """Raises `ConfigError` if the function does not return stages, inputs, targets and loss."""
     where, form = function.where, "it must return stages, inputs, targets and loss"
     function.require_parameter()
     torch.manual_seed(seed)

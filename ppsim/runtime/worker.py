@@ -254,7 +254,6 @@ def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]
 
 
 def main(name: str) -> None:
-    """Rank 0 writes the results, and every rank its end or its error."""
     folder, rank = Path(name), int(os.environ["RANK"])
     launcher = threading.Thread(target=_end_with_launcher, daemon=True)
     launcher.start()

@@ -35,7 +35,6 @@ _FIXED_SIZES = ("moe_expert_rank_capacity_factor", "moe_expert_capacity_factor")
 
 
 def releases_of(trainer: str) -> list[str]:
-    """The oldest release comes first."""
     return list(dict.fromkeys(one.release for one in recipes() if one.trainer == trainer))
 
 

@@ -28,7 +28,7 @@ MOVED = 0.99
 """A constant counts as determined by the rows if posterior / prior standard deviation is below this."""
 
 ADDED = 0.9
-"""The same threshold for constants that are absent without a fit."""
+"""Threshold, like `MOVED`, for constants that are absent without a fit."""
 
 _ROUNDS, _HALVINGS, _DONE, _NEAR, _STEP = 8, 6, 0.02, 0.3, 0.05
 """Gauss-Newton: maximum steps, and halvings per step. In prior sigmas: step at which to stop, step below which

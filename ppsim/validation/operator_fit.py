@@ -113,7 +113,6 @@ def _kinds(job: Job) -> list[str]:
 
 
 def _projected_s(plan: Plan, job: Job, kind: str, busy: Sequence[float]) -> float:
-    """`busy` is `_busy_s` of the plan."""
     cluster = job.cluster
     twice = cluster.with_constants(
         cluster.constants.having({f"operator_time.{kind}": Constant(value=2 * _before(job, kind))})

@@ -191,7 +191,7 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
 
 
 def _with_recipe(case: PublishedRun) -> PublishedRun:
-    """Options in the row override those of the recipe."""
+    """Options in the row override the recipe's options."""
     from ppsim.trainers.read_recipe import read_recipe  # heavy import
 
     own = {name: value for name, value in case.options.items() if name != "recipe"}

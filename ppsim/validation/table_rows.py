@@ -24,7 +24,7 @@ def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
 
 
 def read_rows(path: str | Path) -> "pandas.DataFrame":
-    """Read a file of `ppsim validate -o FILE.json`; raises `ConfigError` for other files."""
+    """Raises `ConfigError` for files that `ppsim validate -o FILE.json` did not write."""
     found = read_json(path, made_by="ppsim validate writes a validation with -o NAME.json")
     try:
         rows = rows_of(found["sets"]).astype(_KINDS)

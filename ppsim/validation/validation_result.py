@@ -76,7 +76,6 @@ class ValidationReport(Printable):
 
 
 def validate_sets(name: str | None, plan_of: PlanOf, *, announce: Callable[[str], None]) -> ValidationReport:
-    """Raises `ConfigError` for an unknown set."""
     found = []
     for one in case_sets() if name is None else [name]:
         announce(one)

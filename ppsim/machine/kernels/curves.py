@@ -78,7 +78,6 @@ class Curves:
         return math.exp((1 - part) * math.log(low_s) + part * math.log(high_s))
 
     def peak(self, of: Literal["products", "attention"]) -> float:
-        """Return the FLOP/s of the fastest measured GEMM, for attention too."""
         del of
         return self._peak
 

@@ -95,7 +95,6 @@ class DataSheetTimes:
 
 
 def at_least_16_bits(dtype: str) -> str:
-    """Return the dtype of attention and head for a job's dtype."""
     return dtype if dtype in ("bfloat16", "float16", "float32") else "bfloat16"
 
 

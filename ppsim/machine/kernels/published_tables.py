@@ -38,7 +38,6 @@ class RateGrid:
     rates: Floats
 
     def rate(self, *sizes: float) -> float:
-        """Interpolate between grid points; rates outside the grid are constant."""
         places = [_place(axis, math.log(size)) for axis, size in zip(self.axes, sizes, strict=True)]
         found = self.rates
         for index, part in places:
@@ -158,7 +157,6 @@ class TableTimes:
 
     @cached_property
     def name(self) -> str | None:
-        """The dtype whose GEMM measurements apply; None if there are none."""
         return self.table.type_for(self.specified.dtype)
 
     def factor(self, of: Kernels) -> float | None:

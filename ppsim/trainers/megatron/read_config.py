@@ -237,7 +237,7 @@ def _recompute(arguments: Arguments) -> str | None:
 
 
 def _layers_by_number(arguments: Arguments, ids: Any) -> str:
-    """The indices of Primus count the model's layers, followed by the MTP layers."""
+    """Primus' `recompute_layer_ids` number the model's layers, followed by the MTP layers."""
     given = re.findall(r"-?\w+", ids if isinstance(ids, str) else " ".join(map(str, ids)))
     if not given or not all(one.isdecimal() for one in given):
         raise ConfigError(f"{arguments.source}: recompute_layer_ids are numbers of layers as 0,3,4: got {ids!r}")

@@ -53,7 +53,6 @@ def name_of_placement(schedule: Schedule) -> str:
 
 
 def settings_text(settings: dict[str, Any], version: str) -> str:
-    """Return flags for 0.3, lines of TOML for 0.2."""
     if VERSIONS[_short(version)] == "flags":
         flags = [f"--{name}" + ("" if value is True else f" {_plain(value)}") for name, value in settings.items()]
         return " \\\n".join(flags) + "\n"
