@@ -16,11 +16,10 @@ _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
 
 def accept_options(declared: type) -> Callable[[_Verb], _Verb]:
-    """Return a decorator for a function with `**options: Unpack[declared]`, which receives every option, None if
-    not given.
+    """Return a decorator for a function with `**options: Unpack[declared]`.
 
-    The names of the command line, with underscores, are accepted too. Quoted types in the declaration are not
-    imported.
+    The function receives every option, None if not given. The names of the command line, with underscores, are
+    accepted too. Quoted types in the declaration are not imported.
     """
     hints = option_types(declared)
     keywords = {word.keyword: name for name, word in declared_options(declared).items()}

@@ -154,9 +154,7 @@ def explain(
 
 
 def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:
-    """Return None for runs without Megatron-LM's blocking calls, and if the seconds per P2P transfer are
-    unknown.
-    """
+    """Return seconds per P2P transfer of Megatron-LM's blocking calls; None for other runs and if unknown."""
     clocks = facts.get("clocks")
     return clocks["hop_s"] if clocks and str(facts.get("kind")).startswith("Primus") else None
 

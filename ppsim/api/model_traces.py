@@ -12,8 +12,10 @@ from ppsim.model.hf_fields import UnknownModelType
 
 
 def trace_if_unknown(given: Any) -> None:
-    """Raises `MissingExtra` if torch or transformers is not installed, and `ConfigError` for an architecture
-    that cannot be traced.
+    """Trace a config.json with an unknown `model_type`.
+
+    Raises `MissingExtra` if torch or transformers is not installed, and `ConfigError` for an architecture that
+    cannot be traced.
     """
     if not isinstance(given, str | Path) or Path(given).suffix != ".json" or not Path(given).is_file():
         return

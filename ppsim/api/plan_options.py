@@ -1,6 +1,4 @@
-"""Options of `ppsim project` that describe a given plan (the inverse of `plan_of_options`), and differences of
-plans.
-"""
+"""Options that describe a given plan (the inverse of `plan_of_options`), and differences of plans."""
 
 import math
 from collections.abc import Mapping, Sequence

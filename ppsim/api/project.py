@@ -63,11 +63,10 @@ def project_all(
     announce: Callable[[str], None] = lambda name: None,
     **options: Unpack[PlanOptions],
 ) -> Projections:
-    """Project every schedule, or `schedules`, for one plan; the result has the reasons against impossible
-    schedules.
+    """Project every schedule, or `schedules`, for one plan.
 
-    The fastest is first; schedules that do not fit in memory are last. `plan` and the options are as for
-    `ppsim.project`, without `schedule`.
+    The fastest is first; schedules that do not fit in memory are last. The result has the reasons against
+    impossible schedules. `plan` and the options are as for `ppsim.project`, without `schedule`.
 
     >>> import ppsim
     >>> found = ppsim.project_all(pp=4, microbatches=8)

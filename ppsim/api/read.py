@@ -146,8 +146,9 @@ def _are_numbers(told: Any) -> bool:
 
 
 def with_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:
-    """P2P settings stay, because the run's graph is built for them. Raises `ConfigError` for a run of another
-    schedule.
+    """P2P settings stay, because the run's graph is built for them.
+
+    Raises `ConfigError` for a run of another schedule.
     """
     if table is not None and table.compute_only() != run.graph.schedule:
         raise ConfigError(f"{source} was measured with another table than --schedule {table.name}.csv")

@@ -39,9 +39,7 @@ class _NotYet(PpsimError):
 
 @dataclass(frozen=True)
 class ProjectorResult:
-    """`standing_in` schedules are drawn with a schedule fitted to other costs; `awaited` schedules have none
-    yet.
-    """
+    """`standing_in` schedules are fitted to other costs; `awaited` schedules have no table yet."""
 
     state: PageState
     plan: Plan

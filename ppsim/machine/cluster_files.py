@@ -281,8 +281,9 @@ CALIBRATION = "ppsim-calibration/1"
 
 
 def _extended(path: Path, depth: int = 0) -> Any:
-    """The `base` is a packaged cluster or a file relative to the extending file; constants are merged one by
-    one.
+    """The `base` is a packaged cluster or a file relative to the extending file.
+
+    Constants are merged one by one.
     """
     data = CONFIG_READERS[path.suffix](path)
     if isinstance(data, dict) and data.get("format") == CALIBRATION:

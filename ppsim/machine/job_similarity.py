@@ -121,9 +121,7 @@ def _apart(one: JobFeatures, other: JobFeatures, names: Sequence[str]) -> float:
 
 
 def correction_of(runs: Sequence[MeasuredJob], job: JobFeatures) -> JobCorrection:
-    """The excess of an unusual run (beyond `USUAL` spreads) applies only to jobs with the same layer
-    configuration.
-    """
+    """The excess of a run beyond `USUAL` spreads applies only to jobs with the same layer configuration."""
     same = [run for run in runs if run.model == job.model]
     if not same:
         return JobCorrection(1.0, 0.0, math.sqrt(1 - SHARES.machine**2))

@@ -95,8 +95,9 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 def build_stage(
     stage: int, num_stages: int, plan: Sequence[LayerPlan], shape: GPTShape, *, seed: int, dtype: torch.dtype,
 ) -> nn.Sequential:  # fmt: skip
-    """A layer with `recompute` "full" saves only its input; joined layers save one input together. A seed gives
-    a stage the same weights for every placement of stages on ranks.
+    """A layer with `recompute` "full" saves only its input; joined layers save one input together.
+
+    A seed gives a stage the same weights for every placement of stages on ranks.
     """
     torch.manual_seed(1_000_003 * seed + stage)
     parts: list[nn.Module] = []

@@ -34,7 +34,7 @@ class StepRecorder:
 
     @contextmanager
     def installed(self, stages: list[Any], before_call: BeforeCall) -> Iterator[None]:
-        """`before_call(stage, kind, microbatch)` runs before each call of a stage; the kind is "F", "B", "I" or
+        """Run `before_call(stage, kind, microbatch)` before each call of a stage; kinds are "F", "B", "I" and
         "W".
         """
         recorder = self

@@ -26,8 +26,10 @@ def differences(
     losses: list[Tensor],
     gradients: dict[int, list[Tensor | None]],
 ) -> Differences:
-    """Each microbatch of the whole model is weighted 1/m, as torch's runtime scales its gradients. A gradient
-    that only one of the two has counts as an infinite difference. Raises the errors of `TrainedModel.unsplit`.
+    """Each microbatch of the whole model is weighted 1/m, as torch's runtime scales its gradients.
+
+    A gradient that only one of the two has counts as an infinite difference. Raises the errors of
+    `TrainedModel.unsplit`.
     """
     model = model_of(config)
     whole, parameters = model.unsplit()

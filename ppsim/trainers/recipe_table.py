@@ -89,8 +89,9 @@ def recipes() -> tuple[Recipe, ...]:
 
 
 def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe]:
-    """A word must be a part of the name, the trainer or the release; `filters` maps properties of a recipe to
-    texts.
+    """A word must be a part of the name, the trainer or the release.
+
+    `filters` maps properties of a recipe to texts.
 
     >>> {one.device for one in matching_recipes(["deepseek-v3", "mxfp8"], release="26.08")} >= {"gb200", "gb300"}
     True

@@ -69,9 +69,7 @@ class ConstantEstimate:
 
 @dataclass(frozen=True)
 class OutlierRow:
-    """A row whose `error` is `times` the spread of its GPU type; it is attributed to the job instead of the
-    cluster.
-    """
+    """A row whose `error` is `times` the spread of its GPU type; the error is attributed to its job."""
 
     row: str
     error: float
@@ -228,9 +226,7 @@ def _with_cluster(row: MeasuredStep, cluster: Cluster) -> dict[str, Any]:
 
 
 def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[ConstantEstimate]:
-    """Return extra step times, and launch times on a cluster without any, that the rows cannot separate from a
-    rate.
-    """
+    """Return extra step times, and new launch times, that the rows cannot separate from a rate."""
     nothing = ("launch_s",) if cluster.constants.launch_s is None else ()
     return [
         ConstantEstimate(one, one.median, one.spread * spread)

@@ -159,8 +159,9 @@ def cases_of(name: str) -> list[PublishedRun]:
 
 
 def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
-    """Empty cells take the default. Names of columns have dashes or underscores. A `run_config` is a path
-    relative to the file. Raises `ConfigError` with the errors of all rows.
+    """Empty cells take the default; names of columns have dashes or underscores.
+
+    A `run_config` is a path relative to the file. Raises `ConfigError` with the errors of all rows.
     """
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))

@@ -192,8 +192,9 @@ class TableTimes:
         return round(math.exp(self.table.grouped[self.name].axes[0][-1]))
 
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """A grouped GEMM is at most as fast as one GEMM over all its rows, because grouped rates were derived
-        from whole MoE layers. Experts narrower than any measured one use the data sheet.
+        """A grouped GEMM is at most as fast as one GEMM over all its rows.
+
+        Grouped rates were derived from whole MoE layers. Experts narrower than any measured one use the data sheet.
         """
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         factor = self.factor("experts" if groups > 1 else "products")

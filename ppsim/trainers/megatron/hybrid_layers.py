@@ -138,8 +138,9 @@ def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixe
 
 
 def _sparse(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
-    """The first `dsa_indexer_skip_topk_offset` layers have an indexer each, then every
-    `dsa_indexer_topk_freq`-th.
+    """The first `dsa_indexer_skip_topk_offset` layers have an indexer each.
+
+    Of the others, every `dsa_indexer_topk_freq`-th has one.
     """
     if not isinstance(attention, LatentAttention):
         raise ConfigError(

@@ -39,9 +39,10 @@ class _Placed(NamedTuple):
 
 
 def primus_table(schedule: Schedule) -> dict[str, Any]:
-    """Raises `ScheduleError` for actions without a node in Primus (fused cells, model replicas, slices), and for
-    a placement other than a loop or a V of two chunks per rank. A transfer between two stages on the same rank
-    is a send and a receive to itself, as in Primus' own V tables.
+    """A transfer between two stages on a rank is a send and a receive to itself, as in Primus' own V tables.
+
+    Raises `ScheduleError` for actions without a node in Primus (fused cells, model replicas, slices), and for a
+    placement other than a loop or a V of two chunks per rank.
     """
     compute = compute_for("Primus", schedule)
     if (compute.fused >= 0).any():

@@ -46,8 +46,10 @@ _ELEMENT_BYTES = {
 
 
 def read_trace(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> RankTrace:
-    """Raises `ConfigError` for a trace without actions, with a single step, or with unequal steps, and for more
-    than `MOST_KEPT` stored events.
+    """Return the steps in one rank's trace file, plain or gzip.
+
+    Raises `ConfigError` for a trace without actions, with a single step, or with unequal steps, and for more than
+    `MOST_KEPT` stored events.
     """
     return trace_of(recording_of(path, patterns))
 

@@ -1,6 +1,4 @@
-"""Reader of TorchTitan's job configuration: TOML (to 0.2), flags over a registry entry (from 0.3), or Primus'
-YAML.
-"""
+"""Reader of TorchTitan's job configuration: TOML (to 0.2), flags (from 0.3), or Primus' YAML."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -52,9 +50,10 @@ COUNTS = {
 def from_torchtitan(
     tree: Mapping[str, Any], source: str, trainer: str = "TorchTitan", asked: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """`asked` is the part of the tree that the user wrote, if the tree also has defaults. Options of the tree
-    override options of a registry entry (0.3: `--module`, `--config`) or of a job's TOML file (0.2:
-    `--job.config_file`).
+    """`asked` is the part of the tree that the user wrote, if the tree also has defaults.
+
+    Options of the tree override options of a registry entry (0.3: `--module`, `--config`) or of a job's TOML file
+    (0.2: `--job.config_file`).
     """
     options, said = _with_files(_options(tree), source)
     arguments = Arguments(options, source, None if asked is None else _flat(asked))
