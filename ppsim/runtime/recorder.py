@@ -34,8 +34,9 @@ class StepRecorder:
 
     @contextmanager
     def installed(self, stages: list[Any], before_call: BeforeCall) -> Iterator[None]:
-        """Run `before_call(stage, kind, microbatch)` before each call of a stage; kinds are "F", "B", "I" and
-        "W".
+        """Run `before_call(stage, kind, microbatch)` before each call of a stage.
+
+        The kind is "F", "B", "I" or "W".
         """
         recorder = self
 
