@@ -1,4 +1,4 @@
-"""The form of the page: the options with their own fields, and the HTML of all fields."""
+"""The form of the page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,10 +20,9 @@ _WORDS, _TUNED = declared_options(PlanOptions), declared_options(TuneOptions)
 
 @dataclass(frozen=True)
 class Field:
-    """An option with its label.
+    """A slider has integers from `least` to `most`, a scale is logarithmic (powers of ten).
 
-    A slider has integers from `least` to `most`, a scale is logarithmic (powers of ten). `unit` is shown after the
-    number; if `joined`, it is also part of the command-line value ("2GiB"). `empty` is the placeholder of an empty
+    If `joined`, `unit` is also part of the command-line value ("2GiB"). `empty` is the placeholder of an empty
     field. `source` is the source of costs for which the field is shown (None: all).
     """
 
@@ -76,7 +75,6 @@ TUNED = (
 
 
 def form_html() -> str:
-    """Return the form of the projection: groups of fields, the schedules, and a field for further options."""
     return "".join(
         [
             _group("Costs", _source_html() + _fields_html(SOURCE)),
@@ -93,7 +91,6 @@ def form_html() -> str:
 
 
 def search_html() -> str:
-    """Return the form of the search."""
     more = _text_html("tune.more", "further options of ppsim tune", "--pp 1,2,4")
     return _fields_html(TUNED, prefix="tune.") + more
 

@@ -1,4 +1,4 @@
-"""The command `compare`: errors of a projected step against a recorded one."""
+"""The command `compare`."""
 
 import click
 

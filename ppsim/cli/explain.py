@@ -1,4 +1,4 @@
-"""The command `explain`: lost time of a recorded step by cause."""
+"""The command `explain`."""
 
 import shlex
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The command `profile`: measured costs of a model's layers."""
+"""The command `profile`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_messages() -> "Iterator[tuple[Say, Watch]]":
-    """Show a bar; yield a function that prints a line above it, and one that updates the progress."""
+    """Yield a function that prints a line above a bar, and one that updates the progress."""
     with progress("", total=1) as bar:
 
         def watch(pace: "MeasuringProgress") -> None:
@@ -35,7 +35,6 @@ def progress_messages() -> "Iterator[tuple[Say, Watch]]":
 
 
 def print_profiles(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with_names: bool) -> None:
-    """Print the results, and warn about implausible ones."""
     from ppsim.costs.utilization import implausible
     from ppsim.profiling.harness import costly_splits
     from ppsim.results.profiles import print_beside, print_measurements
@@ -62,7 +61,6 @@ def dry_run(
     start_over: bool,
     num_processes: int,
 ) -> None:
-    """Print a plan without measuring: missing shapes, their FLOPs, and their expected time."""
     from ppsim.profiling.calibration_run import expected_s
     from ppsim.profiling.duration_estimate import FACTS_S, SHAPE_S, assumed_rate
     from ppsim.profiling.suite import expected_of, waiting_keys
@@ -215,7 +213,6 @@ def _measure_module(given: dict[str, Any], settings: "MeasuringSettings", path: 
 
 
 def _path_in_suite(module: str, jobs: "Sequence[SuiteJob]", folder: str) -> Path:
-    """Return the file for a module in the folder of a suite; raises `ConfigError` if it is a file of the suite."""
     path = Path(folder) / f"{module.rpartition(':')[2]}.json"
     if path in [job.path for job in jobs]:
         raise ConfigError(f"--module {module} would be written to {path}, a model of the suite: name it otherwise")
@@ -235,7 +232,6 @@ def _check(output: str, options: dict[str, Any]) -> None:
 
 
 def _threads(text: str) -> int:
-    """Return the given number, or the number of cores available to this process."""
     if text == "all":
         import os
 

@@ -1,4 +1,4 @@
-"""The command `project`: time and memory of one training configuration."""
+"""The command `project`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,7 +145,7 @@ _DRAWN_OF_ALL = 2  # of `--schedule all`, the fastest are drawn
 
 
 def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection") -> "PublishedResult | None":
-    """Return the published run of a recipe, if the user did not change its plan."""
+    """Return None if the user changed the recipe's plan."""
     if config is None or config.recipe is None:
         return None
     from ppsim.validation.published import published_of
@@ -186,7 +186,6 @@ def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Projecti
 
 
 def _compared(schedule: str | None) -> list[str]:
-    """Return the schedules to compare; empty for a single schedule."""
     from ppsim.catalog.build import every_schedule
 
     if schedule == "all":

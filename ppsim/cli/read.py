@@ -1,4 +1,4 @@
-"""The command `read`: read a recorded run of any trainer."""
+"""The command `read`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The command `simulate`: a schedule table with the times in a costs file."""
+"""The command `simulate`."""
 
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict

@@ -1,4 +1,4 @@
-"""The command `train`: execution of a schedule table with torch."""
+"""The command `train`."""
 
 from typing import Annotated, Any, TypedDict
 

@@ -1,4 +1,4 @@
-"""The command `tune`: the fastest configurations of a model on a number of GPUs."""
+"""The command `tune`."""
 
 import sys
 from collections.abc import Mapping
@@ -110,7 +110,7 @@ def tune(
 
 
 def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:
-    """Return the step time of the recipe itself with the user's common options; empty without a recipe."""
+    """Only the user's common options apply to the recipe."""
     if config is None or config.recipe is None:
         return {}
     from ppsim.api.project import plan_of_keywords

@@ -15,10 +15,9 @@ def preflight(
 ) -> list[str]:
     """Return a sentence for everything that would break or falsify the first step; empty if it runs.
 
-    `schedule` is a table or the path of its CSV, `stages` this rank's `PipelineStage`s, `loss` the loss that the
-    schedule gets. Checked are the number of ranks and stages, this rank's stages, and microbatches if given. For
-    tables with I and W, two more are checked: selective checkpointing, whose saved outputs serve one backward only,
-    and a loss that holds parameters and runs a backward of its own (`ChunkedLossWrapper`).
+    `stages` are this rank's `PipelineStage`s, `loss` is the loss that the schedule gets. For tables with I and W,
+    two more are checked: selective checkpointing, whose saved outputs serve one backward only, and a loss that
+    holds parameters and runs a backward of its own (`ChunkedLossWrapper`).
     """
     table = read(schedule)
     found = problems_of_stages(table, stages, num_microbatches)
@@ -39,7 +38,7 @@ def preflight(
 
 
 def _first_selective(module: Any) -> str | None:
-    """The name of the first checkpointed part whose policy chooses the tensors to save."""
+    """Selective checkpointing has a policy that chooses the tensors to save."""
     for name, part in module.named_modules():
         function = getattr(part, "checkpoint_fn", None)
         if "context_fn" in (getattr(function, "keywords", None) or {}):
@@ -48,7 +47,7 @@ def _first_selective(module: Any) -> str | None:
 
 
 def _owners(loss: Any, depth: int = 4) -> Iterator[str]:
-    """Class names of objects that hold modules with parameters, in the loss or in the functions that it wraps."""
+    """Yield class names of objects in the loss, or in the functions that it wraps, that hold parameters."""
     inside = list(vars(loss).values()) if hasattr(loss, "__dict__") else []
     if any(
         hasattr(one, "parameters") and next(iter(one.parameters()), None) is not None for one in (loss, *inside)
@@ -74,11 +73,8 @@ def measure(
 ) -> dict[str, Any]:
     """Return a profile of a TorchTitan model's chunks, measured on the trainer's device.
 
-    `trainer` is a `torchtitan.trainer.Trainer`, created alone with `--comm.mode fake_backend` and a pipeline. Its
-    chunks are built as the trainer builds them (tensor parallelism, checkpointing, compile, mixed precision, its
-    loss). Collectives are not timed. `splits`, `output` and `settings` are as in
-    `ppsim.integrations.megatron.measure`.
-
+    `trainer` is a `torchtitan.trainer.Trainer`, created alone with `--comm.mode fake_backend` and a pipeline.
+    Collectives are not timed. `splits`, `output` and `settings` are as in `ppsim.integrations.megatron.measure`.
     Raises `ConfigError` for a trainer without a pipeline, or with real process groups.
     """
     import torchtitan

@@ -1,7 +1,7 @@
 """Time to send tokens to their experts and back, by dispatcher.
 
-Each of R ranks has T tokens of h elements, each for k of E experts, which are spread evenly over the ranks. Routing
-is assumed to be uniform: all sets of k experts are equally likely.
+Each token is for k of E experts, which are spread evenly over the ranks. All sets of k experts are assumed to be
+equally likely.
 """
 
 import math
@@ -15,7 +15,7 @@ from ppsim.parallel.groups import RankGroup
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """Tokens sent by a rank: `tokens` of `token_bytes` each, to `experts_per_token` of `num_experts`."""
+    """Tokens sent by a rank, each to `experts_per_token` of `num_experts`."""
 
     tokens: float
     token_bytes: float
@@ -37,7 +37,7 @@ def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int)
 
 
 def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: RankGroup, cluster: Cluster) -> float:
-    """Return the seconds of one direction, to the experts or back; 0 for a group of one rank.
+    """Return the seconds of one direction, to the experts or back.
 
     - deepep, hybridep: a token is sent once to each domain with one of its experts, and from there once to each
       rank with one; both at the same time (normal kernels of DeepSeek-AI's DeepEP, or NVIDIA's in its branch
@@ -57,10 +57,7 @@ def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: RankGroup, clust
 
 
 def _deduplicated_s(routing: Routing, group: RankGroup, cluster: Cluster, *, hybrid: bool) -> float:
-    """Seconds with one copy per domain and per rank.
-
-    At each level, 1/extent of the copies need no transfer: the outer level's transfer arrived at that unit.
-    """
+    """At each level, 1/extent of the copies need no transfer: the outer level's transfer arrived at that unit."""
     units, latency, longest, launch_s = group.num_ranks, 0.0, 0.0, 0.0
     for extent, tier in zip(group.extents, cluster.tiers, strict=True):
         if extent > 1:

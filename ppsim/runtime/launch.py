@@ -1,4 +1,4 @@
-"""Start the ranks of a run as local processes, which communicate over loopback only."""
+"""Start of the ranks of a run as local processes, which communicate over loopback only."""
 
 import importlib.util
 import json
@@ -19,7 +19,6 @@ from ppsim.runtime.fork_server import ForkServer
 from ppsim.runtime.train_config import ONCE, TrainConfig, TurnLimits, turns_of, word_of
 
 _BEAT_S = 0.05
-"""Polling interval."""
 
 _ERROR_S = 0.5
 """Delay before a reported error is accepted as the first one, so that the end of another rank is seen before it."""
@@ -34,13 +33,11 @@ def is_worker() -> bool:
 
 
 def require_extra(what: str) -> None:
-    """Raise `MissingExtra` if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise MissingExtra.of("torch", f"{what} needs torch, which is not installed")
 
 
 def require_device(device: str) -> None:
-    """Raise `ConfigError` if the requested device does not exist."""
     if device == "cuda":
         import torch
 
@@ -49,10 +46,7 @@ def require_device(device: str) -> None:
 
 
 def launch(config: TrainConfig) -> dict[str, Any]:
-    """Run one process per rank on this machine and return the run's result.
-
-    Raises `RunFailed` with the error of the rank that failed first; all other ranks are stopped by then.
-    """
+    """Raises `RunFailed` with the error of the rank that failed first; all other ranks are stopped by then."""
     return launch_all([config])[0]
 
 
@@ -66,9 +60,7 @@ def launch_all(
     """Run configurations with equal numbers of ranks one after the other in the same processes.
 
     Returns one result per configuration and turn. Models continue from turn to turn; `watch` gets the number of
-    finished turns. Rank 0 prints its progress on standard error, unless `quiet`.
-
-    Raises `RunFailed` like `launch`, without results. No rank outlives this process, however it ends.
+    finished turns. Raises `RunFailed` like `launch`. No rank outlives this process, however it ends.
     """
     require_extra("ppsim train")
     num_ranks = configs[0].num_ranks
@@ -115,7 +107,7 @@ _idle: list[ForkServer] = []
 
 @contextmanager
 def _fork_server() -> Iterator[ForkServer]:
-    """Yield an idle server or a new one; after an error, kill it with its ranks."""
+    """After an error, kill the server with its ranks."""
     while _idle:
         server = _idle.pop()
         if server.is_usable:
@@ -132,7 +124,7 @@ def _fork_server() -> Iterator[ForkServer]:
 
 
 def _started(server: ForkServer, num_ranks: int, folder: Path, *, quiet: bool) -> IO[bytes]:
-    """Start the ranks, and return the other end of their standard input: they end when it is closed."""
+    """Return the other end of the ranks' standard input: they end when it is closed."""
     environments = [
         {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
@@ -150,7 +142,7 @@ def _started(server: ForkServer, num_ranks: int, folder: Path, *, quiet: bool) -
 
 
 def _wait_for_all(server: ForkServer, num_ranks: int, folder: Path, watch: Callable[[int], None]) -> None:
-    """Return once every rank has reported its end; raise the error of the first rank that failed.
+    """Raise the error of the first rank that failed.
 
     No rank exits by itself: after its report it leaves its connections open, so that it causes no error on others.
     """
@@ -185,7 +177,7 @@ def _died(rank: int, exit_code: int, printed: Path) -> RunFailed:
 
 
 def _failed(rank: int, kind: str, message: str, callstack: str) -> Exception:
-    """The error that a rank reported; a wrong table or option stays a `ConfigError`."""
+    """A wrong table or option stays a `ConfigError`."""
     told = f"{kind}: {message.strip()}" if message else kind
     error: Exception = RunFailed(f"rank {rank} failed: {told}; the other ranks were stopped")
     if kind in ("ConfigError", "ScheduleError"):

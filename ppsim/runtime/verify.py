@@ -1,4 +1,4 @@
-"""Compare loss and gradients of a pipelined step with a single process without pipelining."""
+"""Comparison of loss and gradients of a pipelined step with a single process without pipelining."""
 
 from typing import TypedDict
 
@@ -26,11 +26,10 @@ def differences(
     losses: list[Tensor],
     gradients: dict[int, list[Tensor | None]],
 ) -> Differences:
-    """Return the differences of a rank's losses and gradients (per stage on the rank) from the whole model.
+    """Each microbatch of the whole model is weighted 1/m, as torch's runtime scales its gradients.
 
-    The whole model has the weights of the stages and runs the same microbatches one after the other, each weighted
-    1/m as torch's runtime scales its gradients. A gradient that only one of the two has counts as an infinite
-    difference. Raises the errors of `TrainedModel.unsplit`.
+    A gradient that only one of the two has counts as an infinite difference. Raises the errors of
+    `TrainedModel.unsplit`.
     """
     model = model_of(config)
     whole, parameters = model.unsplit()
