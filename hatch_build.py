@@ -23,15 +23,15 @@ class CompiledKernels(BuildHookInterface):
     """Runs `ppsim warm-up` on the source in two processes, and adds numba's cache to a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the kernels that numba's cache lacks; older files of the cache are deleted on the way."""
+        """Compile the kernels that numba's cache lacks, and add its files for this Python to a wheel."""
         if os.environ.get("PPSIM_COMPILE_KERNELS") == "0":
             return
         self._compile(Path(self.root))
         if version == "editable":
             return
-        compiled = {
-            str(path): path.relative_to(self.root).as_posix() for path in Path(self.root, "ppsim").rglob("*.nb[ci]")
-        }
+        python = f"*.py{sys.version_info[0]}{sys.version_info[1]}.nb[ci]"
+        root, files = Path(self.root), Path(self.root, "ppsim").rglob(python)
+        compiled = {str(path): path.relative_to(root).as_posix() for path in files}
         build_data["force_include"] |= compiled
         if compiled:
             build_data |= {"pure_python": False, "infer_tag": True}
