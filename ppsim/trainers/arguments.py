@@ -138,7 +138,7 @@ class Arguments:
         return tuple(ignored for ignored in self.ignored if ignored.effect != "unknown")
 
     @property
-    def understood(self) -> tuple[tuple[str, str], ...]:
+    def read_options(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, word) for name, word in self.read if name in self._asked)
 
     @property

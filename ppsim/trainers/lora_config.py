@@ -38,7 +38,7 @@ def with_adapters(config: RunConfig, found: RunConfig | None) -> RunConfig:
     return replace(
         config,
         options={**config.options, **found.options},
-        understood=(*config.understood, *found.understood),
+        read_options=(*config.read_options, *found.read_options),
         ignored=(*config.ignored, *found.ignored),
     )
 

@@ -91,7 +91,7 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
         settings.setdefault("tp_comm_overlap", False)
     settings.setdefault("cross_entropy_loss_fusion", True)
     found = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
-    read = {*dict(found.understood), *(one.name for one in found.ignored)}
+    read = {*dict(found.read_options), *(one.name for one in found.ignored)}
     ignored += [
         IgnoredOption(name, value, "unknown")
         for name, value in settings.items()

@@ -33,7 +33,7 @@ class IgnoredOption:
 class RunConfig(Printable):
     """A trainer's configuration as ppsim reads it.
 
-    `understood` maps options of the trainer to options of ppsim. `notes` are sentences about settings that the file
+    `read_options` maps options of the trainer to options of ppsim. `notes` are sentences about settings that the file
     leaves open. `needed` has the options that the file leaves to the launching program ("auto"), each with the
     trainer's name and the ppsim option that sets it. `layers_per_virtual_stage` is Megatron-LM's indirect way to
     set vpp.
@@ -44,7 +44,7 @@ class RunConfig(Printable):
     options: Mapping[str, Any]
     model: Model | None
     why_no_model: str
-    understood: tuple[tuple[str, str], ...]
+    read_options: tuple[tuple[str, str], ...]
     ignored: tuple[IgnoredOption, ...]
     notes: tuple[str, ...] = ()
     local_batch: LocalBatch | None = None
@@ -77,7 +77,7 @@ class RunConfig(Printable):
             "trainer": self.trainer,
             "source": self.source,
             "options": dict(self.options),
-            "understood": dict(self.understood),
+            "read_options": dict(self.read_options),
             "ignored": [{"name": one.name, "value": one.value, "effect": one.effect} for one in self.ignored],
             "assumed": list(self.assumed),
             **({"recipe": self.recipe.to_json()} if self.recipe else {}),

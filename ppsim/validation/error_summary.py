@@ -110,7 +110,7 @@ class SetValidation:
 
     @property
     def test_rows(self) -> list[CaseError]:
-        return [row for row in self.rows if row.case.properties.use == "judge"] or self.rows
+        return [row for row in self.rows if row.case.properties.use == "test"] or self.rows
 
     @property
     def calibration_rows(self) -> list[CaseError]:

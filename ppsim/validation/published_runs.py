@@ -54,7 +54,7 @@ class RowProperties(FileSchema, strict=False):  # CSV cells are texts: "8", "0.5
     - `unexpressed`: why no projection is possible, e.g. a missing setting.
     """
 
-    use: Literal["fit", "judge"] = "judge"
+    use: Literal["fit", "test"] = "test"
     table: str = ""
     title: str = ""
     metric: Metric
@@ -145,7 +145,7 @@ def require_set(name: str) -> CaseSet:
             section="runs of one's own",
             title="Runs of one's own",
             source=name,
-            notes="rows marked fit do not judge",
+            notes="rows marked fit are not test rows",
         )
     close = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
@@ -212,7 +212,8 @@ def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, n
 
 
 def _given(row: Mapping[Any, Any]) -> dict[str, str]:
-    return {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
+    given = {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
+    return given | {"use": "test"} if given.get("use") == "judge" else given  # as in 0.3.0.dev0
 
 
 def _unknown_names(row: Mapping[Any, Any]) -> list[str]:

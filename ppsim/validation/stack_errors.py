@@ -31,7 +31,7 @@ class StackRow:
 
 
 def rows_by_stack(
-    plan_of: PlanOf, use: Literal["fit", "judge"], stacks_of: Callable[[str], Sequence[str | None]]
+    plan_of: PlanOf, use: Literal["fit", "test"], stacks_of: Callable[[str], Sequence[str | None]]
 ) -> Iterator[StackRow]:
     """Yield the measured times of runs that ppsim can project with every stack of their GPU generation.
 

@@ -334,7 +334,7 @@ def test_after_one_run_of_each_dtype_a_set_is_judged_on_the_others() -> None:
     one = ppsim.validate("dgxc-405b", fit_on="one").sets[0]
     used = {row.case.number for row in one.fits[0].rows}
     assert used.isdisjoint(after.case.number for _, after in one.test_rows)
-    assert all(after.case.properties.use == "judge" for _, after in one.test_rows)
+    assert all(after.case.properties.use == "test" for _, after in one.test_rows)
     assert np.mean([abs(after.error) for _, after in one.test_rows]) < 0.025
 
 

@@ -35,7 +35,7 @@ _SHORT, _SHORT_ROUNDS = 2, 8  # microbatches per rank of a short table, and roun
 _LONG = 3  # microbatches per rank above which a short table is searched and repeated
 _ROUNDS_ANEW = 10
 _PRIME = 7919  # distance between seeds
-_MOST_JUDGED, _FEWEST_JUDGED, _MOST_ACTIONS_JUDGED = 64, 3, 200_000  # tables, and actions of all tables together
+_MOST_EVALUATED, _FEWEST_EVALUATED, _MOST_ACTIONS_EVALUATED = 64, 3, 200_000  # tables, and actions of all tables together
 _ROUNDING = 1 + 1e-9  # tolerance for the order of additions
 
 
@@ -89,13 +89,13 @@ def best_table(
     problem: Problem,
     *,
     criterion: Criterion = "step",
-    judge: TableEvaluator | None = None,
+    evaluator: TableEvaluator | None = None,
     engine: Engine = "auto",
     is_thorough: bool = False,
 ) -> Schedule:
     """Return the best table found in which no rank exceeds its memory cap, on an ideal network.
 
-    A `judge` then chooses among this table and the next best candidates, because the best table on an ideal network
+    A `evaluator` then chooses among this table and the next best candidates, because the best table on an ideal network
     can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is far above
     the lower bound. The search is deterministic. Raises `SearchTimeout` if `time_limit` ends the time.
 
@@ -106,16 +106,16 @@ def best_table(
     """
     target = SearchTarget(problem, criterion, engine)
     number = 1
-    if judge:
-        number = max(_FEWEST_JUDGED, min(_MOST_JUDGED, _MOST_ACTIONS_JUDGED // target.num_actions))
+    if evaluator:
+        number = max(_FEWEST_EVALUATED, min(_MOST_EVALUATED, _MOST_ACTIONS_EVALUATED // target.num_actions))
     seen: list[Candidate] = []
     try:
         found = best_candidates(target, number, seen)
         if is_thorough:
             found.insert(0, _searched_on(found[0], seen))
-        return judge.best(found) if judge else found[0].schedule("fitted")
+        return evaluator.best(found) if evaluator else found[0].schedule("fitted")
     except TimeIsUp as end:
-        raise SearchTimeout(_best_different(seen, _FEWEST_JUDGED)) from end
+        raise SearchTimeout(_best_different(seen, _FEWEST_EVALUATED)) from end
 
 
 def best_candidate(target: SearchTarget) -> Candidate:

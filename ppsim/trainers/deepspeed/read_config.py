@@ -52,7 +52,7 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
         given_options(words),
         None,
         f"{source}: DeepSpeed's configuration has no model: give --model",
-        arguments.understood,
+        arguments.read_options,
         arguments.ignored,
         needed={word: (name, option) for name, (word, option) in autos.items() if words[word] is None},
     )

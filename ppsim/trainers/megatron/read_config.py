@@ -52,7 +52,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
         given_options(words),
         model,
         why_no_model,
-        arguments.understood,
+        arguments.read_options,
         arguments.ignored if model is not None else arguments.ignored_that_matter,
         tuple(dict.fromkeys(arguments.assumed)),
         layers_per_virtual_stage=layers_each,
