@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from ppsim.api.catalogues import clusters, models, schedules
     from ppsim.api.fit import fit
-    from ppsim.api.job import job
     from ppsim.api.measured import calibrate, compare, explain, read_timeline
     from ppsim.api.outputs import export, report, save
+    from ppsim.api.parse_job import job
     from ppsim.api.profile import profile
     from ppsim.api.project import project, project_all
     from ppsim.api.read import MeasuredRun, read
@@ -93,7 +93,7 @@ _HOME = {  # imported on first use, so that `import ppsim` is fast
     "explain": "ppsim.api.measured",
     "export": "ppsim.api.outputs",
     "fit": "ppsim.api.fit",
-    "job": "ppsim.api.job",
+    "job": "ppsim.api.parse_job",
     "load_profile": "ppsim.costs.profile",
     "models": "ppsim.api.catalogues",
     "profile": "ppsim.api.profile",

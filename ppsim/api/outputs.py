@@ -33,8 +33,8 @@ from ppsim.runs.compare import Comparison, compare, summary_of
 from ppsim.runs.loss_attribution import Explanation
 from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.schedule.check import CheckReport, validate
-from ppsim.schedule.choices import Receives
 from ppsim.schedule.graph import build_graph
+from ppsim.schedule.option_types import Receives
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline

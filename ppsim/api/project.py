@@ -306,7 +306,7 @@ def _job(options: Mapping[str, Any]) -> "Job | None":
     if job and (wrong := [name for name in _OF_JOBS if options[name] is not None]):
         raise ConfigError(f"the job says everything itself: leave out {wrong[0]}, or give it to ppsim.job")
     if options["model"] is not None:
-        from ppsim.api.job import job_of_options  # heavy import
+        from ppsim.api.parse_job import job_of_options  # heavy import
 
         job = job_of_options(options)
     else:

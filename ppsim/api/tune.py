@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
-from ppsim.api.job import job_of_options
 from ppsim.api.keyword_options import accept_options
 from ppsim.api.option_values import parse_size
+from ppsim.api.parse_job import job_of_options
 from ppsim.api.trainer_configuration import with_run_config
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, flag_of, with_defaults

@@ -173,8 +173,8 @@ def optimise_entry(
     is_ideal = network == ("overlap", "ideal", 0.0) and not differ
     mean = ", their mean microbatch and the largest one's bytes; the step is at each one's own" if differ else ""
     ours = _answered(
-        entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, evaluator=criterion if is_ideal else evaluator,
-        is_thorough=is_thorough,
+        entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes,
+        evaluator=criterion if is_ideal else evaluator, is_thorough=is_thorough,
     )  # fmt: skip
     patterns = [build(other, **shape) for other in entry.published]
     times = {table.name: evaluator(table, memory_limit_bytes) for table in patterns}
@@ -223,7 +223,8 @@ def _made(
             costs.require_parts(f"the I and W of {entry.name}")
         options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
     options |= {
-        "vpp": vpp, "num_slices": num_slices or entry.num_slices, "evaluator": evaluator, "is_thorough": is_thorough,
+        "vpp": vpp, "num_slices": num_slices or entry.num_slices, "evaluator": evaluator,
+        "is_thorough": is_thorough,
     }  # fmt: skip
     taken = {option: value for option, value in options.items() if entry.takes(option)}
     return entry.build(num_ranks=pp, num_microbatches=microbatches, **taken)

@@ -107,7 +107,8 @@ def _to_limit(
 
     return _fitted(
         name, placement, cap_of,
-        num_ranks=num_ranks, num_microbatches=num_microbatches, costs=costs, evaluator=evaluator, is_thorough=is_thorough,
+        num_ranks=num_ranks, num_microbatches=num_microbatches, costs=costs, evaluator=evaluator,
+        is_thorough=is_thorough,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from ppsim.cli.common import (
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.projection.options import CALIBRATION, CHANNEL, RECEIVES
-from ppsim.schedule.choices import Channel, Communication, Receives
+from ppsim.schedule.option_types import Channel, Communication, Receives
 
 _COSTS = '{"forward_s": 0.01, "backward_input_s": 0.01, "backward_weight_s": 0.01}'
 

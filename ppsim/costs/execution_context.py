@@ -8,8 +8,8 @@ from typing import Literal
 from ppsim.base.errors import ConfigError
 from ppsim.costs.pair_overlap import ORDERS, Order
 from ppsim.machine import collectives
-from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster, Constant, Device
+from ppsim.machine.defaults import Dispatcher
 from ppsim.machine.kernels.corrected import Corrected
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.published_tables import kernel_times

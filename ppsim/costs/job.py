@@ -45,7 +45,7 @@ from ppsim.model.recompute import (
 )
 from ppsim.model.shapes import why_no_context_parallel
 from ppsim.parallel.layout import Layout, assumed_devices
-from ppsim.schedule.choices import Update
+from ppsim.schedule.option_types import Update
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from ppsim.costs.cores import core_of
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products
-from ppsim.machine.choices import FLEX
+from ppsim.machine.defaults import FLEX
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.architecture import Layer

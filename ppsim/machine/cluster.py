@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.machine.choices import MEMORY_SHARE
+from ppsim.machine.defaults import MEMORY_SHARE
 from ppsim.machine.job_similarity import MeasuredJob
 
 

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 
 from ppsim.machine import collectives
-from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster
+from ppsim.machine.defaults import Dispatcher
 from ppsim.parallel.groups import RankGroup
 
 

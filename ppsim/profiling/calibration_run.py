@@ -34,8 +34,8 @@ from ppsim.runs.run import Run
 from ppsim.runs.timeline_import import ImportedRun, import_run, run_of
 from ppsim.runtime.launch import launch_all
 from ppsim.runtime.train_config import GPTShape, TrainConfig, TurnLimits, UserModel
-from ppsim.schedule.choices import Dtype
 from ppsim.schedule.grammar import format_table
+from ppsim.schedule.option_types import Dtype
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.simulate import durations_s, overheads_s

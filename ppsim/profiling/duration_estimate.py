@@ -19,7 +19,7 @@ from ppsim.profiling.timing import PATIENCE
 from ppsim.runtime.gpt import Block
 from ppsim.runtime.options import DEFAULT_MODEL
 from ppsim.runtime.train_config import MODELS
-from ppsim.schedule.choices import Dtype
+from ppsim.schedule.option_types import Dtype
 
 PART_OF_PEAK = 0.4
 """Assumed fraction of the peak, overall: GEMMs are above it, memory-bound operations below."""

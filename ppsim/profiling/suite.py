@@ -15,7 +15,7 @@ from ppsim.profiling.measuring_progress import MeasuringProgress, Watch
 from ppsim.profiling.model_shapes import find_model
 from ppsim.profiling.settings import MeasurementKey, MeasuringSettings, Say
 from ppsim.profiling.sweep import SuiteJob, continue_profile, finished_keys, read_unfinished, sweep
-from ppsim.schedule.choices import Dtype
+from ppsim.schedule.option_types import Dtype
 
 
 @dataclass(frozen=True)

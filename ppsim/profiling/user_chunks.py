@@ -18,7 +18,7 @@ from ppsim.profiling.harness import shape_of
 from ppsim.profiling.settings import MeasurementKey, MeasuringSettings, Say
 from ppsim.runtime.train_config import UserModel
 from ppsim.runtime.user_model import UserFunction, UserModelParts, build_user_model, check_user_model
-from ppsim.schedule.choices import Dtype
+from ppsim.schedule.option_types import Dtype
 
 SEED = 0
 """Seed of the weights and of the first measured microbatch."""

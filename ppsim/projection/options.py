@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.option_declarations import Option
-from ppsim.machine.choices import CLUSTER, Dispatcher
+from ppsim.machine.defaults import CLUSTER, Dispatcher
 from ppsim.model.cuda_graphs import MEANING as CAPTURED
 from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.encoder import MEANING_OF_IMAGES
@@ -16,7 +16,7 @@ from ppsim.model.fine_tuning import MEANING_OF_FREEZE, MEANING_OF_LORA
 from ppsim.model.losses import CrossEntropy
 from ppsim.model.offloading import MEANING as OFFLOADED
 from ppsim.model.recompute import MEANING, Recompute
-from ppsim.schedule.choices import Channel, Receives, Update
+from ppsim.schedule.option_types import Channel, Receives, Update
 
 if TYPE_CHECKING:
     from ppsim.costs.job import Job

@@ -22,7 +22,7 @@ from ppsim.projection.split_bounds import SimulatedSplit
 from ppsim.projection.split_search import SplitSearch
 from ppsim.projection.summary import answer_of
 from ppsim.schedule.blocking_calls import has_megatron_loop
-from ppsim.schedule.choices import Communication
+from ppsim.schedule.option_types import Communication
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.rounds import repeat_rounds
 from ppsim.schedule.size_limit import BYTES_PROJECTED, require_memory

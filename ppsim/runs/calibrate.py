@@ -14,8 +14,8 @@ from ppsim.runs.blocking_call_waits import waits_by_calls
 from ppsim.runs.links import SlowPairs, slow_links_of
 from ppsim.runs.run import Run, passes_of, unslowed_costs
 from ppsim.runs.spreads import TimeSpreads, ends_of, spreads_of
-from ppsim.schedule.choices import Communication
 from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.option_types import Communication
 from ppsim.schedule.table import last_of_cell
 from ppsim.simulation.engine import blockers_of
 from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction

@@ -9,7 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import AboveZero, Count, FileSchema, NonNegative, validated
 from ppsim.base.files import read_json
 from ppsim.machine.cluster_files import CALIBRATION
-from ppsim.schedule.choices import Communication
+from ppsim.schedule.option_types import Communication
 from ppsim.simulation.stage_costs import OVERHEADS
 
 

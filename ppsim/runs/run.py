@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
-from ppsim.schedule.choices import Communication
 from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.option_types import Communication
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.overlap import overlapped_fraction
 from ppsim.simulation.stage_costs import StageCosts

@@ -13,9 +13,9 @@ from ppsim.base.file_schema import AboveZero, Bounds, Count, FileSchema, Moment,
 from ppsim.base.files import prefix_errors, read_json
 from ppsim.runs.run import ReferenceSpeed, Run
 from ppsim.schedule.check import validate
-from ppsim.schedule.choices import Communication
 from ppsim.schedule.grammar import format_rows, parse_table
 from ppsim.schedule.graph import build_graph
+from ppsim.schedule.option_types import Communication
 from ppsim.schedule.table import NONE
 from ppsim.simulation.cost_files import costs_from, costs_to_json
 from ppsim.simulation.report import report_of

@@ -8,8 +8,8 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
 from ppsim.runs.run import Run, gaps_between, median_costs
-from ppsim.schedule.choices import Channel
 from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.option_types import Channel
 from ppsim.schedule.table import Op, Schedule, last_of_cell
 from ppsim.simulation.engine import blockers_of
 from ppsim.simulation.stage_costs import StageCosts

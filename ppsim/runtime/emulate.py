@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from ppsim.base.errors import RunFailed
 from ppsim.runtime.jobs import JobThread
 from ppsim.runtime.train_config import TrainConfig
-from ppsim.schedule.choices import Channel
 from ppsim.schedule.grammar import parse_cell
 from ppsim.schedule.graph import build_graph
+from ppsim.schedule.option_types import Channel
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.cost_files import read_costs

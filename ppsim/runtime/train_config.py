@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ppsim.base.errors import ConfigError
 from ppsim.model.recompute import LayerPlan, Recompute
 from ppsim.model.shapes import LayerShape
-from ppsim.schedule.choices import Dtype, Receives
+from ppsim.schedule.option_types import Dtype, Receives
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from ppsim.base.argument_checks import require_kind
 from ppsim.base.display import Printable
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.analysis_cache import cached
-from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, messages_in, order_messages
 from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.messages import MessageTable
+from ppsim.schedule.option_types import Channel, Communication, Receives
 from ppsim.schedule.placement import style_of
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.schedule.waits import broken_waits

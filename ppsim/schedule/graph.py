@@ -27,11 +27,11 @@ from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.base.numba_jit import run_kernel
 from ppsim.schedule.analysis_cache import cached
 from ppsim.schedule.blocking_calls import MessageEnds, megatron_calls
-from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.lowering import lowered_messages, with_receives
 from ppsim.schedule.messages import MessageTable, messages_of
+from ppsim.schedule.option_types import Channel, Communication, Pairs, Receives
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
 
 COMMUNICATIONS: dict[Communication, str] = {

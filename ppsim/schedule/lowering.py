@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import ScheduleError
 from ppsim.base.numba_jit import run_kernel
-from ppsim.schedule.choices import Receives
 from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.messages import MessageTable, sorted_by
+from ppsim.schedule.option_types import Receives
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, is_compute
 from ppsim.schedule.waits import with_send_waits
 

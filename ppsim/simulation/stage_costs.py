@@ -10,9 +10,9 @@ import numpy as np
 from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.display import HasRepr
 from ppsim.base.errors import CostsError
-from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
 from ppsim.schedule.lowering import RECEIVES
+from ppsim.schedule.option_types import Channel, Communication, Pairs, Receives
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.cost_arrays import CostArrays
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ppsim.base.arrays import Numbers
-from ppsim.schedule.choices import Update
+from ppsim.schedule.option_types import Update
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ class IgnoredOption:
 class RunConfig(Printable):
     """A trainer's configuration as ppsim reads it.
 
-    `read_options` maps options of the trainer to options of ppsim. `notes` are sentences about settings that the file
-    leaves open. `needed` has the options that the file leaves to the launching program ("auto"), each with the
+    `read_options` maps options of the trainer to options of ppsim. `notes` are sentences about settings that the
+    file leaves open. `needed` has the options that the file leaves to the launching program ("auto"), each with the
     trainer's name and the ppsim option that sets it. `layers_per_virtual_stage` is Megatron-LM's indirect way to
     set vpp.
     """

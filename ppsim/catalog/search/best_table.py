@@ -35,7 +35,8 @@ _SHORT, _SHORT_ROUNDS = 2, 8  # microbatches per rank of a short table, and roun
 _LONG = 3  # microbatches per rank above which a short table is searched and repeated
 _ROUNDS_ANEW = 10
 _PRIME = 7919  # distance between seeds
-_MOST_EVALUATED, _FEWEST_EVALUATED, _MOST_ACTIONS_EVALUATED = 64, 3, 200_000  # tables, and actions of all tables together
+_MOST_EVALUATED, _FEWEST_EVALUATED = 64, 3  # tables
+_MOST_ACTIONS_EVALUATED = 200_000  # of all tables together
 _ROUNDING = 1 + 1e-9  # tolerance for the order of additions
 
 
@@ -95,9 +96,9 @@ def best_table(
 ) -> Schedule:
     """Return the best table found in which no rank exceeds its memory cap, on an ideal network.
 
-    A `evaluator` then chooses among this table and the next best candidates, because the best table on an ideal network
-    can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is far above
-    the lower bound. The search is deterministic. Raises `SearchTimeout` if `time_limit` ends the time.
+    An `evaluator` then chooses among this table and the next best candidates, because the best table on an ideal
+    network can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is far
+    above the lower bound. The search is deterministic. Raises `SearchTimeout` if `time_limit` ends the time.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)

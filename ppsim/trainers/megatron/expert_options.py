@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.machine.choices import FLEX
+from ppsim.machine.defaults import FLEX
 from ppsim.model.cuda_graphs import MODULES, cuda_graphs_of
 from ppsim.trainers.arguments import Arguments
 

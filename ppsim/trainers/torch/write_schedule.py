@@ -4,10 +4,10 @@ import re
 
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import compute_for
-from ppsim.schedule.choices import Receives
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower
+from ppsim.schedule.option_types import Receives
 from ppsim.schedule.table import Schedule
 from ppsim.schedule.waits import has_waits, with_waits, without_waits
 
