@@ -46,7 +46,7 @@ def job(**options: Unpack[JobOptions]) -> Job:
     """
     made = job_of_options(with_run_config(options))
     if made is None:
-        raise ConfigError("--model must be given: a job trains one")
+        raise ConfigError("--model must be given")
     return made
 
 

@@ -87,7 +87,7 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
 
     check_outputs(outputs, TIMELINE)
     if options["costs"] is None:
-        raise ConfigError(f"--costs must be given, a file of what a pass takes: {_COSTS}")
+        raise ConfigError(f"--costs must be given, a file with the duration of each action: {_COSTS}")
     schedule = read_table(table, replicas=options["replicas"], slices=options["slices"])
     if schedule.has_communication and options["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
