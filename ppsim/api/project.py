@@ -101,7 +101,7 @@ def plan_of_options(options: Mapping[str, Any]) -> Plan:
     profile = None if job or is_by_hand else profile_of(options["profile"] or DEFAULT)
     pp = job.layout.pp if job and options["pp"] is None else options["pp"]
     if pp is None:
-        raise ConfigError("--pp must be given: the number of pipeline ranks (1: no pipeline); ppsim tune searches for the best")
+        raise ConfigError("--pp must be given: the number of pipeline ranks (1: no pipeline)")
     require_least("vpp", options["vpp"])
     if options["layers"] is not None:
         require_layers(options["layers"], "--layers")

@@ -105,7 +105,7 @@ def project(
 
             trace_if_unknown(options["model"])
             model_named(options["model"])  # raises for an unknown model, the most important error
-        raise click.UsageError("--pp must be given: the number of pipeline ranks (1: no pipeline); ppsim tune searches for the best")
+        raise click.UsageError("--pp must be given: the number of pipeline ranks (1: no pipeline)")
     config = options["run_config"] = run_config_of(options)
     plan = plan_of_options(options | {"schedule": None if names else options["schedule"]})
     if names:
