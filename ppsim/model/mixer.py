@@ -13,9 +13,10 @@ from ppsim.parallel.sizes import ParallelSizes, require_divides
 class Mixer(ABC):
     """A kind of token mixer, with matrices and operators.
 
-    The attention or scan kernel is timed if a mixer in `parts` is a `ppsim.model.attention_base.ScoredAttention` or
-    `ppsim.model.recurrent.Recurrent`. `has_norm_apart`: the preceding norm is not fused into the first GEMM.
-    `graph_module`: the value of `--cuda-graphs` that captures the mixer.
+    The time of a layer includes an attention or scan kernel for each mixer in `parts` that is a
+    `ppsim.model.attention_base.ScoredAttention` or `ppsim.model.recurrent.Recurrent`. `has_norm_apart`: the
+    preceding norm is not fused into the first GEMM. `graph_module`: the value of `--cuda-graphs` that captures the
+    mixer.
     """
 
     num_heads: int
