@@ -21,8 +21,8 @@ from ppsim.parallel.sizes import ParallelSizes, require_divides, require_positiv
 class ChunkProduct:
     """`count` GEMMs [rows, depth] · [depth, columns] of a chunk.
 
-    `is_within`: over pairs of tokens in the chunk, half are masked. `is_again`: recomputed at the start of the
-    backward.
+    `is_within`: over pairs of tokens in the chunk; half of the pairs are masked. `is_again`: recomputed at the
+    start of the backward.
     """
 
     count: int
@@ -269,7 +269,7 @@ class KimiDeltaAttention(GatedDeltaNet):
 
     @property
     def kept_columns(self) -> int:
-        """As in `GatedDeltaNet`, with narrow projections, a decay per column, and two results per chunk."""
+        """As in `GatedDeltaNet`, with narrow projections, a decay per column, and rows of two Q × Q matrices."""
         heads, keys = self.num_value_heads, self.num_value_heads * self.key_size
         narrow = self.value_size * (1 if self.full_gate else 2)
         projected = self.convolved + narrow + heads + keys + self.inner_size
