@@ -44,7 +44,7 @@ def has_norm_in_gemm(layer: Layer, half: int) -> bool:
     """Return whether TransformerEngine fuses the norm before a mixer into its first GEMM (`LayerNormLinear`).
 
     `half`: 1 for the token mixer, 2 for the channel mixer. Source: Megatron-LM, core/models/gpt/gpt_layer_specs.py.
-    A fused norm is recomputed with its GEMM, and not by the option layernorm.
+    A fused norm is recomputed with its GEMM, and not by the module layernorm of `--recompute`.
     """
     is_apart = layer.attention.has_norm_apart if half == 1 else layer.is_moe
     return not is_apart and layer.streams == 1 and layer.summed_residuals is None

@@ -122,7 +122,7 @@ def output(linear: WeightMatrix, source: str, h: int) -> Operator:
 def opaque_mixer(linears: list[WeightMatrix], saved_columns: dict[str, tuple[str, float]]) -> Iterator[Operator]:
     """Operators of a mixer whose inner operators are unknown.
 
-    `saved_columns`: module that writes the tensor, and its columns per token.
+    `saved_columns`: for each saved tensor, the module that writes it, and its columns per token.
     """
     for name, (module, columns) in saved_columns.items():
         made = Tensor(name, "tokens", columns, "scores" if name == "index" else "attention")

@@ -135,7 +135,7 @@ def stored(tensors: Mapping[str, Tensor], name: str, *, is_operand: bool = False
 
 
 def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first reader."""
+    """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first operator that reads them."""
     found: dict[str, Tensor] = {}
     for one in operators:
         if one.weight is not None and one.weight.split == "outputs" and one.writes:
@@ -146,7 +146,7 @@ def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]
 
 
 def summed_outputs(operators: Iterable[Operator]) -> dict[str, Tensor]:
-    """Return the tensors that ranks reduce after GEMMs with divided inputs, except experts."""
+    """Return the tensors, by operator, that ranks reduce after GEMMs with divided inputs, except in experts."""
     return {
         one.name: one.writes[0]
         for one in operators

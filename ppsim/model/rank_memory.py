@@ -61,13 +61,13 @@ ACTIVATIONS = (
 
 @dataclass(frozen=True)
 class GraphBuffers:
-    """Buffers of CUDA graphs, which have fixed addresses. There is one graph per layer, pass and captured microbatch.
+    """Buffers of CUDA graphs, which have fixed addresses.
 
-    TransformerEngine's `make_graphed_callables`, as called by Megatron-LM's `TECudaGraphHelper`, captures all
-    microbatches of a step, or one microbatch without a pipeline. With `reuse` (`_reuse_graph_input_output_buffers`,
-    from version 2.7 on), microbatches that are not in flight together share inputs and outputs, and all backwards
-    of a size share one output gradient. Without `reuse`, each graph has its own input, output and the gradients of
-    both.
+    There is one graph per layer, pass and captured microbatch. TransformerEngine's `make_graphed_callables`, as
+    called by Megatron-LM's `TECudaGraphHelper`, captures all microbatches of a step, or one microbatch without a
+    pipeline. With `reuse` (`_reuse_graph_input_output_buffers`, from version 2.7 on), microbatches that are not in
+    flight together share inputs and outputs, and all backwards of a size share one output gradient. Without
+    `reuse`, each graph has its own input, output and the gradients of both.
     """
 
     captured: CudaGraphs = "none"

@@ -223,7 +223,7 @@ class GatedDeltaNet(Recurrent):
         """KKᵀ, its inverse on keys and values, QKᵀ and its use, state reads and update.
 
         The inversion of a unit triangular matrix, Q²/3 multiply-adds per token and head, is not counted: 1.5 % of
-        the others for heads of 128 in chunks of 64.
+        the counted FLOPs for heads of 128 in chunks of 64.
         """
         heads, k, v, q = self.num_value_heads // tp, self.key_size, self.value_size, self.chunk_size
         return (
@@ -260,8 +260,8 @@ class GatedDeltaNet(Recurrent):
 class KimiDeltaAttention(GatedDeltaNet):
     """A delta rule with a decay per column (Kimi Team 2025, arXiv 2510.26692), as in Kimi Linear.
 
-    Decay and output gate are projected through the width of one head. `full_gate`: the gate has a whole projection
-    (Kimi K3).
+    Decay and output gate are projected through the width of one head. `full_gate`: the output gate has a single,
+    full projection (Kimi K3).
     """
 
     gate_bias: bool = False

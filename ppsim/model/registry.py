@@ -88,7 +88,7 @@ ALIASES = MappingProxyType(
         "llama-30b": "llama-33b",
         "dit-xl-2-256": "dit-xl-2",
         "stable-diffusion-3-medium-diffusers": "sd3-medium",
-        # later training of the same sizes, by the config.json or preset of each
+        # later training of the same sizes, according to the config.json or preset of each model
         **dict.fromkeys(("minimax-m2", "minimax-m2.7"), "minimax-m2.5"),
         **dict.fromkeys(("glm-4.6", "glm-4.7"), "glm-4.5"),
         "step-3.7-flash": "step-3.5-flash",
