@@ -33,7 +33,7 @@ from ppsim.parallel.sizes import ParallelSizes, share
 
 
 def layer_activations(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
-    """Saved bytes per microbatch; `batch.recompute` is the option of one layer."""
+    """Saved bytes per microbatch, by component; `batch.recompute` is the recomputation of this layer."""
     if not layer.has_backward:
         return {}
     if batch.recompute == BY_OPERATORS:
@@ -110,7 +110,10 @@ def _size(rows: RowCounts, widths: Mapping[Dtype, float], tensor: Tensor) -> flo
 
 
 def layer_backward(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> int:
-    """Bytes at the peak of a layer's backward beyond those saved by its forward; `selective-op` counts as none."""
+    """Bytes at the peak of a layer's backward beyond those saved by its forward.
+
+    Recomputation `selective-op` is treated as none.
+    """
     key = "backward", batch, cut, kernels
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, batch.sequence_length)
@@ -194,7 +197,10 @@ def head_activations(
 
 
 def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: ParallelSizes) -> dict[str, int]:
-    """Inputs of two norms and of the projection; with residual streams, one norm reads the head's saved input."""
+    """Bytes of the saved inputs of two norms and of the projection.
+
+    With residual streams, the input of one of the norms is the head's input, which is counted there.
+    """
     hidden = share(batch.tokens(cut) * model.hidden_size, cut.norm_divisor)
     kept = 4 if model.streams == 1 else 2 + model.streams
     return {"multi-token prediction": kept * num_layers * hidden * batch.element_bytes}
