@@ -386,7 +386,7 @@ class Job(HasRepr):
         stages_of_ranks: Iterable[Sequence[int]],
         plans: Sequence[StagePlan] | None = None,
     ) -> list[Stage]:
-        """Return stages of the model with their plans; raises `ConfigError` if the number of stages differs.
+        """Return stages of the model with their plans; raises `ConfigError` for plans of another number of stages.
 
         >>> import ppsim
         >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="block/2")

@@ -90,7 +90,7 @@ class PairMessage:
 
 @dataclass(frozen=True)
 class StageBytes:
-    """Activation bytes of a stage, those saved before the experts, and the number of layers."""
+    """Activation bytes of a stage: all (`whole`) and the part saved `before` the experts."""
 
     whole: float
     before: float
@@ -142,7 +142,7 @@ def _pair_s(
 def pair_messages(
     forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
 ) -> list[PairMessage]:
-    """If one of both passes is empty, the other runs alone. Layers that run alone follow the pairs."""
+    """If one of the two passes is empty, the other runs alone. Layers that run alone follow the pairs."""
     pairs = tuple(zip(forward, reversed(backward), strict=False))
     parts: list[tuple[float, float, tuple[int, Operation], str]] = []
     now = 0.0
