@@ -14,8 +14,8 @@ from ppsim.machine.job_similarity import MeasuredJob
 class InSituRatio:
     """Ratio of kernel times inside a training run to those in a table of isolated kernels.
 
-    `factors` are by dtype of the GEMMs or "attention"; for missing dtypes, the table is not used. `sigma` is the
-    standard deviation of the logarithm of the factors, over runs and devices of the GPU type.
+    The keys of `factors` are dtypes of GEMMs, and "attention"; for missing dtypes, the table is not used. `sigma`
+    is the standard deviation of the logarithm of the factors, over runs and devices of the GPU type.
     """
 
     factors: Mapping[str, float]
@@ -113,8 +113,8 @@ class GemmWorkspaces:
         """Return the bytes that a process allocates; they are never freed.
 
         torch has one workspace for the forward thread and one for the backward thread, of 32 MiB in deterministic
-        mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). TransformerEngine has one, and one for each of the four streams of
-        grouped expert GEMMs.
+        mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). TransformerEngine has one, and one more for each of the four streams
+        of grouped expert GEMMs.
         """
         found = 2 * (32 * 2**20 if is_deterministic else self.torch)
         return found + has_engine * (1 + 4 * has_experts) * self.transformer_engine
@@ -200,7 +200,7 @@ _WIDER = {
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Bandwidth of one device's link, one direction, and the shares that collectives achieve.
+    """Bandwidth of one device's link in one direction, and the shares of it that collectives achieve.
 
     A message of x bytes takes `launch_s` + steps · `step_s` + x / (`bytes_per_s` · `efficiency`).
 
