@@ -89,7 +89,7 @@ def recipes() -> tuple[Recipe, ...]:
 
 
 def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe]:
-    """A word must be a part of the name, the trainer or the release.
+    """Each word must be a part of the name, the trainer or the release.
 
     `filters` maps properties of a recipe to texts.
 

@@ -36,7 +36,7 @@ SCHEDULES = {
 }
 
 HIDDEN_BY_ASYNC_TP = "0.5"
-"""Assumed hidden fraction of tensor-parallel communication: the value of Megatron-Core's overlap in pieces."""
+"""Assumed hidden fraction of tensor-parallel communication: the value for Megatron-Core's `tp_comm_overlap`."""
 
 COUNTS = {
     "parallelism.tensor_parallel_degree": "tp",
