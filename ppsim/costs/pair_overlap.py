@@ -10,8 +10,8 @@ holds SMs. The orders are:
 - ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``: as ``dualpipe``.
 - ``best``: the fastest order that is repeated for every pair of layers.
 
-Layers are paired in execution order: the first of the forward with the last of the backward. The remaining layers
-run alone.
+Layers are paired in execution order: the first layer of the forward's stage with the last layer of the backward's
+stage, and so on. The remaining layers run alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -67,7 +67,7 @@ class ProfiledDevice(FileSchema):
 
 
 class LoadSamples(FileSchema):
-    """Samples of nvidia-smi while the device was busy; `held_back` has their fraction per clock throttle reason."""
+    """Samples of nvidia-smi on the busy device; `held_back`: fraction of samples per clock throttle reason."""
 
     driver: str
     num_samples: Positive

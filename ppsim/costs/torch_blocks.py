@@ -1,9 +1,9 @@
 """Memory-bound kernels of a layer in torch, in addition to Megatron-LM's and TransformerEngine's.
 
-TorchTitan at 9dec370 and 820504e (models/llama, parallelize_llama.py, norms.py), torchao at 6243040 (float8), torch
-of December 2024. When compiled, pointwise operators are fused into one kernel and only the following remain; e is
-the bytes of an element, c of an element that is gathered, T the tokens of a tensor-parallel group, h the hidden
-size:
+Sources: TorchTitan at 9dec370 and 820504e (models/llama, parallelize_llama.py, norms.py), torchao at 6243040
+(float8), torch of December 2024. When compiled, pointwise operators are fused into one kernel and only the
+following remain; e is the bytes of an element, c of an element that is gathered, T the tokens of a tensor-parallel
+group, h the hidden size:
 
 - rotation by complex numbers, for which inductor generates no code: 16 bytes more per column;
 - repetition of keys and values for all heads: each read and written, and summed back;
@@ -195,7 +195,7 @@ class _Casts:
 
     @property
     def passes(self) -> PassKernels:
-        """F: the input, and the weight if scales are per row. I: the output gradient. W: both operands again."""
+        """F: input, and weight if scales are per row. I: output gradient and weight. W: both operands again."""
         one, tokens, moved = self.linear, self.kernels.rows["tokens"], self.kernels.moved
         weights, number = one.size * self.is_row, 2 * len(one.columns)
         forward = moved(self._bytes() * (one.inputs * self._tokens("outputs") + weights), 2)
