@@ -275,7 +275,7 @@ class Tier:
         return self.link.among(2, self.num_devices) if self.link.is_mesh else self.link
 
     def size_for(self, num_devices: int) -> int | None:
-        """A job gets all devices if it fits into one domain or fills whole domains."""
+        """All devices if a job fits into a domain, or fills domains and is no multiple of `usable_devices`."""
         whole, usable = self.num_devices, self.usable_devices
         if whole is None or usable is None or num_devices <= whole:
             return whole
@@ -311,7 +311,7 @@ class Constants:
     overlap_slowdown
         Relative slowdown of compute that overlaps with a P2P transfer.
     runs
-        Measured steps, each with its time relative to these constants (`ppsim.machine.job_similarity`).
+        Measured steps, each with its time relative to the time by these constants (`ppsim.machine.job_similarity`).
     fitted_on
         Sets of `ppsim validate`, or files of runs, whose rows marked fit the values come from.
     correlation
