@@ -75,7 +75,8 @@ def shared_settings(trainer: str, release: str, device: str, dtype: str) -> Mapp
     """Return the settings that more than half of the MoE recipes set, each with its most common value.
 
     A setting that requires other settings is counted only among the recipes with these other settings. A setting is
-    left out if its two most common values are equally common.
+    left out if its two most common values are equally common. CUDA graphs get the scope that more than half of the
+    recipes set, or the modules that more than half capture.
     """
     from ppsim.trainers.read_recipe import read_recipe  # heavy import
 
