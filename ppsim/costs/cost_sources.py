@@ -124,7 +124,7 @@ class RankCosts:
     """Measured seconds of a microbatch on a rank or in each part of the model, and of a P2P transfer.
 
     With more stages than parts, each part is divided evenly; with fewer, neighbouring parts are summed.
-    `transfer_s` of a part is the transfer after it, also used by the stages inside the part.
+    `transfer_s` of a part is the transfer after it, also used after the other stages of the part.
     """
 
     forward_s: Measured

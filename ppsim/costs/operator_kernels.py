@@ -119,7 +119,7 @@ class OperatorKernels:
         return self._experts(one.weight) if one.weight.kind == "routed" else self.gemm(one.weight)
 
     def gemm(self, linear: WeightMatrix) -> PassKernels:
-        """Replicated matrices multiply a rank's own part of the sequence, which is then gathered."""
+        """Replicated matrices multiply a rank's own part of the sequence; their outputs are then gathered."""
         rows = self.rows["tokens"] if linear.split or linear.kind == "shared" else self.rows["own_tokens"]
         return products([linear], self.place.times, tokens=rows)
 

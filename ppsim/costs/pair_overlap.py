@@ -8,7 +8,7 @@ holds SMs. The orders are:
 - ``megatron`` (Megatron-Core, core/models/common/model_chunk_schedule_plan.py, d98e8a64): the same order, but the
   weight gradients belong to the backward, and its messages wait for them.
 - ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``: as ``dualpipe``.
-- ``best``: the fastest order that is repeated for every pair of layers.
+- ``best``: the fastest order, the same for every pair of layers.
 
 Layers are paired in execution order: the first layer of the forward's stage with the last layer of the backward's
 stage, and so on. The remaining layers run alone.
