@@ -72,7 +72,7 @@ class _Components:
 
 @dataclass(frozen=True)
 class _Chunks(_Components):
-    """A model measured in chunks: stages are measured chunks, or combinations."""
+    """A model measured in chunks: stages are measured chunks, or linear combinations of measured chunks."""
 
     numbers: ChunkNumbers
     kinds: str
@@ -234,7 +234,7 @@ _SLICE_TIME = (
 
 
 def _components(profile: Profile, shape: Shape) -> _Components:
-    """Raises `ConfigError` if a component is missing, except the ends of a user's own module."""
+    """Raises `ConfigError` if a component is missing; a user's own module needs no embedding and no head."""
     layer = profile.find("layer", shape)
     if _is_only_layers(profile):
         return _Components(_nothing(layer), layer, _nothing(layer))
@@ -326,7 +326,7 @@ def _work(part: Measurement) -> float:
 
 
 def _number(part: Measurement, name: str) -> float:
-    """A backward that cannot be split is all in I."""
+    """A backward that cannot be split counts as I."""
     value = part.backward_s if name == "backward_input_s" and is_whole(part) else getattr(part, name)
     if isinstance(value, Quantity):
         return value.median

@@ -14,8 +14,8 @@ from ppsim.machine.job_similarity import MeasuredJob
 class InSituRatio:
     """Ratio of kernel times inside a training run to those in a table of isolated kernels.
 
-    `factors` are by dtype of the GEMMs or "attention"; for missing dtypes, the table is not used. `sigma` is the
-    standard deviation of the logarithm of the factors, over runs and devices of the GPU type.
+    The keys of `factors` are dtypes of GEMMs, and "attention"; for missing dtypes, the table is not used. `sigma`
+    is the standard deviation of the logarithm of the factors, over runs and devices of the GPU type.
     """
 
     factors: Mapping[str, float]
@@ -113,8 +113,8 @@ class GemmWorkspaces:
         """Return the bytes that a process allocates; they are never freed.
 
         torch has one workspace for the forward thread and one for the backward thread, of 32 MiB in deterministic
-        mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). TransformerEngine has one, and one for each of the four streams of
-        grouped expert GEMMs.
+        mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). TransformerEngine has one, and one more for each of the four streams
+        of grouped expert GEMMs.
         """
         found = 2 * (32 * 2**20 if is_deterministic else self.torch)
         return found + has_engine * (1 + 4 * has_experts) * self.transformer_engine
@@ -200,7 +200,7 @@ _WIDER = {
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Bandwidth of one device's link, one direction, and the shares that collectives achieve.
+    """Bandwidth of one device's link in one direction, and the shares of it that collectives achieve.
 
     A message of x bytes takes `launch_s` + steps · `step_s` + x / (`bytes_per_s` · `efficiency`).
 
@@ -275,7 +275,7 @@ class Tier:
         return self.link.among(2, self.num_devices) if self.link.is_mesh else self.link
 
     def size_for(self, num_devices: int) -> int | None:
-        """A job gets all devices if it fits into one domain or fills whole domains."""
+        """All devices if a job fits into a domain, or fills domains and is no multiple of `usable_devices`."""
         whole, usable = self.num_devices, self.usable_devices
         if whole is None or usable is None or num_devices <= whole:
             return whole
@@ -311,7 +311,7 @@ class Constants:
     overlap_slowdown
         Relative slowdown of compute that overlaps with a P2P transfer.
     runs
-        Measured steps, each with its time relative to these constants (`ppsim.machine.job_similarity`).
+        Measured steps, each with its time relative to the time by these constants (`ppsim.machine.job_similarity`).
     fitted_on
         Sets of `ppsim validate`, or files of runs, whose rows marked fit the values come from.
     correlation

@@ -33,7 +33,7 @@ def collective(operation: Operation, num_bytes: float, group: RankGroup, cluster
       the adapters of all of the group's ranks in a domain work in parallel.
     - tree (all-reduce): each byte goes up and down once, 2 log2 R steps.
     - hierarchical: a reduce-scatter inside the domains, the collective of the parts between domains, an all-gather
-      inside (Thakur et al. 2005 for the parts).
+      inside (Thakur et al. 2005 for each of the three).
     - direct (all-to-all): pairwise messages, inside and between domains at the same time.
     """
     levels = [
@@ -66,7 +66,7 @@ def point_to_point_s(num_bytes: float, link: Link) -> float:
 _Levels = list[tuple[int, Link]]
 
 _LARGEST_RING = 4
-"""Maximum ranks for which NCCL uses rings instead of in-switch reduction in a large all-reduce."""
+"""Maximum number of ranks for which NCCL uses rings instead of in-switch reduction in a large all-reduce."""
 
 
 def _candidates(operation: Operation, num_bytes: float, levels: _Levels) -> list[Collective]:

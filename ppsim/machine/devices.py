@@ -33,7 +33,7 @@ def hardware(part: str) -> dict[str, Any]:
 
 
 def data_sheet(device_name: str) -> DataSheet | None:
-    """Return None for a name in torch of an unknown device.
+    """Return the data sheet by the name that torch reports, or None for an unknown device.
 
     >>> data_sheet("NVIDIA H100 80GB HBM3").flops_per_s["bfloat16"] / 1e12
     989.4

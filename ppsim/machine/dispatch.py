@@ -1,7 +1,7 @@
 """Time to send tokens to their experts and back, by dispatcher.
 
-Each token is for k of E experts, which are spread evenly over the ranks. All sets of k experts are assumed to be
-equally likely.
+Each token goes to k of E experts. The experts are spread evenly over the ranks. All sets of k experts are assumed
+to be equally likely.
 """
 
 import math
@@ -24,10 +24,10 @@ class Routing:
 
 
 def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int) -> float:
-    """Return the expected number of domains with experts of a token; `num_domains` share the experts equally.
+    """Return the expected number of domains that contain experts of a token.
 
-    A domain of E/n experts has none of a token's k experts with probability C(E − E/n, k) / C(E, k). So the
-    expected number is n (1 − C(E − E/n, k) / C(E, k)).
+    The n = `num_domains` domains share the E experts equally. A domain of E/n experts has none of a token's k
+    experts with probability C(E − E/n, k) / C(E, k). So the expected number is n (1 − C(E − E/n, k) / C(E, k)).
 
     >>> distinct_domains(8, 8, 2), round(distinct_domains(4, 256, 8), 3)
     (2.0, 3.614)
@@ -57,7 +57,7 @@ def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: RankGroup, clust
 
 
 def _deduplicated_s(routing: Routing, group: RankGroup, cluster: Cluster, *, hybrid: bool) -> float:
-    """At each level, 1/extent of the copies need no transfer: the outer level's transfer arrived at that unit."""
+    """At each level, 1/extent of the copies need no transfer: the outer level's transfer delivered them."""
     units, latency, longest, launch_s = group.num_ranks, 0.0, 0.0, 0.0
     for extent, tier in zip(group.extents, cluster.tiers, strict=True):
         if extent > 1:

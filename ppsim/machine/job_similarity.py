@@ -15,11 +15,11 @@ import numpy as np
 from ppsim.base.arrays import Floats
 
 MEASURED_SPREAD = 0.02
-"""Relative standard deviation for measured costs: a step compared with its replay, or between two measurements."""
+"""Relative standard deviation of a measured step from its replay, or between two measurements of a step."""
 
 USUAL = 1.0
 """Number of spreads beyond which the loss of a run is linear (Huber 1964), except for jobs with the same layer
-configuration. The best value of 0.5 to 3 for the rows marked fit (`python benchmarks/fit_shares.py`).
+configuration. The best value between 0.5 and 3 for the rows marked fit (`python benchmarks/fit_shares.py`).
 """
 
 
@@ -102,7 +102,7 @@ class JobCorrection:
 def job_covariance(
     ones: Sequence[JobFeatures], others: Sequence[JobFeatures], shares: CovarianceParameters = SHARES
 ) -> Floats:
-    """The cluster's part is left out; the unit is the product of both spreads."""
+    """The cluster's part is left out; a covariance is in units of the product of the spreads of its two jobs."""
     found = np.zeros((len(ones), len(others)))
     for row, one in enumerate(ones):
         for column, other in enumerate(others):

@@ -70,7 +70,8 @@ class Arguments:
     """Arguments of a run.
 
     `asked` are the arguments that the user wrote, if the file also contains defaults. `is_complete` marks a file
-    that contains all arguments. `word` of a method is the option of ppsim that an argument is read for.
+    that contains all arguments. The parameter `word` of a method is the option of ppsim for which an argument is
+    read.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Arguments:
 
     def flag(self, name: str, *, default: bool = False, word: str = "model") -> bool:
         value = self.get(name, default, word=word)
-        if isinstance(value, str) and value.startswith("$"):  # a flag, and a variable with further options
+        if isinstance(value, str) and value.startswith("$"):  # a flag, followed by a variable with further options
             return True
         if not isinstance(value, bool | int):
             raise ConfigError(f"{self.source}: {name} must be true or false: got {value!r}")
@@ -130,7 +131,7 @@ class Arguments:
         return bool(self._values.get(name)) and bool(self.get(name))
 
     def asks(self, name: str) -> bool:
-        """Return False if the file contains all arguments, because the user may not have set this one."""
+        """Return whether the user set an argument; False for a complete file, in which this is unknown."""
         return not self._is_complete and name in self._asked and bool(self._values.get(name))
 
     @property
@@ -143,7 +144,7 @@ class Arguments:
 
     @property
     def read(self) -> tuple[tuple[str, str], ...]:
-        """Defaults of the file are included."""
+        """Arguments that were read, each with the option of ppsim; includes defaults of the file."""
         return tuple((name, word) for name, word in self._read.items() if self._values.get(name) is not None)
 
     @property

@@ -21,7 +21,7 @@ _DEFAULTS = {
 
 
 def without_adapters(content: Mapping[str, Any], source: str) -> tuple[dict[str, Any], RunConfig | None]:
-    """Split a configuration into the rest and the contents of its section of LoRA adapters, or None.
+    """Split off the section of LoRA adapters: return the rest, and the contents of the section or None.
 
     Other adapters (DoRA, one for each of queries, keys and values) stay in the rest.
     """

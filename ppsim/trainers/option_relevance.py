@@ -133,8 +133,8 @@ def effect_of(name: str) -> str:
 _ADAPTER = re.compile(r"(?:^|_)(?:q?lora|dora|peft)(?:_|$)", re.IGNORECASE)
 _FROZEN = re.compile(r"(?:^|_)(?:un)?(?:freez\w*|frozen)(?:_|$)", re.IGNORECASE)
 _OTHERS = re.compile(r"(?:q|k|v|kv|o|qk|qkv)_lora_(?:rank|dim)|dino_.*", re.IGNORECASE)
-"""Ranks of latent attention look like adapters, and `dino_freeze_last_layer` is in Megatron-LM's logs by
-default.
+"""Names that look like adapters or frozen weights, but are not: ranks of latent attention, and
+`dino_freeze_last_layer`, which is in Megatron-LM's logs by default.
 """
 
 _SWITCH = re.compile(r"(?:(?:use_|enable_)?lora_?|peft_?)?(?:enabled?|scheme|type|method|rank|r|dim|_target_)?")

@@ -58,7 +58,7 @@ _FROZEN = {
     "freeze_vision_model": "encoder",
     "freeze_vision_projection": "projector",
 }
-"""Settings of Megatron-Bridge (modelling_qwen3_vl/model.py: `freeze`), and values of --freeze."""
+"""Settings of Megatron-Bridge (modelling_qwen3_vl/model.py: `freeze`), each with its value of --freeze."""
 
 _TOKENS_OF_MOCK_IMAGE = 64
 """Recipes with images train on synthetic data with one image of 256 × 256 pixels per sequence (Megatron-Bridge
@@ -112,7 +112,7 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
 
 
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
-    """`options` are all options in force, `typed` the ones that the user gave."""
+    """Raise `ConfigError` if the trainer refuses an option in `typed` (given by the user) next to all `options`."""
     if recipe.device not in (*CLUSTERS, "any") and options.get("cluster") is None:
         raise ConfigError(
             f"recipe {recipe.name} is for {recipe.device.upper()}, which no cluster has: give --cluster"

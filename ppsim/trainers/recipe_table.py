@@ -89,9 +89,9 @@ def recipes() -> tuple[Recipe, ...]:
 
 
 def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe]:
-    """A word must be a part of the name, the trainer or the release.
+    """Each word must equal a part of the name, the trainer or the release, or occur in the model.
 
-    `filters` maps properties of a recipe to texts.
+    `filters` maps properties of a recipe to the values that they must have.
 
     >>> {one.device for one in matching_recipes(["deepseek-v3", "mxfp8"], release="26.08")} >= {"gb200", "gb300"}
     True

@@ -22,13 +22,13 @@ _CANCELLED: dict[str, dict[str, tuple[str, ...]]] = {
     "cuda_graphs": {"recompute": ("full", "moe"), "offload": ()},
     "moe_paged_stash": {"offload": (), "offload_modules": ()},
 }
-"""Per setting, options with values (none: any value) that leave it out."""
+"""Options, with values (empty: any value), that exclude a setting; keyed by setting."""
 
 _REQUIRED: dict[str, dict[str, tuple[Any, ...]]] = {
     "moe_expert_rank_capacity_factor": {"fused_experts": (True,), "moe_dispatcher": ("hybridep",)},
     "moe_paged_stash": {"moe_expert_rank_capacity_factor": ()},
 }
-"""Per setting, options with values (none: any value) without which it is left out."""
+"""Options, with values (empty: any value), that a setting requires; keyed by setting."""
 
 _FIXED_SIZES = ("moe_expert_rank_capacity_factor", "moe_expert_capacity_factor")
 """Options with which token counts are known before the run: a graph of the whole iteration needs one of them."""
@@ -74,8 +74,9 @@ def _is_moe_text_model(model: str) -> bool:
 def shared_settings(trainer: str, release: str, device: str, dtype: str) -> Mapping[str, Any]:
     """Return the settings that more than half of the MoE recipes set, each with its most common value.
 
-    A setting that requires another one is counted among the recipes that set that one. A value that is as common as
-    another is left out.
+    A setting that requires other settings is counted only among the recipes with these other settings. A setting is
+    left out if its two most common values are equally common. CUDA graphs get the scope that more than half of the
+    recipes set, or the modules that more than half capture.
     """
     from ppsim.trainers.read_recipe import read_recipe  # heavy import
 

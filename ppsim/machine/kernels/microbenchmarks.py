@@ -62,7 +62,7 @@ class HostTransfer(FileSchema):
 
 
 class DeviceTransfer(FileSchema):
-    """A message between devices of this machine; `bytes` are per device, as passed to the operation."""
+    """A message between devices of the measured machine; `bytes` are per device, as passed to the operation."""
 
     kind: Literal["p2p", "all_reduce", "all_gather", "reduce_scatter"]
     num_devices: Positive

@@ -8,7 +8,7 @@ from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 
 @dataclass(frozen=True)
 class AttentionCore:
-    """Causal attention without projections (scores, softmax, weighted sum); `heads` counts all sequences.
+    """Causal attention without projections (scores, softmax, weighted sum); `heads` is summed over all sequences.
 
     `unmasked` is the share of the FLOPs in separate kernels without a mask: keys of other context-parallel ranks.
     """

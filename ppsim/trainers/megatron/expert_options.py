@@ -14,7 +14,7 @@ _DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather":
 
 
 def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """A partial file leaves missing options unset."""
+    """With `is_partial` (Megatron-Bridge, NeMo), options that the file leaves out stay unset."""
     words: dict[str, Any] = {}
     if not arguments.count("num_experts", least=0):
         return words

@@ -120,7 +120,7 @@ def _delta(arguments: Arguments, *, is_kimis: bool = False) -> GatedDeltaNet:
 
 
 def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
-    """With the variant dsa, attention has an indexer or the choice of an earlier layer."""
+    """With the variant dsa, a layer has an indexer, or attends to the keys that an earlier layer chose."""
     variant = arguments.get("experimental_attention_variant")
     if not variant:
         return [attention] * num_layers
@@ -140,7 +140,7 @@ def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixe
 def _sparse(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
     """The first `dsa_indexer_skip_topk_offset` layers have an indexer each.
 
-    Of the others, every `dsa_indexer_topk_freq`-th has one.
+    Of the remaining layers, every `dsa_indexer_topk_freq`-th layer has one.
     """
     if not isinstance(attention, LatentAttention):
         raise ConfigError(
@@ -227,7 +227,7 @@ def is_gated_or_has_sinks(arguments: Arguments, attention: Attention) -> Attenti
 def parts_of(
     arguments: Arguments, dense: FeedForward, experts: MixtureOfExperts | None, num_layers: int
 ) -> list[FeedForward | MixtureOfExperts]:
-    """Experts are in every `moe_layer_freq`-th layer, or as its list says."""
+    """Experts are in every `moe_layer_freq`-th layer, or in the layers with 1 if it is a list."""
     if experts is None:
         return [dense] * num_layers
     freq = arguments.get("moe_layer_freq", 1)

@@ -148,7 +148,7 @@ def _step(arguments: Arguments) -> dict[str, Any]:
 
 
 def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """A partial file (`is_partial`) leaves missing options to the defaults of its stack."""
+    """A partial file (`is_partial`: Megatron-Bridge, NeMo) leaves missing options to the defaults of its stack."""
     words: dict[str, Any] = {"attention": None, "dropout": None, "cross_entropy": None}
     backend = arguments.get("attention_backend", word="attention")
     is_local = arguments.get("transformer_impl", word="attention") == "local"
@@ -321,7 +321,7 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
 
 
 def _optimizer_offload(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """By default, the fraction of the optimizer on the host is 1, but 0 in `OptimizerConfig`."""
+    """The default fraction is 1 in Megatron-LM's arguments, but 0 in `OptimizerConfig`, used by a partial file."""
     word, overlap = "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"
     is_on = arguments.flag("optimizer_cpu_offload", word=word)
     part = arguments.part(word, 0.0 if is_partial else 1.0, word=word)

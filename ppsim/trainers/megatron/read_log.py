@@ -89,7 +89,7 @@ class _Found:
             self.heading, self.is_new = found[1], True
 
 
-_LEAST_MS = 1e-3  # a shorter iteration time is garbled
+_LEAST_MS = 1e-3  # a shorter iteration time counts as garbled
 
 
 def _number(text: str, *, least: float = 0.0) -> float:

@@ -35,7 +35,7 @@ class _Rank:
 
 
 def read_spans(files: Sequence[str]) -> RunRecordings:
-    """Return the first data- and tensor-parallel index that is recorded on all pipeline ranks."""
+    """Return the recordings of the first data- and tensor-parallel index that is recorded on all pipeline ranks."""
     ranks: dict[int, _Rank] = {}
     for file in files:
         _read(file, ranks)

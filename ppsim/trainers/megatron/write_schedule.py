@@ -131,7 +131,7 @@ def _rules(layers: Sequence[int], p: int, v: int) -> Iterator[MegatronSplit]:
 
 
 def _group_size(compute: Schedule, p: int, v: int, m: int) -> int:
-    """Rank 0's forward passes before its second chunk are the group size."""
+    """Return the group size: the number of rank 0's forward passes before its second chunk."""
     forwards = compute.stage[: compute.rank_offsets[1]][compute.op[: compute.rank_offsets[1]] == Op.F]
     size, legal = int(np.argmax(forwards != forwards[0])), legal_group_sizes(p, m)
     if size not in legal:

@@ -61,7 +61,7 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
 
 
 def from_arguments(overrides: Mapping[str, Any], source: str) -> RunConfig:
-    """Primus' own defaults for Megatron-LM (data/primus.toml) apply below the arguments."""
+    """Primus' own defaults for Megatron-LM (data/primus.toml) apply to arguments that are not given."""
     asked = megatron_names(overrides)
     found = from_megatron(Arguments({**megatron_names(_defaults()), **asked}, source, asked), "Primus, Megatron-LM")
     return replace(found, options={**found.options, "stack": "primus"})

@@ -128,7 +128,10 @@ def _one_by_one(step: list[CellRange], source: str) -> list[CellRange]:
 
 
 def _require_last_rank(folder: Path, traces: list[RankTrace]) -> None:
-    """Raise `ConfigError` if 1F1B continues after the last file: each rank starts with one forward pass more."""
+    """Raise `ConfigError` if 1F1B continues after the last file.
+
+    In 1F1B, each rank starts with one more forward pass than the next rank.
+    """
     forwards = [_num_forwards_first(trace) for trace in traces]
     if forwards[-1] > 1 and all(one == other + 1 for one, other in pairwise(forwards)):
         raise ConfigError(

@@ -16,7 +16,7 @@ from ppsim.base.package_data import data_folder
 
 
 class Module(FileSchema):
-    """The registry entries of one model and their file; `refused` is the reason why none can be projected."""
+    """The registry entries of one model and their file; `refused`: why no entry can be projected."""
 
     source: str
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -36,7 +36,7 @@ SCHEDULES = {
 }
 
 HIDDEN_BY_ASYNC_TP = "0.5"
-"""Assumed hidden fraction of tensor-parallel communication: the value of Megatron-Core's overlap in pieces."""
+"""Assumed hidden fraction of tensor-parallel communication: the value for Megatron-Core's `tp_comm_overlap`."""
 
 COUNTS = {
     "parallelism.tensor_parallel_degree": "tp",
@@ -180,7 +180,7 @@ def _launched(arguments: Arguments, name: str) -> int | None:
 
 
 def _recompute(arguments: Arguments) -> str:
-    """The default is every second layer in 0.2's TOML, by operators from 0.3 on."""
+    """Selective recomputation is of every second layer by default in 0.2's TOML, and by operators from 0.3 on."""
     mode = str(arguments.get("activation_checkpoint.mode", "selective", word="recompute"))
     if mode == "memory_budget":
         arguments.assumed.append(
@@ -273,7 +273,7 @@ _NAMED = "parallelism.module_fqns_per_model_part"
 
 
 def stages_of(arguments: Arguments, pp: int, schedule: str | None, model: Model | None) -> dict[str, Any]:
-    """TorchTitan's own layers per stage become a note."""
+    """The layers per stage by TorchTitan's own rule become a note."""
     less = [
         arguments.number(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1, least=0)
         for end in ("first", "last")

@@ -93,7 +93,7 @@ def _replicas(words: Mapping[str, Any]) -> int:
 
 
 def _replication(words: Mapping[str, Any], pp: int, dp: int) -> dict[str, Any]:
-    """With a pipeline, weights stay gathered as in ZeRO 1."""
+    """With a pipeline, TorchTitan keeps weights gathered, as in ZeRO 1."""
     is_sharded = words.get("zero", 1) >= (1 if pp > 1 else 2)
     copies = words.get("num_distributed_optimizer_instances", 1) if is_sharded else dp
     shard = -1 if dp == 1 and is_sharded else dp // copies
