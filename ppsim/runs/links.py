@@ -198,7 +198,7 @@ def median_of_some(values: Floats) -> float:
 
 
 def input_times(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
-    """Return, per action, when its rank became free, when its input was made, and if another rank made the input."""
+    """Return, per action, when its rank became free, when its input was made, and if another rank made it."""
     schedule = graph.schedule
     previous = previous_on_rank(schedule)
     first = np.zeros((len(end), 1))
