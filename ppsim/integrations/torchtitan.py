@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def preflight(
     schedule: Table, stages: Sequence[Any], loss: Any, *, num_microbatches: int | None = None
 ) -> list[str]:
-    """Return a sentence for each reason why the first step would fail or give wrong results; empty without reasons.
+    """Return the reasons why the first step would fail or give wrong results, one sentence each.
 
     `stages` are this rank's `PipelineStage`s, `loss` is the loss that the schedule gets. For tables with I and W,
     two more reasons are checked: selective checkpointing, whose saved outputs serve one backward only, and a loss

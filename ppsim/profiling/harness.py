@@ -140,7 +140,7 @@ def require_measurable(model: ModelShape, key: MeasurementKey, settings: Measuri
         raise ConfigError(reason)
     if key.dtype == "fp8":
         require_float8(torch.device(settings.device), key.micro_batch * key.sequence_length // key.cp)
-        fused_cast(settings.device, compiled=settings.compiled)  # while no device is torch's default
+        fused_cast(settings.device, compiled=settings.compiled)  # now, while no device is torch's default
     if key.recompute == BY_OPERATORS:
         raise ConfigError(
             "recompute selective-op is torch's own checkpoint, which goes through no I and W: profile measures "

@@ -652,7 +652,10 @@ def _last_entry(recorder: ForwardRecorder, path: str) -> int:
 def _parameters_around(
     model: Any, recorder: ForwardRecorder, path: str, layers: Sequence[Any], tables: tuple[Tensor, Tensor]
 ) -> tuple[int, int, int]:
-    """Return numbers of parameters before and after the layers, and of learned positions; no embedding, no head."""
+    """Return the numbers of parameters before and after the layers, and the number of learned positions.
+
+    Embedding and head are not counted.
+    """
     entered, last = {name: number for number, name in enumerate(recorder.order)}, _last_entry(recorder, path)
     known = {id(one) for layer in layers for one in layer.parameters()} | {id(one) for one in tables}
     known |= {id(one) for one in encoder_parameters(model, recorder)}

@@ -333,7 +333,7 @@ def experts(self: Any, hidden_states: Tensor, *routing: Any, **keywords: Any) ->
     flipped = getattr(self, "is_transposed", None)
     if flipped is None:
         flipped = up.shape[1] == x.shape[1] and up.shape[2] != x.shape[1]
-    if index is None:  # as in Llama 4, every expert gets all tokens, but uses only the tokens routed to it
+    if index is None:  # as in Llama 4, every expert gets all tokens: count only the routed tokens
         chosen, rows = _chosen(self), x.shape[0] // up.shape[0]
         num_rows = rows * chosen
     else:

@@ -49,10 +49,10 @@ class Comparison(Printable, Drawable):
     with the measured action times; its error comes from waits, not from costs.
 
     `replay_gap_s`
-        Median gap before an action. If no transfer was recorded, the replay uses it before every action.
+        Median gap before an action. If no transfer was recorded, the replay uses this gap before every action.
     `replay_hop_s`
-        Mean transit time of messages that an action waited for. If transfer times are unknown, the replay uses it
-        for all messages. A step adds up many waits, hence the mean.
+        Mean transit time of messages that an action waited for. If transfer times are unknown, the replay uses this
+        time for all messages. A step adds up many waits, hence the mean.
     `pace`
         Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work.
     `overheads_fitted_on_this_run`
@@ -202,8 +202,8 @@ def pace_of(run: Run, reference: ReferenceSpeed | None) -> MachineSpeed:
 def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, float] | None = None) -> StageCosts:
     """Return the costs, with overheads, at which a run is simulated again.
 
-    Measured medians already include the slow-down by overlapped transfers. It is removed from them or, if transfers
-    are unknown, not applied a second time.
+    Measured medians already include the slow-down by overlapped transfers. It is removed from the medians or, if
+    transfers are unknown, not applied a second time.
     """
     constants, costs = dict(constants), run.costs
     if not run.has_own_costs and constants.get("overlap_slowdown"):

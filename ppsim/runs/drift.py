@@ -39,8 +39,9 @@ def drift_over_steps(paces: Floats) -> Floats:
 
 
 def drift_within_step(schedule: Schedule, durations: Floats, usual: Floats) -> Floats:
-    """Return each action's relative excess over the faster end of its rank's step, by linear trend; 0 without one.
+    """Return the linear trend within each rank's step: relative excess per action over the faster end of the step.
 
+    Without a trend the excess is 0.
     `durations` has shape [steps, actions]. The slope is the median over pairs of actions of one kind and stage.
     """
     ratio = np.median(durations, axis=0) / np.where(usual > 0, usual, np.inf)

@@ -13,7 +13,7 @@ from ppsim.schedule.table import NONE
 
 @dataclass(frozen=True)
 class LateRank:
-    """A rank that holds up the step, and the time that the step would gain without the rank's excess.
+    """A rank that holds up the step, and the time saved if its actions and gaps took at most their usual times.
 
     `action` is the rank's action on the critical path with the largest excess over the median stage.
     """

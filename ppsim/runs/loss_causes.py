@@ -126,7 +126,7 @@ class ActionSpeeds:
 
     @cached_property
     def of_base(self) -> dict[tuple[Op, int], float]:
-        """Medians of all stages or, if most stages are slow, of the other stages."""
+        """Medians of all stages or, if most stages are slow, of the fast stages only."""
         if not self.most_are_slow:
             return self.medians
         fast = self.whole_s <= (1 + _ALIKE) * self.whole_s.min()
@@ -159,7 +159,7 @@ class ActionSpeeds:
 
     @cached_property
     def of_ranks(self) -> Floats:
-        """Slow-down, per rank, that all stages of the rank have relative to the median stage."""
+        """Slow-down of each rank relative to the median stage, as far as all stages of the rank have it."""
         ratios: list[list[float]] = [[] for _ in range(self.schedule.num_ranks)]
         whole = self.typical.get(Op.I, 0.0) + self.typical.get(Op.W, 0.0)
         taken = [(stage, one, self.typical[op]) for (op, stage), one in self.medians.items() if op in (Op.F, Op.B)]

@@ -126,7 +126,7 @@ def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
 
 
 def pace_from(layer_s: float | None, ends_s: Sequence[float] | None, work: str) -> ReferenceSpeed | None:
-    """Return the machine speed of a file; without `ends_s`, an older version used other reference work."""
+    """Return the machine speed of a file; files of older versions, without `ends_s`, have other reference work."""
     if layer_s is None:
         return None
     return (

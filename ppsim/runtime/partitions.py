@@ -41,7 +41,10 @@ _MOST_CALIBRATIONS = 400
 def check_partitions(
     table: Schedule, source: str, num_partitions: int, device: str, costs: StageCosts | None
 ) -> None:
-    """Raise `ConfigError` if a table cannot run in partitions; without `costs` (emulated), layers are real."""
+    """Raise `ConfigError` if a table cannot run in partitions.
+
+    `costs` are the emulated costs, None for real layers.
+    """
     if num_partitions != table.num_ranks:
         raise ConfigError(f"{source} has {table.num_ranks} ranks: got --partitions {num_partitions}")
     if table.has_communication:

@@ -70,7 +70,7 @@ def _recordings(file: sqlite3.Connection, path: str, patterns: Sequence[NamePatt
     ]
     found = sorted((device_of.get(process, 0), process) for process, _ in active)
     base_ns, host = _session(file, tables)
-    chosen = [processes[process] for _, process in found] or [Recording(path, names)]  # trace_of refuses it
+    chosen = [processes[process] for _, process in found] or [Recording(path, names)]  # empty: trace_of refuses it
     for number, recording in enumerate(chosen):
         recording.base_ns, recording.host = base_ns, host or path
         recording.rank = number if len(chosen) > 1 else None
