@@ -10,9 +10,9 @@ FORMAT = "ppsim-deepspeed/1"
 
 
 def install(engine: Any, path: str | Path) -> None:
-    """Make a `PipelineEngine` train by a file of `ppsim export --to deepspeed`.
+    """Make a `PipelineEngine` train with the table in a file of `ppsim export --to deepspeed`.
 
-    Raises `ConfigError` if its stages or microbatches (`gradient_accumulation_steps`) are not the engine's.
+    Raises `ConfigError` if the engine has another number of stages or microbatches (`gradient_accumulation_steps`).
     """
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:

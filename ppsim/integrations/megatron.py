@@ -19,7 +19,7 @@ _ONE_OF = {
 
 
 def preflight(path: str | Path, args: Any) -> list[str]:
-    """Return a sentence for each difference between Megatron-LM's `args` and an export; empty if they run it.
+    """Return a sentence for each difference between Megatron-LM's `args` and an export; empty if there is none.
 
     `path` is a file of `ppsim export --to megatron`. `args` may be from before or after `validate_args`.
     """
@@ -78,8 +78,9 @@ def measure(
 
     `config` is the model's `TransformerConfig`. `model_provider(pre_process=…, post_process=…, config=…)` builds a
     chunk from it, as in Megatron-LM. Process groups are fake, so that one rank's part is timed, without
-    collectives. Each different chunk of the configured pipeline and of `splits` (layers of each stage) is measured,
-    and a single layer and several in sequence. `settings` are as for `ppsim.profiling.harness.profile_module`.
+    collectives. Each different chunk of the configured pipeline and of `splits` (layers of each stage) is measured.
+    If these do not determine the costs of other chunks, more chunks are measured, for example single layers.
+    `settings` are as for `ppsim.profiling.harness.profile_module`.
 
     Raises `ConfigError` if a real process group exists, and for splits that do not have all layers.
     """

@@ -42,7 +42,7 @@ class GptChunk(nn.Module):
         self.model, self._window, self._tokens = model, window, tokens
         length = tokens.shape[1]
         self._positions = torch.arange(length, device=tokens.device).expand_as(tokens)
-        # On a GPU the attention kernel masks by itself; otherwise Megatron would create its default mask on a GPU.
+        # On a GPU the attention kernel masks by itself. A CPU needs this mask: Megatron's default mask is on a GPU.
         ones = torch.ones(1, 1, length, length, dtype=torch.bool, device="cpu")
         self._mask = None if tokens.is_cuda else ~ones.tril()
 
@@ -96,7 +96,7 @@ class MegatronBuilder:
         ]
 
     def build(self, window: LayerWindow) -> BuiltChunk:
-        """The process groups of the chunk's rank stay active until `close`."""
+        """Return the chunk of a window; the process groups of its rank stay active until `close`."""
         self.close()
         layout, rank = _layout_of(window, self.num_layers, self.config.mtp_num_layers or 0)
         self._around.enter_context(patch.multiple(self.config, **_pipeline(layout)))
@@ -110,7 +110,7 @@ class MegatronBuilder:
             given["config"] = self.config
         model = self._provider(**given).to(self.device)
         layers = list(model.decoder.layers)
-        if self.config.gradient_accumulation_fusion:  # as Megatron's DistributedDataParallel provides them
+        if self.config.gradient_accumulation_fusion:  # as in Megatron's DistributedDataParallel
             for parameter in model.parameters():
                 parameter.main_grad = torch.zeros_like(parameter, dtype=torch.float32)
         if self.config.fp16 or self.config.bf16:
@@ -217,7 +217,7 @@ def _pipeline(layout: list[list[str]]) -> dict[str, Any]:
 
 
 def num_ranks_of_stage(config: Any) -> int:
-    """Return the least number of a stage's ranks that hold everything divided by tp, cp, ep and etp."""
+    """Return the smallest number of ranks per stage that is a multiple of tp · cp and of etp · ep."""
     tp, cp, ep = (
         config.tensor_model_parallel_size, config.context_parallel_size, config.expert_model_parallel_size,
     )  # fmt: skip
@@ -254,7 +254,7 @@ def _as_rank(config: Any, rank: int, num_stages: int) -> Iterator[None]:
 
 @contextmanager
 def _without_cuda() -> Iterator[None]:
-    """Megatron-core's own layers ask for a current GPU, and fork its random state."""
+    """Replace calls of CUDA: Megatron-core's own layers ask for the current GPU, and fork its random state."""
     with (
         patch.object(torch.cuda, "current_device", lambda: torch.device("cpu")),
         patch.object(parallel_random.CudaRNGStatesTracker, "fork", lambda *_: nullcontext()),

@@ -90,10 +90,10 @@ def require_sizes(table: dict[str, Any], path: str | Path, pp_size: int, vpp_siz
 
 
 def algorithm_for(table: dict[str, Any], path: str | Path, replace: str | None = None) -> str:
-    """For None, return the first algorithm of the table's placement.
+    """Return `replace` or, if it is None, the first algorithm of the table's placement.
 
-    Raises `ConfigError` if `replace` has another placement, or computes weight gradients within the backward while
-    the table separates them.
+    Raises `ConfigError` if `replace` is unknown, has another placement, or computes weight gradients within the
+    backward while the table separates them.
     """
     known = [name for names in PLACEMENTS.values() for name in names]
     if replace is not None and replace not in known:

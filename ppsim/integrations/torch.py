@@ -21,7 +21,7 @@ from ppsim.trainers.torch.write_schedule import torch_csv, why_not_loaded
 def stages_of(
     schedule: Table, build: Callable[[int], torch.nn.Module], device: torch.device | str, *, group: Any = None
 ) -> list[PipelineStage]:
-    """`build(stage)` returns the module of a stage, which goes to `device`.
+    """Return this rank's stages; `build(stage)` returns the module of a stage, which is moved to `device`.
 
     Raises `ConfigError` if the size of `group` (None: all ranks) is not the table's number of ranks.
     """

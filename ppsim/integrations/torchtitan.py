@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 def preflight(
     schedule: Table, stages: Sequence[Any], loss: Any, *, num_microbatches: int | None = None
 ) -> list[str]:
-    """Return a sentence for everything that would break or falsify the first step; empty if it runs.
+    """Return the reasons why the first step would fail or give wrong results, one sentence each.
 
     `stages` are this rank's `PipelineStage`s, `loss` is the loss that the schedule gets. For tables with I and W,
-    two more are checked: selective checkpointing, whose saved outputs serve one backward only, and a loss that
-    holds parameters and runs a backward of its own (`ChunkedLossWrapper`).
+    two more reasons are checked: selective checkpointing, whose saved outputs serve one backward only, and a loss
+    that holds parameters and runs a backward of its own (`ChunkedLossWrapper`).
     """
     table = read(schedule)
     found = problems_of_stages(table, stages, num_microbatches)
@@ -38,7 +38,10 @@ def preflight(
 
 
 def _first_selective(module: Any) -> str | None:
-    """Selective checkpointing has a policy that chooses the tensors to save."""
+    """Return the name of the first part with selective checkpointing, None if there is none.
+
+    Selective checkpointing has a policy (`context_fn`) that chooses the tensors to save.
+    """
     for name, part in module.named_modules():
         function = getattr(part, "checkpoint_fn", None)
         if "context_fn" in (getattr(function, "keywords", None) or {}):
@@ -47,7 +50,7 @@ def _first_selective(module: Any) -> str | None:
 
 
 def _owners(loss: Any, depth: int = 4) -> Iterator[str]:
-    """Yield class names of objects in the loss, or in the functions that it wraps, that hold parameters."""
+    """Yield class names of objects that hold parameters, in the loss or in the functions that it wraps."""
     inside = list(vars(loss).values()) if hasattr(loss, "__dict__") else []
     if any(
         hasattr(one, "parameters") and next(iter(one.parameters()), None) is not None for one in (loss, *inside)
@@ -73,9 +76,10 @@ def measure(
 ) -> dict[str, Any]:
     """Return a profile of a TorchTitan model's chunks, measured on the trainer's device.
 
-    `trainer` is a `torchtitan.trainer.Trainer`, created alone with `--comm.mode fake_backend` and a pipeline.
-    Collectives are not timed. `splits`, `output` and `settings` are as in `ppsim.integrations.megatron.measure`.
-    Raises `ConfigError` for a trainer without a pipeline, or with real process groups.
+    `trainer` is a `torchtitan.trainer.Trainer`, created in a single process with `--comm.mode fake_backend` and a
+    pipeline. Collectives are not timed. `splits`, `output` and `settings` are as in
+    `ppsim.integrations.megatron.measure`. Raises `ConfigError` for a trainer without a pipeline, or with real
+    process groups.
     """
     import torchtitan
 

@@ -1,4 +1,4 @@
-"""Chunks of a TorchTitan model on one device, with its own split, parallelism and loss, in its dry mode.
+"""Chunks of a TorchTitan model on one device, with TorchTitan's own split, parallelism and loss, in its dry mode.
 
 Process groups are fake. Every chunk is built as stage 0 of the pipeline, the stage of this process.
 """
@@ -33,7 +33,7 @@ class DecoderChunk(nn.Module):
 
 
 class TitanBuilder:
-    """Builds any window of the layers of a trainer's model, as the trainer built its own."""
+    """Builds any window of the layers of a trainer's model, as the trainer builds its own chunks."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.config = trainer, trainer.config
@@ -88,7 +88,7 @@ class TitanBuilder:
         with torch.no_grad():
             model.init_weights(buffer_device=None)
         model.train()
-        if isinstance(model, FSDPModule):  # as the pipeline has it for all microbatches but the last
+        if isinstance(model, FSDPModule):  # as the pipeline does for all microbatches but the last
             model.set_is_last_backward(False)
             model.set_reshard_after_backward(False)
             model.set_requires_gradient_sync(False)
@@ -120,7 +120,7 @@ class TitanBuilder:
         return torch.randn_like(self._hidden)
 
     def forward_flops(self, contents: str) -> float | None:
-        """torch's counter is used."""
+        """Return None: torch's counter is used."""
         return None
 
     def shape(self) -> dict[str, Any]:

@@ -53,17 +53,20 @@ _SCHEDULE, _MICROBATCHES = "1f1b", 4
 """Schedule of the calibration run, and its microbatches per rank: the defaults of `ppsim project`."""
 
 _LONG_S = 20.0
-"""If one step of both takes longer, one microbatch per rank is enough: overheads are negligible."""
+"""If a step of each pipeline takes longer in total, one microbatch per rank is enough: overheads are negligible."""
 
 _LEAST_TURNS, _TURNS = 2, 8
-"""Minimum and maximum number of turns, within `_REHEARSED_S`; each samples the machine speed."""
+"""Minimum and maximum number of turns, which should fit into `_REHEARSED_S`.
+
+In a turn both pipelines run once, so that each turn samples the machine speed.
+"""
 
 _TURN_S, _REHEARSED_S = 2.0, 20.0
 _PATIENCE = 1.5
 """Factor by which turns may exceed `_REHEARSED_S` on a machine that others use."""
 
 _MOST_STEPS = 15
-"""Maximum number of recorded steps per pipeline and turn, limited by `_TURN_S` according to the projection."""
+"""Maximum number of recorded steps per pipeline and turn. By projection, they must also fit into `_TURN_S`."""
 
 _STARTED_S = 5.0
 """Seconds for a process to import torch and connect to the others."""
@@ -75,7 +78,7 @@ _CALM = 0.1
 """Maximum variation of the machine speed if nothing else keeps the cores busy."""
 
 _FURTHEST = 2.0
-"""Search range of the slow-down: this factor in both directions around the slow-down of the median times."""
+"""Search range of the slow-down: this factor in both directions around the slow-down of the actions' medians."""
 
 
 def rehearse(
@@ -120,7 +123,7 @@ def rehearsal_of(
     say: Say,
     watch: Watch = lambda pace: None,
 ) -> dict[str, Any]:
-    """Return a calibration run for a profile, a `ppsim.costs.profile.CalibrationRun`; raises `RunFailed`."""
+    """Do a calibration run for a profile, and return it as fields of `CalibrationRun`; raises `RunFailed`."""
     conditions = f"{num_processes} processes at once, {threads_in_words(settings.num_threads)}"
     shape = profile.shape_at(micro_batch=key.micro_batch, sequence_length=key.sequence_length, tp=1, cp=1, ep=1)
     short = _table(num_processes, 1)
@@ -175,8 +178,9 @@ def fit_overheads(
 ) -> dict[str, Any]:
     """Return the constants fitted to measured pipelines with `FEW` and with `MORE` layers per stage.
 
-    `windows_s` has reference times per window and rank, alternately for few and for more layers. Slow-down and
-    overhead per action make both projected steps, with measured variation, as long as the measured ones.
+    `windows_s` has reference times per run of a pipeline (window) and rank, alternately for few and for more
+    layers. With the slow-down, the overhead per action and the measured variation of action times, both projected
+    steps take as long as the measured steps.
     """
     paces: dict[str, Any] = {"reference_s": [], "reference_ends_s": None}
     if windows_s:
@@ -287,7 +291,7 @@ def _table(num_processes: int, microbatches: int) -> Schedule:
 
 @dataclass(frozen=True)
 class _Turns:
-    """Turns of the pipelines, with microbatches and steps of each.
+    """Number of turns of both pipelines, microbatches per rank, and steps per turn.
 
     Long steps have no warm-up: the reference work, which runs first, has touched all memory by then.
     """

@@ -1,4 +1,4 @@
-"""Chunks of a user's own model for a pipeline: stages of the even split, and chunks to derive others."""
+"""Chunks of a user's own model for a pipeline: stages of the even split, and chunks to derive all other chunks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class UserChunkBuilder:
 
     @cached_property
     def _made(self) -> UserModelParts:
-        """The whole model, for its data only."""
+        """The whole model, used only for its inputs and targets."""
         return build_user_model(self.function, [self.num_layers], seed=SEED)
 
     @cached_property

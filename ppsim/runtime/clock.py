@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 _CYCLES_PER_S = 3e9
-"""More than any GPU has, so that a sleep by cycles is never shorter than requested."""
+"""Higher than any GPU's clock rate, so that a sleep by cycles is never shorter than requested."""
 
 _LOAD_S = 1.0
 _SIZE, _IN_FLIGHT = 4096, 20
@@ -133,7 +133,7 @@ def clock_of(where: torch.device) -> HostClock:
 
 
 def raise_clock(where: torch.device) -> None:
-    """Multiply random matrices for one second, because an idle GPU runs at a fifth of its clock rate under load."""
+    """Multiply random matrices for one second, because an idle GPU has a fifth of the clock rate of a busy GPU."""
     if where.type != "cuda":
         return
     one = torch.randn(_SIZE, _SIZE, device=where, dtype=torch.bfloat16)

@@ -25,7 +25,7 @@ SPIN_S = 3e-4
 """A sleep overshoots by up to this, so that the last part of a wait is spun."""
 
 PAYLOAD = (1, 8)
-"""The first number of an emulated activation is the time at which it was sent."""
+"""Shape of an emulated activation; its first number is the time at which it was sent."""
 
 
 def wait_for(seconds: float) -> None:
@@ -37,7 +37,7 @@ def wait_for(seconds: float) -> None:
 
 
 Waits = dict[tuple[str, int], float]
-"""Keys are the kind ("F", "B", "I" or "W") and the microbatch."""
+"""Seconds of a stage's actions; keys are the kind ("F", "B", "I" or "W") and the microbatch."""
 
 
 class EmulatedStage(nn.Module):
@@ -83,7 +83,7 @@ class _Node(torch.autograd.Function):
 
 
 def emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, CostArrays] | None:
-    """Apply torch's rule for stage 0; return None if the run computes."""
+    """Return the costs to emulate, by torch's rule for stage 0 (W is the whole backward); None for real layers."""
     if config.emulate_costs is None:
         return None
     counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
@@ -102,7 +102,7 @@ def waits_of(table: Schedule, costs: CostArrays) -> list[Waits]:
 
 
 def factor_of(config: TrainConfig, step: int) -> float:
-    """`step` includes the warm-up."""
+    """Return the factor of a step's action times; `step` also counts the warm-up steps."""
     return dict(config.straggling_steps).get(step - config.num_warm_up, 1.0)
 
 

@@ -23,15 +23,15 @@ from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 
 _SHUTDOWN_S = 5.0
-"""After this time, a stopped rank is left to end with the process."""
+"""Seconds to wait for a stopped rank; then it is left to end with the process."""
 
 Edge = tuple[int, int]
 
 
 class SharedDevice:
-    """Ranks as threads of one process on a CPU; a copy is a clone.
+    """Ranks as threads of one process on a CPU; a transfer is a clone of the tensor.
 
-    A moment of the shared `clock` is when the asking rank reaches it.
+    The ranks share `clock`, whose `now` is the moment at which the calling rank reaches the call.
     """
 
     clock: HostClock
@@ -59,7 +59,7 @@ class SharedDevice:
             pass
 
     def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> "DeviceTransfer":
-        """A copy overlaps with compute. It starts when its content is ready, whether or not the receiver is."""
+        """Start a transfer, whether or not the receiver is ready for it; its `seconds` overlap with compute."""
         del edge
         begin = self.clock.now()
         clone = None if tensor is None else tensor.clone()
@@ -217,7 +217,7 @@ class _Step:
             raise self._failure
 
     def stop(self) -> None:
-        """Waiting ranks are woken; computing ranks end after the current action."""
+        """Stop waiting ranks now, and computing ranks after the current action."""
         self._stopped = True
         self._device.stop()
         self._start.abort()

@@ -1,4 +1,4 @@
-"""Fork the ranks of local runs from one process that has imported torch, which takes seconds of CPU time.
+"""Fork the ranks of local runs from one process that has imported torch: an import takes seconds of CPU time.
 
 The server receives a request per run on its standard input, a Unix socket. When a rank has ended, it answers with
 one line: the rank and its exit code, as JSON.
@@ -50,19 +50,19 @@ class ForkServer:
     def start(
         self, folder: Path, environments: Sequence[dict[str, str]], stdin: int, stderr: Sequence[int]
     ) -> None:
-        """`stdin` and `stderr` are file descriptors."""
+        """Start one rank per environment; `stdin` and `stderr` are file descriptors."""
         self._running, self._exit_codes = set(range(len(environments))), {}
         told = {"folder": str(folder), "environments": environments, "cwd": os.getcwd(), "fork": can_fork}
         told["imports_from_cwd"] = bool({"", os.getcwd()} & set(sys.path))
         socket.send_fds(self._socket, [json.dumps(told).encode()], [stdin, *stderr])
 
     def exit_codes(self) -> dict[int, int]:
-        """Do not wait for ranks that have not ended."""
+        """Return the exit codes of the ranks that have ended so far."""
         while self._running and select.select([self._socket], [], [], 0)[0]:
             received = self._socket.recv(MOST_BYTES)
             *lines, self._unread = (self._unread + received).split(b"\n")
             ended: dict[int, int] = dict(json.loads(line) for line in lines)
-            if not received:  # the server died, and with it all ranks
+            if not received:  # the server died: no rank can report its end
                 ended = dict.fromkeys(sorted(self._running), self._process.wait())
             self._exit_codes |= ended
             self._running -= ended.keys()
@@ -74,11 +74,11 @@ class ForkServer:
             self.exit_codes()
 
     def close(self, *, kill: bool = False) -> None:
-        """A server of another process, forked since, is left alone."""
+        """End the server, unless this process is a fork of the process that started it."""
         is_own = self._conditions[0] == os.getpid()
         if kill and is_own and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._socket.close()  # last: a server that ends on its own leaves ranks behind
+        self._socket.close()  # after the kill, because the server then ends, but not its ranks
         if is_own:
             self._process.wait()
         atexit.unregister(self.close)
@@ -89,7 +89,7 @@ def _conditions() -> tuple[int, dict[str, str]]:
 
 
 def _python(code: str) -> list[str]:
-    """The code uses this ppsim, and imports no torch.py of the working directory."""
+    """Return a command whose code imports this ppsim, and no modules of the working directory (as a torch.py)."""
     root = str(Path(__file__).parents[2])
     path = f"import sys; sys.path[:0] = [] if {root!r} in sys.path else [{root!r}]"
     return [sys.executable, "-P", "-c", f"{path}; {code}"]

@@ -95,9 +95,10 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 def build_stage(
     stage: int, num_stages: int, plan: Sequence[LayerPlan], shape: GPTShape, *, seed: int, dtype: torch.dtype,
 ) -> nn.Sequential:  # fmt: skip
-    """A layer with `recompute` "full" saves only its input; joined layers save one input together.
+    """Return the layers of a stage, with the embedding on the first stage and the head on the last stage.
 
-    A seed gives a stage the same weights for every placement of stages on ranks.
+    A layer with `recompute` "full" saves only its input; joined layers save one input together. A seed gives a
+    stage the same weights for every placement of stages on ranks.
     """
     torch.manual_seed(1_000_003 * seed + stage)
     parts: list[nn.Module] = []
@@ -129,7 +130,7 @@ class GPT:
         return build_stage(stage, num_stages, plan, self.shape, seed=config.seed, dtype=dtype)
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
-        """Recomputation is left out."""
+        """The whole model has no recomputation."""
         layers = self.config.layers_per_stage
         stages = [self._stage(stage, [LayerPlan(number, "none")]) for stage, number in enumerate(layers)]
         return nn.Sequential(*stages), [list(stage.parameters()) for stage in stages]

@@ -21,7 +21,7 @@ from ppsim.runtime.train_config import ONCE, TrainConfig, TurnLimits, turns_of, 
 _BEAT_S = 0.05
 
 _ERROR_S = 0.5
-"""Delay before a reported error is accepted as the first one, so that the end of another rank is seen before it."""
+"""Seconds between a rank's error report and its use. If another rank died in this time, its end is the cause."""
 
 _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 """The loopback interface, which no other machine reaches; by default gloo listens on the hostname's address."""
@@ -46,7 +46,10 @@ def require_device(device: str) -> None:
 
 
 def launch(config: TrainConfig) -> dict[str, Any]:
-    """Raises `RunFailed` with the error of the rank that failed first; all other ranks are stopped by then."""
+    """Run one configuration, and return its result.
+
+    Raises `RunFailed` with the error of the rank that failed first; all other ranks are stopped by then.
+    """
     return launch_all([config])[0]
 
 
@@ -107,7 +110,7 @@ _idle: list[ForkServer] = []
 
 @contextmanager
 def _fork_server() -> Iterator[ForkServer]:
-    """After an error, kill the server with its ranks."""
+    """Yield an idle or a new server; after an error, kill it with its ranks."""
     while _idle:
         server = _idle.pop()
         if server.is_usable:
@@ -124,7 +127,7 @@ def _fork_server() -> Iterator[ForkServer]:
 
 
 def _started(server: ForkServer, num_ranks: int, folder: Path, *, quiet: bool) -> IO[bytes]:
-    """Return the other end of the ranks' standard input: they end when it is closed."""
+    """Start the ranks, and return the other end of their standard input: the ranks end when it is closed."""
     environments = [
         {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
@@ -142,9 +145,10 @@ def _started(server: ForkServer, num_ranks: int, folder: Path, *, quiet: bool) -
 
 
 def _wait_for_all(server: ForkServer, num_ranks: int, folder: Path, watch: Callable[[int], None]) -> None:
-    """Raise the error of the first rank that failed.
+    """Wait until all ranks have reported; raise the error of the first rank that failed.
 
-    No rank exits by itself: after its report it leaves its connections open, so that it causes no error on others.
+    No rank exits by itself: after its report, a rank leaves its connections open, so that it causes no error on
+    other ranks.
     """
     words: dict[int, Any] = {}
     seen = 0
@@ -154,7 +158,7 @@ def _wait_for_all(server: ForkServer, num_ranks: int, folder: Path, watch: Calla
         if turns_of(folder).exists() and (done := int(turns_of(folder).read_text())) > seen:
             watch(seen := done)
         is_error = any(word is not None for word in words.values())
-        time.sleep(_ERROR_S if is_error else _BEAT_S)  # a rank whose end is the cause is seen first
+        time.sleep(_ERROR_S if is_error else _BEAT_S)  # first see whether another rank died
         for rank, exit_code in server.exit_codes().items():
             raise _died(rank, exit_code, _printed(folder, rank))
         for rank, word in words.items():
@@ -177,7 +181,7 @@ def _died(rank: int, exit_code: int, printed: Path) -> RunFailed:
 
 
 def _failed(rank: int, kind: str, message: str, callstack: str) -> Exception:
-    """A wrong table or option stays a `ConfigError`."""
+    """Return the error that a rank reported; a wrong table or option stays a `ConfigError`."""
     told = f"{kind}: {message.strip()}" if message else kind
     error: Exception = RunFailed(f"rank {rank} failed: {told}; the other ranks were stopped")
     if kind in ("ConfigError", "ScheduleError"):

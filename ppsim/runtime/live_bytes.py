@@ -25,7 +25,7 @@ class RankPeak(TypedDict):
 
 
 class SavedTensor:
-    """A tensor saved for a backward; `on_release`, if set, is called when it is released."""
+    """A tensor saved for a backward; `on_release`, if set, is called when the tensor is released."""
 
     __slots__ = ("_tensor", "on_release")
 
@@ -49,7 +49,10 @@ _WATCH: ContextVar[Callable[[SavedTensor], None] | None] = ContextVar("_WATCH", 
 
 @contextmanager
 def held_seen_by(watch: Callable[[SavedTensor], None]) -> Iterator[None]:
-    """Torch's outer saved-tensor hooks do not see the tensors that inner hooks save."""
+    """Call `watch` with each `SavedTensor` of the block.
+
+    Torch's outer saved-tensor hooks do not see the tensors that inner hooks save.
+    """
     token = _WATCH.set(watch)
     try:
         yield
@@ -58,7 +61,7 @@ def held_seen_by(watch: Callable[[SavedTensor], None]) -> Iterator[None]:
 
 
 class LiveBytes:
-    """Counts the distinct storages that the forwards of a rank's modules save, without parameters and buffers.
+    """Counts the bytes of the distinct storages that a rank's forwards save, without parameters and buffers.
 
     The caller sets `action`. Not counted, because autograd does not save them: temporary memory of an action,
     receive buffers, and, between I and W, the gradients that torch's split backward holds for W.

@@ -41,7 +41,10 @@ _MOST_CALIBRATIONS = 400
 def check_partitions(
     table: Schedule, source: str, num_partitions: int, device: str, costs: StageCosts | None
 ) -> None:
-    """`costs` are the emulated costs, None for real layers."""
+    """Raise `ConfigError` if a table cannot run in partitions.
+
+    `costs` are the emulated costs, None for real layers.
+    """
     if num_partitions != table.num_ranks:
         raise ConfigError(f"{source} has {table.num_ranks} ranks: got --partitions {num_partitions}")
     if table.has_communication:
@@ -81,7 +84,7 @@ def check_device(table: Schedule, device: str, costs: StageCosts | None) -> None
 
 
 def queue_streams_apart() -> None:
-    """Call this before CUDA's driver starts."""
+    """Request all hardware queues of a GPU; only works before CUDA's driver starts."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
@@ -163,14 +166,14 @@ class Streams(SharedDevice):
             torch.cuda._sleep(round(seconds * self._cycles_per_s))
 
     def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> DeviceTransfer:
-        """Without seconds, the receiver waits for the sender only."""
+        """Start a transfer; if `seconds` is 0, the receiver waits only for the sender's action."""
         del tensor
         made = self.clock.now()
         if not seconds:
             return _Transfer(None, made, made)
         with self._lock:
             if edge not in self._edges:
-                # Streams of another priority come from another pool of 32, so that no rank uses this one.
+                # Streams of another priority come from another pool of 32, so that no rank uses this stream.
                 self._edges[edge] = torch.cuda.Stream(self.where, priority=-1)
         stream = self._edges[edge]
         with torch.cuda.stream(stream):
@@ -197,7 +200,7 @@ class _Transfer(DeviceTransfer):
 
 
 def _cycles_per_s(clock: HostClock) -> float:
-    """Return cycles of `torch.cuda._sleep` per second, from the difference of two lengths, which cancels launches.
+    """Return cycles of `torch.cuda._sleep` per second, from a long minus a short sleep, which cancels launch times.
 
     A GPU's clock rises with work, and falls if the work needs much power, unlike spinning. Therefore the GPU only
     spins until the result no longer changes. (After GEMMs an H100 took seconds to return to its clock rate for

@@ -34,7 +34,7 @@ class StepRecorder:
 
     @contextmanager
     def installed(self, stages: list[Any], before_call: BeforeCall) -> Iterator[None]:
-        """Run `before_call(stage, kind, microbatch)` before each call of a stage.
+        """Record within the block, and run `before_call(stage, kind, microbatch)` before each call of a stage.
 
         The kind is "F", "B", "I" or "W".
         """

@@ -23,10 +23,10 @@ from ppsim.schedule.table import Op, Schedule
 
 
 def train_threads(config: TrainConfig, table: Schedule, device: SharedDevice) -> dict[str, Any]:
-    """Return a result as with one process per rank.
+    """Return a result like a run with one process per rank.
 
-    Before torch 2.13 the split backward gives wrong gradients for a weight that a stage uses twice; no stage of
-    ppsim's models does, and `verify` checks it. Raises `RunFailed` like `Executor.step`.
+    Before torch 2.13 the split backward gives wrong gradients for a weight that a stage uses twice. No stage of
+    ppsim's models has such a weight, and `verify` checks the gradients. Raises `RunFailed` like `Executor.step`.
     """
     num_stages, num_microbatches = table.num_stages, table.num_microbatches
     model = model_of(config)

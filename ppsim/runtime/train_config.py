@@ -55,7 +55,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class StageBoundary:
-    """A microbatch between two stages, before the first or after the last; `dtype` is torch's name."""
+    """Form of a microbatch between two stages, before the first or after the last; `dtype` is torch's name."""
 
     shape: list[int]
     dtype: str
@@ -73,14 +73,17 @@ class UserModel:
 
 @dataclass(frozen=True)
 class TurnLimits:
-    """Number of turns of several runs: up to `most` within `limit_s` seconds, but at least `least`."""
+    """Limits of the number of turns: up to `most` within `limit_s` seconds, but at least `least`.
+
+    A turn executes every run once.
+    """
 
     most: int = 1
     least: int = 1
     limit_s: float = 0.0
 
     def go_on(self, done: int, elapsed_s: float) -> bool:
-        """Assume that another turn takes the mean time of the finished ones.
+        """Return whether to do another turn, if it takes the mean time of the finished turns.
 
         >>> turns = TurnLimits(most=8, least=2, limit_s=10.0)
         >>> [turns.go_on(*one) for one in ((1, 60.0), (2, 6.0), (2, 7.0), (8, 1.0))]
@@ -96,9 +99,9 @@ ONCE = TurnLimits()
 class TrainConfig:
     """One run: the table, the model, and how to run it.
 
-    `emulate_costs` is a `--costs` file. `straggling_steps` has step numbers after the warm-up and the factors by
-    which their emulated actions are slower. `num_steps` does not include `num_warm_up`. `timeout_s` limits every
-    wait of one rank for another. `trace` is a folder.
+    `emulate_costs` is a `--costs` file. `straggling_steps` has numbers of steps, counted after the warm-up, and the
+    factors by which their emulated actions are slower. `num_steps` does not include `num_warm_up`. `timeout_s`
+    limits every wait of one rank for another. `trace` is a folder.
     """
 
     schedule: str
@@ -151,10 +154,10 @@ class TrainConfig:
 
 
 def word_of(folder: Path, rank: int) -> Path:
-    """A rank writes this file at its end; it contains JSON: null, or the rank's error."""
+    """Return the file that a rank writes at its end: null or the rank's error, as JSON."""
     return folder / f"rank{rank}.json"
 
 
 def turns_of(folder: Path) -> Path:
-    """Rank 0 writes the number of finished turns."""
+    """Return the file in which rank 0 writes the number of finished turns."""
     return folder / "turns.txt"

@@ -32,7 +32,10 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class UserFunction:
-    """`where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION; `home` is the folder of the file, "" for a module."""
+    """A user's function: `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.
+
+    `home` is the folder of the file, "" for a module.
+    """
 
     where: str
     call: Callable[..., Any]
@@ -44,7 +47,7 @@ class UserFunction:
 
     @property
     def takes_layers(self) -> bool:
-        """A function without a parameter cannot build stages."""
+        """True if the function has a parameter, without which it cannot build stages."""
         return bool(inspect.signature(self.call).parameters)
 
     def num_layers(self, given: int | None) -> int:
@@ -88,7 +91,7 @@ class UserModelParts:
     loss: Loss
 
     def stages(self) -> Iterator[nn.Module]:
-        """Raises `ConfigError` if the number of stages is wrong, or one is not a module."""
+        """Yield the stages; raises `ConfigError` if their number is wrong, or if a stage is not a module."""
         where, found, wanted = self.function.where, 0, len(self.layers)
         modules = iter(self.modules)
         while True:
@@ -113,7 +116,7 @@ class UserModelParts:
 
 
 def function_of(where: str) -> UserFunction:
-    """Raises `ConfigError` if there is no such file, module or function, or if the file fails."""
+    """Import a function; raises `ConfigError` if there is no such file, module or function, or the import fails."""
     home, colon, name = where.rpartition(":")
     if not (home and colon and name):
         raise ConfigError(f"--module is '{where}': write it as FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
@@ -238,10 +241,10 @@ def _without_numbers(name: str) -> str:
 def check_user_model(
     function: UserFunction, layers: Sequence[int], *, micro_batch: int, seed: int, device: str, splits: bool = False
 ) -> tuple[list[StageBoundary], str]:
-    """Run one microbatch through the stages one after the other, each forward and backward by itself.
+    """Run one microbatch through the stages one after the other, with a separate backward (or I and W) per stage.
 
-    Returns the microbatch's shape before, between and after the stages, and the name of the parameters' shortest
-    number format. Raises `ConfigError`, naming the stage, for a model that no pipeline could run.
+    Returns the form of the microbatch before, between and after the stages, and the name of the parameters'
+    shortest number format. Raises `ConfigError`, naming the stage, for a model that no pipeline could run.
     """
     made = build_user_model(function, layers, seed=seed)
     inputs, targets = (part.to(device) for part in made.rows(micro_batch, seed))
