@@ -434,7 +434,7 @@ def settings_of(config: Any, model: str) -> dict[str, Any]:
 
 
 READ = {"bf16", "data_parallel_sharding_strategy", "mtp_num_layers", "seq_length"}
-"""Settings that ppsim reads, although `matters_for` lists them as irrelevant."""
+"""Settings that ppsim reads, although `effect_of` returns no effect for them."""
 
 
 def _of_precision(precision: Any) -> dict[str, Any]:
