@@ -1,10 +1,11 @@
 """Compile the kernels when the package is built, so that users need not wait: numba's cache goes into the wheel.
 
-The compiled files lie next to the source and are valid for one version of Python, of numba and one kind of CPU. On
-another, ppsim compiles the kernels when it needs them. A failed compilation, or a missing numba, gives a wheel
-without kernels. PPSIM_COMPILE_KERNELS=0 leaves the kernels out of a wheel for other machines.
+The compiled files are next to the source. They are valid for one version of Python, one version of numba and one
+kind of CPU. Elsewhere, ppsim compiles the kernels when it needs them. A failed compilation, or a missing numba,
+gives a wheel without kernels. PPSIM_COMPILE_KERNELS=0 leaves the kernels out of a wheel for other machines.
 
-A wheel with kernels is tagged for the Python and the platform that built it. A wheel without is pure Python.
+A wheel with kernels is tagged for the Python and the platform that built it. A wheel without kernels is pure
+Python.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Calibrations as options."""
+"""Options of a plan from a calibration (`--calibration`)."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,10 @@ def overheads_of(given: str | Path | FittedOverheads) -> Overheads | None:
 def calibrated_cluster(
     given: str | Path | FittedOverheads, cluster: str | Path | Cluster | None
 ) -> str | Path | Cluster | None:
-    """Raises `ConfigError` if the constants extend another cluster than the given one."""
+    """Return the calibration in place of the cluster, if the calibration has constants of a cluster.
+
+    Raises `ConfigError` if these constants extend another cluster than `cluster`.
+    """
     if isinstance(cluster, Cluster) or isinstance(given, FittedOverheads):
         return cluster
     base = read_calibration(given).base

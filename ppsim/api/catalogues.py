@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def schedules() -> "pandas.DataFrame":
     """Return a pandas DataFrame of the schedules, one row per name.
 
-    most_vpp is NA if any vpp is possible, microbatches is the constraint on their number, and runs_on has the
-    runtimes that `ppsim.export` supports. `ppsim schedules NAME` explains the letters of the formulas.
+    most_vpp is NA if any vpp is possible, microbatches has the constraint on the number of microbatches, and
+    runs_on the runtimes that `ppsim.export` supports. `ppsim schedules NAME` explains the letters of the formulas.
 
     >>> import ppsim
     >>> ppsim.schedules().loc["zbv", ["placement", "messages", "runs_on"]].tolist()

@@ -67,7 +67,7 @@ def axes_of_search(tuned: TuneResult, ax: "Axes | None") -> "Axes":
 
 
 def _new_axes(height: float) -> Any:
-    """Pyplot, because notebooks display its figures automatically; `height` is in inches."""
+    """Use pyplot, because notebooks display its figures automatically; `height` is in inches."""
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(9, height))[1]

@@ -70,7 +70,7 @@ def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: 
 
 
 def _step_of(path: str) -> tuple[float, RecordedTimes | None, bool]:
-    """Return the median step in seconds, the times of its kernels (else of its passes), and whether it is a log."""
+    """Return the median step in seconds, its kernel times (else its pass times), and whether the file is a log."""
     name = Path(path).name
     if recordings := _recordings(path):
         totals, steps_s = zip(*map(kernels_per_step, recordings), strict=True)

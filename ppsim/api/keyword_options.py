@@ -69,7 +69,7 @@ def require_valid_options(hints: Mapping[str, Any], options: Mapping[str, Any], 
             raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(map(str, choices))}")
         inside = get_args(hints[name])
         kinds = [kind for kind in inside if kind is not NoneType] if NoneType in inside else [hints[name]]
-        is_list = len(kinds) == 1 and get_origin(kinds[0]) is Sequence  # the function checks the items
+        is_list = len(kinds) == 1 and get_origin(kinds[0]) is Sequence  # the decorated function checks the items
         if not choices and not is_list and not any(_is_of(value, kind) for kind in kinds):
             whats = " or ".join(dict.fromkeys(_what(kind) for kind in kinds))
             raise ConfigError(f"{name} is {whats}: got {value!r}")

@@ -62,7 +62,7 @@ def compare(
     `measured` is a run or anything that `ppsim.read` reads. `projected` is a result or a file of `ppsim.save` or
     `-o NAME.json`. If it is None, the measured run's own costs are simulated with the overheads of `calibration`.
 
-    Errors are projected / measured − 1. If `overheads_fitted_on_this_run` is True, they are no test of the
+    Errors are projected / measured − 1. If `overheads_fitted_on_this_run` is True, these errors do not test the
     projection. Raises `ConfigError` for files without a timeline, for runs that were not measured, and if the two
     schedules differ.
 
@@ -121,12 +121,13 @@ def explain(
     *,
     against: Projection | TrainResult | Timeline | StageCosts | str | Path | None = None,
 ) -> Explanation:
-    """Explain a measured step: losses by cause, which sum to the step, and the reasons.
+    """Explain a measured step: losses by cause, which sum to the step, and reasons.
 
-    `measured` is a run or anything that `ppsim.read` reads. Each loss is the time that the step gains in the
-    simulator without the cause. `against` is a projection, or costs for a simulation of the run's schedule, or a
-    file of either; `.comparison` then splits the difference by cause. Raises `ConfigError` for files that contain
-    no run or no projection.
+    `measured` is a run or anything that `ppsim.read` reads. The simulator removes one cause after the other; each
+    loss is the time by which the step gets shorter. Each reason has the time that the step would save without this
+    cause alone. `against` is a projection, or costs for a simulation of the run's schedule, or a file of either;
+    `.comparison` then splits the difference by cause. Raises `ConfigError` for files that contain no run or no
+    projection.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)

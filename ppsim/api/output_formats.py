@@ -24,9 +24,9 @@ if TYPE_CHECKING:  # `ppsim train` also works without pydantic, which a search n
 
 @dataclass(frozen=True)
 class TimelineFileContent:
-    """`comparison` compares the two views, measured and projected; `explanation` explains the first.
+    """Content of timeline files; `command` is the command line that made them, shown on the page.
 
-    `command` is the command line that made the files, shown on the page.
+    `comparison` compares the two `views`, measured and projected. `explanation` explains the first view.
     """
 
     views: "Sequence[TimelineView]"
@@ -163,7 +163,7 @@ TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))
 
 
 def _calibration_json(fitted: tuple[Any, str]) -> str:
-    from ppsim.runs.calibration_file import calibration_json  # readers of recordings
+    from ppsim.runs.calibration_file import calibration_json  # heavy import: readers of recordings
 
     found, path = fitted
     part = {"overheads": found.to_json()} if hasattr(found, "fits") else found.to_calibration(path)

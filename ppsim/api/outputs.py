@@ -207,9 +207,10 @@ def export(
     """Check a schedule and return it as text in a runtime's format.
 
     `to` is a target of `ppsim export --to`. torch is the compute-only CSV. torch-comms adds the communication for
-    one `torch_version` (default: 2.13), with receives posted according to `receives`. torchtitan is torch, for
-    placements that TorchTitan builds. json is ppsim's neutral format. `split` is for megatron's layout. Raises
-    `ScheduleError` for a schedule that does not run, and `ConfigError` if the target cannot express it.
+    one `torch_version` (default: 2.13), with receives posted according to `receives`. torchtitan is the format
+    torch, for placements that TorchTitan builds. json is ppsim's neutral format. `split` has the layers per stage
+    for the layout of megatron. Raises `ScheduleError` for a schedule that does not run, and `ConfigError` if the
+    target cannot express it.
 
     >>> import ppsim
     >>> print(ppsim.export(ppsim.build("1f1b", pp=2, microbatches=2), to="torch"), end="")
@@ -263,8 +264,8 @@ def report(
 ) -> str:
     """Return the command line's output for a result `what`: plain text, 100 columns wide.
 
-    `full` is `--full`. A bare `Timeline` needs the `costs` of its simulation and gives the output of `ppsim
-    simulate`.
+    `full` has the effect of `--full`. A bare `Timeline` needs the `costs` of its simulation and gives the output of
+    `ppsim simulate`.
 
     >>> import ppsim
     >>> table = ppsim.build("gpipe", pp=2, microbatches=2)

@@ -177,7 +177,7 @@ def _fewest_replicas(sizes: Mapping[str, Any], etp: int | None) -> int:
 
 
 def _with_further_tokens(model: Model, options: Mapping[str, Any]) -> Model:
-    """Added MTP layers repeat the last one."""
+    """Added MTP layers are copies of the last MTP layer."""
     number, repeats = options["mtp_num_layers"], options["mtp_use_repeated_layer"]
     require_least("mtp_num_layers", number, least=0)
     if given := [name for name in ("mtp_num_layers", "mtp_use_repeated_layer") if options[name]]:

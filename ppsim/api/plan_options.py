@@ -34,7 +34,7 @@ _OVERHEADS = (
 _TYPED = (
     "cluster", "profile", "lengths", "calibration", "launch_ms", "memory_limit", "stage_plan", "run", *_MEASURED,
 )  # fmt: skip
-"""Options with file names or numbers as typed, which a plan does not contain."""
+"""Options returned as the user typed them: file names, and numbers that a plan contains in other units."""
 
 
 def job_of(plan: Plan) -> Job:
@@ -46,7 +46,7 @@ def job_of(plan: Plan) -> Job:
 def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return every option of a plan with a job by name, None if not set.
 
-    `split` are the layers per stage of its projection. `given` are the options as the user typed them.
+    `split` are the layers per stage of the plan's projection. `given` are the options as the user typed them.
     """
     job, values = job_of(plan), option_values(WORDS, plan)
     execution, layout = job.execution, _layout(plan)
@@ -74,7 +74,7 @@ def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any
     if given.get("calibration") is not None:
         words["launch_ms"] = None  # overheads include launches
         if job.cluster.name not in packaged_clusters():
-            words["cluster"] = None  # the calibration's
+            words["cluster"] = None  # the calibration contains it
     typed = given_options({name: given.get(name) for name in _TYPED})
     if typed.get("stage_plan") == AUTO:  # no option can express its result
         del typed["stage_plan"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # pydantic may be missing on the measured machine
     from ppsim.profiling.sweep import SuiteJob
 
 _LEAST_S = 1.0
-"""Minimum seconds per component; if `LEAST_REPEATS` take longer, they are enough."""
+"""Seconds of measurement per component (minimum and limit), unless `LEAST_REPEATS` repeats take longer."""
 
 DEFAULT_RANKS = 2
 
@@ -85,7 +85,10 @@ def measure(
     show: Callable[[list[dict[str, Any]]], None] = lambda contents: None,
     progress: "Callable[[], AbstractContextManager[tuple[Say, Watch]]]" = _silently,
 ) -> None:
-    """The calibration run of a single job has `num_processes` ranks (1: none). `grid` also measures the device."""
+    """Measure jobs, and the device if `grid` is given.
+
+    A single job then has a calibration run with `num_processes` ranks (1: no calibration run).
+    """
     from ppsim.profiling.calibration_run import rehearse
     from ppsim.profiling.grids import grid_of
     from ppsim.profiling.suite import run_jobs
@@ -121,9 +124,10 @@ def measurement_job(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, 
 
 
 def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "MeasurementKey") -> int:
-    """Return `pp`, else `DEFAULT_RANKS` if possible, 1 for none.
+    """Return the ranks of the calibration run: `pp`, else `DEFAULT_RANKS`; 1 means no calibration run.
 
-    Raises `ConfigError` if the runtime cannot run the requested ranks.
+    Without `pp`, there is none if the runtime cannot run it or `repeats` is given. Raises `ConfigError` if the
+    runtime cannot run the requested ranks.
     """
     from ppsim.profiling.settings import why_not_rehearsed
 

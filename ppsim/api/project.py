@@ -41,8 +41,8 @@ def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Project
     Options and defaults are as for `ppsim project`. With a `model` (or a `job` of `ppsim.job`), costs are estimated
     for a cluster, or read from a `profile` for measured layers and shapes, and the whole step is projected. Without
     a model, one pipeline of the ranks of a profile is projected. `stragglers` maps ranks to factors of their
-    compute time. `plan` is a complete `Plan`, without any option. `.answer` of the result has the interval, the
-    loss budget and the advice.
+    compute time. `plan` is a complete `Plan`, given instead of options. `.answer` of the result has the interval,
+    the loss budget and the advice.
 
     Raises `ConfigError` if schedule or costs are invalid, `Deadlock` if the schedule cannot run with the runtime's
     P2P serialization. A plan that does not fit in memory is projected too: see `.fits` and `.verdict`.
@@ -90,7 +90,7 @@ def _plan(plan: Plan | None, options: Mapping[str, Any]) -> Plan:
 
 
 def plan_of_options(options: Mapping[str, Any]) -> Plan:
-    """Raises `ConfigError` for contradictory options, and as `job_of_options`."""
+    """Raises `ConfigError` for contradictory options, like `job_of_options`."""
     asked, options = options, with_run_config(options)
     recorded = _recorded(options)
     job = _job(options)
@@ -146,7 +146,7 @@ def plan_of_options(options: Mapping[str, Any]) -> Plan:
 
 
 def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
-    """Return the plans with other stacks, if measured runs decided on the stack."""
+    """Return the plan with each other stack, if the stack was selected by its error on measured runs."""
     job = plan.job
     if job is None or NEAREST not in job.stack_basis or plan.schedule == AUTO or plan.searches_stages:
         return {}
@@ -178,7 +178,7 @@ def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
         return None
     if given := [name for name in (*_OF_RANKS, "transfer_ms", "profile") if options[name] is not None]:
         raise ConfigError(f"{_WORDS[given[0]].flag} and --run are both measured costs: give one of them")
-    from ppsim.api.recorded_costs import recorded_costs  # readers of recordings
+    from ppsim.api.recorded_costs import recorded_costs  # heavy import: readers of recordings
 
     activation_bytes = _numbers("activation_memory", options["activation_memory"], parse_size)
     recorded = recorded_costs(options["run"], activation_bytes, _split_of(options["run_config"]) or "even")

@@ -97,7 +97,7 @@ def open_run(
     given: StageCosts | None = None,
     warm_up: int = 1,
 ) -> MeasuredRun | LogTotals:
-    """The expected action times are `given`."""
+    """`given` are the expected action times."""
     if warm_up < 0:
         raise ConfigError(f"--warm-up must not be negative: got {warm_up}")
     if not recorded:
@@ -146,7 +146,7 @@ def _are_numbers(told: Any) -> bool:
 
 
 def with_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:
-    """P2P settings stay, because the run's graph is built for them.
+    """Replace the costs, except the P2P settings, for which the run's graph was built.
 
     Raises `ConfigError` for a run of another schedule.
     """
@@ -178,7 +178,7 @@ def file_format(path: str | Path) -> str:
 
 
 def _is_long_log(path: str | Path, begin: str) -> bool:
-    """A log begins with all arguments, so that its first iteration may come late."""
+    """Search the whole file: a log begins with all arguments, so its first iteration may come late."""
     if "\x00" in begin or "�" in begin:
         return False
     with closing(lines_of(path, errors="replace")) as lines:

@@ -50,7 +50,7 @@ class RunResult(Printable):
         return report_of(self.timeline, self.costs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the file of the run, with every step, for `ppsim.calibrate` and `ppsim.compare`."""
+        """Return the content of the run's file, with every step, for `ppsim.calibrate` and `ppsim.compare`."""
         return timeline_to_json(self.timeline, self.costs, run=self.facts, steps=self.measured.to_json())
 
     def to_frame(self) -> "pandas.DataFrame":

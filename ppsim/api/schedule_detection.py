@@ -13,9 +13,9 @@ from ppsim.schedule.table import Schedule
 
 @dataclass(frozen=True)
 class ScheduleDetection:
-    """Equal schedules, usually one, or else the nearest and the first difference.
+    """Names of the catalogue's schedules that equal a table, or else the nearest schedule and its first difference.
 
-    Without names and `nearest`, no schedule has this placement.
+    If `names` is empty and `nearest` is None, no schedule of the catalogue has the table's placement.
     """
 
     names: list[str]

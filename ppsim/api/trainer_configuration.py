@@ -161,7 +161,7 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("model") is None:
         return options
     if (calibration := options.get("calibration")) is not None:
-        from ppsim.api.calibration import calibrated_cluster  # readers of recordings
+        from ppsim.api.calibration import calibrated_cluster  # heavy import: readers of recordings
 
         options = options | {"cluster": calibrated_cluster(calibration, options.get("cluster"))}
     from ppsim.api.model_traces import trace_if_unknown

@@ -51,7 +51,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     options = with_run_config(dict(options), tried=_RANGES.keys() - {"zero"})
     given = with_defaults(_WORDS, options)
     ranges = {name: _listed(name, options[name]) for name in _RANGES if name != "zero"}
-    own = options["zero"] if zero is None else None  # from the file, else from the stack
+    own = options["zero"] if zero is None else None  # the level of the file, else of the stack
     from_file = options["run_config"] and "zero" in options["run_config"].options
     ranges["zero"] = [own] if from_file and own is not None else zero
     given["zero"] = zero[0] if zero else own

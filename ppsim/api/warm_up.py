@@ -50,7 +50,7 @@ def warm_up(
 
 
 def _work() -> Iterator[tuple[str, str, Callable[[], object]]]:
-    """The longest piece comes first; it shares the fewest kernels."""
+    """The longest piece comes first: it has the fewest kernels in common with the others."""
     costs = StageCosts(
         forward_s=1.0, backward_input_s=1.25, backward_weight_s=0.75, transfer_s=0.5, activation_bytes=1
     )

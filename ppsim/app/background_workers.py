@@ -157,7 +157,7 @@ class SearchWorker:
     _lock: RLock = field(default_factory=RLock)
 
     def start(self, command: str, options: Mapping[str, Any]) -> None:
-        """Start a search unless the same one is running or has a result; another one is ended."""
+        """Start a search unless the same search is running or has a result; end any other search."""
         with self._lock:
             if command == self._command and not self._last.failed:
                 return

@@ -30,11 +30,11 @@ _TO_SCRIPT = (
     ("answered", "told", "data"), ("found", "search-told", "data"), ("opened", "opened-told", "data"),
     ("clicked", "pareto", "clickData"), ("chosen", "tradeoff", "clickData"),
 )  # fmt: skip
-"""Notifications of the page's script: (function, component, property)."""
+"""Functions of the page's script, each called when a property changes: (function, component, property)."""
 
 
 def dash_application(workbench: Projector, searches: SearchWorker, read_search: Reader, *, prefix: str) -> Any:
-    """Only the figures are rendered; `ppsim.app.server` puts its own HTML (the form) before them."""
+    """Dash renders the figures only; `ppsim.app.server` puts its own HTML (the form) before the figures."""
     import dash
 
     made = dash.Dash(

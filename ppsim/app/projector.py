@@ -152,7 +152,7 @@ class Projector:
             self._fitter.want([ScheduleRequest(key, given, name) for key, name in missing.items()])
 
     def wait(self, state: PageState) -> None:
-        """Waiting is for files, not for sliders."""
+        """Wait until all schedules are fitted: for output files; sliders do not wait."""
         self.search(state, state.schedules)
         while not self.answer(state).is_final:
             time.sleep(_LOOK_S)

@@ -28,7 +28,7 @@ PORT = 8050
 ASSETS = files("ppsim.app") / "assets"
 
 _HEADERS = {
-    # No connection to other servers. plotly.js needs inline styles and images from data.
+    # No connection to other servers. plotly.js needs inline styles and images from data URLs.
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-ancestors 'none'; base-uri 'self'; "
     "form-action 'self'",

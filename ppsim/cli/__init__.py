@@ -20,7 +20,7 @@ from ppsim.base.help_front_page import ABOUT, COMMANDS, front_page
 from ppsim.base.process_startup import reduce_startup
 from ppsim.base.version import __version__
 
-_RUN_TORCH = ("train", "profile")  # not `reduce_startup`: tensors must not wait for a late garbage collection
+_RUN_TORCH = ("train", "profile")  # without `reduce_startup`, whose late garbage collection would keep tensors
 
 WORDS, BEGAN_S = "ppsim.words", "ppsim.began_s"  # keys in a context's meta: the words typed, and the start time
 HELP_OPTIONS = ("-h", "--help", "--help-all")
@@ -64,7 +64,7 @@ def was_help_asked(ctx: click.Context) -> bool:
 
 
 def close_output() -> None:
-    """Flushing the rest of the buffer would fail again, so standard output goes to nowhere."""
+    """Flushing the rest of the buffer would fail again, so standard output is redirected to `os.devnull`."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

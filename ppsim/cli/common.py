@@ -57,7 +57,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":
-    """A table is JSON by its suffix, else torch's CSV, which does not contain replicas and slices."""
+    """Read a table: JSON if the suffix is .json, else torch's CSV, which does not contain replicas and slices."""
     for option, value in (("--replicas", replicas), ("--slices", slices)):
         if value is not None and path.endswith(".json"):
             raise ConfigError(f"{path} says itself what it holds; {option} is for a CSV, which cannot")
@@ -134,7 +134,7 @@ def run_as_command(what: Made) -> Made:
 
 
 def time_left_s(limit_s: float) -> float:
-    """Half of the start-up time is subtracted too, to leave time for output."""
+    """Return the limit minus 1.5 × the time since the start of the command, which leaves time for output."""
     started_s = time.monotonic() - click.get_current_context().meta.get(BEGAN_S, time.monotonic())
     return limit_s if limit_s < 0 else max(0.0, limit_s - 1.5 * started_s)
 

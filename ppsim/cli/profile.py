@@ -123,7 +123,7 @@ _SECTIONS = {
     CommandOptions,
     _SECTIONS,
     removed={"--partitions": "leave it out to measure on the whole device"},
-    threads={"type": str, "default": "1"},  # a number, or all
+    threads={"type": str, "default": "1"},  # a number, or "all"
 )
 @click.option("-o", "--output", required=True, metavar="X.json|FOLDER", help="Output file, or folder for --suite.")
 def profile(output: str, **options: Any) -> None:

@@ -104,8 +104,8 @@ def progress(
 ) -> Iterator[Bar]:
     """Show a bar during the block.
 
-    `total` is the number of items, each a `unit`, or 1 without a unit; with None the bar only moves. `limit_s` is
-    for work that stops after a time limit.
+    `total` is the number of items (None: the bar only moves). Without a `unit`, the bar shows the percentage.
+    `limit_s` is for work that stops after a time limit.
     """
     from ppsim.base.numba_jit import announce_compiling
 

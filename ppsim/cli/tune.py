@@ -110,7 +110,7 @@ def tune(
 
 
 def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:
-    """Only the user's common options apply to the recipe."""
+    """Project the recipe with the user's options, except those of the layout."""
     if config is None or config.recipe is None:
         return {}
     from ppsim.api.project import plan_of_keywords

@@ -125,7 +125,7 @@ class Plan(HasRepr):
     @cached_property
     def source(self) -> "ProfileSource | JobSource | RankSource":
         if self.job is not None:
-            from ppsim.costs.job_cost_sources import JobSource, MeasuredSource  # models on clusters
+            from ppsim.costs.job_cost_sources import JobSource, MeasuredSource  # heavy import: models on clusters
 
             return JobSource(self.job) if self.measured is None else MeasuredSource(self.job, self.measured)
         if self.measured is not None and self.profile is None:

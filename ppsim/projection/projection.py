@@ -98,7 +98,7 @@ class Projection(Printable, Drawable):
         job, memory = self.plan.job, self.timeline.memory
         if job is None or job.offloads:
             return None
-        from ppsim.costs.reserved_memory import components_at_peak  # every tensor of a model
+        from ppsim.costs.reserved_memory import components_at_peak  # heavy import: every tensor of a model
 
         fullest, drawn = int(memory.peak_bytes.argmax()), sample_lengths(self.plan)
         of_tokens = drawn.linear_factor if drawn else None
@@ -118,7 +118,7 @@ class Projection(Printable, Drawable):
         job, schedule = self.plan.job, self.timeline.schedule
         if job is None or self.plan.lengths is not None:  # the replay supports full-length sequences only
             return None
-        from ppsim.costs.reserved_memory import reserved_bytes, why_nothing_is_reserved  # every tensor of a model
+        from ppsim.costs.reserved_memory import reserved_bytes, why_nothing_is_reserved  # heavy import
 
         if why_nothing_is_reserved(job, schedule):
             return None

@@ -22,7 +22,7 @@ from ppsim.validation.validation_result import ValidationReport
 
 
 def print_validations(found: ValidationReport, *, full: bool = False, with_rows: bool | None = None) -> None:
-    """Print rows for one set or with `with_rows`, every set with `full`, else a line per class."""
+    """Print rows for one set or with `with_rows`, every set with `full`, else a line per section."""
     out = Page()
     if len(found.sets) > 1 and not full and not with_rows:
         _print_classes(out, found.sets)

@@ -393,7 +393,7 @@ class _State:
 
 
 def _may_depend(row: MeasuredStep, name: str, jobs: Sequence[Any]) -> bool:
-    """Skip the computation of zero slopes."""
+    """If False, the slope is zero, and its computation is skipped."""
     job = row.plan.job
     assert job is not None
     kind, _, of = name.partition(".")

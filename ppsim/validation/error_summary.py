@@ -122,7 +122,7 @@ class SetValidation:
 
     @property
     def clusters_fitted_on_file(self) -> list[str]:
-        """Empty for packaged sets."""
+        """Clusters whose constants were fitted to the file of this set; empty for packaged sets."""
         if self.name in case_sets():
             return []
         clusters = [row.plan.job.cluster for row in self.rows if row.plan.job is not None]
@@ -257,7 +257,7 @@ def _spread(plan: Plan, seconds: float) -> float:
 
 
 def score_of(errors: Sequence[float]) -> ErrorSummary:
-    """Return zeros without errors.
+    """Summarise errors; all values are 0 for an empty list.
 
     >>> score_of([0.02, -0.04])
     ErrorSummary(num_rows=2, mean=-0.01, mean_absolute=0.03, worst=-0.04)
@@ -312,7 +312,7 @@ def _constant_mfu(cases: Sequence[tuple[PublishedRun, Plan, float]]) -> tuple[li
 
 
 def _best_share(rows: Sequence[tuple[float, float]]) -> float:
-    """The share with the least mean absolute error fits one row exactly."""
+    """Try the shares that fit one row exactly: the least mean absolute error is at one of these."""
 
     def error(share: float) -> float:
         return sum(abs(seconds / share / measured - 1) for measured, seconds in rows)

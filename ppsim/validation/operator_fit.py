@@ -39,7 +39,7 @@ _FACTORS = 0.05, 20.0
 class RecordedTimes:
     """Times of a recorded step: `kernels` per process, or `passes_s`, the seconds of all F and B per pipeline rank.
 
-    With one rank, `passes_s` is the longest rank's.
+    A single value of `passes_s` belongs to the rank with the longest passes.
     """
 
     source: str
@@ -97,7 +97,7 @@ def _by_kernels(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple
     of_gemms = {f"gemm-{wide}": "gemm"} | ({f"gemm-{dtype}": "narrow gemm"} if dtype != wide else {})
     of_gemms |= {f"experts-{dtype}": "experts"}
     of_gemms = {kind: name for kind, name in of_gemms.items() if projected[kind]}
-    if not all(measured_s(name) for name in of_gemms.values()):  # names do not separate them
+    if not all(measured_s(name) for name in of_gemms.values()):  # kernel names do not separate the kinds of GEMMs
         whole = sum(measured_s(name) for name in ("gemm", "narrow gemm", "experts"))
         times = whole / sum(projected[kind] for kind in of_gemms)
         yield from ((kind, times) for kind in of_gemms if times)

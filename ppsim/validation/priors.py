@@ -64,7 +64,7 @@ def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
 
 
 def rest_of(job: int, plans: Sequence[Plan], shortest_s: float) -> Prior:
-    """The prior is around the job's option, else 1 % of a step."""
+    """The median is the option of the jobs (`--extra-step-time`), else 1 % of the shortest step."""
     told = max((plan.job.rest_s for plan in plans if plan.job), default=0.0)
     median = told or _REST_MEDIAN * shortest_s
     return Prior(

@@ -213,7 +213,7 @@ def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, n
 
 def _given(row: Mapping[Any, Any]) -> dict[str, str]:
     given = {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
-    return given | {"use": "test"} if given.get("use") == "judge" else given  # as in 0.3.0.dev0
+    return given | {"use": "test"} if given.get("use") == "judge" else given  # 0.3.0.dev0 wrote "judge"
 
 
 def _unknown_names(row: Mapping[Any, Any]) -> list[str]:

@@ -33,7 +33,7 @@ class StackRow:
 def rows_by_stack(
     plan_of: PlanOf, use: Literal["fit", "test"], stacks_of: Callable[[str], Sequence[str | None]]
 ) -> Iterator[StackRow]:
-    """Yield the measured times of runs that ppsim can project with every stack of their GPU generation.
+    """Yield the errors on runs with measured times that ppsim can project with every requested stack.
 
     Runs of software that is no longer current are excluded. In `stacks_of`, None stands for no --stack.
     """

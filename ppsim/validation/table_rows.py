@@ -57,7 +57,7 @@ def _number_of(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         "use": row["use"],
         "quantity": quantity,
         "measured": row[f"measured_{unit}"],
-        "projected": row.get(f"projected_{unit}", row.get(f"predicted_{unit}")),  # the second: 0.3.0.dev0
+        "projected": row.get(f"projected_{unit}", row.get(f"predicted_{unit}")),  # 0.3.0.dev0 wrote predicted_…
         "error": row["error"],
         "constant_mfu_error": row["constant_mfu_error"],
         "other_error": row["other_error"],

@@ -54,7 +54,7 @@ class ValidationReport(Printable):
     def by_hardware(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame of the test errors of times, one row per cluster, dtype and kind of model.
 
-        constant_mfu is the mean absolute error of a constant MFU on the same rows, inside the number of times in
+        constant_mfu is the mean absolute error of a constant MFU on the same rows; inside is the number of times in
         the 90 % interval.
 
         >>> import ppsim
