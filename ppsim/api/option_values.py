@@ -26,10 +26,10 @@ def parse_split(given: str | Sequence[int]) -> Any:
         ) from None
 
 
-def parse_stage_sizes(given: str | float) -> list[float]:
+def parse_tp_overlap(given: str | float) -> list[float]:
     """Return the values of --overlap-tp: one for both passes, or forward and backward.
 
-    >>> parse_stage_sizes("0.75,0.5"), parse_stage_sizes(0.5)
+    >>> parse_tp_overlap("0.75,0.5"), parse_tp_overlap(0.5)
     ([0.75, 0.5], [0.5])
     """
     try:
@@ -56,10 +56,10 @@ def parse_overlap(given: str | float) -> float | Order:
         raise ConfigError(f"--overlap-ep is '{given}': give {orders}, or a part from 0 to 1") from None
 
 
-def parse_share(given: str | float | None, dtype: str) -> float | None:
+def parse_compute_scale(given: str | float | None, dtype: str) -> float | None:
     """Return the value of --compute-scale for a dtype.
 
-    >>> parse_share("bfloat16:0.97,float8:1.2", "float8"), parse_share(0.9, "float8")
+    >>> parse_compute_scale("bfloat16:0.97,float8:1.2", "float8"), parse_compute_scale(0.9, "float8")
     (1.2, 0.9)
     """
     if given is None:

@@ -136,7 +136,7 @@ def _drawn(
 
 def _view_of(one: OneOfThem, *, is_page: bool) -> TimelineView:
     if isinstance(one, Projection):
-        return view_of(one, one.plan.schedule_name, one.answer if is_page else None)
+        return view_of(one, one.plan.schedule_name, one.summary if is_page else None)
     if isinstance(one, RunResult):
         return TimelineView(one.timeline, one.title)
     return TimelineView(one, one.schedule.name + (", measured" if one.origin == "measured" else ""))
@@ -144,7 +144,7 @@ def _view_of(one: OneOfThem, *, is_page: bool) -> TimelineView:
 
 def _report_json(one: OneOfThem, costs: StageCosts | None) -> dict[str, Any]:
     if isinstance(one, Projection):
-        return _projection_json(one, one.answer)
+        return _projection_json(one, one.summary)
     return one.to_json() if isinstance(one, RunResult) else timeline_to_json(one, cast(StageCosts, costs))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ppsim.api.keyword_options import accept_options
-from ppsim.api.option_values import parse_overlap, parse_share, parse_stage_sizes
+from ppsim.api.option_values import parse_overlap, parse_compute_scale, parse_tp_overlap
 from ppsim.api.trainer_configuration import require_no_job, with_run_config
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, field_values, flag_of, given_options, require_least
@@ -76,7 +76,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
         "sequence_parallel": layout.tp > 1,
     }
     read = {
-        "compute_share": parse_share(options["compute_share"], given_dtype),
+        "compute_share": parse_compute_scale(options["compute_share"], given_dtype),
         "recompute": recompute_of(options["recompute"] or "none"),
         "offload_modules": offload_modules_of(options["offload_modules"] or "none"),
         "lora": lora_of(options["lora"] or ""),
@@ -88,7 +88,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
     }
     given = depending | given_options(options) | read
     execution = field_values(_WORDS, given, "job.execution")
-    hidden = parse_stage_sizes(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
+    hidden = parse_tp_overlap(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
     execution |= {"hidden_tp_forward": hidden[0], "hidden_tp_backward": hidden[-1]}
     execution["sequence_parallel"] &= layout.tp > 1
     precision = _PRECISIONS.get(execution["dtype"], "bf16")

@@ -89,7 +89,7 @@ def measure(
 
     A single job then has a calibration run with `num_processes` ranks (1: no calibration run).
     """
-    from ppsim.profiling.calibration_run import rehearse
+    from ppsim.profiling.calibration_run import run_calibration
     from ppsim.profiling.grids import grid_of
     from ppsim.profiling.suite import run_jobs
     from ppsim.profiling.sweep import require_success
@@ -110,7 +110,7 @@ def measure(
     if num_processes > 1:
         [job] = jobs
         with progress() as (say, watch):
-            rehearse(job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say, watch=watch)
+            run_calibration(job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say, watch=watch)
 
 
 def measurement_job(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, int]":
@@ -118,12 +118,12 @@ def measurement_job(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, 
 
     model = model_from(options)
     keys = tuple(keys_from(options, model))
-    return SuiteJob(options["model"] or DEFAULT_MODEL, model, keys, path), ranks_to_rehearse(
+    return SuiteJob(options["model"] or DEFAULT_MODEL, model, keys, path), num_calibration_ranks(
         options, model, keys[0]
     )
 
 
-def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "MeasurementKey") -> int:
+def num_calibration_ranks(options: Mapping[str, Any], model: "ModelShape", key: "MeasurementKey") -> int:
     """Return the ranks of the calibration run: `pp`, else `DEFAULT_RANKS`; 1 means no calibration run.
 
     Without `pp`, there is none if the runtime cannot run it or `repeats` is given. Raises `ConfigError` if the

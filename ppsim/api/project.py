@@ -41,7 +41,7 @@ def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Project
     Options and defaults are as for `ppsim project`. With a `model` (or a `job` of `ppsim.job`), costs are estimated
     for a cluster, or read from a `profile` for measured layers and shapes, and the whole step is projected. Without
     a model, one pipeline of the ranks of a profile is projected. `stragglers` maps ranks to factors of their
-    compute time. `plan` is a complete `Plan`, given instead of options. `.answer` of the result has the interval,
+    compute time. `plan` is a complete `Plan`, given instead of options. `.summary` of the result has the interval,
     the loss budget and the advice.
 
     Raises `ConfigError` if schedule or costs are invalid, `Deadlock` if the schedule cannot run with the runtime's

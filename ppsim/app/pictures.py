@@ -134,7 +134,7 @@ def _card(answer: ProjectorResult, name: str, one: Projection, base: Projection)
         rows += f"<div><dt>{title}</dt><dd>{escape(shown(value))}</dd>{change}</div>"
     pinned = "true" if is_base else "false"
     notes = [one.runtime_error] if one.runtime_error else []
-    if name in answer.standing_in:
+    if name in answer.substitutes:
         notes.insert(0, "drawn with a table fitted to other costs; its own is being searched for …")
     told = "".join(f"<p class=note>{escape(note)}</p>" for note in notes)
     role = "baseline" if is_base else "pin"
@@ -243,7 +243,7 @@ def page_texts(answer: ProjectorResult, *, theme: Theme) -> Data:
         "command": answer.state.command,
         "times": times_of_rank(answer),
         "stages": times_of_stages(answer),
-        "awaited": sorted(answer.awaited | answer.standing_in),
+        "awaited": sorted(answer.awaited | answer.substitutes),
         "legend": _legend(answer, theme),
     }
 

@@ -39,13 +39,13 @@ class _NotYet(PpsimError):
 
 @dataclass(frozen=True)
 class ProjectorResult:
-    """`standing_in` schedules are fitted to other costs; `awaited` schedules have no table yet."""
+    """`substitutes` schedules are fitted to other costs; `awaited` schedules have no table yet."""
 
     state: PageState
     plan: Plan
     projections: Mapping[str, Projection]
     rejected: Mapping[str, str]
-    standing_in: frozenset[str]
+    substitutes: frozenset[str]
     awaited: frozenset[str]
 
     @property
@@ -55,7 +55,7 @@ class ProjectorResult:
 
     @property
     def is_final(self) -> bool:
-        return not self.standing_in and not self.awaited
+        return not self.substitutes and not self.awaited
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Projector:
         plan, options = self.plan(state), tuple(state.options)
         projections: dict[str, Projection] = {}
         reasons: dict[str, str] = {}
-        standing_in, awaited = set(), set()
+        substitutes, awaited = set(), set()
 
         def kept(one: Plan, entry: ScheduleEntry) -> Table:
             if not entry.takes("costs"):
@@ -97,7 +97,7 @@ class Projector:
             if key in self._fitted:
                 return self._fitted.get(key, size=0, make=_never)
             if (shape := _shape(one, entry)) in self._last:
-                standing_in.add(entry.name)
+                substitutes.add(entry.name)
                 return self._last.get(shape, size=0, make=_never)[0], STANDING_IN
             raise _NotYet
 
@@ -113,11 +113,11 @@ class Projector:
             projections |= {one.plan.schedule_name: one for one in found.projections}
             reasons |= found.rejected
         # If a replacement schedule does not run, the fitted one may still run.
-        awaited |= {name for name in standing_in if name in reasons}
+        awaited |= {name for name in substitutes if name in reasons}
         for name in awaited:
             reasons.pop(name, None)
         return ProjectorResult(
-            state, plan, projections, reasons, frozenset(standing_in - awaited), frozenset(awaited)
+            state, plan, projections, reasons, frozenset(substitutes - awaited), frozenset(awaited)
         )
 
     def spots(self, state: PageState) -> tuple[list[TradeoffPoint], int]:

@@ -127,7 +127,7 @@ def parse_names(name: str, text: str | None, choices: Sequence[str] | None = Non
     return found
 
 
-def run_as_command(what: Made) -> Made:
+def with_command_line(what: Made) -> Made:
     """Add the typed command line, which HTML pages show."""
     typed: list[str] = click.get_current_context().meta.get(WORDS, [])
     return replace(what, command=shlex.join(["ppsim", *typed]) if typed else "")

@@ -37,7 +37,7 @@ def progress_messages() -> "Iterator[tuple[Say, Watch]]":
 def print_profiles(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with_names: bool) -> None:
     from ppsim.costs.utilization import implausible
     from ppsim.profiling.harness import costly_splits
-    from ppsim.results.profiles import print_beside, print_measurements
+    from ppsim.results.profiles import print_stage_times, print_measurements
     from ppsim.results.text_layout import Page, bold
 
     names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # several jobs can write the same file
@@ -45,7 +45,7 @@ def print_profiles(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]
         if with_names:
             Page().add(f"\n{bold(name)}")
         print_measurements(content)
-        print_beside(content)
+        print_stage_times(content)
     for content, (name, path) in zip(contents, names, strict=False):
         of_model = f"{name}, " if with_names else ""
         for sentence in costly_splits(content) + implausible(content):
@@ -86,7 +86,7 @@ def dry_run(
     if num_processes > 1:
         rehearsed_s = expected_s(jobs[0].model, jobs[0].keys[0], settings, num_processes)
         total_s += rehearsed_s
-        beside += f", {seconds(rehearsed_s)} to rehearse with {num_processes} processes"
+        beside += f", {seconds(rehearsed_s)} for the calibration run with {num_processes} processes"
     shapes = "1 shape" if len(rows) == 1 else f"{len(rows)} shapes"
     out.add(f"\n{shapes}, {count(total_flops)}FLOP: about {seconds(total_s)} at {what}; {beside}")
 
@@ -198,7 +198,7 @@ def _measure_module(given: dict[str, Any], settings: "MeasuringSettings", path: 
     from ppsim.api.profile import profiled_module
     from ppsim.costs.chunk_costs import components_of
     from ppsim.profiling.harness import costly_splits
-    from ppsim.results.profiles import print_beside, print_measurements
+    from ppsim.results.profiles import print_stage_times, print_measurements
 
     content = profiled_module(given, settings, say=print_message)
     content["name"] = path.stem
@@ -206,7 +206,7 @@ def _measure_module(given: dict[str, Any], settings: "MeasuringSettings", path: 
     if chunks := content.get("chunks"):
         content["measurements"] = components_of(chunks, content["model"]["layer_kinds"])
     print_measurements(content)
-    print_beside(content)
+    print_stage_times(content)
     for sentence in costly_splits(content):
         print_message(sentence)
     print_message(f"wrote {path}")

@@ -15,7 +15,7 @@ from ppsim.cli.common import (
     has_layout,
     print_message,
     print_result,
-    run_as_command,
+    with_command_line,
     run_config_of,
     step_options,
     to_config_option,
@@ -121,7 +121,7 @@ def project(
     if outputs and drawn:
         from ppsim.api.outputs import projections_content  # imports all drawing code
 
-        write(outputs, TIMELINE, run_as_command(projections_content(drawn, answer)), announce=print_message)
+        write(outputs, TIMELINE, with_command_line(projections_content(drawn, answer)), announce=print_message)
     if config is not None:
         found["run_config"] = config.to_json()
     published = _published(config, plan, shown[0]) if shown else None

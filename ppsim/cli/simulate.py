@@ -18,7 +18,7 @@ from ppsim.cli.common import (
     print_message,
     print_result,
     read_table,
-    run_as_command,
+    with_command_line,
     step_options,
 )  # fmt: skip
 from ppsim.cli.progress import progress
@@ -106,5 +106,5 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     runs: dict[str, Any] = {"overheads_fitted_runs": fitted_runs} if fitted_runs else {}
     view = TimelineView(timeline, f"{table}: {shape}", facts=[bound_of(report)])
     drawn = TimelineFileContent([view], lambda: timeline_to_json(timeline, stage_costs, **runs))
-    write(outputs, TIMELINE, run_as_command(drawn), announce=print_message)
+    write(outputs, TIMELINE, with_command_line(drawn), announce=print_message)
     print_result(timeline, as_json, content=lambda: report, report=report, **drawing_options(options))

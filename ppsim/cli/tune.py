@@ -19,7 +19,7 @@ from ppsim.cli.common import (
     output_option_of,
     print_message,
     print_result,
-    run_as_command,
+    with_command_line,
     run_config_of,
     to_config_option,
     trainer_lines,
@@ -97,7 +97,7 @@ def tune(
             )
 
         found = search(progress=show)
-    write(outputs, SEARCH, run_as_command(SearchFileContent(found)), announce=print_message)
+    write(outputs, SEARCH, with_command_line(SearchFileContent(found)), announce=print_message)
     lines = trainer_lines(found, to_config, options)
     of_recipe = _of_recipe(config, options)
     print_result(found, as_json, content=lambda: found.to_json() | lines | of_recipe, full=full)

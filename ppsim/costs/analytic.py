@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ppsim.costs.cuda_graph_launches import waits_for_counts, with_launches, with_recomputed_launches
+from ppsim.costs.cuda_graph_launches import idles_for_token_counts, with_launches, with_recomputed_launches
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.layer_messages import LayerMessages
 from ppsim.costs.operator_kernels import OperatorKernels, computed_rows, layer_operators
@@ -24,7 +24,7 @@ from ppsim.model.attention_and_mlp import Attention, MixtureOfExperts
 from ppsim.model.attention_base import ScoredAttention
 from ppsim.model.blocks import layer_input
 from ppsim.model.compressed_attention import CompressedAttention
-from ppsim.model.hyper_connections import end_passes, further_passes
+from ppsim.model.hyper_connections import end_passes, mtp_passes
 from ppsim.model.mixer import Mixer
 from ppsim.model.operators import Operator
 from ppsim.model.parameters import padded_vocabulary
@@ -52,7 +52,7 @@ def layer_estimate(
     cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
-    launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
+    launching_s = place.cluster.device.efficiency.routing_host_s * idles_for_token_counts(layer, place)
     forward = parts_of(
         place, kernels.forward, flops,
         tp_s=messages.forward_s(),
@@ -185,7 +185,7 @@ def mtp_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, seq
     linears = mtp_linears(model.mtp[0], tp)
     message = float(tokens * h * execution.element_bytes)
     flops = 2.0 * tokens * sum(one.size * one.rows for one in linears)
-    normed, joined = further_passes(model.streams)
+    normed, joined = mtp_passes(model.streams)
     around = [
         memory_kernel_time(
             place.times, "norm", (normed * norm + joined) * message / place.cut.norm_divisor, launches=4
@@ -346,12 +346,12 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: ExecutionContext, t
         hop_s = collectives.point_to_point_s(2 * keys, link)
         if execution.compile is not None:
             return (cp - 1) * hop_s, 2 * (cp - 1) * hop_s
-        return _beside_blocks(hop_s, cp, core)
+        return _exposed_ring_s(hop_s, cp, core)
     gathered_s = place.seconds("all-gather", 2 * queries * cp, "cp")
     return gathered_s, gathered_s + cp * collectives.point_to_point_s(2 * queries * 4 / e, link)
 
 
-def _beside_blocks(hop_s: float, cp: int, core: PassKernels) -> tuple[float, float]:
+def _exposed_ring_s(hop_s: float, cp: int, core: PassKernels) -> tuple[float, float]:
     """Exposed time of ring messages of `hop_s` each; each pass computes cp blocks of attention.
 
     Forward: keys and values overlap with each block except the last. Backward: keys and values overlap with the

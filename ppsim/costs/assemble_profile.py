@@ -161,7 +161,7 @@ def assemble(
     ]
     static = [bytes_per_parameter * sum(mine) for mine in values_of_ranks(schedule, parameters)]
     costs = _stage_costs(parts, counts, hop_s).replace(static_bytes=static)
-    costs, rehearsed = _rehearsed(profile, schedule, costs)
+    costs, rehearsed = _with_calibration_run(profile, schedule, costs)
     costs, slices = slice_costs(costs, schedule, shape.sequence_length, profile.model.hidden_size, _SLICE_TIME)
     flops = float(parts.per_stage("forward_flops", counts).sum())
     contents = stages_of(num_layers * LAYER, counts)
@@ -204,7 +204,7 @@ def threads_in_words(number: int) -> str:
     return f"{number} thread{'s' * (number > 1)} each"
 
 
-def _rehearsed(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple[StageCosts, list[str]]:
+def _with_calibration_run(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple[StageCosts, list[str]]:
     """Apply the slowdown of the calibration run if its number of processes is the schedule's number of ranks."""
     if (found := profile.rehearsal) is None:
         return costs, []

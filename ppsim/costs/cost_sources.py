@@ -154,7 +154,7 @@ class RankCosts:
             backward_weight_s=_of_stages("--backward-weight-ms", self.backward_weight_s, stages, vpp),
             backward_s=None,
             fused_s=None,
-            transfer_s=_behind_stages(self.transfer_s, stages),
+            transfer_s=_transfers_after_stages(self.transfer_s, stages),
         )
         told = [_told(self.forward_s, stages, vpp)]
         if self.activation_bytes is not None:
@@ -248,7 +248,7 @@ class RunCosts(RankCosts):
             },
             backward_s=None,
             fused_s=None,
-            transfer_s=_behind_stages(self.transfer_s, len(estimated.split)),
+            transfer_s=_transfers_after_stages(self.transfer_s, len(estimated.split)),
         )
         lines = [line for line in estimated.assumptions if not line.startswith(_OF_TIME)]
         told = ", ".join(
@@ -290,7 +290,7 @@ def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numb
     )
 
 
-def _behind_stages(measured: Measured, num_stages: int) -> Numbers:
+def _transfers_after_stages(measured: Measured, num_stages: int) -> Numbers:
     """Transfer after each stage: the transfer of the part that contains it, or of the last part in it."""
     if not isinstance(measured, tuple):
         return measured

@@ -40,7 +40,7 @@ def with_recomputed_launches(kernels: KernelTime, layer: Layer, place: Execution
     return replace(kernels, count=0) if captures_all(place.execution.cuda_graphs, layer) else kernels
 
 
-def waits_for_counts(layer: Layer, place: ExecutionContext) -> bool:
+def idles_for_token_counts(layer: Layer, place: ExecutionContext) -> bool:
     """Return whether the device can run idle because the host reads token counts before it launches the experts.
 
     If the operators before the exchange are captured, too few launches remain for the device to run idle, except

@@ -130,7 +130,7 @@ class Execution:
         return self.expert_capacity is None and self.expert_rank_capacity is None
 
     @property
-    def expert_room(self) -> float:
+    def expert_buffer_factor(self) -> float:
         """Size of the buffer for experts' saved activations, relative to the mean."""
         return self.paged_stash or self.expert_rank_capacity or 1.0
 

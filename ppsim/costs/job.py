@@ -259,7 +259,7 @@ class Job(HasRepr):
             cross_entropy=execution.cross_entropy,
             cp_communication="a2a" if execution.context == "all-to-all" else "p2p",
             input_bytes=OPERAND_BYTES.get(execution.dtype),
-            expert_room=execution.expert_room,
+            expert_buffer_factor=execution.expert_buffer_factor,
             eager=execution.compile is False,
             norm_in_gemm=self.kernels.norm_in_gemm and execution.compile is None and self.profile is None,
             weight_copy_bytes=self.place.operand_copies * OPERAND_BYTES.get(execution.dtype, 0.0),

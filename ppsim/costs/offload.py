@@ -14,7 +14,7 @@ from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown
 from ppsim.model.activations import LayerOffload, layer_backward, layer_offload
 from ppsim.model.architecture import Layer
 from ppsim.model.pipeline_stages import Stage
-from ppsim.model.rank_memory import moment_bytes
+from ppsim.model.rank_memory import transient_peak_bytes
 from ppsim.model.recompute import Recompute
 
 HOST_EFFICIENCY = 0.8
@@ -47,7 +47,7 @@ def offload_of(job: Job, stage: Stage, saved_bytes: float) -> Offload:
         return Offload(part, (part,), NUM_BUFFERS * part, NUM_BUFFERS * part)
     layers = _layers(job, stage)
     groups = [_Group(at, *group) for at, one in enumerate(layers) for group in one.groups]
-    gone = groups[: job.offload_rules.number_gone(len(groups))]
+    gone = groups[: job.offload_rules.num_offloaded_groups(len(groups))]
     if not gone:
         return Offload()
     never = groups[-1].layer if stage.head else None
@@ -109,7 +109,7 @@ def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload])
     if job.offload or not ahead:
         return ahead
     in_forward = max(one.ahead_in_forward for one in offloads) + max(one.forward for one in offloads)
-    return max(ahead, in_forward - moment_bytes(job.model, stages, job.settings))
+    return max(ahead, in_forward - transient_peak_bytes(job.model, stages, job.settings))
 
 
 def layer_buffer_bytes(job: Job, layer: Layer, recompute: Recompute, modules: str) -> float:

@@ -40,7 +40,7 @@ def layer_activations(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: K
         hidden = share(batch.tokens(cut) * layer.hidden_size, cut.norm_divisor)
         return {"layer input": hidden * batch.element_bytes} | _of_operators(layer, batch, cut, kernels)
     columns = _saved_columns(layer, batch.recompute, cut, kernels, batch.sequence_length)
-    return bytes_of(columns, _rows(layer, batch, cut, kernels.expert_room), _widths(batch, kernels))
+    return bytes_of(columns, _rows(layer, batch, cut, kernels.expert_buffer_factor), _widths(batch, kernels))
 
 
 def _saved_columns(
@@ -117,7 +117,7 @@ def layer_backward(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: Kern
     key = "backward", batch, cut, kernels
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, batch.sequence_length)
-        rows, widths = _rows(layer, batch, cut, kernels.expert_room), _widths(batch, kernels)
+        rows, widths = _rows(layer, batch, cut, kernels.expert_buffer_factor), _widths(batch, kernels)
         plan, casts = plan_of(operators, batch.recompute), kernels.input_bytes is not None
         size = partial(_size, rows, widths)
         layer.lists[key] = round(backward_peak(operators, layer_input(layer), plan, size, casts=casts))
@@ -130,10 +130,10 @@ def _widths(batch: Batch, kernels: KernelChoice) -> dict[Dtype, float]:
     return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "mask": 1}
 
 
-def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_room: float = 1.0) -> RowCounts:
+def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_buffer_factor: float = 1.0) -> RowCounts:
     own = share(batch.tokens(cut), cut.norm_divisor)
     pairs = own * layer.experts_per_token * cut.expert_tp
-    capacity = pairs if expert_room == 1 else pairs * Fraction(expert_room).limit_denominator(10**6)
+    capacity = pairs if expert_buffer_factor == 1 else pairs * Fraction(expert_buffer_factor).limit_denominator(10**6)
     return {"tokens": batch.tokens(cut), "own_tokens": own, "capacity": capacity}
 
 

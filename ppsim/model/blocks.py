@@ -170,7 +170,7 @@ def mlp(
 def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelChoice) -> Iterator[Operator]:
     """Yield the operators of evenly loaded experts.
 
-    The row count `capacity` is T·k·etp/q token-expert pairs, times `KernelChoice.expert_room`.
+    The row count `capacity` is T·k·etp/q token-expert pairs, times `KernelChoice.expert_buffer_factor`.
     """
     linears = {(one.kind, one.name): one for one in ffn.linears(h, cut)}
     width, component = ffn.latent_size or h, "experts"

@@ -23,7 +23,7 @@ def captures_all(graphs: CudaGraphs, layer: Layer) -> bool:
     return halves == layer.num_sublayers
 
 
-def num_outputs_beside(graphs: CudaGraphs, layer: Layer) -> int:
+def num_extra_hidden_states(graphs: CudaGraphs, layer: Layer) -> int:
     """Return the number of hidden states that a layer's graph holds and an eager forward would not save: 0 or 1.
 
     The graph of a whole layer holds the output, which the next graph copies. A graph that ends at the router holds

@@ -43,7 +43,7 @@ def end_passes(num_streams: int) -> int:
     return num_streams + 1 if num_streams > 1 else 0
 
 
-def further_passes(num_streams: int) -> tuple[int, int]:
+def mtp_passes(num_streams: int) -> tuple[int, int]:
     """Number of norms, and of other reads and writes, of h columns per token before and after an MTP layer.
 
     One stream: 4 to concatenate. n streams: 2n + 1 to add the projected token to each projected stream, and

@@ -19,7 +19,7 @@ from ppsim.model.activations import (
 )
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.cuda_graph_scope import has_graph, num_outputs_beside
+from ppsim.model.cuda_graph_scope import has_graph, num_extra_hidden_states
 from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.encoder import Encoder, EncoderPart
 from ppsim.model.optimizer import Optimizer
@@ -78,7 +78,7 @@ class GraphBuffers:
         """Hidden states that a layer saves in addition per microbatch; negative if `held` counts them already."""
         if self.captured in ("none", "full") or not has_graph(self.captured, layer):
             return 0
-        beside = num_outputs_beside(self.captured, layer)
+        beside = num_extra_hidden_states(self.captured, layer)
         return beside if self.reuse else beside - 2
 
     def held(self, layers: Sequence[Layer]) -> int:
@@ -274,7 +274,7 @@ def rank_memory(
     return RankMemory({name: size for name, size in found.items() if size})
 
 
-def moment_bytes(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:
+def transient_peak_bytes(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:
     """Bytes besides static memory and saved activations at the peak of a rank."""
     return max(sum(one.values()) for one in _moments(model, stages, settings))
 

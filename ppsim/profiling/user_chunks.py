@@ -116,9 +116,9 @@ def profile_pipeline(
         chunks += content["chunks"]
     content["chunks"] = chunks
     if reason := _why_not_rehearsed(content, settings):
-        say(f"not rehearsed with {pp} processes: {reason}")
+        say(f"no calibration run with {pp} processes: {reason}")
         return content
-    return content | {"rehearsal": _rehearsed(function, content, settings, num_processes=pp, say=say)}
+    return content | {"rehearsal": _calibration_run(function, content, settings, num_processes=pp, say=say)}
 
 
 def _why_not_rehearsed(content: dict[str, Any], settings: MeasuringSettings) -> str:
@@ -129,7 +129,7 @@ def _why_not_rehearsed(content: dict[str, Any], settings: MeasuringSettings) -> 
     return ""
 
 
-def _rehearsed(
+def _calibration_run(
     function: UserFunction, content: dict[str, Any], settings: MeasuringSettings, *, num_processes: int, say: Say
 ) -> dict[str, Any]:
     profile = validated(Profile, content, function.where)

@@ -20,7 +20,7 @@ from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections
 from ppsim.projection.split_bounds import SimulatedSplit
 from ppsim.projection.split_search import SplitSearch
-from ppsim.projection.summary import answer_of
+from ppsim.projection.summary import projection_summary
 from ppsim.schedule.blocking_calls import has_megatron_loop
 from ppsim.schedule.option_types import Communication
 from ppsim.schedule.placement import STYLES
@@ -165,7 +165,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
             *of_peak,
             *_other_orders(plan, step, assembled),
         ],
-        summarise_function=partial(answer_of, project=project, iteration_of=iteration_of),
+        summarise_function=partial(projection_summary, project=project, iteration_of=iteration_of),
     )
 
 

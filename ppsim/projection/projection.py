@@ -130,14 +130,14 @@ class Projection(Printable, Drawable):
         return _by_channel(self.timeline, self.costs)
 
     @cached_property
-    def answer(self) -> "ProjectionSummary":
-        """The answer as printed by `ppsim project`; the first access projects the alternatives of the plan.
+    def summary(self) -> "ProjectionSummary":
+        """The summary printed by `ppsim project`; the first access projects the alternatives of the plan.
 
         >>> import ppsim
-        >>> answer = ppsim.project(pp=4, microbatches=8).answer
-        >>> list(answer.time_breakdown_s)
+        >>> summary = ppsim.project(pp=4, microbatches=8).summary
+        >>> list(summary.time_breakdown_s)
         ['model FLOPs at peak', 'compute below peak', 'pipeline bubble', 'exposed P2P']
-        >>> answer.advice[0].change, round(answer.advice[0].throughput_gain, 2)
+        >>> summary.advice[0].change, round(summary.advice[0].throughput_gain, 2)
         ('--schedule zbv-fixed --vpp 2', 0.28)
         """
         return self.summarise()

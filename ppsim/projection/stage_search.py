@@ -36,7 +36,7 @@ _MOST_UNIFORM, _NEARLY_FITS = 4, 0.15
 by which such a plan exceeds the memory limit before this search.
 """
 
-_ROUNDS_OF_FIT = 4
+_MOST_ATTEMPTS = 4
 """Maximum number of attempts for given layers; after each, the limit is lowered by the simulated excess."""
 
 _UNIFORM_SPLITS = ("balanced", "even")
@@ -154,7 +154,7 @@ class StageSearch:
     def _planned(self, counts: tuple[int, ...]) -> Planned:
         """Return the fastest recomputation whose simulated peak fits."""
         limits, found = np.full(len(self.ranks), self.limit_bytes), None
-        for _ in range(_ROUNDS_OF_FIT):
+        for _ in range(_MOST_ATTEMPTS):
             plans = self.plans_for(counts, limits)
             made = plans, self._run(counts, plans)
             if found is None or self._rank_of(made) < self._rank_of(found):

@@ -72,7 +72,7 @@ JITTER = 0.03
 """Relative standard deviation of single actions, if no quartiles were measured."""
 
 
-def answer_of(
+def projection_summary(
     projection: Projection,
     *,
     project: Callable[[Plan], Projection],

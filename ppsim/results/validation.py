@@ -25,7 +25,7 @@ def print_validations(found: ValidationReport, *, full: bool = False, with_rows:
     """Print rows for one set or with `with_rows`, every set with `full`, else a line per section."""
     out = Page()
     if len(found.sets) > 1 and not full and not with_rows:
-        _print_classes(out, found.sets)
+        _print_sections(out, found.sets)
         return
     if len(found.sets) == 1 if with_rows is None else with_rows:
         for one in found.sets:
@@ -56,7 +56,7 @@ _MOST_WORST = 5
 _USES = {"test": "test", "fit": "fitted"}
 
 
-def _print_classes(out: Page, sets: Sequence[SetValidation]) -> None:
+def _print_sections(out: Page, sets: Sequence[SetValidation]) -> None:
     sections = [(name, [one for one in some if not one.properties.order_only]) for name, some in _sections(sets)]
     rows = [_section_row(name, some) for name, some in sections if some]
     out.add(TableLines.of(rows, spare=["fitted", "skipped"]), "", _total(sets), "")

@@ -48,7 +48,7 @@ _WATCH: ContextVar[Callable[[SavedTensor], None] | None] = ContextVar("_WATCH", 
 
 
 @contextmanager
-def held_seen_by(watch: Callable[[SavedTensor], None]) -> Iterator[None]:
+def watch_saved_tensors(watch: Callable[[SavedTensor], None]) -> Iterator[None]:
     """Call `watch` with each `SavedTensor` of the block.
 
     Torch's outer saved-tensor hooks do not see the tensors that inner hooks save.
@@ -78,7 +78,7 @@ class LiveBytes:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        with held_seen_by(self._count), saved_tensors_hooks(SavedTensor, SavedTensor.tensor):
+        with watch_saved_tensors(self._count), saved_tensors_hooks(SavedTensor, SavedTensor.tensor):
             yield
 
     @property

@@ -108,7 +108,7 @@ def _captured(scopes: Counter[str]) -> str | None:
     return "+".join(one for one, count in modules.items() if 2 * count > scopes.total()) or None
 
 
-def settings_beside(shared: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def applicable_settings(shared: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name in SETTINGS:
         if options.get(name) is not None or name not in shared:

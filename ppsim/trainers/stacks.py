@@ -159,14 +159,14 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
         return Stack(base, said)
     if release == WITHOUT_RECIPES:
         return Stack(name if has_experts else base, said)
-    from ppsim.trainers.shared_settings import moe_recipes, release_named, settings_beside, shared_settings
+    from ppsim.trainers.shared_settings import moe_recipes, release_named, applicable_settings, shared_settings
 
     dtype = options.get("dtype") or "bfloat16"
     release = release_named(base, release)
     shared = shared_settings(base, release, device, dtype) if has_experts else {}
     if not shared:
         return Stack(base, said)
-    brought = settings_beside(shared, options)
+    brought = applicable_settings(shared, options)
     count = len(moe_recipes(base, release, device, dtype))
     texts = ", ".join(_option_text(word, value) for word, value in brought.items()) or "nothing else"
     name = f"{base}@{release}"

@@ -178,7 +178,7 @@ def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
             asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
     question = FitProblem(cluster, rows, jobs, plan_of)
     solved = question.solved(asked)
-    if untold := _untold(asked, solved, cluster):  # otherwise the rates would compensate for the removed constants
+    if untold := _undetermined(asked, solved, cluster):  # otherwise the rates would compensate for the removed constants
         without = {one.prior for one in untold}
         asked = [one for one in asked if one not in without]
         solved = question.solved(asked)
@@ -225,7 +225,7 @@ def _with_cluster(row: MeasuredStep, cluster: Cluster) -> dict[str, Any]:
     return {**row.case.options, "cluster": cluster}
 
 
-def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[ConstantEstimate]:
+def _undetermined(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[ConstantEstimate]:
     """Return extra step times, and new launch times, that the rows cannot separate from a rate."""
     nothing = ("launch_s",) if cluster.constants.launch_s is None else ()
     return [
