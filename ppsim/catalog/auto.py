@@ -233,7 +233,7 @@ class _Search:
         entries = sorted(
             every_schedule().values(),
             key=lambda entry: (entry.takes("costs"), not entry.takes("memory_limit_bytes")),
-        )  # of those for costs, first the ones for a memory limit: closest to the searched problem
+        )  # of the cost-optimised ones, those that use the memory limit first: closest to the searched problem
         for entry in entries:
             if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**shape):
                 continue

@@ -20,7 +20,7 @@ def full_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> Row:
 
 
 def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tuple[Row, Ints32]:
-    """Fuse each forward after the warm-up with the next backward; return the row and the pair of each action."""
+    """Fuse forwards after the warm-up with the next backward; return the row and each action's pair, or NONE."""
     row = full_row(forwards, backwards, num_warm_up=num_warm_up)
     num_alone = min(num_warm_up, forwards.shape[1])
     pair = np.full(row.shape[1], NONE, dtype=np.int32)

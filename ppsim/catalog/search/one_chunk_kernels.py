@@ -114,7 +114,7 @@ def _choose_forwards(
 def _skips(pipeline: Pipeline, memory: MemoryCaps, table: SearchTable, idleness: IdleTime, rank: int) -> bool:
     """Return whether the rank skips a forward in order to idle until the next rank's gradient arrives.
 
-    It does so if it is at least two forwards ahead of the next rank, and the forward would end after the arrival.
+    It skips if it is at least two forwards ahead of the next rank, and the forward would end after the arrival.
     The forward includes the weight gradients that must run first to free memory. The rank does not skip if idling
     would make its idle time the longest.
     """
