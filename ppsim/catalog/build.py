@@ -38,7 +38,7 @@ __all__ = [
 CATALOG: dict[str, ScheduleEntry] = {entry.name: entry for entry in ENTRIES}
 
 PLUGINS = "ppsim.schedules"
-"""Entry-point group in which other packages register an `ScheduleEntry`, or a function that returns one."""
+"""Entry-point group in which other packages register a `ScheduleEntry`, or a function that returns one."""
 
 
 TABLES: LRUCache[Schedule] = LRUCache(4_000_000)
@@ -63,7 +63,7 @@ _NAMES = _names_of(ENTRIES)
 
 
 def schedule_named(name: str) -> str:
-    """Return other text unchanged.
+    """Return the catalogue's name for a schedule's name, and other text unchanged.
 
     >>> [schedule_named(name) for name in ("1F1B", "zb_h1", "ScheduleZBVZeroBubble", "auto")]
     ['1f1b', 'zb-h1', 'zbv-fixed', 'auto']

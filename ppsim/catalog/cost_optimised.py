@@ -1,6 +1,6 @@
 """Schedules optimised for given costs: each is a placement and a memory cap for `ppsim.catalog.search`.
 
-Without costs, F, I and W take one unit each. Without bytes, an activation counts as one until its W.
+Without costs, F, I and W take one unit each. Without bytes, each activation counts as one unit from F to W.
 """
 
 from collections.abc import Callable

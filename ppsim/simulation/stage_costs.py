@@ -267,7 +267,7 @@ class StageCosts(HasRepr):
         return self.replace(**{name: value if value.ndim else float(value) for name, value in longer.items()})
 
     def with_calls(self, communication: Communication) -> "StageCosts":
-        """Set `communication`; in Megatron-LM's calls a rank blocks for the latency, which moves into `transfer_s`.
+        """Set `communication`; Megatron-LM's calls block for `hop_overhead_s`, which moves into `transfer_s`.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, hop_overhead_s=0.1)
         >>> costs.with_calls("megatron").transfer_s

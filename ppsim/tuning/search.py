@@ -269,7 +269,7 @@ class _Search:
         self.pickled = pickle.dumps(question)
 
     def screen(self, workers: Workers) -> None:
-        """`open` are the configurations that could fit, fastest bound first."""
+        """Set `open` to the configurations that could fit, fastest bound first."""
         possible = configurations(self.question, self.space)
         together: dict[tuple[int, ...], list[Configuration]] = {}
         for one in possible:

@@ -23,13 +23,13 @@ from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 _PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # fractions of the worst rank's idle time
-_MOST_PASSES = 15_000_000  # actions to evaluate at once: some 0.1 s
+_MOST_PASSES = 15_000_000  # actions to evaluate per round, some 0.1 s
 _MOST_RESCHEDULINGS = 6  # rescheduling rounds
 _SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # rounds, moves per round
 _MOST_ACTIONS = 30_000  # largest table for local search
 _NEAR = 1.01  # relative to the lower bound
 _SMALL, _MORE_ROUNDS = 768, 16  # actions of a small table, and its additional rounds
-_SLOW_ROUNDS, _SLOW_ROUNDS_TO_REPEAT = 8, 4  # for a larger table, and for a short one that is then repeated
+_SLOW_ROUNDS, _SLOW_ROUNDS_TO_REPEAT = 8, 4  # rounds for larger tables, and for short tables to repeat
 _PASSES_A_SLOW_ROUND = 60_000_000  # actions to evaluate, some 0.3 s: large tables need slow cooling
 _SHORT, _SHORT_ROUNDS = 2, 8  # microbatches per rank of a short table, and rounds of search on it
 _LONG = 3  # microbatches per rank above which a short table is searched and repeated
@@ -98,7 +98,7 @@ def best_table(
 
     An `evaluator` then chooses among this table and the next best candidates, because the best table on an ideal
     network can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is far
-    above the lower bound. The search is deterministic. Raises `SearchTimeout` if `time_limit` ends the time.
+    above the lower bound. The search is deterministic. Raises `SearchTimeout` if a `time_limit` expires.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)
@@ -216,7 +216,7 @@ def tables_without_end(
 
 
 def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
-    """The work is bounded for any number of actions."""
+    """Search on from `best`, unless it is near the lower bound; the work is bounded for any number of actions."""
     target = best.target
     if best.score_s <= target.bound_s * _NEAR:
         return best
