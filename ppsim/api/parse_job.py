@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ppsim.api.keyword_options import accept_options
-from ppsim.api.option_values import parse_overlap, parse_compute_scale, parse_tp_overlap
+from ppsim.api.option_values import parse_compute_scale, parse_overlap, parse_tp_overlap
 from ppsim.api.trainer_configuration import require_no_job, with_run_config
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, field_values, flag_of, given_options, require_least

@@ -110,7 +110,9 @@ def measure(
     if num_processes > 1:
         [job] = jobs
         with progress() as (say, watch):
-            run_calibration(job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say, watch=watch)
+            run_calibration(
+                job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say, watch=watch
+            )
 
 
 def measurement_job(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, int]":
@@ -129,14 +131,14 @@ def num_calibration_ranks(options: Mapping[str, Any], model: "ModelShape", key: 
     Without `pp`, there is none if the runtime cannot run it or `repeats` is given. Raises `ConfigError` if the
     runtime cannot run the requested ranks.
     """
-    from ppsim.profiling.settings import why_not_rehearsed
+    from ppsim.profiling.settings import why_no_calibration_run
 
     given = options["pp"]
     require_least("pp", given)
     device = options["device"] or "cpu"
-    reason = why_not_rehearsed(model, key, device=device, compiled=bool(options["compile"]))
+    reason = why_no_calibration_run(model, key, device=device, compiled=bool(options["compile"]))
     if reason and (given or 1) > 1:
-        raise ConfigError(f"--pp {given} cannot be rehearsed: {reason}; leave out --pp")
+        raise ConfigError(f"--pp {given}: a calibration run is not possible: {reason}; leave out --pp")
     if given is not None:
         return int(given)
     return 1 if reason or options["repeats"] is not None else DEFAULT_RANKS

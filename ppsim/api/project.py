@@ -116,10 +116,13 @@ def plan_of_options(options: Mapping[str, Any]) -> Plan:
     if overheads:
         options["runtime"] = overheads.pop("runtime", options["runtime"])
         job = replace(job, launch_s=0.0) if job else None
-    elif profile is not None and (rehearsed := profile.rehearsal) and pp > 1:
-        overheads = {"action_overhead_s": rehearsed.action_overhead_s, "hop_overhead_s": rehearsed.hop_overhead_s}
-        if rehearsed.pass_factors and rehearsed.num_processes == pp:
-            overheads["pass_factors"] = tuple(rehearsed.pass_factors)
+    elif profile is not None and (calibration := profile.rehearsal) and pp > 1:
+        overheads = {
+            "action_overhead_s": calibration.action_overhead_s,
+            "hop_overhead_s": calibration.hop_overhead_s,
+        }
+        if calibration.pass_factors and calibration.num_processes == pp:
+            overheads["pass_factors"] = tuple(calibration.pass_factors)
     of_profile = {"microbatches": None, "layers": None} if job else {}
     read = {
         "split": _split(options),

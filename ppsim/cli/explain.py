@@ -17,8 +17,8 @@ from ppsim.cli.common import (
     output_option_of,
     print_message,
     print_result,
-    with_command_line,
     run_config_of,
+    with_command_line,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.projection.options import PlanOptions

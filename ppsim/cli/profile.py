@@ -37,7 +37,7 @@ def progress_messages() -> "Iterator[tuple[Say, Watch]]":
 def print_profiles(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with_names: bool) -> None:
     from ppsim.costs.utilization import implausible
     from ppsim.profiling.harness import costly_splits
-    from ppsim.results.profiles import print_stage_times, print_measurements
+    from ppsim.results.profiles import print_measurements, print_stage_times
     from ppsim.results.text_layout import Page, bold
 
     names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # several jobs can write the same file
@@ -84,9 +84,9 @@ def dry_run(
         total_s += FACTS_S[settings.device]
         beside += f", at most {seconds(FACTS_S[settings.device])} for the device's facts"
     if num_processes > 1:
-        rehearsed_s = expected_s(jobs[0].model, jobs[0].keys[0], settings, num_processes)
-        total_s += rehearsed_s
-        beside += f", {seconds(rehearsed_s)} for the calibration run with {num_processes} processes"
+        calibration_s = expected_s(jobs[0].model, jobs[0].keys[0], settings, num_processes)
+        total_s += calibration_s
+        beside += f", {seconds(calibration_s)} for the calibration run with {num_processes} processes"
     shapes = "1 shape" if len(rows) == 1 else f"{len(rows)} shapes"
     out.add(f"\n{shapes}, {count(total_flops)}FLOP: about {seconds(total_s)} at {what}; {beside}")
 
@@ -188,17 +188,19 @@ def _say_how_long(job: "SuiteJob", settings: "MeasuringSettings", num_processes:
 
     if keys := list(job.keys) if start_over else waiting_keys(job):
         measured = f"about {seconds(expected_of(job, keys, settings).seconds)}"
-        rehearsed = f" and {seconds(expected_s(job.model, keys[0], settings, num_processes))}" * (num_processes > 1)
-        steps = "measuring and rehearsing" if rehearsed else "measuring"
-        when = "at the pace of just now" if settings.device == "cpu" else "on an idle device"
-        print_message(f"{steps} will take {measured}{rehearsed} {when}")
+        calibration = f" and {seconds(expected_s(job.model, keys[0], settings, num_processes))}" * (
+            num_processes > 1
+        )
+        steps = "measuring and the calibration run" if calibration else "measuring"
+        when = "at the current machine speed" if settings.device == "cpu" else "on an idle device"
+        print_message(f"{steps} will take {measured}{calibration} {when}")
 
 
 def _measure_module(given: dict[str, Any], settings: "MeasuringSettings", path: Path) -> None:
     from ppsim.api.profile import profiled_module
     from ppsim.costs.chunk_costs import components_of
     from ppsim.profiling.harness import costly_splits
-    from ppsim.results.profiles import print_stage_times, print_measurements
+    from ppsim.results.profiles import print_measurements, print_stage_times
 
     content = profiled_module(given, settings, say=print_message)
     content["name"] = path.stem

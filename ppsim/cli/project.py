@@ -15,11 +15,11 @@ from ppsim.cli.common import (
     has_layout,
     print_message,
     print_result,
-    with_command_line,
     run_config_of,
     step_options,
     to_config_option,
     trainer_lines,
+    with_command_line,
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
 from ppsim.projection.options import GPT, PlanOptions

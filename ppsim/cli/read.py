@@ -11,8 +11,8 @@ from ppsim.cli.common import (
     drawing_options,
     print_message,
     print_result,
-    with_command_line,
     step_options,
+    with_command_line,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 

@@ -18,8 +18,8 @@ from ppsim.cli.common import (
     print_message,
     print_result,
     read_table,
-    with_command_line,
     step_options,
+    with_command_line,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.projection.options import CALIBRATION, CHANNEL, RECEIVES

@@ -19,10 +19,10 @@ from ppsim.cli.common import (
     output_option_of,
     print_message,
     print_result,
-    with_command_line,
     run_config_of,
     to_config_option,
     trainer_lines,
+    with_command_line,
 )
 from ppsim.cli.progress import progress
 from ppsim.projection.options import SearchBaseOptions

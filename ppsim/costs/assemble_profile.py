@@ -161,11 +161,11 @@ def assemble(
     ]
     static = [bytes_per_parameter * sum(mine) for mine in values_of_ranks(schedule, parameters)]
     costs = _stage_costs(parts, counts, hop_s).replace(static_bytes=static)
-    costs, rehearsed = _with_calibration_run(profile, schedule, costs)
+    costs, calibration = _with_calibration_run(profile, schedule, costs)
     costs, slices = slice_costs(costs, schedule, shape.sequence_length, profile.model.hidden_size, _SLICE_TIME)
     flops = float(parts.per_stage("forward_flops", counts).sum())
     contents = stages_of(num_layers * LAYER, counts)
-    return StageCostSet(costs, counts, flops, assumptions + rehearsed + slices, contents=contents)
+    return StageCostSet(costs, counts, flops, assumptions + calibration + slices, contents=contents)
 
 
 def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCosts:
@@ -211,20 +211,20 @@ def _with_calibration_run(profile: Profile, schedule: Schedule, costs: StageCost
     there = f"{found.num_processes} processes at once, {threads_in_words(found.num_threads)}"
     if schedule.num_ranks != found.num_processes:
         return costs, [
-            f"rehearsed with {there}: for {schedule.num_ranks} ranks passes are taken as measured by one"
+            f"calibration run with {there}: not applied, because the schedule has {schedule.num_ranks} ranks"
         ]
     slowed = {
         name: np.multiply(value, found.slowdown).tolist()
         for name in ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
         if (value := getattr(costs, name)) is not None
     }
-    factor = f"{found.slowdown:.2f} times as long as measured by one"
+    factor = f"{found.slowdown:.2f} times as long as with one process"
     spread = f"half of its steps took within {percent(found.step_spread)} of each other"
     if found.reference_s:
-        spread += f" at equal pace; the machine's own pace varied by {percent(found.pace_spread)}"
+        spread += f" at equal speed; the machine speed varied by {percent(found.pace_spread)}"
     if found.reference_ends_s is None:
-        spread += "; by a version before, so that ppsim compare cannot tell the machine's pace: profile it again"
-    return costs.replace(**slowed), [f"rehearsed with {there}: passes take {factor}; {spread}"]
+        spread += "; measured by an earlier version: profile again, so that ppsim compare knows the machine speed"
+    return costs.replace(**slowed), [f"calibration run with {there}: actions take {factor}; {spread}"]
 
 
 _SLICE_TIME = (

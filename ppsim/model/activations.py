@@ -133,7 +133,9 @@ def _widths(batch: Batch, kernels: KernelChoice) -> dict[Dtype, float]:
 def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_buffer_factor: float = 1.0) -> RowCounts:
     own = share(batch.tokens(cut), cut.norm_divisor)
     pairs = own * layer.experts_per_token * cut.expert_tp
-    capacity = pairs if expert_buffer_factor == 1 else pairs * Fraction(expert_buffer_factor).limit_denominator(10**6)
+    capacity = (
+        pairs if expert_buffer_factor == 1 else pairs * Fraction(expert_buffer_factor).limit_denominator(10**6)
+    )
     return {"tokens": batch.tokens(cut), "own_tokens": own, "capacity": capacity}
 
 

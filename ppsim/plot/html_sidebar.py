@@ -117,7 +117,7 @@ def _errors(comparison: Comparison) -> str:
     at_pace = comparison.error_at_pace
     errors = [
         ("step", measured, projected, comparison.step_error),
-        *([("at equal pace", projected / (1 + at_pace), projected, at_pace)] if at_pace is not None else ()),
+        *([("at equal speed", projected / (1 + at_pace), projected, at_pace)] if at_pace is not None else ()),
         ("replay", measured, comparison.replay_s, comparison.replay_error),
         *((f"{op.op} of stage {op.stage}", op.measured_s, op.projected_s, op.error) for op in comparison.ops),
     ]

@@ -156,31 +156,36 @@ def rehearsal_of(
     reference_times_s = [np.median(one.reference_s, axis=0).tolist() for one in runs]
     found = CalibrationRun(
         num_processes=num_processes, num_threads=settings.num_threads,
-        **fit_overheads(profile, shape, pair, reference_times_s=reference_times_s), reference_work=runs[0].reference_work,
+        **fit_overheads(profile, shape, pair, reference_times_s=reference_times_s),
+        reference_work=runs[0].reference_work,
     )  # fmt: skip
     say(
-        f"measured by one process, with a calibration run of {conditions}: passes take {found.slowdown:.2f} times as long and "
-        f"vary by {percent(relative_spread(tuple(found.pass_factors or ())))}, "
-        f"{seconds(found.action_overhead_s)} an action and {seconds(found.hop_overhead_s)} a hop beside; this "
-        f"machine's own pace varied by {percent(found.pace_spread)} in {len(runs)} windows"
+        f"calibration run with {conditions}: actions take {found.slowdown:.2f} times as long as with one process, "
+        f"and vary by {percent(relative_spread(tuple(found.pass_factors or ())))}; host time per action "
+        f"{seconds(found.action_overhead_s)}, fixed overhead per P2P transfer {seconds(found.hop_overhead_s)}; "
+        f"the machine speed varied by {percent(found.pace_spread)} in {len(runs)} runs"
     )
     if found.pace_spread > _CALM:
         load = f" (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)" if hasattr(os, "getloadavg") else ""
         say(
-            f"others keep this machine busy{load}: a run comes no nearer to its projection than that; ppsim "
-            f"compare says what the error is at equal pace; measure again, with --start-over, when it is idle"
+            f"other programs use this machine{load}: the error of a run can be as large as this variation; ppsim "
+            f"compare prints the error at equal speed; measure again, with --start-over, when the machine is idle"
         )
     return asdict(found)
 
 
 def fit_overheads(
-    profile: Profile, shape: Shape, pair: Sequence[ImportedRun], *, reference_times_s: Sequence[Sequence[float]] = ()
+    profile: Profile,
+    shape: Shape,
+    pair: Sequence[ImportedRun],
+    *,
+    reference_times_s: Sequence[Sequence[float]] = (),
 ) -> dict[str, Any]:
     """Return the constants fitted to measured pipelines with `FEW` and with `MORE` layers per stage.
 
-    `reference_times_s` has reference times per run of a pipeline (window) and rank, alternately for few and for more
-    layers. With the slow-down, the overhead per action and the measured variation of action times, both projected
-    steps take as long as the measured steps.
+    `reference_times_s` has reference times per run of a pipeline (window) and rank, alternately for few and for
+    more layers. With the slow-down, the overhead per action and the measured variation of action times, both
+    projected steps take as long as the measured steps.
     """
     paces: dict[str, Any] = {"reference_s": [], "reference_ends_s": None}
     if reference_times_s:
@@ -232,7 +237,10 @@ def _paces(reference_times_s: Floats) -> tuple[list[Floats], dict[str, Any]]:
 
     Pairs of windows that start with `FEW` and with `MORE` have equal weight, so that a steady drift cancels.
     """
-    steps = np.diff(np.log(reference_times_s), axis=0) * np.where(np.arange(len(reference_times_s) - 1) % 2, -1.0, 1.0)[:, None]
+    steps = (
+        np.diff(np.log(reference_times_s), axis=0)
+        * np.where(np.arange(len(reference_times_s) - 1) % 2, -1.0, 1.0)[:, None]
+    )
     more = np.exp(np.mean([np.median(steps[first::2], axis=0) for first in range(min(len(steps), 2))], axis=0))
     as_few = reference_times_s / np.where(np.arange(len(reference_times_s)) % 2, more[:, None], 1.0).T
     few_s = np.median(as_few, axis=0)

@@ -9,7 +9,7 @@ from ppsim.model.recompute import Recompute
 from ppsim.model.shapes import ModelShape
 from ppsim.schedule.option_types import Dtype
 
-_REHEARSED = ("float32", "float64", "bfloat16")
+_RUNTIME_DTYPES = ("float32", "float64", "bfloat16")
 """Number formats in which the runtime's model can be trained on a CPU."""
 
 LEAST_REPEATS = 5
@@ -56,14 +56,14 @@ class MeasurementKey:
         return describe_key(asdict(self))
 
 
-def why_not_rehearsed(model: ModelShape, key: MeasurementKey, *, device: str, compiled: bool) -> str:
+def why_no_calibration_run(model: ModelShape, key: MeasurementKey, *, device: str, compiled: bool) -> str:
     """Return why the runtime cannot run a model as it was measured, "" if it can.
 
     >>> from ppsim.profiling.model_shapes import find_model
     >>> key = MeasurementKey(micro_batch=1, sequence_length=16, dtype="float32")
-    >>> why_not_rehearsed(find_model("nano"), key, device="cpu", compiled=False)
+    >>> why_no_calibration_run(find_model("nano"), key, device="cpu", compiled=False)
     ''
-    >>> why_not_rehearsed(find_model("moe-mini"), key, device="cpu", compiled=False)
+    >>> why_no_calibration_run(find_model("moe-mini"), key, device="cpu", compiled=False)
     'the runtime trains GPTs, not moe'
     """
     if device != "cpu":
@@ -74,6 +74,6 @@ def why_not_rehearsed(model: ModelShape, key: MeasurementKey, *, device: str, co
         return "the runtime cuts no layer"
     if key.recompute not in ("none", "full"):
         return f"the runtime recomputes all of a layer or nothing, not {key.recompute}"
-    if key.dtype not in _REHEARSED or compiled:
-        return f"the runtime trains {', '.join(_REHEARSED)} without torch.compile"
+    if key.dtype not in _RUNTIME_DTYPES or compiled:
+        return f"the runtime trains {', '.join(_RUNTIME_DTYPES)} without torch.compile"
     return ""

@@ -115,13 +115,13 @@ def profile_pipeline(
         content = profile_chunks(builder, [counts], settings, model=model, notes=notes, say=say)
         chunks += content["chunks"]
     content["chunks"] = chunks
-    if reason := _why_not_rehearsed(content, settings):
+    if reason := _why_no_calibration_run(content, settings):
         say(f"no calibration run with {pp} processes: {reason}")
         return content
     return content | {"rehearsal": _calibration_run(function, content, settings, num_processes=pp, say=say)}
 
 
-def _why_not_rehearsed(content: dict[str, Any], settings: MeasuringSettings) -> str:
+def _why_no_calibration_run(content: dict[str, Any], settings: MeasuringSettings) -> str:
     if settings.device != "cpu":
         return f"it takes a {settings.device} device for each rank"
     if len(set(content["model"]["layer_kinds"])) > 1:

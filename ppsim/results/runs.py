@@ -182,7 +182,7 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
     ]
     if comparison.pace is not None and comparison.error_at_pace is not None:
         at_pace = comparison.pace * measured.step_time_s
-        steps.insert(1, ("at equal pace", at_pace, projected.step_time_s, comparison.error_at_pace))
+        steps.insert(1, ("at equal speed", at_pace, projected.step_time_s, comparison.error_at_pace))
     if comparison.periods_s is not None:
         real, expected = comparison.periods_s
         steps.append(("step to next step", real, expected, expected / real - 1))

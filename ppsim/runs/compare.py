@@ -119,7 +119,7 @@ class Comparison(Printable, Drawable):
         elif self.reference_works is not None:
             profiled, run = (work or "unknown (an older version of ppsim)" for work in self.reference_works)
             sentences.append(
-                f"no error at equal pace: the reference work of the profile is {profiled}, of the run {run}"
+                f"no error at equal speed: the reference work of the profile is {profiled}, of the run {run}"
             )
         return sentences
 
@@ -132,7 +132,7 @@ class Comparison(Printable, Drawable):
     @property
     def one_line(self) -> str:
         measured, projected = seconds(self.measured.step_time_s), seconds(self.projected.step_time_s)
-        at_pace = f", at equal pace {signed_percent(self.error_at_pace)}" if self.error_at_pace is not None else ""
+        at_pace = f", at equal speed {signed_percent(self.error_at_pace)}" if self.error_at_pace is not None else ""
         return (
             f"measured {measured}, projected {projected} ({signed_percent(self.step_error)}{at_pace}), replayed "
             f"{signed_percent(self.replay_error)}"

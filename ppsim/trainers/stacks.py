@@ -159,7 +159,7 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
         return Stack(base, said)
     if release == WITHOUT_RECIPES:
         return Stack(name if has_experts else base, said)
-    from ppsim.trainers.shared_settings import moe_recipes, release_named, applicable_settings, shared_settings
+    from ppsim.trainers.shared_settings import applicable_settings, moe_recipes, release_named, shared_settings
 
     dtype = options.get("dtype") or "bfloat16"
     release = release_named(base, release)

@@ -178,7 +178,9 @@ def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
             asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
     question = FitProblem(cluster, rows, jobs, plan_of)
     solved = question.solved(asked)
-    if untold := _undetermined(asked, solved, cluster):  # otherwise the rates would compensate for the removed constants
+    if untold := _undetermined(
+        asked, solved, cluster
+    ):  # otherwise the rates would compensate for the removed constants
         without = {one.prior for one in untold}
         asked = [one for one in asked if one not in without]
         solved = question.solved(asked)

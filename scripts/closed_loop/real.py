@@ -30,7 +30,7 @@ SHOWN = {
     "projected (90 %)": "projected (90 %)",
     "inside": "inside",
     "error": "error",
-    "at equal pace": "at equal speed",
+    "at equal speed": "at equal speed",
 }
 """Columns of the file that the page shows, and their titles on the page."""
 
@@ -47,7 +47,7 @@ class Loop:
     @property
     def errors(self) -> dict[str, float]:
         """Projected / measured − 1 as measured and at equal speed, and the error of a replay."""
-        names = {"error": "step_error", "at equal pace": "error_at_pace", "replay": "replay_error"}
+        names = {"error": "step_error", "at equal speed": "error_at_pace", "replay": "replay_error"}
         return {title: self.compared[name] for title, name in names.items()}
 
     @property
@@ -93,7 +93,7 @@ def section() -> tuple[str, list[dict[str, str]]]:
     own = (max(steps) - min(steps)) / statistics.median(steps)
     lines += [
         f"\nErrors{where}: {summed_up([loop.errors[column] for loop in loops])}."
-        for where, column in (("", "error"), (" at equal speed", "at equal pace"))
+        for where, column in (("", "error"), (" at equal speed", "at equal speed"))
     ]
     num_inside = sum(loop.compared["inside_interval"] for loop in loops)
     lines.append(

@@ -233,15 +233,15 @@ def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
         assert made.summary.iteration_time_interval_s == pytest.approx(found.iteration_time_interval_s)
     page, summary = tmp_path / "compare.html", tmp_path / "compare.json"
     words = words_of(command("compare", path, projected, "-o", page, "-o", summary).stdout)
-    both = f"({signed_percent(found.step_error)}, at equal pace {signed_percent(found.error_at_pace)})"
+    both = f"({signed_percent(found.step_error)}, at equal speed {signed_percent(found.error_at_pace)})"
     assert both in repr(found)
     assert json.loads(summary.read_text())["error_at_pace"] == pytest.approx(found.error_at_pace)
     for text in (words, words_of(page.read_text(encoding="utf-8"))):
         assert f"machine speed during the run: {1 / factor:.2f} × the speed during profiling" in text
         assert f"the measured step is {'inside' if factor == 1 else 'outside'} the projection" in text
-        assert "at equal pace" in text
+        assert "at equal speed" in text
         assert signed_percent(found.error_at_pace) in text
-    assert words.index("step time") < words.index("at equal pace")
+    assert words.index("step time") < words.index("at equal speed")
 
 
 def test_paces_told_by_other_work_give_no_error_at_equal_pace_and_files_say_so(
@@ -305,8 +305,9 @@ def test_passes_take_longer_only_beside_as_many_as_were_rehearsed(published: Pro
     assert forward[1] == pytest.approx(1.25 * forward[0])
     assert forward[2] == pytest.approx(forward[0])
     assert [one.costs.hop_overhead_s for one in (alone, beside, others)] == [0, 9e-4, 9e-4]
-    assert "rehearsed with 4 processes at once, 1 thread each: for 2 ranks passes are taken as measured by one" in (
-        others.assumptions
+    assert (
+        "calibration run with 4 processes at once, 1 thread each: not applied, because the schedule has 2 ranks"
+        in (others.assumptions)
     )
 
 
@@ -318,7 +319,7 @@ def test_a_profile_is_rehearsed_once_and_the_projection_says_so(
     path = tmp_path / "p.json"
     words = ["profile", "--model", "nano", "--seq-len", "16", "--repeats", "2", "--optimizer", "none", "--pp", "2"]
     said = command(*words, "-o", path).stderr
-    assert "rehearsed with 2 processes at once, 1 thread each: passes take" in words_of(said)
+    assert "calibration run with 2 processes at once, 1 thread each: actions take" in words_of(said)
     content = path.read_bytes()
     found = json.loads(content)["rehearsal"]
     assert (found["num_processes"], found["num_threads"]) == (2, 1)
@@ -329,12 +330,12 @@ def test_a_profile_is_rehearsed_once_and_the_projection_says_so(
         "stages of 64, 4 heads, 256 words, 2 × 16 tokens, float32, 2 ranks at"
     )
     assert len(found["reference_ends_s"]) == 2
-    assert words_of(said).startswith("measuring and rehearsing will take about ")
+    assert words_of(said).startswith("measuring and the calibration run will take about ")
     command(*words, "-o", path)
     assert path.read_bytes() == content
     plan = ppsim.project(pp=2, profile=path)
     assert plan.costs.hop_overhead_s == found["hop_overhead_s"]
-    assert any(line.startswith("rehearsed with 2 processes at once") for line in plan.assumptions)
+    assert any(line.startswith("calibration run with 2 processes at once") for line in plan.assumptions)
 
 
 @pytest.mark.parametrize(("slowest", "is_said"), [(1.1, False), (1.6, True)])
@@ -363,15 +364,18 @@ def test_a_machine_whose_pace_other_work_changes_is_said_to_be_busy(
         num_processes=2,
         say=said.append,
     )
-    assert ("others keep this machine busy (load 12.2 on 2 cores)" in said[-1]) == is_said
-    assert "this machine's own pace varied by " + ("33.23 %" if is_said else "6.74 %") in " ".join(said)
+    assert ("other programs use this machine (load 12.2 on 2 cores)" in said[-1]) == is_said
+    assert "the machine speed varied by " + ("33.23 %" if is_said else "6.74 %") in " ".join(said)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--pp", "0"], "--pp must be at least 1: got 0"),
-        (["--pp", "2", "--model", "moe-mini"], "--pp 2 cannot be rehearsed: the runtime trains GPTs, not moe"),
+        (
+            ["--pp", "2", "--model", "moe-mini"],
+            "--pp 2: a calibration run is not possible: the runtime trains GPTs, not moe",
+        ),
         (["--pp", "2", "--recompute", "mlp"], "all of a layer or nothing, not mlp; leave out --pp"),
         (["--pp", "2", "--suite", "smoke"], "--suite says what is measured: leave out --pp"),
     ],

@@ -7,7 +7,7 @@ import pytest
 from ppsim.errors import ConfigError
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.trainers.read_recipe import read_recipe
-from ppsim.trainers.shared_settings import moe_recipes, release_named, applicable_settings, shared_settings
+from ppsim.trainers.shared_settings import applicable_settings, moe_recipes, release_named, shared_settings
 from ppsim.trainers.stacks import stack_of
 
 GB200 = load_cluster("gb200-nvl72").device.name
