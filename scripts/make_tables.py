@@ -1,4 +1,4 @@
-"""Write tables from declarations in the code: trainers into README.md, costs and quantities into docs/formats.md.
+"""Write tables from declarations in the code into README.md, docs/formats.md and docs/project.md.
 
 python scripts/make_tables.py
 """
@@ -8,6 +8,7 @@ import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 
+from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.quantities import QUANTITIES
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.trainers import TRAINERS
@@ -35,46 +36,48 @@ def costs() -> str:
     """Return the table of the keys of a costs file: names and meanings from the docstring of `StageCosts`."""
     defaults = {one.name: one.default for one in fields(StageCosts)}
     rows = []
-    entries = re.findall(r"^(\w+(?:, \w+)*)\n((?: {4}.*\n)+)", inspect.getdoc(StageCosts) or "", flags=re.MULTILINE)
-    for names, text in entries:
-        keys = names.split(", ")
+    for keys, text in _described(StageCosts):
         values = dict.fromkeys(_default(defaults.pop(key)) for key in keys)
-        meaning = re.sub(r"\bNone\b", "null", " ".join(text.split()).removesuffix("."))
-        rows.append([", ".join(f"`{key}`" for key in keys), ", ".join(values), meaning])
+        rows.append([", ".join(f"`{key}`" for key in keys), ", ".join(values), re.sub(r"\bNone\b", "null", text)])
     assert not defaults, f"the docstring does not describe {', '.join(defaults)}"
     return _table(["key", "default", "meaning"], rows, ["---"] * 3)
 
 
+def terms() -> str:
+    """Return the table of the terms of the time breakdown, from the docstring of `loss_budget`."""
+    rows = ([", ".join(names), text] for names, text in _described(loss_budget))
+    return _table(["term", "meaning"], rows, ["---"] * 2)
+
+
+def _described(item) -> list[tuple[list[str], str]]:
+    """Return the names and the text of each entry in a docstring: a line of names, then an indented text."""
+    found = re.findall(r"^(\w[^()\n]*)\n((?: {4}.*(?:\n|\Z))+)", inspect.getdoc(item) or "", flags=re.MULTILINE)
+    return [(names.split(", "), " ".join(text.split()).removesuffix(".")) for names, text in found]
+
+
 def _default(value) -> str:
-    return (
-        "required"
-        if value is MISSING
-        else "null"
-        if value is None
-        else f"{value:g}"
-        if value == 0
-        else f"`{value}`"
-    )
+    if value is MISSING:
+        return "required"
+    if value is None:
+        return "null"
+    return f"`{value}`" if isinstance(value, str) else f"{value:g}"
 
 
 def _table(head, rows, rule) -> str:
     return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in [head, rule, *rows])
 
 
-TABLES = {"README.md": [trainers], "docs/formats.md": [costs, quantities]}
+TABLES = {"README.md": [trainers], "docs/formats.md": [costs, quantities], "docs/project.md": [terms]}
 
 
 def page(name: str) -> str:
     """Return a document with its tables."""
     text = (ROOT / name).read_text()
     for made in TABLES[name]:
-        begin, end = (
-            f"<!-- {made.__name__}: written by scripts/make_tables.py -->",
-            f"<!-- end of {made.__name__} -->",
-        )
+        what = made.__name__
+        begin, end = f"<!-- {what}: written by scripts/make_tables.py -->", f"<!-- end of {what} -->"
         assert begin in text, f"{name} has no {begin}"
-        before, after = text[: text.index(begin)], text[text.index(end) :]
-        text = f"{before}{begin}\n\n{made()}\n\n{after}"
+        text = f"{text[: text.index(begin)]}{begin}\n\n{made()}\n\n{text[text.index(end) :]}"
     return text
 
 
