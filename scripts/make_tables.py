@@ -1,4 +1,4 @@
-"""Write tables from declarations in the code into README.md, docs/formats.md and docs/project.md.
+"""Write tables from declarations in the code into README.md and docs.
 
 python scripts/make_tables.py
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.quantities import QUANTITIES
+from ppsim.runs.loss_causes import CAUSES
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.trainers import TRAINERS
 
@@ -49,6 +50,11 @@ def terms() -> str:
     return _table(["term", "meaning"], rows, ["---"] * 2)
 
 
+def causes() -> str:
+    """Return the table of the causes of lost time that `ppsim explain` finds."""
+    return _table(["cause", "meaning"], CAUSES.items(), ["---"] * 2)
+
+
 def _described(item) -> list[tuple[list[str], str]]:
     """Return the names and the text of each entry in a docstring: a line of names, then an indented text."""
     found = re.findall(r"^(\w[^()\n]*)\n((?: {4}.*(?:\n|\Z))+)", inspect.getdoc(item) or "", flags=re.MULTILINE)
@@ -67,7 +73,12 @@ def _table(head, rows, rule) -> str:
     return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in [head, rule, *rows])
 
 
-TABLES = {"README.md": [trainers], "docs/formats.md": [costs, quantities], "docs/project.md": [terms]}
+TABLES = {
+    "README.md": [trainers],
+    "docs/formats.md": [costs, quantities],
+    "docs/project.md": [terms],
+    "docs/howto/slow_run.md": [causes],
+}
 
 
 def page(name: str) -> str:
