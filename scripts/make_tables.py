@@ -8,11 +8,14 @@ import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 
+from ppsim.base.option_declarations import declared_options
 from ppsim.projection.loss_breakdown import loss_budget
+from ppsim.projection.options import PlanOptions
 from ppsim.projection.quantities import QUANTITIES
 from ppsim.runs.loss_causes import CAUSES
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.trainers import TRAINERS
+from ppsim.trainers import stacks as trainer_stacks
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,6 +53,33 @@ def terms() -> str:
     return _table(["term", "meaning"], rows, ["---"] * 2)
 
 
+def stacks() -> str:
+    """Return the table of the stacks, with the options that each of them sets."""
+    rows = []
+    for name, one in trainer_stacks.stacks().items():
+        inherited = [f"the options of {one.extends}"] if one.extends else []
+        rows.append([name, one.title, ", ".join([*inherited, *map(_stack_default, one.lines)])])
+    return _table(["stack", "software", "options"], rows, ["---"] * 3)
+
+
+def _stack_default(one: trainer_stacks.StackDefault) -> str:
+    flag = declared_options(PlanOptions)[one.word].flag
+    text = f"{flag} {one.value}"
+    if isinstance(one.value, bool):
+        text = flag if one.value else flag.replace("--", "--no-", 1)
+    conditions = [
+        *([" or ".join(one.dtypes)] if one.dtypes else []),
+        *([" or ".join(one.devices)] if one.devices else []),
+        *(["MoE" if one.experts else "dense"] if one.experts is not None else []),
+        *(["pipeline" if one.pipelined else "no pipeline"] if one.pipelined is not None else []),
+        *(
+            f"not with {declared_options(PlanOptions)[word].flag} {' or '.join(values)}".rstrip()
+            for word, values in one.unless.items()
+        ),
+    ]
+    return f"`{text}`" + (f" ({', '.join(conditions)})" if conditions else "")
+
+
 def causes() -> str:
     """Return the table of the causes of lost time that `ppsim explain` finds."""
     return _table(["cause", "meaning"], CAUSES.items(), ["---"] * 2)
@@ -76,7 +106,7 @@ def _table(head, rows, rule) -> str:
 TABLES = {
     "README.md": [trainers],
     "docs/formats.md": [costs, quantities],
-    "docs/project.md": [terms],
+    "docs/project.md": [terms, stacks],
     "docs/howto/slow_run.md": [causes],
 }
 
