@@ -63,7 +63,8 @@ def stacks() -> str:
 
 
 def _stack_default(one: trainer_stacks.StackDefault) -> str:
-    flag = declared_options(PlanOptions)[one.word].flag
+    options = declared_options(PlanOptions)
+    flag = options[one.word].flag
     text = f"{flag} {one.value}"
     if isinstance(one.value, bool):
         text = flag if one.value else flag.replace("--", "--no-", 1)
@@ -72,10 +73,7 @@ def _stack_default(one: trainer_stacks.StackDefault) -> str:
         *([" or ".join(one.devices)] if one.devices else []),
         *(["MoE" if one.experts else "dense"] if one.experts is not None else []),
         *(["pipeline" if one.pipelined else "no pipeline"] if one.pipelined is not None else []),
-        *(
-            f"not with {declared_options(PlanOptions)[word].flag} {' or '.join(values)}".rstrip()
-            for word, values in one.unless.items()
-        ),
+        *(f"not with {options[word].flag} {' or '.join(values)}".rstrip() for word, values in one.unless.items()),
     ]
     return f"`{text}`" + (f" ({', '.join(conditions)})" if conditions else "")
 
