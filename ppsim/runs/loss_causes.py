@@ -34,7 +34,7 @@ CAUSES = {
     "passes that vary": "remaining difference of actions from the median of their stage",
     "slow ranks": "all stages of a rank are slower than stages of other ranks",
     "uneven stages": "stages take longer than the median stage",
-    STAGES_OR_RANKS: "one of both, for one stage per rank or slowness of most stages of two ranks",
+    STAGES_OR_RANKS: "one of the two, if a run cannot show which (for example, with one stage per rank)",
     "pipeline bubble": "idle time of the schedule with equal stages",
     "compute": "actions with the time of the median stage",
     "rest": "error of the replay of the step",
