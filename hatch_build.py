@@ -1,10 +1,11 @@
 """Compile the kernels when the package is built, so that users need not wait: numba's cache goes into the wheel.
 
-The compiled files lie next to the source and are valid for one version of Python, of numba and one kind of CPU. On
-another, ppsim compiles the kernels when it needs them. A failed compilation, or a missing numba, gives a wheel
-without kernels. PPSIM_COMPILE_KERNELS=0 leaves the kernels out of a wheel for other machines.
+The compiled files are next to the source. They are valid for one version of Python, one version of numba and one
+kind of CPU. Elsewhere, ppsim compiles the kernels when it needs them. A failed compilation, or a missing numba,
+gives a wheel without kernels. PPSIM_COMPILE_KERNELS=0 leaves the kernels out of a wheel for other machines.
 
-A wheel with kernels is tagged for the Python and the platform that built it. A wheel without is pure Python.
+A wheel with kernels is tagged for the Python and the platform that built it. A wheel without kernels is pure
+Python.
 """
 
 import os
@@ -23,15 +24,15 @@ class CompiledKernels(BuildHookInterface):
     """Runs `ppsim warm-up` on the source in two processes, and adds numba's cache to a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the kernels that numba's cache lacks; older files of the cache are deleted on the way."""
+        """Compile the kernels that numba's cache lacks, and add its files for this Python to a wheel."""
         if os.environ.get("PPSIM_COMPILE_KERNELS") == "0":
             return
         self._compile(Path(self.root))
         if version == "editable":
             return
-        compiled = {
-            str(path): path.relative_to(self.root).as_posix() for path in Path(self.root, "ppsim").rglob("*.nb[ci]")
-        }
+        python = f"*.py{sys.version_info[0]}{sys.version_info[1]}.nb[ci]"
+        root, files = Path(self.root), Path(self.root, "ppsim").rglob(python)
+        compiled = {str(path): path.relative_to(root).as_posix() for path in files}
         build_data["force_include"] |= compiled
         if compiled:
             build_data |= {"pure_python": False, "infer_tag": True}

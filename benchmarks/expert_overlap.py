@@ -50,7 +50,7 @@ def published() -> list[dict[str, str]]:
         for case in cases_of(name):
             if (
                 not case.options.get("overlap_ep")
-                or case.properties.use != "judge"
+                or case.properties.use != "test"
                 or case.is_memory
                 or case.properties.unexpressed
             ):

@@ -44,7 +44,7 @@ def main(section: str) -> None:
         for row in validate_set(name, plan_of_keywords).test_rows
         if not row.case.is_memory
     ]
-    print(f"{section}: {len(rows)} judged rows, {100 * sum(abs(row.error) for _, row in rows) / len(rows):.2f} %")
+    print(f"{section}: {len(rows)} test rows, {100 * sum(abs(row.error) for _, row in rows) / len(rows):.2f} %")
     for title, key in GROUPS.items():
         groups = defaultdict(list)
         for name, row in rows:

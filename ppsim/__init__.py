@@ -7,7 +7,7 @@ tables          build, check, simulate, export, read_schedule
 projections     job, project, project_all, tune
 configurations  read_run_config (of a trainer, as options), trainer_options (a projection for a trainer)
 real runs       profile, train, read, explain, compare, calibrate, fit, read_timeline, validate
-results         save (a file, by its suffix), report (the text that the command prints)
+results         save (a file in the format of its suffix), report (the text that the command prints)
 
 Types of arguments and results:
 
@@ -16,7 +16,7 @@ costs           StageCosts, Profile, Job, Plan
 results         Timeline, Projection, TuneResult, TrainResult, MeasuredRun, LogTotals, Explanation,
                 Comparison, FittedOverheads, FitResult, ValidationReport
 
-Inside are seconds and bytes, and names include the unit. Results have `to_frame()`, a pandas view.
+Times are in seconds and sizes in bytes; names include the unit. Results have `to_frame()`, a pandas view.
 
 >>> import ppsim
 >>> table = ppsim.build("zb-h1", pp=4, microbatches=8)
@@ -29,15 +29,15 @@ Inside are seconds and bytes, and names include the unit. Results have `to_frame
 
 from ppsim.base.version import __version__ as __version__
 
-TYPE_CHECKING = False  # without importing typing: Ctrl-C during this import would print a traceback
+TYPE_CHECKING = False  # typing is not imported, because Ctrl-C during its import would print a traceback
 if TYPE_CHECKING:
     from typing import Any
 
     from ppsim.api.catalogues import clusters, models, schedules
     from ppsim.api.fit import fit
-    from ppsim.api.job import job
     from ppsim.api.measured import calibrate, compare, explain, read_timeline
     from ppsim.api.outputs import export, report, save
+    from ppsim.api.parse_job import job
     from ppsim.api.profile import profile
     from ppsim.api.project import project, project_all
     from ppsim.api.read import MeasuredRun, read
@@ -93,7 +93,7 @@ _HOME = {  # imported on first use, so that `import ppsim` is fast
     "explain": "ppsim.api.measured",
     "export": "ppsim.api.outputs",
     "fit": "ppsim.api.fit",
-    "job": "ppsim.api.job",
+    "job": "ppsim.api.parse_job",
     "load_profile": "ppsim.costs.profile",
     "models": "ppsim.api.catalogues",
     "profile": "ppsim.api.profile",

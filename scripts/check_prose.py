@@ -27,10 +27,10 @@ CEILINGS = {
     r"\b(that|those) of\b": 0.1,
     r"\b(beside|behind|apart|alike)\b": 0.3,
     r"\b(so|as) (many|much)\b": 0.2,
-    r"\bwhere (a|an|the|it|they|there|nothing|no|nobody|none|some)\b": 0.5,  # for "if" or "when"
+    r"\bwhere (a|an|the|it|they|there|nothing|no|nobody|none|some)\b": 0.5,  # instead of "if" or "when"
     r"\b((no|some|any|every)body|one's own)\b": 0.2,
     r"\b(lies?|stands?|told|taken|kept)\b": 0.8,
-    rf"\b({_COUNTED}) an? ({_UNIT})\b": 0.4,  # "bytes per rank" for "bytes per rank"
+    rf"\b({_COUNTED}) an? ({_UNIT})\b": 0.4,  # "bytes a rank" instead of "bytes per rank"
 }
 """Regular expressions, and the most matches per 1,000 words."""
 

@@ -41,7 +41,7 @@ _HELD_BACK = {
 def under_load(path: str | Path, spans: Sequence[Sequence[float]] | None = None) -> dict[str, Any] | None:
     """Return medians and quartiles of clocks, power and temperature under load, in the format of a profile.
 
-    Samples of a busy GPU count only; the result is None without them. `spans` are pairs of seconds since the epoch;
+    Only samples of a busy GPU count; without any, the result is None. `spans` are pairs of seconds since the epoch;
     None means the whole log. `held_back` has the fraction of samples in which each reason reduced the clock.
     Incomplete lines and lines without numbers are skipped.
     """

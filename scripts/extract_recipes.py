@@ -276,7 +276,7 @@ def importing(tree: Tree) -> Iterator[Finder]:
 
 
 def flat_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield parts of the name and configuration for the functions of `perf_recipes` (from 26.08 on)."""
+    """Yield (name parts, configuration) for the functions of `perf_recipes` (from 26.08 on)."""
     pattern = re.compile(
         r"(?P<model>\w+?)_pretrain_(?P<gpus>\d+)gpu_(?P<device>[a-z]+\d+)_(?P<precision>bf16|fp8cs|fp8mx|fp8sc|nvfp4)"
         r"(?:_(?P<variant>\w+))?_config"
@@ -298,7 +298,7 @@ def flat_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], A
 
 
 def variant_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield the same for each variant in `scripts/performance/configs` (26.02 to 26.06)."""
+    """Yield (name parts, configuration) for each variant in `scripts/performance/configs` (26.02 to 26.06)."""
     utils, overrides = importlib.import_module("utils.utils"), importlib.import_module("utils.overrides")
     pattern = re.compile(
         r"(?P<model>\w+?)_PRETRAIN_CONFIG_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)"
@@ -331,7 +331,7 @@ def variant_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any]
 
 
 def base_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield the same for each size in `scripts/performance/configs` (25.11)."""
+    """Yield (name parts, configuration) for each size in `scripts/performance/configs` (25.11)."""
     utils, helpers = importlib.import_module("utils.utils"), importlib.import_module("utils.helpers")
     pattern = re.compile(
         r"(?P<size>\w+?)_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)_BASE_CONFIG"
@@ -434,7 +434,7 @@ def settings_of(config: Any, model: str) -> dict[str, Any]:
 
 
 READ = {"bf16", "data_parallel_sharding_strategy", "mtp_num_layers", "seq_length"}
-"""Settings that ppsim reads, although `matters_for` lists them as irrelevant."""
+"""Settings that ppsim reads, although `effect_of` returns no effect for them."""
 
 
 def _of_precision(precision: Any) -> dict[str, Any]:

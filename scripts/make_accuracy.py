@@ -59,7 +59,7 @@ def write_stacks() -> None:
     calibration = calibration_errors(plan_of_keywords)
     text = json.dumps([asdict(one) for one in calibration], indent=1)
     write_atomically(data_folder("trainers/data") / ERRORS, f"{text}\n")
-    test = errors_by_stack(list(rows_by_stack(plan_of_keywords, "judge", lambda generation: (None, PLAIN))))
+    test = errors_by_stack(list(rows_by_stack(plan_of_keywords, "test", lambda generation: (None, PLAIN))))
     put(PAGE, STACKS, stack_table(calibration, test))
 
 

@@ -32,8 +32,9 @@ NVIDIA = {
 """For each device: the folder, the framework whose kernels resemble training's most, and its version."""
 
 MX = {"rtx-pro-6000": "float8"}
-"""Devices whose MXFP8 GEMMs are closest to another number format than block-scaled FP8, because their tensor cores
-do not scale blocks.
+"""Devices whose MXFP8 GEMMs are closest to another number format than block-scaled FP8, and that format.
+
+Their tensor cores do not scale blocks.
 """
 
 AMD = {"mi300x": ("gfx942", 304), "mi355x": ("gfx950", 256)}

@@ -44,7 +44,7 @@ def main() -> None:
         name = f"{SET}/{suite}/{case}.yaml"
         rows.append(
             {
-                "use": "judge", "table": suite, "title": case, "run_config": name, "cluster": CLUSTERS[device],
+                "use": "test", "table": suite, "title": case, "run_config": name, "cluster": CLUSTERS[device],
                 "gpus": run["gpus"] or gpus.get((suite, case, device), 8), "metric": "peak_gib", "rank": "last",
                 "value": f"{float(run['mem_max_allocated_bytes']) / 2**30:.6f}",
                 "unexpressed": why_not(suite, case, arguments),

@@ -165,7 +165,7 @@ def main() -> None:
     """Write the table."""
     folder, version = Path(sys.argv[1]), sys.argv[2]
     lines = [
-        "# Written by scripts/make_torchtitan_registry.py: what each entry of TorchTitan's config registry sets.",
+        "# Written by scripts/make_torchtitan_registry.py: settings of each entry of TorchTitan's config registry.",
         f'version = "{version}"',
     ]
     for path in sorted(folder.glob("torchtitan/models/*/config_registry.py")):

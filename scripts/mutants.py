@@ -6,9 +6,9 @@
     python scripts/mutants.py show                 # the surviving fraction, and every survivor as a diff
 
 cosmic-ray makes the changes (comparisons, arithmetic, numbers, conditions, loops); annotations are left out. Each
-change is made in a copy of the checkout. The tests that run its line follow, the fastest first, until one fails,
-hangs, or `--seconds` of tests have passed. --folder stores the map and the verdicts, so that `run` can continue
-after an interruption.
+change is made in a copy of the checkout. Then the tests that execute the changed line run, the fastest first, until
+one fails or hangs, or `--seconds` of tests have passed. --folder stores the map and the verdicts, so that `run` can
+continue after an interruption.
 """
 
 import argparse

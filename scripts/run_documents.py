@@ -8,8 +8,8 @@ The blocks of a page run in order, in a temporary folder per page:
 - ``sh`` runs in bash, which stops at the first command, or part of a pipe, that fails. (Use ``sed -n 1,9p``, which
   reads to the end, instead of ``head``.) ``python`` runs in one interpreter per page, so a block can use the names
   of earlier blocks.
-- ``text`` is the output of the block before it, including standard error. Without output, or without such a block,
-  it is an error.
+- ``text`` is the output of the block before it, including standard error. A `text` block is
+  an error if there is no such block, or the block prints nothing.
 - A block after a line that ends in "`FILE.SUFFIX`:" is written to that file instead.
 
 Comments before a block, each on its own line, mark exceptions:
@@ -81,7 +81,7 @@ class Block:
 
     @property
     def exit_code(self) -> int:
-        """The expected exit code of its last command."""
+        """The expected exit code of the block's last command."""
         return next((int(one.split()[-1]) for one in self.comments if one.startswith("exits with")), 0)
 
 
@@ -285,7 +285,7 @@ class _Programs:
 @click.argument("pages", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--write", is_flag=True, help="Write what the commands print into the pages.")
 def main(pages: tuple[Path, ...], write: bool) -> None:
-    """Run the commands of PAGES (default: all) and compare what they print with what stands there."""
+    """Run the commands of PAGES (default: all) and compare the output with the pages."""
     is_right = True
     for path in pages or PAGES:
         begin = time.perf_counter()

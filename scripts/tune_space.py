@@ -3,9 +3,9 @@
     python scripts/tune_space.py [FIRST [LAST]]    the jobs to compare, from 0 to 19; default: all
 
 The larger space has every number of stages per rank up to 12, recomputation by module, and every second or fourth
-layer recomputed. On up to 8 pipeline ranks it has zbv, a schedule fitted to the costs. It takes up to 2 minutes per
-job. Each line has the time of the larger space's best relative to the first row of the default search: a negative
-number means that the default search missed a faster configuration.
+layer recomputed. On up to 8 pipeline ranks it has zbv, a schedule fitted to the costs. Its search takes up to 2
+minutes per job. Each line has the time of the larger space's best relative to the first row of the default search:
+a negative number means that the default search missed a faster configuration.
 """
 
 import random

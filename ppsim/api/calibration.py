@@ -1,4 +1,4 @@
-"""Calibrations as options: the cluster and the plan fields that they set."""
+"""Options of a plan from a calibration (`--calibration`)."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ppsim.runs.calibration_file import Overheads, read_calibration
 
 
 def overheads_of(given: str | Path | FittedOverheads) -> Overheads | None:
-    """Return the overheads of a calibration or of its file; None if it has only constants of a cluster."""
+    """Return None if the calibration has only constants of a cluster."""
     if isinstance(given, FittedOverheads):
         constants = {name: fit.value for name, fit in given.fits.items() if fit is not None}
         spreads = given.spreads.action, given.spreads.rank, given.spreads.factors
@@ -24,9 +24,9 @@ def overheads_of(given: str | Path | FittedOverheads) -> Overheads | None:
 def calibrated_cluster(
     given: str | Path | FittedOverheads, cluster: str | Path | Cluster | None
 ) -> str | Path | Cluster | None:
-    """Return the cluster with the constants of a calibration; `cluster` if the calibration has none.
+    """Return the calibration in place of the cluster, if the calibration has constants of a cluster.
 
-    Raises `ConfigError` if the constants extend another cluster than the given one.
+    Raises `ConfigError` if these constants extend another cluster than `cluster`.
     """
     if isinstance(cluster, Cluster) or isinstance(given, FittedOverheads):
         return cluster
@@ -43,10 +43,7 @@ def _path_of(base: str, file: str | Path) -> str:
 
 
 def plan_fields_of(given: str | Path | FittedOverheads, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plan fields (and `runtime`) that a calibration's overheads set, unless `options` set them.
-
-    Raises `ConfigError` if `launch_ms` is given too, because measured actions include their launches.
-    """
+    """Raises `ConfigError` if `launch_ms` is given too, because measured actions include their launches."""
     fitted = overheads_of(given)
     if fitted is None:
         return {}

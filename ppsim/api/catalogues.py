@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
 
 def schedules() -> "pandas.DataFrame":
-    """Return a pandas DataFrame of the schedules, one row per name: constraints, formulas, runtimes, source.
+    """Return a pandas DataFrame of the schedules, one row per name.
 
-    Columns: title, placement, least_vpp, most_vpp (NA: any), splits_backward, microbatches (the constraint), bubble
-    and span_bubble (formulas, or ""), peak_activations, messages, replicas, slices, runs_on (runtimes that
-    `ppsim.export` supports for it), source. `ppsim schedules NAME` explains the letters of the formulas.
+    most_vpp is NA if any vpp is possible, microbatches has the constraint on the number of microbatches, and
+    runs_on the runtimes that `ppsim.export` supports. `ppsim schedules NAME` explains the letters of the formulas.
 
     >>> import ppsim
     >>> ppsim.schedules().loc["zbv", ["placement", "messages", "runs_on"]].tolist()
@@ -57,10 +56,10 @@ def schedules() -> "pandas.DataFrame":
 
 
 def models() -> "pandas.DataFrame":
-    """Return a pandas DataFrame of the models, one row per name, with the counts of `ppsim models NAME --json`.
+    """Return a pandas DataFrame of the models, one row per name.
 
-    Columns: source, layers, hidden_size, parameters, active_parameters, …, training_flops_per_token (GEMMs at the
-    model's own sequence_length).
+    The columns are the counts of `ppsim models NAME --json`. training_flops_per_token counts GEMMs at the model's
+    own sequence_length.
 
     >>> import ppsim
     >>> int(ppsim.models().loc["llama3-8b", "parameters"])
@@ -72,13 +71,11 @@ def models() -> "pandas.DataFrame":
 
 
 def model_counts(name: str, seq_len: int | None = None) -> dict[str, Any]:
-    """Return a model's parameter counts and training FLOPs per token at `seq_len` (None: its own length)."""
     trace_if_unknown(name)
     return count_parameters(model_named(name), name, seq_len)
 
 
 def traced_counts(config: str, output: str | None, seq_len: int | None = None) -> dict[str, Any]:
-    """Return the same counts for a traced config.json, and write the traced model to `output` (None: no file)."""
     data = trace(config)
     if output is not None:
         write_atomically(output, json.dumps(data, indent=1) + "\n")
@@ -86,7 +83,6 @@ def traced_counts(config: str, output: str | None, seq_len: int | None = None) -
 
 
 def count_parameters(model: Model, name: str, seq_len: int | None) -> dict[str, Any]:
-    """Return a model's parameter counts and training FLOPs per token; for a traced model also the assumptions."""
     require_tokens("seq_len", seq_len)
     length = model.sequence_length if seq_len is None else seq_len
     return {
@@ -125,11 +121,10 @@ def _encoder_counts(model: Model) -> dict[str, Any]:
 
 
 def clusters() -> "pandas.DataFrame":
-    """Return a pandas DataFrame of the packaged clusters, one row per name, in bytes, seconds and FLOP/s.
+    """Return a pandas DataFrame of the packaged clusters, one row per name.
 
-    Columns: title, device, bfloat16_flops_per_s (dense peak, NA: none), memory_bytes, memory_bytes_per_s,
-    domain_sizes (devices per domain, innermost first; None: all), link_bytes_per_s (send bandwidth per device, in
-    the same order), source.
+    bfloat16_flops_per_s is the dense peak. domain_sizes are devices per domain, innermost first (None: all), and
+    link_bytes_per_s the send bandwidth per device in the same order.
 
     >>> import ppsim
     >>> ppsim.clusters().loc["dgx-h100", "domain_sizes"]

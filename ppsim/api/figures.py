@@ -1,7 +1,4 @@
-"""Pictures of results in Python: interactive plotly figures, and drawings on matplotlib axes.
-
-`ppsim.PICTURES` maps result classes to these functions; a result's `figure()` and `plot()` call them.
-"""
+"""Pictures of results with plotly and matplotlib."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def figure_of_timelines(what: Timeline | Projection | Comparison) -> "go.Figure":
-    """Return the plotly figure of timelines, with memory and its limit below if known."""
     from ppsim.plot.plotly_figures import DrawingOptions, timeline_figure
 
     timelines, titles = _timelines_of(what)
@@ -28,7 +24,6 @@ def figure_of_timelines(what: Timeline | Projection | Comparison) -> "go.Figure"
 
 
 def axes_of_timelines(what: Timeline | Projection | Comparison, ax: "Axes | None") -> "Axes":
-    """Draw timelines on axes (None: new ones); two timelines share their area."""
     from ppsim.plot.figures.timeline import draw_timelines
 
     timelines, titles = _timelines_of(what)
@@ -46,7 +41,6 @@ def _timelines_of(what: Timeline | Projection | Comparison) -> tuple[list[Timeli
 
 
 def figure_of_search(tuned: TuneResult) -> "go.Figure":
-    """Return the plotly figure of a search: iteration time over memory, with the ends of the Pareto set named."""
     from ppsim.plot.plotly_tradeoffs import TradeoffPoint, tradeoff_figure
 
     named = {tuned.pareto[0].candidate.key, tuned.pareto[-1].candidate.key, tuned.best[0].candidate.key}
@@ -64,7 +58,6 @@ def figure_of_search(tuned: TuneResult) -> "go.Figure":
 
 
 def axes_of_search(tuned: TuneResult, ax: "Axes | None") -> "Axes":
-    """Draw iteration time over memory on axes (None: new ones)."""
     from ppsim.plot.figures.pareto import draw_pareto
 
     axes = ax or _new_axes(3.5)
@@ -74,7 +67,7 @@ def axes_of_search(tuned: TuneResult, ax: "Axes | None") -> "Axes":
 
 
 def _new_axes(height: float) -> Any:
-    """Axes of a new pyplot figure, which notebooks display automatically; `height` in inches."""
+    """Use pyplot, because notebooks display its figures automatically; `height` is in inches."""
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(9, height))[1]

@@ -29,17 +29,13 @@ def fit(
 
     `runs` are
 
-    - CSV files as for `ppsim.validate` (rows marked "fit", or all rows if none is marked; `rows` selects others,
-      e.g. "1,3-5"),
-    - names of validation sets, or
-    - runs and logs as for `ppsim.read`. The median step is used, and `run_config` is the trainer's configuration of
-      the run (a Megatron-LM log contains it).
+    - CSV files or names of validation sets as for `ppsim.validate` (rows marked "fit", or all rows if none is
+      marked; `rows` selects others, e.g. "1,3-5"), or
+    - runs and logs as for `ppsim.read`, with the trainer's configuration as `run_config` (a Megatron-LM log
+      contains it). The median step is used.
 
-    `cluster` is the cluster of the runs; if the rows are from several clusters, only its rows are used.
-
-    `.cluster` of the result is an input of `ppsim.project`; `ppsim.save(found, "mine.json")` writes a calibration.
-    Raises `ConfigError` for errors in any row, for rows of several clusters without `cluster`, and if no row is
-    usable.
+    If the rows are from several clusters, `cluster` selects one. Raises `ConfigError` for errors in any row, and if
+    no row is usable.
 
     >>> import ppsim
     >>> with open("runs.csv", "w") as file:
@@ -74,7 +70,7 @@ def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: 
 
 
 def _step_of(path: str) -> tuple[float, RecordedTimes | None, bool]:
-    """The median step of a run, the times of its kernels, else of its passes, and whether it is a log."""
+    """Return the median step in seconds, its kernel times (else its pass times), and whether the file is a log."""
     name = Path(path).name
     if recordings := _recordings(path):
         totals, steps_s = zip(*map(kernels_per_step, recordings), strict=True)
@@ -92,7 +88,6 @@ def _step_of(path: str) -> tuple[float, RecordedTimes | None, bool]:
 
 
 def _recordings(path: str) -> list[Recording]:
-    """The recordings in a file or folder if all of them have kernels."""
     if is_dump(Path(path)):
         return []
     found = []
@@ -106,7 +101,7 @@ def _recordings(path: str) -> list[Recording]:
 
 
 def _run_of(run: str | MeasuredRun) -> tuple[float, list[float]]:
-    """The median seconds from the start of a step to the next, and the seconds of all passes of each rank."""
+    """Return the median seconds from one step start to the next, and the seconds of all passes of each rank."""
     found = read(run) if isinstance(run, str) else run
     assert isinstance(found, MeasuredRun)
     measured = found.measured.run

@@ -1,4 +1,4 @@
-"""Options as keyword arguments of API functions: signatures for `help()`, and checks of calls."""
+"""Options as keyword arguments of API functions."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +18,8 @@ _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 def accept_options(declared: type) -> Callable[[_Verb], _Verb]:
     """Return a decorator for a function with `**options: Unpack[declared]`.
 
-    The function receives every option, None if not given. Its signature lists the options for `help()` and
-    completion; the names of the command line, with underscores, are accepted too. A call raises `ConfigError` for
-    an unknown option (with close matches), for an invalid choice, and for a value of the wrong type. Quoted types
-    in the declaration stay quoted and are not imported.
+    The function receives every option, None if not given. The names of the command line, with underscores, are
+    accepted too. Quoted types in the declaration are not imported.
     """
     hints = option_types(declared)
     keywords = {word.keyword: name for name, word in declared_options(declared).items()}
@@ -53,7 +51,6 @@ def accept_options(declared: type) -> Callable[[_Verb], _Verb]:
 
 
 def option_types(declared: type) -> dict[str, Any]:
-    """Return the declared types of the options."""
     hints = declared.__annotations__.items()
     return {name: get_args(hint)[0] if hasattr(hint, "__metadata__") else hint for name, hint in hints}
 
@@ -63,7 +60,6 @@ def _quoted(hint: Any) -> Any:
 
 
 def require_valid_options(hints: Mapping[str, Any], options: Mapping[str, Any], verb: str) -> None:
-    """Raise `ConfigError` for the first option with an unknown name or an invalid value."""
     for name, value in options.items():
         if name not in hints:
             raise ConfigError(f"{verb} has no '{name}': {NameLookup('word', hints).hint(name)}")
@@ -73,7 +69,7 @@ def require_valid_options(hints: Mapping[str, Any], options: Mapping[str, Any], 
             raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(map(str, choices))}")
         inside = get_args(hints[name])
         kinds = [kind for kind in inside if kind is not NoneType] if NoneType in inside else [hints[name]]
-        is_list = len(kinds) == 1 and get_origin(kinds[0]) is Sequence  # the function checks the items
+        is_list = len(kinds) == 1 and get_origin(kinds[0]) is Sequence  # the decorated function checks the items
         if not choices and not is_list and not any(_is_of(value, kind) for kind in kinds):
             whats = " or ".join(dict.fromkeys(_what(kind) for kind in kinds))
             raise ConfigError(f"{name} is {whats}: got {value!r}")
@@ -84,11 +80,10 @@ _PLAIN: dict[Any, tuple[Any, str]] = {
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
 }
-"""For each plain type, the accepted class and its name in messages."""
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value has the declared type; ppsim objects are accepted for texts."""
+    """Objects of ppsim are accepted where a text is declared."""
     if kind in _PLAIN:
         return isinstance(value, _PLAIN[kind][0]) and (kind is bool or not isinstance(value, bool))
     if kind in (str, Path) or isinstance(kind, ForwardRef):

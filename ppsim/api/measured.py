@@ -1,4 +1,4 @@
-"""Comparison of measured and projected steps, explanation of measured steps, and calibration."""
+"""Comparison with a projection, explanation, and calibration of measured steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ from ppsim.simulation.variation import with_variation
 def read_timeline(path: str | Path) -> Timeline:
     """Return the timeline in a file of `ppsim.save`, or of `-o NAME.json` of train, simulate and project.
 
-    Raises `ConfigError`, with the reason, for other files.
+    Raises `ConfigError` for other files.
 
     >>> import ppsim
     >>> made = ppsim.project(pp=2, microbatches=4)
@@ -60,14 +60,11 @@ def compare(
     """Compare a measured step with a projected one: signed errors by step, action, stage and peak memory.
 
     `measured` is a run or anything that `ppsim.read` reads. `projected` is a result or a file of `ppsim.save` or
-    `-o NAME.json`; None simulates the measured run's own costs, with its own variation of action times. The
-    overheads of `calibration` are added in this case, and their variation is used instead if they have one.
+    `-o NAME.json`. If it is None, the measured run's own costs are simulated with the overheads of `calibration`.
 
-    Errors are projected / measured − 1: negative is too optimistic. For a projection, `inside_interval` says
-    whether the measured step is inside the 90 % interval. `error_at_pace` is the clock-corrected error, if the
-    profile and the run contain the machine speed. `overheads_fitted_on_this_run` is True if the projection's
-    overheads were fitted to the measured run, so that the errors are no test. Raises `ConfigError` for files
-    without a timeline, for runs that were not measured, and if the two schedules differ.
+    Errors are projected / measured − 1. If `overheads_fitted_on_this_run` is True, these errors do not test the
+    projection. Raises `ConfigError` for files without a timeline, for runs that were not measured, and if the two
+    schedules differ.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -124,12 +121,13 @@ def explain(
     *,
     against: Projection | TrainResult | Timeline | StageCosts | str | Path | None = None,
 ) -> Explanation:
-    """Explain a measured step: losses by cause, which sum to the step, and the reasons.
+    """Explain a measured step: losses by cause, which sum to the step, and reasons.
 
-    `measured` is a run or anything that `ppsim.read` reads. Each loss is the gain without its cause, found by
-    replays in the simulator. `against` is a projection (also of another plan), or costs for a simulation of the
-    run's schedule, or a file of either; `.against` then splits the difference by cause. Raises `ConfigError` for
-    files that contain no run or no projection.
+    `measured` is a run or anything that `ppsim.read` reads. The simulator removes one cause after the other; each
+    loss is the time by which the step gets shorter. Each reason has the time that the step would save without this
+    cause alone. `against` is a projection, or costs for a simulation of the run's schedule, or a file of either;
+    `.comparison` then splits the difference by cause. Raises `ConfigError` for files that contain no run or no
+    projection.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -157,7 +155,7 @@ def explain(
 
 
 def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:
-    """Seconds per P2P transfer of a run with Megatron-LM's blocking calls; None for other runs and if unknown."""
+    """Return seconds per P2P transfer of Megatron-LM's blocking calls; None for other runs and if unknown."""
     clocks = facts.get("clocks")
     return clocks["hop_s"] if clocks and str(facts.get("kind")).startswith("Primus") else None
 
@@ -165,7 +163,6 @@ def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:
 def _projected(
     against: Projection | TrainResult | Timeline | StageCosts | str | Path, table: Schedule
 ) -> tuple[Timeline, StageCosts | None]:
-    """The projected step, and its costs if known; costs alone are simulated on the measured schedule."""
     if isinstance(against, Timeline):
         return against, None
     if isinstance(against, Projection | TrainResult):
@@ -194,9 +191,7 @@ def calibrate(
     `measured` are runs, or anything that `ppsim.read` reads. A folder is one run; all single trace files together
     are one run. The first `warm_up` steps of recordings are dropped. `schedule` is the schedule that was traced
     (None: inferred). `costs` are the expected action times (None: the emulated costs, else the run's median times).
-    The result is a `calibration` for `ppsim.project` and `ppsim.compare`; `ppsim.save` writes it to a file.
-
-    Raises `ConfigError` for files that contain no run, and for runs of another schedule.
+    Raises `ConfigError` for runs of another schedule.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -215,7 +210,7 @@ def calibrate(
 
 
 def _costs_of(given: StageCosts | str | Path) -> StageCosts:
-    """The costs, given or from a costs file or timeline, without overheads, because these are fitted."""
+    """Overheads are removed, because `calibrate` fits them."""
     if isinstance(given, StageCosts):
         found = given
     else:
@@ -226,7 +221,6 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
 
 
 def open_run_if_path(*measured: Any, **options: Any) -> RunResult:
-    """Return a run with its timeline: the object itself, or what `open_run` returns for files and folders."""
     if isinstance(measured[0], RunResult):
         return measured[0]
     opened = open_run(*measured, **options)
@@ -241,7 +235,7 @@ def open_run_if_path(*measured: Any, **options: Any) -> RunResult:
 def _runs(
     measured: Sequence[RunResult | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
 ) -> list[Run]:
-    """One run per object, file or folder, and one for all single trace files together."""
+    """Return one run per object, file or folder, and one for all single trace files together."""
     runs, loose = [], []
     for one in measured:
         if isinstance(one, RunResult):

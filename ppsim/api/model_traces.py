@@ -1,4 +1,4 @@
-"""Models of unknown `model_type`: traced with transformers when a config.json is read, or stored in a file."""
+"""Models of unknown `model_type`, traced with transformers."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,10 +12,10 @@ from ppsim.model.hf_fields import UnknownModelType
 
 
 def trace_if_unknown(given: Any) -> None:
-    """Trace a config.json with an unknown `model_type`, so that this process can read it as a model.
+    """Trace a config.json with an unknown `model_type`.
 
-    Other values of `given` are ignored. Raises `MissingExtra` if torch or transformers is not installed, and
-    `ConfigError` for an architecture that cannot be traced.
+    Raises `MissingExtra` if torch or transformers is not installed, and `ConfigError` for an architecture that
+    cannot be traced.
     """
     if not isinstance(given, str | Path) or Path(given).suffix != ".json" or not Path(given).is_file():
         return
@@ -29,10 +29,7 @@ def trace_if_unknown(given: Any) -> None:
 
 
 def trace(config: str | Path) -> dict[str, Any]:
-    """Return the model of a config.json in the stored form of `ppsim models --trace`.
-
-    Known `model_type`s are traced too. Raises as `trace_if_unknown`.
-    """
+    """Known `model_type`s are traced too."""
     data = read_json(config, most=CONFIG_BYTES)
     if not isinstance(data, dict) or not isinstance(data.get("model_type"), str):
         raise ConfigError(f"{config}: model_type is missing: --trace needs a Hugging Face config.json")
@@ -40,7 +37,6 @@ def trace(config: str | Path) -> dict[str, Any]:
 
 
 def _traced(data: dict[str, Any], where: str, unknown: UnknownModelType | None) -> dict[str, Any]:
-    """The trace; `unknown` is the error to raise if transformers does not know the `model_type` either."""
     kind = data["model_type"]
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
     if missing:

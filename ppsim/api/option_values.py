@@ -1,4 +1,4 @@
-"""Parsers of option values: layer splits, overlap fractions, scales and sizes."""
+"""Parsers of option values."""
 
 import re
 from collections.abc import Sequence
@@ -9,10 +9,7 @@ from ppsim.costs.pair_overlap import ORDERS, Order
 
 
 def parse_split(given: str | Sequence[int]) -> Any:
-    """Return "auto", "even", the layers per stage or, for a layout string, the content of each stage.
-
-    Raises `ConfigError` for other values.
-    """
+    """For a layout string, return the content of each stage; for numbers, the layers per stage."""
     if not isinstance(given, str):
         return list(given)
     if given in ("auto", "even"):
@@ -29,10 +26,10 @@ def parse_split(given: str | Sequence[int]) -> Any:
         ) from None
 
 
-def parse_stage_sizes(given: str | float) -> list[float]:
+def parse_tp_overlap(given: str | float) -> list[float]:
     """Return the values of --overlap-tp: one for both passes, or forward and backward.
 
-    >>> parse_stage_sizes("0.75,0.5"), parse_stage_sizes(0.5)
+    >>> parse_tp_overlap("0.75,0.5"), parse_tp_overlap(0.5)
     ([0.75, 0.5], [0.5])
     """
     try:
@@ -45,7 +42,7 @@ def parse_stage_sizes(given: str | float) -> list[float]:
 
 
 def parse_overlap(given: str | float) -> float | Order:
-    """Return the value of --overlap-ep: an order of operations, or the hidden fraction.
+    """Return the order of operations, or the hidden fraction, of --overlap-ep.
 
     >>> parse_overlap("megatron"), parse_overlap("0.9")
     ('megatron', 0.9)
@@ -59,10 +56,10 @@ def parse_overlap(given: str | float) -> float | Order:
         raise ConfigError(f"--overlap-ep is '{given}': give {orders}, or a part from 0 to 1") from None
 
 
-def parse_share(given: str | float | None, dtype: str) -> float | None:
-    """Return the value of --compute-scale for a dtype: the single number, the number of this dtype, or None.
+def parse_compute_scale(given: str | float | None, dtype: str) -> float | None:
+    """Return the value of --compute-scale for a dtype.
 
-    >>> parse_share("bfloat16:0.97,float8:1.2", "float8"), parse_share(0.9, "float8")
+    >>> parse_compute_scale("bfloat16:0.97,float8:1.2", "float8"), parse_compute_scale(0.9, "float8")
     (1.2, 0.9)
     """
     if given is None:
@@ -79,7 +76,7 @@ def parse_share(given: str | float | None, dtype: str) -> float | None:
 
 
 def parse_size(given: str | float | None) -> float | None:
-    """Return bytes for 80GiB, 80GB or a number of bytes; raises `ConfigError` for other values.
+    """Return bytes for 80GiB, 80GB or a number of bytes.
 
     >>> parse_size("80GiB") == parse_size(80 * 2**30)
     True

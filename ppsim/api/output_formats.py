@@ -24,10 +24,9 @@ if TYPE_CHECKING:  # `ppsim train` also works without pydantic, which a search n
 
 @dataclass(frozen=True)
 class TimelineFileContent:
-    """Content of timeline files: pictures and trace of all views, the schedule of the first, the report.
+    """Content of timeline files; `command` is the command line that made them, shown on the page.
 
-    `comparison` compares the two views, measured and projected; `explanation` explains the first. `command` made
-    the files.
+    `comparison` compares the two `views`, measured and projected. `explanation` explains the first view.
     """
 
     views: "Sequence[TimelineView]"
@@ -39,13 +38,12 @@ class TimelineFileContent:
 
     @property
     def titles(self) -> list[str]:
-        """Titles of the views."""
         return [view.title for view in self.views]
 
 
 @dataclass(frozen=True)
 class SearchFileContent:
-    """Content of search files; `command` made them."""
+    """Content of search files; `command` is the command line that made them."""
 
     found: "TuneResult"
     command: str = ""
@@ -70,7 +68,7 @@ def _timeline_page(drawn: TimelineFileContent) -> str:
 
 
 def _today() -> str:
-    """The date of a page; SOURCE_DATE_EPOCH sets it for reproducible builds."""
+    """SOURCE_DATE_EPOCH sets the date for reproducible builds."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
     return now.strftime("%Y-%m-%d")
@@ -107,7 +105,6 @@ def _search_figure(searched: SearchFileContent) -> "Figure":
 
 
 def _search_csv(searched: SearchFileContent) -> str:
-    """One line per member of the best and the Pareto set, fastest first; `pareto` is 1 in the Pareto set."""
     return csv_text([row | {"pareto": int(row["pareto"])} for row in searched.found.rows()])
 
 
@@ -119,7 +116,7 @@ def _validation_figure(sets: Sequence[dict[str, Any]]) -> "Figure":
 
 
 def _one_round(table: "Schedule") -> "Schedule":
-    """The schedule of one accumulation round, which a runtime repeats for each round."""
+    """Return the schedule of one accumulation round, which a runtime repeats for each round."""
     found: Schedule = load_function("ppsim.schedule.rounds:one_round")(table)
     return found
 
@@ -166,8 +163,7 @@ TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))
 
 
 def _calibration_json(fitted: tuple[Any, str]) -> str:
-    """The calibration file of a result of `ppsim calibrate` or `ppsim fit`, and of its path."""
-    from ppsim.runs.calibration_file import calibration_json  # readers of recordings
+    from ppsim.runs.calibration_file import calibration_json  # heavy import: readers of recordings
 
     found, path = fitted
     part = {"overheads": found.to_json()} if hasattr(found, "fits") else found.to_calibration(path)

@@ -33,8 +33,8 @@ from ppsim.runs.compare import Comparison, compare, summary_of
 from ppsim.runs.loss_attribution import Explanation
 from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.schedule.check import CheckReport, validate
-from ppsim.schedule.choices import Receives
 from ppsim.schedule.graph import build_graph
+from ppsim.schedule.option_types import Receives
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
@@ -74,12 +74,11 @@ def save(
       `costs` are the costs of a bare `Timeline`, which its .json needs.
     - `Explanation`: .html timeline with the losses, .json, .md.
     - `TuneResult`: .html/.svg/.pdf/.png iteration time over memory, .json answer, .csv table.
-    - `FittedOverheads`: .json, for `calibration`.
-    - `FitResult`: .toml, for `cluster`.
+    - `FittedOverheads` and `FitResult`: .json, for `calibration`.
     - `Schedule`: .csv, or .json, which also has the parts that a CSV cannot express.
 
-    `what` is the result, `path` the file. Raises `ConfigError` for an unknown suffix, for a path that cannot be
-    written, and for .json and .csv of several timelines.
+    Raises `ConfigError` for an unknown suffix, for a path that cannot be written, and for .json and .csv of several
+    timelines.
 
     >>> import ppsim
     >>> ppsim.save(ppsim.project(pp=2, microbatches=4), "timeline.html")
@@ -137,7 +136,7 @@ def _drawn(
 
 def _view_of(one: OneOfThem, *, is_page: bool) -> TimelineView:
     if isinstance(one, Projection):
-        return view_of(one, one.plan.schedule_name, one.answer if is_page else None)
+        return view_of(one, one.plan.schedule_name, one.summary if is_page else None)
     if isinstance(one, RunResult):
         return TimelineView(one.timeline, one.title)
     return TimelineView(one, one.schedule.name + (", measured" if one.origin == "measured" else ""))
@@ -145,7 +144,7 @@ def _view_of(one: OneOfThem, *, is_page: bool) -> TimelineView:
 
 def _report_json(one: OneOfThem, costs: StageCosts | None) -> dict[str, Any]:
     if isinstance(one, Projection):
-        return _projection_json(one, one.answer)
+        return _projection_json(one, one.summary)
     return one.to_json() if isinstance(one, RunResult) else timeline_to_json(one, cast(StageCosts, costs))
 
 
@@ -159,15 +158,13 @@ def _projection_json(projection: Projection, answer: ProjectionSummary | None) -
 
 
 def projections_content(projections: Sequence[Projection], answer: ProjectionSummary | None) -> TimelineFileContent:
-    """Return the file content of projections: pictures of all, report and schedule of the first."""
+    """The report and the schedule are of the first projection."""
     first = projections[0]
     views = [view_of(one, one.plan.schedule_name, answer) for one in projections]
     return TimelineFileContent(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
 
 
 def comparison_content(comparison: Comparison, fitted: FittedOverheads | None = None) -> TimelineFileContent:
-    """Return the file content of a comparison: both timelines, the errors, and the projection with its costs."""
-
     def report() -> dict[str, Any]:
         costs, summary = comparison.projected_costs, summary_of(comparison, fitted)
         return summary | ({"projected": timeline_to_json(comparison.projected, costs)} if costs else {})
@@ -177,7 +174,6 @@ def comparison_content(comparison: Comparison, fitted: FittedOverheads | None = 
 
 
 def explanation_content(found: Explanation) -> TimelineFileContent:
-    """Return the file content of an explanation: texts, and the measured (and projected) step with its losses."""
     words, timeline, against = explained_words, found.timeline, found.comparison
     if timeline is None:
         raise ConfigError("the explanation has no timeline to draw: ppsim.explain makes one that has")
@@ -211,10 +207,10 @@ def export(
     """Check a schedule and return it as text in a runtime's format.
 
     `to` is a target of `ppsim export --to`. torch is the compute-only CSV. torch-comms adds the communication for
-    one `torch_version` (default: 2.13), with receives posted according to `receives` (default: torch). torchtitan
-    is torch, for placements that TorchTitan builds. json is ppsim's neutral format. primus, megatron (`split` for
-    its layout) and transformer-engine are JSON too. Raises `ScheduleError` for a schedule that does not run, and
-    `ConfigError` if the target cannot express it.
+    one `torch_version` (default: 2.13), with receives posted according to `receives`. torchtitan is the format
+    torch, for placements that TorchTitan builds. json is ppsim's neutral format. `split` has the layers per stage
+    for the layout of megatron. Raises `ScheduleError` for a schedule that does not run, and `ConfigError` if the
+    target cannot express it.
 
     >>> import ppsim
     >>> print(ppsim.export(ppsim.build("1f1b", pp=2, microbatches=2), to="torch"), end="")
@@ -241,7 +237,6 @@ def export(
 
 
 def _exported(table: Schedule, target: str, split: str | Sequence[int] | None) -> Any:
-    """JSON content for targets other than torch, after a check that the schedule runs."""
     validate(table)
     build_graph(table)
     if target == "json":
@@ -269,9 +264,8 @@ def report(
 ) -> str:
     """Return the command line's output for a result `what`: plain text, 100 columns wide.
 
-    `full` is `--full`: all tables of a projection, of several, of a search or of an explanation. A bare `Timeline`
-    needs the `costs` of its simulation and gives the output of `ppsim simulate`. `str` gives the same text for
-    projections, runs and searches.
+    `full` has the effect of `--full`. A bare `Timeline` needs the `costs` of its simulation and gives the output of
+    `ppsim simulate`.
 
     >>> import ppsim
     >>> table = ppsim.build("gpipe", pp=2, microbatches=2)

@@ -28,19 +28,17 @@ class _File(FileSchema):
 
 @dataclass(frozen=True)
 class StagesFile:
-    """Content of a file of `--plan`; None for settings that it leaves to `--recompute` or `--offload-modules`."""
+    """Content of a file of `--plan`; settings that it does not have come from the job."""
 
     path: Path
     stages: Sequence[_Stage]
 
     @property
     def layers(self) -> list[int] | None:
-        """Layers per stage, None if the file leaves them to `--split`."""
         counts = [stage.layers for stage in self.stages]
         return [count for count in counts if count is not None] if None not in counts else None
 
     def split(self, given: Any) -> Any:
-        """Return the layers per stage, or the given split; raises `ConfigError` if both are given and differ."""
         if self.layers is None or given is None:
             return self.layers or given
         is_layout = isinstance(given, list) and any(isinstance(one, str) for one in given)
@@ -50,7 +48,6 @@ class StagesFile:
         return given
 
     def plans(self, job: Job) -> tuple[StagePlan, ...]:
-        """Return the plan of each stage; missing settings come from the job."""
         return tuple(
             StagePlan(
                 job.execution.recompute if stage.recompute is None else stage.recompute,
@@ -60,11 +57,9 @@ class StagesFile:
         )
 
     def applied_to(self, job: Job) -> Job:
-        """Return the job with the plans of the file."""
         return job.with_plans(self.plans(job), self.layers)
 
     def require_fit(self, plan: Plan, job: Job, vpp: int) -> None:
-        """Raise `ConfigError` with all conflicts between the file and the rest of the plan."""
         if problems := list(dict.fromkeys(self._problems(plan, job, vpp))):
             raise ConfigError(f"{self.path}: " + "\n  ".join(problems))
 
@@ -95,14 +90,13 @@ class StagesFile:
 
 
 def read_stages(path: str | Path) -> StagesFile:
-    """Read a TOML, YAML or JSON file of `--plan`; raises `ConfigError` with all errors in it."""
     path = Path(path)
     read = CONFIG_READERS.get(path.suffix, CONFIG_READERS[".json"])
     return StagesFile(path, validated(_File, read(path), str(path)).stages)
 
 
 def stages_toml(report: Mapping[str, Any]) -> str:
-    """Return the file of `--plan` for a projection's report; raises `ConfigError` for a report without a model."""
+    """Raises `ConfigError` for a report without a model."""
     if not report.get("stages"):
         raise ConfigError("a plan of each stage is of a projection with a model: give --model")
     blocks = []

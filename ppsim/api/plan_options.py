@@ -1,4 +1,4 @@
-"""Options of `ppsim project` that describe a given plan (the inverse of `plan_from`), and differences of plans."""
+"""Options that describe a given plan (the inverse of `plan_of_options`), and differences of plans."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,6 @@ MODEL = (
     "model", "layers", "hidden", "heads", "vocab", "kv_heads", "tied_embeddings", "mtp", "mtp_num_layers",
     "mtp_use_repeated_layer",
 )  # fmt: skip
-"""Options that together describe the model."""
 _MEASURED = ("forward_ms", "backward_input_ms", "backward_weight_ms", "transfer_ms", "activation_memory")
 RULE = tuple(name for name, word in WORDS.items() if (word.option.field or "").startswith("split."))
 """Options of Megatron-LM's rule of layers per stage, redundant with split."""
@@ -35,11 +34,10 @@ _OVERHEADS = (
 _TYPED = (
     "cluster", "profile", "lengths", "calibration", "launch_ms", "memory_limit", "stage_plan", "run", *_MEASURED,
 )  # fmt: skip
-"""Options with file names or numbers as typed, which a plan does not contain."""
+"""Options returned as the user typed them: file names, and numbers that a plan contains in other units."""
 
 
 def job_of(plan: Plan) -> Job:
-    """Return the job of a plan; raises `ConfigError` for a plan without one."""
     if plan.job is None:
         raise ConfigError("a trainer's configuration has a model: give --model")
     return plan.job
@@ -48,7 +46,7 @@ def job_of(plan: Plan) -> Job:
 def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return every option of a plan with a job by name, None if not set.
 
-    `split` are the layers per stage of its projection. `given` are the options as the user typed them, if known.
+    `split` are the layers per stage of the plan's projection. `given` are the options as the user typed them.
     """
     job, values = job_of(plan), option_values(WORDS, plan)
     execution, layout = job.execution, _layout(plan)
@@ -76,7 +74,7 @@ def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any
     if given.get("calibration") is not None:
         words["launch_ms"] = None  # overheads include launches
         if job.cluster.name not in packaged_clusters():
-            words["cluster"] = None  # the calibration's
+            words["cluster"] = None  # the calibration contains it
     typed = given_options({name: given.get(name) for name in _TYPED})
     if typed.get("stage_plan") == AUTO:  # no option can express its result
         del typed["stage_plan"]
@@ -84,10 +82,7 @@ def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any
 
 
 def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return a comparable value per option: two plans with jobs differ in the options with different values.
-
-    `split` are the layers per stage of the plan's projection, None if it was not projected.
-    """
+    """Return a comparable value per option: two plans differ in the options with different values."""
     job = job_of(plan)
     execution = job.execution
     marks = option_values(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL, *_MEASURED))
@@ -115,7 +110,7 @@ _OF_STAGES = "the plan of each stage (write it with -o plan.toml, and give --pla
 
 
 def inexpressible_differences(plan: Plan, read: Plan) -> list[str]:
-    """Return the differences between two plans that no option expresses: fields that can be set in Python only."""
+    """Return the differences in fields that can be set in Python only."""
     found = []
     for one, other, said in (
         (plan, read, ("job", "split", "vpp", "schedule", "num_slices", "search_s", "seed")),
@@ -136,7 +131,6 @@ def _vpp(plan: Plan) -> int | None:
 
 
 def _searched(plan: Plan) -> dict[str, Any]:
-    """Options that apply only to some schedules, to a search, or to sampled sequence lengths."""
     is_auto = plan.schedule == AUTO
     takes_slices = not is_auto and find(plan.schedule_name).takes("num_slices")
     return {
@@ -156,7 +150,7 @@ def _measured(plan: Plan) -> dict[str, Any]:
 
 
 def _milliseconds(seconds: Any) -> Any:
-    """Milliseconds that convert back to exactly these seconds."""
+    """Return milliseconds that convert back to exactly these seconds."""
     if isinstance(seconds, Sequence):
         return [_milliseconds(one) for one in seconds]
     near = 1e3 * seconds

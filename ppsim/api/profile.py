@@ -1,4 +1,4 @@
-"""Measurement of layers on this device, from the options of the command line."""
+"""Measurement of layers on this device."""
 
 import dataclasses
 import gc
@@ -28,10 +28,9 @@ if TYPE_CHECKING:  # pydantic may be missing on the measured machine
     from ppsim.profiling.sweep import SuiteJob
 
 _LEAST_S = 1.0
-"""Minimum measurement time per component, in seconds; if `LEAST_REPEATS` take longer, they are enough."""
+"""Seconds of measurement per component (minimum and limit), unless `LEAST_REPEATS` repeats take longer."""
 
 DEFAULT_RANKS = 2
-"""The smallest pipeline."""
 
 _WORDS = declared_options(ProfileOptions)
 
@@ -40,11 +39,9 @@ _WORDS = declared_options(ProfileOptions)
 def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions]) -> "Profile":
     """Measure the costs of a layer on this device (F, B, I and W, memory, optimizer step) and return the profile.
 
-    Options and defaults are as for `ppsim profile`: a GPT called micro in float32 on the CPU. micro_batch, seq_len,
-    tp, cp and ep may be lists, to measure several shapes; `optimizer` is a list. `output` also writes the profile
-    to a file, completely after each shape, and a repeated call resumes from it. `module` names the function that
-    makes a user's own model (docs/howto/own_model.md), which is measured in one go; for an existing torch module,
-    use `ppsim.profiling.harness.profile_module`.
+    Options and defaults are as for `ppsim profile`. micro_batch, seq_len, tp, cp and ep may be lists, to measure
+    several shapes; `optimizer` is a list. `output` also writes the profile to a file after each shape, and a
+    repeated call resumes from it. For an existing torch module, use `ppsim.profiling.harness.profile_module`.
 
     Raises `MissingExtra` without torch, `ConfigError` for options that cannot be measured, `RunFailed` for
     failures.
@@ -88,12 +85,11 @@ def measure(
     show: Callable[[list[dict[str, Any]]], None] = lambda contents: None,
     progress: "Callable[[], AbstractContextManager[tuple[Say, Watch]]]" = _silently,
 ) -> None:
-    """Measure jobs into their files, then run the calibration run of a single job with `num_processes` (1: none).
+    """Measure jobs, and the device if `grid` is given.
 
-    `options` has the options of `ProfileOptions`; `grid` also measures the device. `show` receives the files'
-    contents after all measurements; `progress` opens the progress output of each part. Raises as `profile`.
+    A single job then has a calibration run with `num_processes` ranks (1: no calibration run).
     """
-    from ppsim.profiling.calibration_run import rehearse
+    from ppsim.profiling.calibration_run import run_calibration
     from ppsim.profiling.grids import grid_of
     from ppsim.profiling.suite import run_jobs
     from ppsim.profiling.sweep import require_success
@@ -114,22 +110,21 @@ def measure(
     if num_processes > 1:
         [job] = jobs
         with progress() as (say, watch):
-            rehearse(job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say, watch=watch)
+            run_calibration(job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say, watch=watch)
 
 
 def measurement_job(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, int]":
-    """Return the measurement job of the options, and the number of ranks of its calibration run (1: none)."""
     from ppsim.profiling.sweep import SuiteJob
 
     model = model_from(options)
     keys = tuple(keys_from(options, model))
-    return SuiteJob(options["model"] or DEFAULT_MODEL, model, keys, path), ranks_to_rehearse(
+    return SuiteJob(options["model"] or DEFAULT_MODEL, model, keys, path), num_calibration_ranks(
         options, model, keys[0]
     )
 
 
-def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "MeasurementKey") -> int:
-    """Return the number of ranks of the calibration run: `pp`, else `DEFAULT_RANKS` if possible, 1 for none.
+def num_calibration_ranks(options: Mapping[str, Any], model: "ModelShape", key: "MeasurementKey") -> int:
+    """Return the ranks of the calibration run: `pp`, else `DEFAULT_RANKS`; 1 means no calibration run.
 
     Without `pp`, there is none if the runtime cannot run it or `repeats` is given. Raises `ConfigError` if the
     runtime cannot run the requested ranks.
@@ -150,7 +145,6 @@ def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "Mea
 def profiled_module(
     options: Mapping[str, Any], settings: "MeasuringSettings", say: "Say" = lambda message: None
 ) -> dict[str, Any]:
-    """Return the profile of the user's model or layer that `options["module"]` names, as file content."""
     from ppsim.profiling.module import profile_made
 
     if wrong := [name for name in OF_MODELS if options[name] is not None]:
@@ -166,7 +160,6 @@ def profiled_module(
 
 
 def settings_from(options: Mapping[str, Any], of_suite: "MeasuringSettings | None" = None) -> "MeasuringSettings":
-    """Return the measurement settings: the suite's or the defaults, changed by the options."""
     from ppsim.profiling.settings import MeasuringSettings
 
     repeats, warm_up, limit = options["repeats"], options["warm_up"], options["time_limit"]
@@ -194,7 +187,6 @@ def settings_from(options: Mapping[str, Any], of_suite: "MeasuringSettings | Non
 
 
 def model_from(options: Mapping[str, Any]) -> "ModelShape":
-    """Return the named model, changed by the options."""
     from ppsim.profiling.model_shapes import find_model, of_gpt
 
     name = options["model"] or DEFAULT_MODEL
@@ -209,7 +201,6 @@ def model_from(options: Mapping[str, Any]) -> "ModelShape":
 
 
 def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[MeasurementKey]":
-    """Return all combinations of the given shapes, in their order."""
     from ppsim.profiling.settings import MeasurementKey
 
     usual = {"tp": 1, "cp": 1, "ep": 1, "seq_len": model.sequence_length, "micro_batch": 2}

@@ -1,4 +1,4 @@
-"""Projections of a plan, from the options of the command line."""
+"""Projections of a plan."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -39,12 +39,10 @@ def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Project
     """Project a step: time, throughput, bubble, memory per rank, and explanations.
 
     Options and defaults are as for `ppsim project`. With a `model` (or a `job` of `ppsim.job`), costs are estimated
-    from the specifications of a cluster, or taken from a `profile` for measured layers and shapes, and the whole
-    step is projected. Without, the costs come from a profile: one pipeline of the measured ranks. `stragglers` maps
-    ranks to factors of their compute time. `memory_limit` is "80GiB" or bytes. Alternatively, `plan` is a complete
-    `Plan`, without any option.
-
-    `print` shows the output of the command; `.answer` has the interval, the loss budget and the advice.
+    for a cluster, or read from a `profile` for measured layers and shapes, and the whole step is projected. Without
+    a model, one pipeline of the ranks of a profile is projected. `stragglers` maps ranks to factors of their
+    compute time. `plan` is a complete `Plan`, given instead of options. `.summary` of the result has the interval,
+    the loss budget and the advice.
 
     Raises `ConfigError` if schedule or costs are invalid, `Deadlock` if the schedule cannot run with the runtime's
     P2P serialization. A plan that does not fit in memory is projected too: see `.fits` and `.verdict`.
@@ -65,11 +63,10 @@ def project_all(
     announce: Callable[[str], None] = lambda name: None,
     **options: Unpack[PlanOptions],
 ) -> Projections:
-    """Project every schedule for one plan; the result also has the reasons against impossible schedules.
+    """Project every schedule, or `schedules`, for one plan.
 
-    The fastest is first; schedules that do not fit in memory are last. This is `ppsim project --schedule all` or,
-    with `schedules`, `--schedule NAME,NAME`. `plan` and the options are as for `ppsim.project`, without `schedule`.
-    `announce` is called with the name of each schedule before its projection.
+    The fastest is first; schedules that do not fit in memory are last. The result has the reasons against
+    impossible schedules. `plan` and the options are as for `ppsim.project`, without `schedule`.
 
     >>> import ppsim
     >>> found = ppsim.project_all(pp=4, microbatches=8)
@@ -93,10 +90,7 @@ def _plan(plan: Plan | None, options: Mapping[str, Any]) -> Plan:
 
 
 def plan_of_options(options: Mapping[str, Any]) -> Plan:
-    """Return the plan that the options describe; `options` has every option of `PlanOptions`, None if not given.
-
-    Raises `ConfigError` for contradictory options, and as `job_from`.
-    """
+    """Raises `ConfigError` for contradictory options, like `job_of_options`."""
     asked, options = options, with_run_config(options)
     recorded = _recorded(options)
     job = _job(options)
@@ -107,7 +101,7 @@ def plan_of_options(options: Mapping[str, Any]) -> Plan:
     profile = None if job or is_by_hand else profile_of(options["profile"] or DEFAULT)
     pp = job.layout.pp if job and options["pp"] is None else options["pp"]
     if pp is None:
-        raise ConfigError("--pp must be given: the pipeline ranks")
+        raise ConfigError("--pp must be given: the number of pipeline ranks (1: no pipeline)")
     require_least("vpp", options["vpp"])
     if options["layers"] is not None:
         require_layers(options["layers"], "--layers")
@@ -152,7 +146,7 @@ def plan_of_options(options: Mapping[str, Any]) -> Plan:
 
 
 def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
-    """The plan with each of the other stacks, if measured runs decided on the stack."""
+    """Return the plan with each other stack, if the stack was selected by its error on measured runs."""
     job = plan.job
     if job is None or NEAREST not in job.stack_basis or plan.schedule == AUTO or plan.searches_stages:
         return {}
@@ -167,7 +161,6 @@ def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
 
 
 def _overheads(options: Mapping[str, Any], recorded: "RecordedCosts | None", job: "Job | None") -> dict[str, Any]:
-    """The plan fields that the overheads of a calibration set, else the overheads of the recorded run."""
     given = options["calibration"] or (recorded.overheads if recorded else None)
     if given is None:
         return {}
@@ -180,12 +173,12 @@ def _overheads(options: Mapping[str, Any], recorded: "RecordedCosts | None", job
 
 
 def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
-    """The recorded run of --run; fills in the options that it says and nobody gave."""
+    """Fill in the options that the recorded run determines and the user did not set."""
     if options["run"] is None:
         return None
     if given := [name for name in (*_OF_RANKS, "transfer_ms", "profile") if options[name] is not None]:
         raise ConfigError(f"{_WORDS[given[0]].flag} and --run are both measured costs: give one of them")
-    from ppsim.api.recorded_costs import recorded_costs  # readers of recordings
+    from ppsim.api.recorded_costs import recorded_costs  # heavy import: readers of recordings
 
     activation_bytes = _numbers("activation_memory", options["activation_memory"], parse_size)
     recorded = recorded_costs(options["run"], activation_bytes, _split_of(options["run_config"]) or "even")
@@ -200,7 +193,6 @@ def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
 
 
 def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if a configuration's layers per stage conflict with the rest of the plan."""
     words = ("split", *MEGATRON_SPLIT)
     kept = [
         name for name in words if options[name] not in (None, False) and options[name] == config.options.get(name)
@@ -244,7 +236,6 @@ _OF_MODELS = ("layers", "seq_len", "micro_batch", "tp", "cp", "ep", "recompute",
 
 
 def _require_no_model_options(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if the user gives both times and options of a model."""
     megatron = [name for name, word in _WORDS.items() if (word.option.field or "").startswith("split.")]
     if wrong := [name for name in (*_OF_MODELS, *megatron) if options[name] is not None]:
         costs, give = _without_model(options)
@@ -261,14 +252,13 @@ def _require_no_model_options(options: Mapping[str, Any]) -> None:
 
 
 def _without_model(options: Mapping[str, Any]) -> tuple[str, str]:
-    """Measured costs without a model, as the subject of a sentence, and the options that name one."""
     if options["run"] is not None:
         return "a recorded run has", "--model or --run-config"
     return "times given by hand have", "--model or --profile"
 
 
 def _at_shape(profile: Profile, options: Mapping[str, Any]) -> tuple[Profile, Shape]:
-    """The profile at the requested shape, with missing measurements estimated, and the shape."""
+    """Measurements that the profile lacks are estimated."""
     wanted: dict[str, Any] = {name: options[name] for name in ("micro_batch", "tp", "cp", "ep")}
     wanted["sequence_length"] = options["seq_len"]
     wanted["recompute"] = None if options["recompute"] is None else require_of_layer(options["recompute"])
@@ -294,7 +284,6 @@ def _lengths(given: str | Path | Sequence[int] | None) -> tuple[int, ...] | None
 
 
 def plan_of_keywords(words: Mapping[str, Any]) -> Plan:
-    """Return the plan of `ppsim.project(**words)`; raises `ConfigError` like it."""
     require_valid_options(_HINTS, words, "project")
     return plan_of_options(dict.fromkeys(_HINTS) | dict(words))
 
@@ -308,7 +297,6 @@ def _split(options: Mapping[str, Any]) -> Split | None:
 
 
 def _split_of(config: "RunConfig | None") -> Split | None:
-    """The split that a trainer's configuration says."""
     words = dict.fromkeys(("split", *MEGATRON_SPLIT))
     return None if config is None else _split(words | {name: config.options.get(name) for name in words})
 
@@ -318,7 +306,7 @@ def _job(options: Mapping[str, Any]) -> "Job | None":
     if job and (wrong := [name for name in _OF_JOBS if options[name] is not None]):
         raise ConfigError(f"the job says everything itself: leave out {wrong[0]}, or give it to ppsim.job")
     if options["model"] is not None:
-        from ppsim.api.job import job_of_options  # heavy import
+        from ppsim.api.parse_job import job_of_options  # heavy import
 
         job = job_of_options(options)
     else:
@@ -361,7 +349,7 @@ def _seconds(text: Any) -> float:
 
 
 def _numbers(name: str, given: Any, read: Callable[[Any], float | None] = _seconds) -> Any:
-    """Value of an option with measured costs: a number, or a tuple per stage; seconds unless `read` differs."""
+    """Return a number, or a tuple with a number per stage; in seconds unless `read` differs."""
     if given is None:
         return None if name == "activation_memory" else 0.0
     parts = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]

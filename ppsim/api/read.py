@@ -1,4 +1,4 @@
-"""Reading of measured runs: the format is detected from the content of files and folders."""
+"""Reading of measured runs; the format is detected from the content."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -40,8 +40,7 @@ _PEEKED = 2**16
 class MeasuredRun(RunResult):
     """A measured run: its steps, the timeline of the median step, and metadata.
 
-    `facts` is the part `run` of the output of `ppsim read --json`: source, detected schedule, content of the
-    recording. `str` returns the output of the command.
+    `facts` is the part `run` of the output of `ppsim read --json`.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -52,7 +51,6 @@ class MeasuredRun(RunResult):
 
     @property
     def title(self) -> str:
-        """Name in pictures."""
         return f"{' = '.join(self.facts['schedule']['names']) or 'own order'}, measured"
 
 
@@ -73,11 +71,9 @@ def read(
     - a CSV of actions, or
     - a Megatron-LM log, which gives `LogTotals`.
 
-    `schedule` is the schedule of the run; it is needed if ranks have several stages and the recording does not name
-    the stage of each action. `pattern` are regular expressions with the groups kind, stage, chunk, microbatch,
-    rank, for ranges with other names. The first `warm_up` steps of a recording are dropped.
-
-    Raises `ConfigError` if there is no run, with the content that was found.
+    `schedule` is needed if ranks have several stages and the recording does not name the stage of each action.
+    `pattern` are regular expressions with the groups kind, stage, chunk, microbatch, rank, for ranges with other
+    names. The first `warm_up` steps of a recording are dropped. Raises `ConfigError` if there is no run.
 
     >>> import ppsim
     >>> with open("passes.csv", "w") as file:
@@ -101,7 +97,7 @@ def open_run(
     given: StageCosts | None = None,
     warm_up: int = 1,
 ) -> MeasuredRun | LogTotals:
-    """Return the run in files or a folder, its schedule not detected; `given` are the expected action times."""
+    """`given` are the expected action times."""
     if warm_up < 0:
         raise ConfigError(f"--warm-up must not be negative: got {warm_up}")
     if not recorded:
@@ -150,7 +146,7 @@ def _are_numbers(told: Any) -> bool:
 
 
 def with_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:
-    """Return the run with the given costs (None: its own) and its own P2P settings, for which its graph is built.
+    """Replace the costs, except the P2P settings, for which the run's graph was built.
 
     Raises `ConfigError` for a run of another schedule.
     """
@@ -163,10 +159,6 @@ def with_costs(run: Run, source: str, table: Schedule | None, given: StageCosts 
 
 
 def file_format(path: str | Path) -> str:
-    """Return the format of a file: timeline, trace, spans, dump, sqlite, csv, log, or other (JSON).
-
-    Raises `ConfigError` for other files, with the list of formats.
-    """
     with opened(path) as file:
         begin = file.read(_PEEKED)
     if begin.startswith(nsight.MAGIC):
@@ -186,7 +178,7 @@ def file_format(path: str | Path) -> str:
 
 
 def _is_long_log(path: str | Path, begin: str) -> bool:
-    """Whether a text is a log whose first iteration comes late; a log begins with all arguments."""
+    """Search the whole file: a log begins with all arguments, so its first iteration may come late."""
     if "\x00" in begin or "�" in begin:
         return False
     with closing(lines_of(path, errors="replace")) as lines:
@@ -208,7 +200,6 @@ def _kind_of_json(path: str | Path) -> str:
 
 
 def read_recordings(recorded: Sequence[str | Path], patterns: Sequence[NamePattern]) -> RunRecordings:
-    """Return the ranks in files and folders that belong to one run."""
     paths = [Path(one) for one in recorded]
     if len(paths) == 1 and is_dump(paths[0]):
         return read_dump(paths[0])
@@ -246,7 +237,6 @@ def _why_not_together(files: Sequence[str], kinds: set[str]) -> str:
 
 
 def files_of(path: str | Path) -> list[str]:
-    """Return the recordings in a folder, or the single file."""
     if not isdir(path):
         return [str(path)]
     files = sorted(str(file) for file in Path(path).iterdir() if file.name.endswith(_SUFFIXES))
@@ -262,12 +252,12 @@ def files_of(path: str | Path) -> list[str]:
 
 
 def inputs_of(path: str | Path) -> list[str]:
-    """Return all files of a folder, or the single file, which no output may overwrite."""
+    """Return the files that no output may overwrite."""
     return [str(file) for file in Path(path).iterdir()] if isdir(path) else [str(path)]
 
 
 def _table_told(recordings: RunRecordings) -> Schedule | None:
-    """Megatron-LM's interleaved schedule, if ranks have several stages and the recording does not name them."""
+    """Without stages in the recording, interleaved ranks are assumed to run Megatron-LM's schedule."""
     if recordings.vpp is None or recordings.vpp == 1 or all(trace.is_told for trace in recordings.traces):
         return None
     step = recordings.traces[0].steps[0]

@@ -1,4 +1,4 @@
-"""The costs and overheads of a recorded run, for a projection of another schedule, vpp or split of its job."""
+"""Costs and overheads of a recorded run, for a projection of another schedule, vpp or split of its job."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ class RecordedCosts:
 
     @property
     def schedule(self) -> str:
-        """The name of the schedule that was run; raises `ConfigError` if the table is in no catalogue."""
+        """Raises `ConfigError` if the schedule is not in the catalogue."""
         found = detect_schedule(self.costs.table)
         if not found.names:
             raise ConfigError(f"{self.costs.source} ran {found.sentence}: give --schedule")
@@ -36,9 +36,8 @@ def recorded_costs(
 ) -> RecordedCosts:
     """Return the medians per stage and the overheads of a run in a file or folder.
 
-    `activation_bytes` are per microbatch, if known, of each rank or of each recorded stage; `split` says how many
-    layers the stages had. Raises `ConfigError` for a recording without a timeline, and for tables with
-    slices of sequences or with pairs of a forward and a backward, because their actions have no times of their own.
+    `activation_bytes` are per microbatch, of each rank or of each recorded stage. Raises `ConfigError` for slices
+    of sequences or pairs of a forward and a backward, because their actions have no times of their own.
     """
     source = str(path)
     run = open_run_if_path(path).measured.run
@@ -53,7 +52,7 @@ def recorded_costs(
 
 
 def _stage_costs(run: Run, overheads: FittedOverheads, source: str) -> RunCosts:
-    """The costs of each model stage, of several model replicas the mean."""
+    """Costs are means over model replicas."""
     table = run.graph.schedule.compute_only()
     slowdown = overheads.slowdown.value if overheads.slowdown else 0.0
     found = (run.costs if run.has_own_costs else unslowed_costs(run, slowdown)).resolved_for(table)

@@ -1,4 +1,4 @@
-"""Common part of trained and measured runs: steps, the timeline of the median step, metadata."""
+"""Common part of trained and measured runs."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,17 +26,14 @@ class RunResult(Printable):
 
     @property
     def title(self) -> str:
-        """Name of the run in figures."""
         raise NotImplementedError
 
     @property
     def one_line(self) -> str:
-        """One-line description."""
         return f"{self.title}: {len(self.step_times_s)} steps, the median {seconds(self.timeline.step_time_s)}"
 
     @property
     def timeline(self) -> Timeline:
-        """The timeline of the median step."""
         return self.measured.timeline
 
     @property
@@ -46,7 +43,6 @@ class RunResult(Printable):
 
     @property
     def step_times_s(self) -> list[float]:
-        """Seconds of each recorded step."""
         return self.measured.step_times_s
 
     def report(self) -> dict[str, Any]:
@@ -54,7 +50,7 @@ class RunResult(Printable):
         return report_of(self.timeline, self.costs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the file of the run, with every step, for `ppsim.calibrate` and `ppsim.compare`."""
+        """Return the content of the run's file, with every step, for `ppsim.calibrate` and `ppsim.compare`."""
         return timeline_to_json(self.timeline, self.costs, run=self.facts, steps=self.measured.to_json())
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -69,5 +65,4 @@ class RunResult(Printable):
 
 
 def run_content(run: RunResult) -> TimelineFileContent:
-    """Return the file content of a run: the median step; .json has every step."""
     return TimelineFileContent([TimelineView(run.timeline, run.title)], run.to_json)

@@ -13,9 +13,9 @@ from ppsim.schedule.table import Schedule
 
 @dataclass(frozen=True)
 class ScheduleDetection:
-    """Result of the detection: equal schedules, usually one, or else the nearest and the first difference.
+    """Names of the catalogue's schedules that equal a table, or else the nearest schedule and its first difference.
 
-    `difference` is "" for an equal schedule. Without names and `nearest`, no schedule has this placement.
+    If `names` is empty and `nearest` is None, no schedule of the catalogue has the table's placement.
     """
 
     names: list[str]
@@ -24,7 +24,6 @@ class ScheduleDetection:
 
     @property
     def sentence(self) -> str:
-        """The result as a sentence."""
         if self.names:
             return f"{' = '.join(self.names)}, action by action"
         if self.nearest is None:
@@ -33,7 +32,7 @@ class ScheduleDetection:
 
 
 def detect_schedule(table: Schedule) -> ScheduleDetection:
-    """Return the schedules of the catalogue that equal a schedule; schedules fitted to costs are not compared."""
+    """Schedules that are fitted to costs are not compared."""
     table = table.compute_only()
     names, nearest, most = [], None, -1
     for candidate in _candidates(table):
@@ -69,7 +68,7 @@ def _rows(table: Schedule) -> list[list[str]]:
 
 
 def _common(table: Schedule, other: Schedule) -> int:
-    """Number of equal actions before the first difference, summed over ranks."""
+    """Count equal actions before the first difference, summed over ranks."""
     number = 0
     for row, expected in zip(_rows(table), _rows(other), strict=True):
         parts = [one != two for one, two in zip_longest(row, expected)]
@@ -78,7 +77,6 @@ def _common(table: Schedule, other: Schedule) -> int:
 
 
 def _difference(table: Schedule, other: Schedule) -> str:
-    """The first difference on the first rank that differs, and the number of such ranks."""
     ranks = [
         (rank, row, expected)
         for rank, (row, expected) in enumerate(zip(_rows(table), _rows(other), strict=True))

@@ -26,11 +26,10 @@ def trainer_options(
 ) -> str:
     """Return a projection's plan, or the best configuration of a search, as a trainer's configuration.
 
-    `result` is the projection or search. `trainer` is megatron, primus, torchtitan (TorchTitan 0.3) or
-    torchtitan@0.2. Settings that the trainer cannot express become comments with options of `ppsim project`.
-    Reading the text with `run_config` and adding these options gives a plan with the same time and memory. `given`
-    are the original options of `ppsim.project`; the comments take file names from them. Raises `ConfigError` for a
-    plan without a model or an unknown trainer.
+    `trainer` is megatron, primus, torchtitan (TorchTitan 0.3) or torchtitan@0.2. Settings that the trainer cannot
+    express become comments with options of `ppsim project`. Reading the text with `run_config` and adding these
+    options gives a plan with the same time and memory. The comments use file names from `given`, the original
+    options. Raises `ConfigError` for a plan without a model or an unknown trainer.
 
     >>> import ppsim
     >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8, runtime="megatron")
@@ -54,10 +53,7 @@ def trainer_options(
 
 
 def _best_of(tuned: TuneResult) -> Plan:
-    """The plan of a search's best configuration, with the split that the search balanced.
-
-    A memory limit that equals the default of the device is dropped.
-    """
+    """A memory limit that equals the default of the device is dropped."""
     plan = tuned.question.plan_of(tuned.best[0].candidate)
     unlimited = replace(plan, memory_limit_bytes=None)
     return unlimited if plan.memory_limit_bytes == unlimited.memory_bound_bytes else plan
@@ -73,8 +69,8 @@ def _read(text: str) -> RunConfig:
 class _Comments:
     """Options of a plan that a configuration cannot express.
 
-    Options are added until the configuration with them gives the same plan; this takes several rounds, because an
-    added option may replace some of the file's settings. Then options that are not necessary are removed.
+    Options are added in several rounds until the configuration with them gives the same plan, because an added
+    option may replace some of the file's settings. Then options that are not necessary are removed.
     """
 
     def __init__(self, plan: Plan, words: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
@@ -84,7 +80,6 @@ class _Comments:
         self._values = self._words | given_options({"cluster": job.cluster, "profile": job.profile})
 
     def of(self, config: RunConfig) -> list[str]:
-        """Return the comments, one per option."""
         added: list[str] = []
         while more := [
             name for name in self._differing(config, added) if name in self._words and name not in added
@@ -107,7 +102,6 @@ class _Comments:
         return plan_of_keywords({name: self._values[name] for name in added} | {"run_config": config})
 
     def _differing(self, config: RunConfig, added: Iterable[str]) -> list[str]:
-        """The options in which the plans differ; all options if the configuration alone is no valid plan."""
         try:
             read = self._plan_of(config, added)
             found = marks_of(read)

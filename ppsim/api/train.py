@@ -1,4 +1,4 @@
-"""Training runs with torch, from the options of the command line."""
+"""Training runs with torch."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +40,7 @@ _WORDS = declared_options(TrainOptions)
 class TrainResult(RunResult):
     """A training run: its recorded steps, the timeline of the median step, losses and metadata.
 
-    `facts` is the part `run` of the output of `ppsim train --json`: step times, losses, memory, device, versions.
-    `str` returns the output of the command.
+    `facts` is the part `run` of the output of `ppsim train --json`.
 
     >>> import ppsim
     >>> run = ppsim.train(ppsim.build("zb-h1", pp=2, microbatches=2), model="nano", partitions=2, steps=2)
@@ -53,12 +52,11 @@ class TrainResult(RunResult):
 
     @property
     def losses(self) -> list[float]:
-        """The loss of every step, warm-up included."""
+        """Warm-up steps are included."""
         return list(self.facts["losses"])
 
     @property
     def title(self) -> str:
-        """Name in pictures."""
         return f"{self.timeline.schedule.name}, measured"
 
 
@@ -66,8 +64,7 @@ class TrainResult(RunResult):
 def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> TrainResult:
     """Execute a schedule with torch, and return losses and the measured timeline.
 
-    Options and defaults are as for `ppsim train`: a GPT called micro, 3 steps after one warm-up step, float32 on
-    the CPU, one local process per rank. `module` names the function that makes a user's own model
+    Options and defaults are as for `ppsim train`. `module` names the function that makes a user's own model
     (docs/howto/own_model.md). `table` (the schedule) and `emulate_costs` may be files. With `emulate_costs`, ranks
     wait for these times instead of computing. `partitions` runs all ranks in this process.
 
@@ -93,7 +90,7 @@ def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trai
 
 @contextmanager
 def as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, str | None]]:
-    """Yield paths of a schedule and of costs for the processes of a run; objects are written to a folder."""
+    """Objects are written to a temporary folder, because the processes of a run read files."""
     with tempfile.TemporaryDirectory(prefix="ppsim-") as folder:
         if isinstance(table, Schedule):
             path = Path(folder) / f"{table.name or 'table'}.csv"
@@ -110,10 +107,6 @@ def as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, st
 def table_from(
     schedule: str | None, *, pp: int | None, vpp: int | None, microbatches: int | None
 ) -> Schedule | str:
-    """Return the path of a schedule or, if `pp` is given, the schedule of a name (default: 1F1B).
-
-    Raises `ConfigError` if neither is given, and for contradictory options.
-    """
     if pp is None:
         if schedule is None:
             raise ConfigError("--schedule T.csv must be given, or --pp N with a schedule's name")
@@ -129,16 +122,11 @@ def table_from(
 
 
 def require_verified(trained: TrainResult) -> None:
-    """Raise `RunFailed` if the comparison with one process found more than rounding differences."""
     require_agreement(trained.facts["differences"], trained.config.dtype)
 
 
 def train_from(options: Mapping[str, Any]) -> TrainResult | None:
-    """Return the run that the options describe, None in torchrun workers other than the first.
-
-    `options` has every option of `TrainOptions`, None if not given and without a default, and the path `schedule`.
-    Raises as `train`, except for a difference that `verify` finds.
-    """
+    """Return None in torchrun workers other than the first; a difference that `verify` finds raises no error."""
     if options["trace"] is not None and not Path(options["trace"]).is_dir():
         raise ConfigError(f"--trace {options['trace']}: there is no such folder; make it first")
     table = read_schedule(options["schedule"])
@@ -232,7 +220,6 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
 
 
 def _straggling(options: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-    """The recorded steps with slower compute, with their factors; raises `ConfigError`."""
     steps: Mapping[int, float] = options["straggling_steps"] or {}
     if steps and options["emulate_costs"] is None:
         raise ConfigError("--straggling-step is for --emulate-costs: steps that compute take what they take")
@@ -248,7 +235,6 @@ def _straggling(options: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
 def _planned(
     num_layers: int, table: Schedule, options: Mapping[str, Any]
 ) -> tuple[list[int], str, list[list[LayerPlan]] | None]:
-    """Layers per stage, the name of the recomputation, and the plan of each layer if stages differ."""
     text = recompute_of(options["recompute"] or "none")
     texts = [text] * table.num_stages
     if options["stage_plan"] is None:
@@ -278,7 +264,7 @@ def _planned(
 
 
 def _require_whole_layers(words: Sequence[str]) -> None:
-    """Raise `ConfigError` for recomputation by module, because the GPT of a run has no such modules."""
+    """The GPT of a run has no modules that can be recomputed alone."""
     if wrong := [word for word in words if word not in ("none", "full")]:
         raise ConfigError(f"train recomputes whole layers: got recompute {wrong[0]} (nearest: full)")
 
@@ -310,7 +296,7 @@ _OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype", "recompute", "stage_
 
 
 def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[UserModel, list[int], str]:
-    """The user's model, its layers per stage and its dtype; tested with one microbatch."""
+    """The model is tested with one microbatch."""
     from ppsim.runtime.user_model import check_user_model, function_of
 
     if wrong := [name for name in _OF_GPTS if options[name] is not None]:
@@ -328,7 +314,6 @@ def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[UserModel, 
 
 
 def _message_bytes(config: TrainConfig) -> float | None:
-    """Bytes per microbatch between stages; for emulated costs, the value in the costs file."""
     if config.emulate_costs is not None:
         return message_bytes_in(config.emulate_costs)
     if isinstance(config.model, UserModel):

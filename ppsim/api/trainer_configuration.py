@@ -1,4 +1,4 @@
-"""Defaults from a trainer's configuration (`--run-config`, `--recipe`) for options that the user does not set."""
+"""Defaults from a trainer's configuration (`--run-config`, `--recipe`)."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -17,7 +17,6 @@ MEGATRON_SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
     "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
 )  # fmt: skip
-"""Options of Megatron-LM's rule for uneven stages."""
 
 _SAME_SETTING: dict[str, tuple[str, ...]] = {
     "microbatches": ("global_batch",),
@@ -39,12 +38,11 @@ _ONLY_FOR_JOBS = [name for name in declared_options(JobOptions) if name in _OF_S
 
 
 def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> dict[str, Any]:
-    """Return options, with None replaced by the settings and the model of their `run_config` or `recipe`.
+    """Replace None by the settings and the model of `run_config` or `recipe`.
 
     A given option replaces only the same setting of the configuration. Options that a search has `tried` stay None.
-    `run_config` in the result is the parsed configuration. Raises `ConfigError` for an invalid file, for a model or
-    an "auto" that neither the file nor an option sets, and for a vpp of the file that is impossible with the given
-    schedule or model.
+    Raises `ConfigError` for a model or an "auto" that neither the file nor an option sets, and for a vpp of the
+    file that is impossible with the given schedule or model.
     """
     filled = dict(options)
     require_tokens("seq_len", filled.get("seq_len"))
@@ -82,7 +80,6 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
 
 
 def read_source(path: "str | Path | RunConfig | None", recipe: str | None) -> "RunConfig":
-    """Return a trainer's configuration from --run-config or --recipe; raises `ConfigError` if both are set."""
     from ppsim.trainers.read_config import read_run_config  # heavy import
     from ppsim.trainers.read_recipe import read_recipe
     from ppsim.trainers.run_config import RunConfig
@@ -107,7 +104,7 @@ def _require_needed(config: "RunConfig", known: Collection[str]) -> None:
 
 
 def _stages_per_rank(config: "RunConfig", filled: Mapping[str, Any], given: Collection[str]) -> int | None:
-    """The file's vpp, recomputed from its layers per virtual stage if model, layers or pp are given."""
+    """The file's vpp is recomputed from its layers per virtual stage if model, layers or pp are given."""
     vpp: int | None = filled["vpp"]
     each, pp = config.layers_per_virtual_stage, filled["pp"] or 1
     if each is not None and {"model", "layers", "pp"}.intersection(given):
@@ -139,7 +136,6 @@ def _stages_per_rank(config: "RunConfig", filled: Mapping[str, Any], given: Coll
 
 
 def _without_effect(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Options without effect: of pipelines if pp is 1, of interleaving if stages are not interleaved."""
     if options["pp"] in (None, 1):
         return _OF_PIPELINES
     has_chunks = (options.get("vpp") or 1) > 1 or options.get("split") is not None
@@ -148,7 +144,6 @@ def _without_effect(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def require_no_job(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if an option that needs --model is set without --model."""
     if wrong := [name for name in _ONLY_FOR_JOBS if options.get(name) is not None]:
         flag = flag_of(wrong[0])
         raise ConfigError(
@@ -160,13 +155,13 @@ def require_no_job(options: Mapping[str, Any]) -> None:
 def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     """Replace remaining None values by the defaults of the stack, for jobs only.
 
-    Without a stack, `ppsim.trainers.stacks.default_stack` names one. The result then has its reason as
-    `stack_basis`. `assumed` are sentences about the settings that the stack brings.
+    `stack_basis` of the result is the reason for a default stack, `assumed` has sentences about the settings of the
+    stack.
     """
     if options.get("model") is None:
         return options
     if (calibration := options.get("calibration")) is not None:
-        from ppsim.api.calibration import calibrated_cluster  # readers of recordings
+        from ppsim.api.calibration import calibrated_cluster  # heavy import: readers of recordings
 
         options = options | {"cluster": calibrated_cluster(calibration, options.get("cluster"))}
     from ppsim.api.model_traces import trace_if_unknown
@@ -190,4 +185,4 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
 
 
 _MEASURED = ("profile", "run", "forward_ms", "calibration")
-"""Options with measured times, which the stack of the measurement decides."""
+"""Options with measured times, which depend on the stack of the measurement."""

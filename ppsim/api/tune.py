@@ -1,4 +1,4 @@
-"""Search for the best configurations, from the options of the command line."""
+"""Search for the best configurations."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
-from ppsim.api.job import job_of_options
 from ppsim.api.keyword_options import accept_options
 from ppsim.api.option_values import parse_size
+from ppsim.api.parse_job import job_of_options
 from ppsim.api.trainer_configuration import with_run_config
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, flag_of, with_defaults
@@ -31,13 +31,11 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
     """Return the best layouts, schedules and batches for a model on a number of GPUs.
 
     Options and defaults are as for `ppsim tune`; `model`, `gpus` and `global_batch` are required. Ranges to try
-    (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. `print` shows the output of
-    the command, `to_frame` has the best and the Pareto set. `progress` is called with the number of decided
-    configurations, the number of all, and the best iteration so far in seconds.
+    (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. `progress` is called with
+    the number of decided configurations, the number of all, and the best iteration so far in seconds.
 
-    Raises `ConfigError` for an empty search, `DoesNotFit` with the missing bytes and changes that would fit,
-    `MissingExtra` if `jobs` or `workers` need a package that is not installed, `RunFailed` if workers are lost
-    repeatedly.
+    Raises `ConfigError` for an empty search, `DoesNotFit` with the missing bytes and changes that would fit, and
+    `RunFailed` if workers are lost repeatedly.
 
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -48,15 +46,12 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
 
 
 def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
-    """Return the search of the options, not started, as a function of the `progress` of `tune`.
-
-    `options` has every option of `TuneOptions`, None if not given. Raises `ConfigError` for invalid options.
-    """
+    """Return the search, not started, as a function of the `progress` of `tune`."""
     zero = _listed("zero", options["zero"])
     options = with_run_config(dict(options), tried=_RANGES.keys() - {"zero"})
     given = with_defaults(_WORDS, options)
     ranges = {name: _listed(name, options[name]) for name in _RANGES if name != "zero"}
-    own = options["zero"] if zero is None else None  # from the file, else from the stack
+    own = options["zero"] if zero is None else None  # the level of the file, else of the stack
     from_file = options["run_config"] and "zero" in options["run_config"].options
     ranges["zero"] = [own] if from_file and own is not None else zero
     given["zero"] = zero[0] if zero else own
@@ -111,7 +106,6 @@ def _listed(name: str, given: Any) -> list[Any] | None:
 
 
 def _refined(options: Mapping[str, Any]) -> list[Refinement]:
-    """The refined choices: those without a list given by the user, and plans per stage if requested."""
     found = [name for name in REFINEMENTS if not options[name]]
     return [*found, "plan"] if options["stage_plan"] else found
 

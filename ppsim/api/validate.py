@@ -28,12 +28,12 @@ def validate(
 ) -> ValidationReport | AfterFits:
     """Compare measurements with projections: for one set by name, for a CSV file, or for all sets (None).
 
-    A row has options of `ppsim.project`, a metric and a value. It is projected like `ppsim.project(**options)`;
-    rows that cannot be projected are listed separately. `fit_on` first fits the cluster to some rows, as
-    `ppsim.fit` does, and reports the other rows before and after: "fit" (marked rows), "one" (for each cluster and
-    dtype, the run with the fewest GPUs), "one-a-model" (also for each model), or row numbers such as "1,3-5".
-    `announce` is called with the name of a set before its projection. Raises `ConfigError` for an unknown set, with
-    all errors in the rows of a file, and if no row can be used for fitting.
+    A row has options of `ppsim.project`, a metric and a value. Rows that cannot be projected are listed separately.
+    `fit_on` first fits the cluster to some rows, as `ppsim.fit` does, and reports the other rows before and after:
+    "fit" (marked rows), "one" (for each cluster and dtype, the run with the fewest GPUs), "one-a-model" (also for
+    each model), or row numbers such as "1,3-5". `announce` is called with the name of a set before its projection.
+    Raises `ConfigError` for an unknown set, with all errors in the rows of a file, and if no row can be used for
+    fitting.
 
     >>> import ppsim
     >>> [one.name for one in ppsim.validate("zero-bubble").sets]

@@ -18,10 +18,6 @@ from ppsim.tuning.search import FoundConfiguration, TuneResult
 
 
 def view_of(projection: Projection, title: str, answer: ProjectionSummary | None = None) -> TimelineView:
-    """Return the picture content of a projection: its step, time budget and results.
-
-    `answer` adds the interval and the advice.
-    """
     interval = f"; 90 % interval {' to '.join(map(seconds, answer.iteration_time_interval_s))}" if answer else ""
     about = _about(projection)
     texts = texts_of(projection, "page")
@@ -44,7 +40,6 @@ def view_of(projection: Projection, title: str, answer: ProjectionSummary | None
 
 
 def bound_of(report: Mapping[str, Any]) -> Fact:
-    """Return label and text of the lower bound in a step's report."""
     bound_s = report["lower_bound_s"]
     gap = percent(gap_of(report["step_time_s"], bound_s))
     return "lower bound", f"{seconds(bound_s)} for any schedule on this placement; the step is {gap} above it"
@@ -85,7 +80,6 @@ def _about(projection: Projection) -> list[Fact]:
 
 
 def search_view(tuned: TuneResult) -> SearchView:
-    """Return the picture content of a search, each configuration with its `ppsim project` command."""
     job = tuned.question.job
 
     def rows(found: Sequence[FoundConfiguration]) -> list[dict[str, Any]]:

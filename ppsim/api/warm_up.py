@@ -31,9 +31,7 @@ def warm_up(
     """Compile the kernels that numba's cache lacks, all or for `names` (schedules); return their number.
 
     Small schedules are built, checked, simulated and searched, because numba compiles for the types of actual
-    calls. `placements` restricts the work, so that two processes can share it: most kernels differ by placement,
-    and each process finds the common kernels of the other in the cache. `say` receives a line for each piece of
-    work that compiled something, and the folder of the cache.
+    calls. Two processes can share the work by `placements`.
     """
     wanted = {find(name).name for name in names}
     begun = number = compilations().number
@@ -52,7 +50,7 @@ def warm_up(
 
 
 def _work() -> Iterator[tuple[str, str, Callable[[], object]]]:
-    """Pieces of work (name, placement, function); first the longest, which shares the fewest kernels."""
+    """The longest piece comes first: it has the fewest kernels in common with the others."""
     costs = StageCosts(
         forward_s=1.0, backward_input_s=1.25, backward_weight_s=0.75, transfer_s=0.5, activation_bytes=1
     )

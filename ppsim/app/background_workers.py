@@ -25,7 +25,6 @@ Work = Callable[[Any, Callable[[Any], None]], None]
 """Function of a worker: (question, callback), calls the callback with each answer; may raise `PpsimError`."""
 
 Table = tuple[Schedule, str | None]
-"""A schedule, and a note about its origin."""
 
 Key = tuple[str, ...]
 
@@ -39,7 +38,6 @@ class Worker:
     _pipe: Connection | None = field(default=None, init=False)
 
     def ask(self, question: Any) -> None:
-        """Queue a question."""
         if self._pipe is None:
             context = get_context("spawn")
             self._pipe, theirs = context.Pipe()
@@ -57,7 +55,6 @@ class Worker:
             return PpsimError("the search ended without an answer")
 
     def close(self) -> None:
-        """End the process and discard all questions."""
         if self._process is not None and self._pipe is not None:
             self._process.terminate()
             self._process.join()
@@ -88,7 +85,6 @@ class ScheduleRequest:
 
 
 def optimise_schedule(request: ScheduleRequest, report: Callable[[Table], None]) -> None:
-    """Pass the schedule at a plan's costs to `report`, found as by the command line; raises `PpsimError`."""
     made: list[Table] = []
 
     def noted(plan: Plan, entry: ScheduleEntry) -> Table:
@@ -115,7 +111,6 @@ class ScheduleOptimiser:
         self._go_on()
 
     def found(self) -> list[tuple[Key, Table | str]]:
-        """Return newly fitted schedules, or the reasons why they failed."""
         results: list[tuple[Key, Table | str]] = []
         while self._current is not None and (found := self._worker.answer()) is not None:
             results.append(
@@ -126,7 +121,6 @@ class ScheduleOptimiser:
         return results
 
     def close(self) -> None:
-        """End the process; the queue remains."""
         self._worker.close()
 
     def _go_on(self) -> None:
@@ -147,8 +141,6 @@ class SearchProgress:
 
 
 def search(options: Mapping[str, Any], report: Callable[[SearchProgress], None]) -> None:
-    """Run a search and pass its progress and at last its result to `report`; raises `PpsimError`."""
-
     def counted(decided: int, total: int, best_s: float | None) -> None:
         report(SearchProgress(decided, total, best_s))
 
@@ -165,7 +157,7 @@ class SearchWorker:
     _lock: RLock = field(default_factory=RLock)
 
     def start(self, command: str, options: Mapping[str, Any]) -> None:
-        """Start a search unless the same one is running or has a result; another one is ended."""
+        """Start a search unless the same search is running or has a result; end any other search."""
         with self._lock:
             if command == self._command and not self._last.failed:
                 return
@@ -174,7 +166,6 @@ class SearchWorker:
             self._worker.ask(dict(options))
 
     def progress(self, command: str) -> SearchProgress | None:
-        """Return the progress of a command's search, None if it is not the latest."""
         with self._lock:
             if command != self._command:
                 return None
@@ -183,7 +174,6 @@ class SearchWorker:
             return self._last
 
     def close(self) -> None:
-        """End the running search."""
         with self._lock:
             self._worker.close()
             self._command = ""

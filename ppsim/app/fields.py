@@ -1,4 +1,4 @@
-"""The form of the page: the options with their own fields, and the HTML of all fields."""
+"""The form of the page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,10 +20,11 @@ _WORDS, _TUNED = declared_options(PlanOptions), declared_options(TuneOptions)
 
 @dataclass(frozen=True)
 class Field:
-    """An option with its label.
+    """A field of the form. The kind "slider" has integers from `least` to `most`.
 
-    A slider has integers from `least` to `most`, a scale is logarithmic (powers of ten). `unit` is shown after the
-    number; if `joined`, it is also part of the command-line value ("2GiB"). `empty` is the placeholder of an empty
+    The kind "scale" is a logarithmic slider, for which `least` and `most` are powers of ten.
+
+    If `joined`, `unit` is also part of the command-line value ("2GiB"). `empty` is the placeholder of an empty
     field. `source` is the source of costs for which the field is shown (None: all).
     """
 
@@ -76,7 +77,6 @@ TUNED = (
 
 
 def form_html() -> str:
-    """Return the form of the projection: groups of fields, the schedules, and a field for further options."""
     return "".join(
         [
             _group("Costs", _source_html() + _fields_html(SOURCE)),
@@ -93,7 +93,6 @@ def form_html() -> str:
 
 
 def search_html() -> str:
-    """Return the form of the search."""
     more = _text_html("tune.more", "further options of ppsim tune", "--pp 1,2,4")
     return _fields_html(TUNED, prefix="tune.") + more
 
@@ -102,7 +101,7 @@ _STAGES = (
     "<details class=stages data-of='{name}'><summary aria-label='{label}, stage by stage'>stage by stage</summary>"
     "<div role=group aria-label='{label}, stage by stage'></div></details>"
 )
-"""Container in which the script puts a slider and a number per stage. A slider value of 0 means no memory size."""
+"""Container in which the script puts a slider and a number per stage."""
 
 _TIMES_NOTE = (
     "<p class=note id=times-note></p><button type=button id=by-costs hidden>Take them from the costs again</button>"
@@ -136,6 +135,7 @@ def _field_html(one: Field, prefix: str) -> str:
         choices = "".join(f"<option>{value}</option>" for value in allowed_values(_WORDS[one.word].kinds))
         control = f"<select {common}><option value=''>{escape(one.empty)}</option>{choices}</select>"
     elif one.kind in ("slider", "scale"):
+        # Step 0 of a scale is the value 0, which is no valid memory size (the scale with `joined`).
         ends = f"min={one.least:g} max={one.most:g}" if one.kind == "slider" else f"min={int(one.joined)} max=600"
         decades = f" data-least={one.least:g} data-most={one.most:g}" if one.kind == "scale" else ""
         control = (

@@ -1,7 +1,7 @@
 """The page as a Dash application: figures, and callbacks for changes.
 
-The form is plain HTML (`ppsim.app.server`). The page's script synchronises form, URL and requests, with one request
-at a time. While a slider moves, answers are sketches; when it stops, they are complete.
+The page's script synchronises form, URL and requests, with one request at a time. While a slider moves, answers are
+sketches.
 """
 
 import shlex
@@ -30,14 +30,11 @@ _TO_SCRIPT = (
     ("answered", "told", "data"), ("found", "search-told", "data"), ("opened", "opened-told", "data"),
     ("clicked", "pareto", "clickData"), ("chosen", "tradeoff", "clickData"),
 )  # fmt: skip
-"""Notifications of the page's script: (function, component, property)."""
+"""Functions of the page's script, each called when a property changes: (function, component, property)."""
 
 
 def dash_application(workbench: Projector, searches: SearchWorker, read_search: Reader, *, prefix: str) -> Any:
-    """Return the WSGI application; all its URL paths begin with `prefix`.
-
-    It renders only the figures; `ppsim.app.server` puts its own HTML (the form) before them.
-    """
+    """Dash renders the figures only; `ppsim.app.server` puts its own HTML (the form) before the figures."""
     import dash
 
     made = dash.Dash(
@@ -70,7 +67,7 @@ def _table(workbench: Projector) -> Any:
 
 
 def _layout(dash: Any) -> Any:
-    """The figures and the stores; the page's script moves each figure to its place."""
+    """The page's script moves each figure to its place."""
     html, dcc = dash.html, dash.dcc
     empty: dict[str, Any] = {"data": [], "layout": {}}
 
@@ -87,7 +84,6 @@ def _add_answers(dash: Any, made: Any, workbench: Projector) -> None:
     keep = dash.no_update
 
     def answered(asked: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The figures of a state; for an invalid state, the error message and unchanged figures."""
         base = {"serial": asked["serial"], "quick": asked["quick"]}
         try:
             state = PageState.read(asked["query"])
@@ -117,7 +113,6 @@ def _add_answers(dash: Any, made: Any, workbench: Projector) -> None:
 
 
 def field_error(error: PpsimError) -> dict[str, str]:
-    """Return the error message and the field to show it at ("": no particular field)."""
     sentence = " ".join(str(error).split())
     return {"error": sentence, "field": field_of(sentence) or ""}
 
@@ -126,7 +121,6 @@ def _add_searches(dash: Any, made: Any, workbench: Projector, searches: SearchWo
     keep = dash.no_update
 
     def searched(asked: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Progress of a search, and its picture at the end; `start` starts one."""
         base: dict[str, Any] = {"serial": asked["serial"]}
         try:
             state = PageState.read(asked["query"])
@@ -151,7 +145,6 @@ def _add_searches(dash: Any, made: Any, workbench: Projector, searches: SearchWo
         return pareto_plotly(view, theme=theme), base | told
 
     def opened(asked: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The timeline of the configuration whose command was clicked."""
         try:
             state = PageState.read(asked["query"]).showing(shlex.split(asked["command"])[2:])
             workbench.wait(state)

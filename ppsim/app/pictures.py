@@ -30,12 +30,11 @@ MOST_TEXTS = 12_000
 
 
 def theme_of(*, dark: bool) -> Theme:
-    """Return the theme for the browser's preference."""
     return DARK if dark else LIGHT
 
 
 def timelines(answer: ProjectorResult, *, quick: bool, theme: Theme, wide_px: int = DrawingOptions.wide_px) -> Data:
-    """Return the timelines of all projections on one time axis; `quick`: a rough sketch while a slider moves."""
+    """With `quick`, the picture is a rough sketch while a slider moves."""
     state, shown = answer.state, list(answer.projections.values())
     few = sum(one.timeline.num_actions for one in shown) <= MOST_TEXTS
     limits = {one.plan.memory_bound_bytes for one in shown}
@@ -54,14 +53,13 @@ def timelines(answer: ProjectorResult, *, quick: bool, theme: Theme, wide_px: in
 
 
 def idle_figure(answer: ProjectorResult, *, theme: Theme) -> Data:
-    """Return the ranks' idle time by cause."""
     return idle_plotly(
         [one.timeline for one in answer.projections.values()], titles=list(answer.projections), theme=theme
     )
 
 
 def tradeoff_picture(answer: ProjectorResult, spots: Sequence[TradeoffPoint], *, theme: Theme) -> Data:
-    """Return all schedules by memory and time; compared schedules have names and lower bounds."""
+    """Only compared schedules have names and lower bounds."""
     points = [
         replace(spot, kind="compared") if spot.name in answer.projections else replace(spot, bound_s=None)
         for spot in spots
@@ -89,7 +87,7 @@ def times_of_stages(answer: ProjectorResult) -> dict[str, list[float]]:
 
 
 def _of_microbatches(values: Any) -> Any:
-    """One number per stage; the mean over microbatches if they differ."""
+    """Costs that differ by microbatch become their mean."""
     return np.mean(values, axis=1) if np.ndim(values) == 2 else values
 
 
@@ -107,7 +105,6 @@ def times_of_rank(answer: ProjectorResult) -> dict[str, str]:
 
 
 def cards_html(answer: ProjectorResult) -> str:
-    """Return one card per schedule: verdict and numbers compared with the baseline, or the reason against it."""
     base, cards = answer.baseline, []
     for name in answer.state.schedules:
         if one := answer.projections.get(name):
@@ -137,7 +134,7 @@ def _card(answer: ProjectorResult, name: str, one: Projection, base: Projection)
         rows += f"<div><dt>{title}</dt><dd>{escape(shown(value))}</dd>{change}</div>"
     pinned = "true" if is_base else "false"
     notes = [one.runtime_error] if one.runtime_error else []
-    if name in answer.standing_in:
+    if name in answer.substitutes:
         notes.insert(0, "drawn with a table fitted to other costs; its own is being searched for …")
     told = "".join(f"<p class=note>{escape(note)}</p>" for note in notes)
     role = "baseline" if is_base else "pin"
@@ -169,7 +166,6 @@ def _peak(one: Projection) -> float:
 
 
 def table_html(spots: Sequence[TradeoffPoint], compared: Sequence[str]) -> str:
-    """Return all schedules as a table, fastest first, with buttons to add or remove them from the comparison."""
     best = min((spot.iteration_time_s for spot in spots if not spot.told), default=None)
     rows = []
     for spot in sorted(spots, key=lambda one: (not one.fits, bool(one.told), one.iteration_time_s)):
@@ -196,7 +192,6 @@ _EXPORTED = (
 
 
 def table_csv(answer: ProjectorResult) -> str:
-    """Return the compared schedules as CSV in seconds and bytes, with a reason if a schedule has no numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_EXPORTED)
@@ -212,7 +207,6 @@ def table_csv(answer: ProjectorResult) -> str:
 
 
 def search_table_html(view: SearchView) -> str:
-    """Return the best configurations, each with a button that shows its timeline."""
     if not view.best:
         return ""
     show = "<button type=button class=open data-command='{}'>show</button>"
@@ -224,7 +218,6 @@ def search_table_html(view: SearchView) -> str:
 
 
 def configuration(state: PageState, answer: ProjectorResult, *, theme: Theme, wide_px: int) -> tuple[Data, str]:
-    """Return the timeline of a configuration found by a search, and the HTML above it."""
     one = answer.baseline
     if one is None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.rejected.items())
@@ -245,13 +238,12 @@ def configuration(state: PageState, answer: ProjectorResult, *, theme: Theme, wi
 
 
 def page_texts(answer: ProjectorResult, *, theme: Theme) -> Data:
-    """Return the texts that the page's script inserts: cards, command, times, legend, pending schedules."""
     return {
         "cards": cards_html(answer),
         "command": answer.state.command,
         "times": times_of_rank(answer),
         "stages": times_of_stages(answer),
-        "awaited": sorted(answer.awaited | answer.standing_in),
+        "awaited": sorted(answer.awaited | answer.substitutes),
         "legend": _legend(answer, theme),
     }
 

@@ -1,8 +1,7 @@
 """Projections of a state: immediately with the available schedules, later with schedules fitted to the costs.
 
-A schedule that is independent of costs is built in milliseconds and cached. A schedule that is fitted to the costs
-takes seconds: another process searches for it. Until then, the latest fitted schedule of the same shape replaces
-it, simulated at the new costs and marked. So a slider never waits for a search or a compiler.
+Another process searches for a schedule that is fitted to the costs. Until then, the latest fitted schedule of the
+same shape replaces it, simulated at the new costs and marked. So a slider never waits for a search or a compiler.
 """
 
 import time
@@ -26,7 +25,7 @@ from ppsim.simulation.bounds.for_table import bounds_of
 
 Options = Mapping[str, Any]
 Reader = Callable[[Sequence[str]], Options]
-"""Parser of the arguments after the command's name; raises `ConfigError` with the command line's message."""
+"""Parser of the arguments after the command's name."""
 
 STANDING_IN = "table: the last one of this shape, fitted to other costs; the one for these is being searched for"
 
@@ -40,27 +39,23 @@ class _NotYet(PpsimError):
 
 @dataclass(frozen=True)
 class ProjectorResult:
-    """Projections of the possible schedules, in the requested order, and the reasons against the others.
-
-    `standing_in` schedules are drawn with a schedule fitted to other costs; `awaited` schedules have none yet.
-    """
+    """`substitutes` schedules are fitted to other costs; `awaited` schedules have no table yet."""
 
     state: PageState
     plan: Plan
     projections: Mapping[str, Projection]
     rejected: Mapping[str, str]
-    standing_in: frozenset[str]
+    substitutes: frozenset[str]
     awaited: frozenset[str]
 
     @property
     def baseline(self) -> Projection | None:
-        """The reference of the comparison: the pinned projection, else the first one."""
+        """The pinned projection, else the first one."""
         return self.projections.get(self.state.baseline or "") or next(iter(self.projections.values()), None)
 
     @property
     def is_final(self) -> bool:
-        """Whether every schedule is fitted to these costs."""
-        return not self.standing_in and not self.awaited
+        return not self.substitutes and not self.awaited
 
 
 @dataclass
@@ -77,15 +72,12 @@ class Projector:
     _lock: RLock = field(default_factory=RLock)
 
     def plan(self, state: PageState) -> Plan:
-        """Return the plan of a state without its schedules; raises `PpsimError` like the command line."""
+        """Schedules are left out; raises `PpsimError` like the command line."""
         options = tuple(state.options)
         return self._plans.get(options, size=1, make=lambda: plan_of_options(self.read(options)))
 
     def answer(self, state: PageState, names: Iterable[str] | None = None) -> ProjectorResult:
-        """Project a state's schedules, or those in `names`, without waiting for a search.
-
-        Raises `PpsimError` for errors that affect all schedules.
-        """
+        """Do not wait for a search; raises `PpsimError` for errors that affect all schedules."""
         with self._lock:
             return self._answer(state, names)
 
@@ -94,7 +86,7 @@ class Projector:
         plan, options = self.plan(state), tuple(state.options)
         projections: dict[str, Projection] = {}
         reasons: dict[str, str] = {}
-        standing_in, awaited = set(), set()
+        substitutes, awaited = set(), set()
 
         def kept(one: Plan, entry: ScheduleEntry) -> Table:
             if not entry.takes("costs"):
@@ -105,7 +97,7 @@ class Projector:
             if key in self._fitted:
                 return self._fitted.get(key, size=0, make=_never)
             if (shape := _shape(one, entry)) in self._last:
-                standing_in.add(entry.name)
+                substitutes.add(entry.name)
                 return self._last.get(shape, size=0, make=_never)[0], STANDING_IN
             raise _NotYet
 
@@ -121,18 +113,17 @@ class Projector:
             projections |= {one.plan.schedule_name: one for one in found.projections}
             reasons |= found.rejected
         # If a replacement schedule does not run, the fitted one may still run.
-        awaited |= {name for name in standing_in if name in reasons}
+        awaited |= {name for name in substitutes if name in reasons}
         for name in awaited:
             reasons.pop(name, None)
         return ProjectorResult(
-            state, plan, projections, reasons, frozenset(standing_in - awaited), frozenset(awaited)
+            state, plan, projections, reasons, frozenset(substitutes - awaited), frozenset(awaited)
         )
 
     def spots(self, state: PageState) -> tuple[list[TradeoffPoint], int]:
         """Return a point for every possible schedule, and the number of schedules still to be fitted.
 
-        A point contains the reason if its schedule cannot be used. Points of schedules fitted to exactly these
-        costs are cached.
+        Points of schedules fitted to exactly these costs are cached.
         """
         options, missing, found = tuple(state.options), 0, []
         for name in every_schedule():
@@ -150,7 +141,7 @@ class Projector:
         return found, missing
 
     def search(self, state: PageState, names: Iterable[str]) -> None:
-        """Fit these schedules to a state's costs, in this order; the previous queue is dropped."""
+        """The previous queue of schedules is dropped."""
         options = tuple(state.options)
         with self._lock:
             self._collect()
@@ -161,14 +152,13 @@ class Projector:
             self._fitter.want([ScheduleRequest(key, given, name) for key, name in missing.items()])
 
     def wait(self, state: PageState) -> None:
-        """Wait until the schedules of a state are fitted; for files, not for sliders."""
+        """Wait until all schedules are fitted: for output files; sliders do not wait."""
         self.search(state, state.schedules)
         while not self.answer(state).is_final:
             time.sleep(_LOOK_S)
             self.search(state, state.schedules)
 
     def close(self) -> None:
-        """End the process that fits schedules."""
         with self._lock:
             self._fitter.close()
 

@@ -1,7 +1,7 @@
 """The server of the page: local machine only, protected by a token.
 
-The token is the first part of every path, so that every request contains it. A cookie would be sent to every port
-of this machine, including servers of other users.
+The token is the first part of every path. A cookie would be sent to every port of this machine, including servers
+of other users.
 """
 
 import hmac
@@ -28,7 +28,7 @@ PORT = 8050
 ASSETS = files("ppsim.app") / "assets"
 
 _HEADERS = {
-    # No connection to other servers. plotly.js needs inline styles and images from data.
+    # No connection to other servers. plotly.js needs inline styles and images from data URLs.
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-ancestors 'none'; base-uri 'self'; "
     "form-action 'self'",
@@ -48,7 +48,7 @@ class LoadedApplication:
 
 @dataclass
 class RunningServer:
-    """A listening werkzeug server, its address with the token, and the application that loads in the background."""
+    """The application loads in the background; `url` contains the token."""
 
     server: Any
     url: str
@@ -58,7 +58,6 @@ class RunningServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the server and its background processes."""
         self.server.server_close()
         with suppress(Exception):  # the page has shown the error
             self.loaded.result().workbench.close()
@@ -68,12 +67,11 @@ class RunningServer:
 def start_server(
     read: "Reader", read_search: "Reader", *, port: int = PORT, token: str | None = None, query: str = ""
 ) -> RunningServer:
-    """Return a server on this machine, on `port` or, if it is occupied, on a free port.
+    """The server listens on `port` or, if it is occupied, on a free port.
 
-    `read` and `read_search` parse the arguments of `ppsim project` and `ppsim tune`. `query` is the state that the
-    address opens; it is projected before the server starts. The page's frame is served before the application has
-    loaded. Raises `ConfigError` for an invalid port, `PpsimError` for an invalid state, and `MissingExtra` if Dash
-    is not installed.
+    `query` is the state that the address opens; it is projected before the server starts. The page's frame is
+    served before the application has loaded. Raises `ConfigError` for an invalid port, `PpsimError` for an invalid
+    state, and `MissingExtra` if Dash is not installed.
     """
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port is 0 to 65535, 0 for any that is free: got {port}")
@@ -90,7 +88,7 @@ def start_server(
 
 
 def _project(read: "Reader", query: str) -> None:
-    """Project a state to load all modules before the first slider moves; raises `PpsimError` if it is invalid."""
+    """A projection loads all modules before the first slider moves."""
     from ppsim.app.projector import Projector
     from ppsim.app.state import PageState
 
@@ -126,7 +124,6 @@ class TokenCheck:
     loaded: Future[LoadedApplication]
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer a request."""
         given, _, path = environ.get("PATH_INFO", "").removeprefix("/").partition("/")
         if not hmac.compare_digest(given.encode("latin-1", "replace"), self.token.encode()):
             start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
@@ -155,8 +152,6 @@ def _listening(application: Any, port: int) -> Any:
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):  # type: ignore[misc]  # optional dependency
-        """A request handler without a log."""
-
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             """Do nothing."""
 

@@ -1,8 +1,4 @@
-"""State of the page as one value, convertible from and to URL, command line and form fields.
-
-A state consists of options of `ppsim project`, written as on its command line, and view settings. This module
-computes nothing and does not depend on a browser.
-"""
+"""State of the page as one value, convertible from and to URL, command line and form fields."""
 
 import shlex
 from collections.abc import Mapping
@@ -25,7 +21,6 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1")
 VIEWS = {
     "tab": ("compare", "tune"), "colour": ("kind", "cause"), "path": ("1", "0"), "panel": ("time", "memory"),
 }  # fmt: skip
-"""View settings; the first value is the default."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +28,7 @@ class PageState:
     """Options and view settings.
 
     - `words`: options of `ppsim project` by name, as texts; `more`: further options as typed.
-    - `schedules`: the compared schedules; `baseline`: the reference (None: the first).
+    - `baseline`: the reference of the comparison (None: the first schedule).
     - `searched`: options of `ppsim tune`; `search_more`: further ones.
 
     >>> state = PageState.read("pp=8&microbatches=32&schedule=1f1b,zb-h1&baseline=zb-h1")
@@ -53,10 +48,7 @@ class PageState:
 
     @classmethod
     def read(cls, query: str) -> "PageState":
-        """Return the state in a URL's query, the default state for an empty query.
-
-        Raises `ConfigError` for unknown names.
-        """
+        """Return the default state for an empty query; raises `ConfigError` for unknown names."""
         given = dict(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
         if not given:
             return cls()
@@ -78,7 +70,6 @@ class PageState:
 
     @property
     def query(self) -> str:
-        """The state as a URL's query."""
         words = _in_order(_WORDS, self.words)
         searched = {_TUNE + name: value for name, value in _in_order(_TUNED, self.searched).items()}
         also = {"baseline": self.baseline, "more": self.more, **searched, _TUNE + "more": self.search_more}
@@ -88,35 +79,30 @@ class PageState:
 
     @cached_property
     def options(self) -> list[str]:
-        """Command-line options of the plan, without schedules; raises `ConfigError` for unbalanced quotes."""
+        """Schedules are left out; raises `ConfigError` for unbalanced quotes."""
         return _options(_WORDS, self.words, self.more)
 
     @property
     def arguments(self) -> list[str]:
-        """Arguments of `ppsim project`."""
         return [*self.options, *(["--schedule", ",".join(self.schedules)] if self.schedules else [])]
 
     @property
     def command(self) -> str:
-        """The equivalent `ppsim project` command."""
         return shlex.join(["ppsim", "project", *self.arguments])
 
     @property
     def search_arguments(self) -> list[str]:
-        """Arguments of `ppsim tune`."""
         return _options(_TUNED, self.searched, self.search_more)
 
     @property
     def search_command(self) -> str:
-        """The equivalent `ppsim tune` command."""
         return shlex.join(["ppsim", "tune", *self.search_arguments])
 
     def view(self, name: str) -> str:
-        """Return a view setting, by a key of `VIEWS`."""
         return self.views.get(name, VIEWS[name][0])
 
     def showing(self, arguments: list[str]) -> "PageState":
-        """Return the state with its plan replaced by arguments of `ppsim project`.
+        """Replace the plan by arguments of `ppsim project`.
 
         If the arguments name no schedules, or all, the default schedules are compared.
         """

@@ -30,7 +30,7 @@ class PpsimError(Exception):
         )
 
 
-_BEGIN, _END = 1200, 400  # characters kept of a long line
+_BEGIN, _END = 1200, 400  # characters shown of a long line's begin and end
 
 
 class ConfigError(PpsimError, ValueError):

@@ -67,7 +67,7 @@ def _parsed(
     path: str | Path, parse: Callable[[str], Any], wrong: type[Exception], told: Callable[[Any], str],
     most: int = CONFIG_BYTES,
 ) -> Any:  # fmt: skip
-    """`told` returns the format and the error for the message."""
+    """`told` turns the error of `parse` into text for the message: the format and the error."""
     text = read_text(path, most=most)
     try:
         tree = parse(text)

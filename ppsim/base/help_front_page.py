@@ -62,7 +62,7 @@ _MOST_COLUMNS, _LEAST_COLUMNS, _COLUMNS = 100, 50, 80
 
 
 def front_page(width: int) -> str:
-    """Only examples and longer words may exceed `width`."""
+    """Only examples, and words longer than `width`, may exceed `width`."""
     blocks = ["Usage: ppsim [OPTIONS] COMMAND [ARGS]..."]
     for text in ABOUT.strip().split("\n\n"):
         as_it_is = text.startswith("\b\n")

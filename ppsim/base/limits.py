@@ -47,7 +47,7 @@ def integer_if_equal(value: Any) -> Any:
 
 
 def count_from(value: Any, key: str, *, least: int = 0, most: int = LARGEST_COUNT) -> int:
-    """Convert a number to an integer; the `ConfigError` has its key.
+    """Convert a number to an integer; the `ConfigError` names `key`.
 
     >>> count_from(4.0, "config.json: num_layers")
     4
@@ -61,7 +61,7 @@ def count_from(value: Any, key: str, *, least: int = 0, most: int = LARGEST_COUN
 
 
 def number_from(value: Any, key: str, *, least: float = -float(LARGEST), most: float = float(LARGEST)) -> float:
-    """Convert a number (or its text) to a finite float; the `ConfigError` has its key.
+    """Convert a number (or its text) to a finite float; the `ConfigError` names `key`.
 
     >>> number_from("0.5", "train.log, line 3: elapsed time")
     0.5

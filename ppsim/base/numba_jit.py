@@ -154,7 +154,7 @@ def _require_time(kernel: Callable[..., Any], size: int) -> None:
 
 
 def _note_pace(kernel: Callable[..., Any], size: int, seconds: float) -> None:
-    """Record the seconds per iteration. A short run (less than half the size) is recorded only if it was faster.
+    """Record the seconds per iteration. A run of less than half the recorded size counts only if it was faster.
 
     The recorded time at most doubles per run: otherwise one run disturbed by other processes could prevent all
     later runs, and the estimate would never recover.
@@ -166,7 +166,7 @@ def _note_pace(kernel: Callable[..., Any], size: int, seconds: float) -> None:
 
 
 _UNLINKED: dict[FunctionType, Callable[..., Any]] = {}
-"""Kernels by the copies of their functions that still call uncompiled helpers."""
+"""For each copy of a kernel's function that still calls uncompiled helpers: the kernel."""
 
 
 @cache
@@ -176,7 +176,7 @@ def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False)
     compilations()
     linked = FunctionType(kernel.__code__, dict(kernel.__globals__))
     # numba's cache detects changes of the kernel's own file only, so the name in the cache has a checksum of all
-    # files with code of the kernel. It has no file times, so that the cache of a wheel stays valid.
+    # files with code of the kernel. The checksum ignores file times, so that the cache of a wheel stays valid.
     linked.__qualname__ = f"{kernel.__qualname__}-{_state_of(_files(kernel))}"
     _UNLINKED[linked] = kernel
     # Kernels allocate nothing. Without reference counting (`_nrt`), passing named tuples is free.

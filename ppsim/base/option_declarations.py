@@ -19,7 +19,7 @@ class Option:
     """Properties of an option.
 
     help
-        Help text, in which `{default}` is replaced by the default. Another default is appended if it is `shown`.
+        Help text, in which `{default}` is replaced by the default. If `shown`, the default is appended instead.
     metavar
         Placeholder of the value on the command line; None for a choice or a flag.
     section, after
@@ -132,7 +132,7 @@ def declared_options(declared: type) -> dict[str, OptionDeclaration]:
 
 
 def value_types(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the single type; quoted ppsim classes become texts."""
+    """Return the types of a union, or the single type; quoted classes of ppsim become `str`."""
     kinds = get_args(hint) if type(None) in get_args(hint) else (hint,)
     return tuple(str if isinstance(kind, ForwardRef) else kind for kind in kinds if kind is not type(None))
 

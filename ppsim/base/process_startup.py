@@ -11,7 +11,7 @@ def reduce_startup() -> None:
     """Turn off work that a short-lived process does not need; call this before numpy is imported.
 
     numpy's linear algebra threads busy-wait for 25 ms each. pydantic searches all installed packages for plug-ins.
-    Garbage collection takes an eighth of a search. A tenth of numpy's import adds docstrings.
+    Garbage collection takes an eighth of a search. numpy spends a tenth of its import on adding docstrings.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -23,7 +23,8 @@ def reduce_startup() -> None:
 def exit_fast(code: Any) -> None:
     """End the process without freeing all objects, which takes a tenth of a projection's time.
 
-    Returns without effect for threads, other processes, a debugger or a profiler.
+    Returns without effect if other threads run, if multiprocessing or torch is imported, in interactive mode, and
+    under a debugger or a profiler.
     """
     import atexit
     import threading

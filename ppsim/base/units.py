@@ -63,7 +63,7 @@ def count(value: float) -> str:
 
 
 def _in_unit(value: float, units: dict[str, float]) -> str | None:
-    """0.9996 s is 1.00 s, not 1000 ms."""
+    """0.9996 s is printed as 1.00 s, not as 1000 ms."""
     for unit, factor in units.items():
         if float(f"{abs(value) / factor:.3g}") >= 1:
             return f"{_fixed(value / factor)} {unit}"

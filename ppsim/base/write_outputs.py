@@ -16,7 +16,7 @@ def ignore_message(message: str) -> None:
 
 
 def suffix_of(path: str, suffixes: Iterable[str]) -> str:
-    """Raises `ConfigError` if no suffix matches or on a bad path."""
+    """Raises `ConfigError` if no suffix matches or the path is not writable."""
     for suffix in sorted(suffixes, key=len, reverse=True):
         if path.endswith(suffix):
             break

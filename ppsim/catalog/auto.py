@@ -95,7 +95,7 @@ def optimise(
     1. Evaluate the published patterns (up to 30,000 actions, regardless of the time limit), then the schedules that
        `build` optimises for costs, each for up to half of the remaining time.
     2. Without `max_rounds`, solve problems of up to 256 actions exactly, if OR-tools is installed, for up to 2 s
-       and a quarter of the time.
+       and up to a quarter of the remaining time.
     3. Search from the best table, for `max_rounds` rounds per placement or until it meets the lower bound.
     4. With `prove`, solve problems of up to `MOST_TO_PROVE` actions exactly, for another `time_limit_s`.
 
@@ -216,11 +216,11 @@ class _Search:
 
     @property
     def _is_proof_of_all_tables(self) -> bool:
-        """The bound does not hold for fused pairs and unequal microbatches."""
+        """The solver's bound does not hold for fused pairs and unequal microbatches."""
         return self.costs.fused_s is None and not self.costs.differ_by_microbatch
 
     def begin(self, until: float) -> None:
-        """Optimise for costs only while time is left or no table exists."""
+        """Take the best schedule of the catalogue; skip slow ones if the time is over and a table fits."""
         for name, table in self._catalogue(until):
             if self._take(table):
                 self.started_from, self.start_s = name, self.value_s
@@ -233,7 +233,7 @@ class _Search:
         entries = sorted(
             every_schedule().values(),
             key=lambda entry: (entry.takes("costs"), not entry.takes("memory_limit_bytes")),
-        )  # schedules that use the memory limit come first: they are closest to the searched problem
+        )  # of the cost-optimised ones, those that use the memory limit first: closest to the searched problem
         for entry in entries:
             if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**shape):
                 continue
@@ -320,7 +320,7 @@ class _Search:
             self.prove(seconds, seed, progress)
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """The solver uses the faster of full and split backward as its time, so no table is faster than its
+        """Solve exactly with the time of the faster backward, full or split, so that no table is faster than the
         bound.
         """
         problem, criterion, until = self.target.problem, self.target.criterion, working_clock() + time_limit_s

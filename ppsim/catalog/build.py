@@ -38,7 +38,7 @@ __all__ = [
 CATALOG: dict[str, ScheduleEntry] = {entry.name: entry for entry in ENTRIES}
 
 PLUGINS = "ppsim.schedules"
-"""Entry-point group in which other packages register an `ScheduleEntry`, or a function that returns one."""
+"""Entry-point group in which other packages register a `ScheduleEntry`, or a function that returns one."""
 
 
 TABLES: LRUCache[Schedule] = LRUCache(4_000_000)
@@ -63,7 +63,7 @@ _NAMES = _names_of(ENTRIES)
 
 
 def schedule_named(name: str) -> str:
-    """Return other text unchanged.
+    """Return the catalogue's name for a schedule's name, and other text unchanged.
 
     >>> [schedule_named(name) for name in ("1F1B", "zb_h1", "ScheduleZBVZeroBubble", "auto")]
     ['1f1b', 'zb-h1', 'zbv-fixed', 'auto']
@@ -167,19 +167,19 @@ def optimise_entry(
     """
     from ppsim.catalog.search.best_table import TableEvaluator  # deferred: loads the search kernels
 
-    judge = TableEvaluator(costs, criterion)
+    evaluator = TableEvaluator(costs, criterion)
     differ = costs.differ_by_microbatch
     network = costs.communication, costs.channel, costs.overlap_slowdown
     is_ideal = network == ("overlap", "ideal", 0.0) and not differ
     mean = ", their mean microbatch and the largest one's bytes; the step is at each one's own" if differ else ""
     ours = _answered(
-        entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, judge=criterion if is_ideal else judge,
-        is_thorough=is_thorough,
+        entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes,
+        evaluator=criterion if is_ideal else evaluator, is_thorough=is_thorough,
     )  # fmt: skip
     patterns = [build(other, **shape) for other in entry.published]
-    times = {table.name: judge(table, memory_limit_bytes) for table in patterns}
+    times = {table.name: evaluator(table, memory_limit_bytes) for table in patterns}
     best = min(patterns, key=lambda table: times[table.name], default=ours)
-    ours_s, best_s = judge(ours), times.get(best.name, np.inf)
+    ours_s, best_s = evaluator(ours), times.get(best.name, np.inf)
     if best_s < ours_s * (1 - _TIE):
         suited = "these microbatches" if differ else "these channels"
         return best.named(entry.name), f"schedule: that of {best.name}, which {suited} suit better"
@@ -200,7 +200,7 @@ def _made(
     pp: int,
     microbatches: int,
     vpp: int | None = None,
-    judge: "TableEvaluator | Criterion" = "step",
+    evaluator: "TableEvaluator | Criterion" = "step",
     is_thorough: bool = False,
     **others: Any,
 ) -> Schedule:
@@ -223,7 +223,8 @@ def _made(
             costs.require_parts(f"the I and W of {entry.name}")
         options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
     options |= {
-        "vpp": vpp, "num_slices": num_slices or entry.num_slices, "judge": judge, "is_thorough": is_thorough,
+        "vpp": vpp, "num_slices": num_slices or entry.num_slices, "evaluator": evaluator,
+        "is_thorough": is_thorough,
     }  # fmt: skip
     taken = {option: value for option, value in options.items() if entry.takes(option)}
     return entry.build(num_ranks=pp, num_microbatches=microbatches, **taken)

@@ -1,6 +1,6 @@
 """Schedules optimised for given costs: each is a placement and a memory cap for `ppsim.catalog.search`.
 
-Without costs, F, I and W take one unit each. Without bytes, an activation counts as one until its W.
+Without costs, F, I and W take one unit each. Without bytes, each activation counts as one unit from F to W.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def _fitted(
     num_ranks: int,
     num_microbatches: int,
     costs: CostArrays | None = None,
-    judge: "TableEvaluator | Criterion" = "step",
+    evaluator: "TableEvaluator | Criterion" = "step",
     is_thorough: bool = False,
 ) -> Schedule:
     stage_to_rank = placement(num_ranks)
@@ -48,8 +48,8 @@ def _fitted(
     )
     from ppsim.catalog.search.best_table import best_table  # deferred: loads the search kernels
 
-    criterion, there = (judge, None) if isinstance(judge, str) else (judge.criterion, judge)
-    found = best_table(problem.always_split(), criterion=criterion, judge=there, is_thorough=is_thorough)
+    criterion, there = (evaluator, None) if isinstance(evaluator, str) else (evaluator.criterion, evaluator)
+    found = best_table(problem.always_split(), criterion=criterion, evaluator=there, is_thorough=is_thorough)
     return found.named(name)
 
 
@@ -94,7 +94,7 @@ def _to_limit(
     num_ranks: int,
     num_microbatches: int,
     costs: CostArrays | None = None,
-    judge: "TableEvaluator | Criterion" = "step",
+    evaluator: "TableEvaluator | Criterion" = "step",
     is_thorough: bool = False,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
@@ -107,7 +107,8 @@ def _to_limit(
 
     return _fitted(
         name, placement, cap_of,
-        num_ranks=num_ranks, num_microbatches=num_microbatches, costs=costs, judge=judge, is_thorough=is_thorough,
+        num_ranks=num_ranks, num_microbatches=num_microbatches, costs=costs, evaluator=evaluator,
+        is_thorough=is_thorough,
     )  # fmt: skip
 
 

@@ -52,8 +52,8 @@ class ScheduleEntry:
     """A schedule of the catalogue: how to build it, its constraints and its closed forms.
 
     `build` takes `num_ranks`, `num_microbatches` and any of the options `vpp`, `group_size`, `num_slices`, `costs`
-    (arrays with one entry per stage), `memory_limit_bytes`, `judge` and `is_thorough`. `judge` is a function from a
-    table to its seconds on the real network, or the criterion "step" or "span" on an ideal network.
+    (arrays with one entry per stage), `memory_limit_bytes`, `evaluator` and `is_thorough`. `evaluator` is a
+    function from a table to its seconds on the real network, or the criterion "step" or "span" on an ideal network.
 
     `stages_per_rank` is the smallest and largest vpp (None: no maximum). pp, vpp and the number of microbatches
     must be multiples of `ranks_by`, `stages_by` and `microbatches_by`; `least_microbatches` is a formula in p.
@@ -90,7 +90,7 @@ class ScheduleEntry:
 
     @property
     def options(self) -> list[str]:
-        own = ("num_ranks", "num_microbatches", "judge", "is_thorough")
+        own = ("num_ranks", "num_microbatches", "evaluator", "is_thorough")
         return [name for name in self._parameters if name not in own]
 
     def takes(self, option: str) -> bool:

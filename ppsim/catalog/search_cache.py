@@ -36,7 +36,7 @@ def folder() -> Path | None:
 
 
 def cached_result(question: object, find: Callable[[], Schedule]) -> Schedule:
-    """A request consists of dataclasses, sequences, arrays and values with a distinct `repr`."""
+    """`question`, the request, consists of dataclasses, sequences, arrays and values with a distinct `repr`."""
     if (place := folder()) is None:
         return find()
     name = hashlib.blake2b(b"".join(_told((question, _state_of_code()))), digest_size=20).hexdigest()

@@ -1,7 +1,7 @@
 """The command line: one thin function per command.
 
 The modules of this package import only click, the standard library and declarations of options at the top. A
-command is imported on request, and imports its dependencies when it runs.
+command imports its dependencies when it runs.
 """
 
 import errno
@@ -20,7 +20,7 @@ from ppsim.base.help_front_page import ABOUT, COMMANDS, front_page
 from ppsim.base.process_startup import reduce_startup
 from ppsim.base.version import __version__
 
-_RUN_TORCH = ("train", "profile")  # not `start_lean`: tensors must not wait for a late garbage collection
+_RUN_TORCH = ("train", "profile")  # without `reduce_startup`, whose late garbage collection would keep tensors
 
 WORDS, BEGAN_S = "ppsim.words", "ppsim.began_s"  # keys in a context's meta: the words typed, and the start time
 HELP_OPTIONS = ("-h", "--help", "--help-all")
@@ -28,12 +28,12 @@ _HELP_ASKED = "ppsim.help_asked"
 
 
 class Commands(click.Group):
-    """A group that suggests close matches for an unknown command, and stores the words typed and the start time."""
+    """Suggests close matches for an unknown command, and stores the words typed and the start time."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Return the context of a command line, with its words, because parsing removes them from `args`."""
+        """The words are copied, because parsing removes them from `args`."""
         words, began_s = list(args), time.monotonic()
         context = super().make_context(info_name, args, parent, **extra)
         context.meta.setdefault(WORDS, words)
@@ -41,7 +41,7 @@ class Commands(click.Group):
         return context
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; a help page whose reader closed the pipe (`--help | head`) is not an error."""
+        """A help page whose reader closed the pipe (`--help | head`) is not an error."""
         ctx.meta[_HELP_ASKED] = ctx.meta.get(_HELP_ASKED) or any(one in HELP_OPTIONS for one in args)
         try:
             return super().parse_args(ctx, args)
@@ -52,7 +52,6 @@ class Commands(click.Group):
             _fail(ctx, error)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command of the first argument, or fail with similar names."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from ppsim.base.name_lookup import NameLookup
 
@@ -61,12 +60,11 @@ class Commands(click.Group):
 
 
 def was_help_asked(ctx: click.Context) -> bool:
-    """Return whether an option of a command line asks for help."""
     return bool(ctx.meta.get(_HELP_ASKED))
 
 
 def close_output() -> None:
-    """Redirect standard output to nowhere, because flushing the rest of the buffer would fail again."""
+    """Flushing the rest of the buffer would fail again, so standard output is redirected to `os.devnull`."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -121,7 +119,7 @@ class _Main(Commands):
 
 
 def _came_of_an_interruption(error: BaseException | None) -> bool:
-    """Return whether the error was caused by Ctrl-C: an interrupted import, or a pool that was being closed."""
+    """Ctrl-C may interrupt an import, or come while a pool is being closed."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -138,7 +136,6 @@ _UNFORESEEN = 3
 
 
 def _told(error: Exception) -> tuple[str, int]:
-    """Return a sentence about an error, and the exit code."""
     if isinstance(error, PpsimError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None:

@@ -1,4 +1,4 @@
-"""The command `build`: schedule tables by name or by search."""
+"""The command `build`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
@@ -25,7 +25,7 @@ _TIME_LIMIT_S = 10.0
 
 # fmt: off
 class SearchOptions(TypedDict, total=False):
-    """How a table is searched for."""
+    """Options of the search for a table."""
     placement: Annotated[Literal["loop", "v"] | None, Option(
         "Stage placement: loop or V. [default: the better one]", section="search",
     )]
@@ -116,7 +116,7 @@ def build(name: str, output: str | None, **options: Any) -> None:
 
 
 def _searched(options: dict[str, Any]) -> "OptimisedSchedule":
-    """Search with a progress bar on a terminal; a proof doubles the time."""
+    """With `--prove`, the search may take twice the time limit."""
     from ppsim.api.option_values import parse_size
     from ppsim.catalog.auto import optimise
     from ppsim.simulation.cost_files import read_costs

@@ -1,4 +1,4 @@
-"""The command `calibrate`: runtime overheads from recorded timelines."""
+"""The command `calibrate`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The command `check`: whether a schedule table can run without deadlock."""
+"""The command `check`."""
 
 import click
 

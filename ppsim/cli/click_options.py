@@ -42,7 +42,6 @@ class SectionedCommand(click.Command):
             )  # fmt: skip
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; raises `UsageError` with the replacement of a removed option."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -52,14 +51,12 @@ class SectionedCommand(click.Command):
             raise click.UsageError(sentence, ctx) from None
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """Return `--help`, which shows the short help if there is one."""
         option = super().get_help_option(ctx)
         if option is not None and self.common:
             option.callback = _show_short_help
         return option
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help; for `--help`, a short one with the common options and the first part of the text."""
         if not ctx.meta.get(_SHORT):
             super().format_help(ctx, formatter)
             return
@@ -73,7 +70,6 @@ class SectionedCommand(click.Command):
             formatter.write_dl([_in_short(records[name]) for name in shown], col_max=_FIRST_COLUMN)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one definition list per section, all with the second column at the same position."""
         records = self._records(ctx)
         named = [name for names in self.sections.values() for name in names]
         sections: dict[str, Sequence[str]] = {
@@ -125,7 +121,7 @@ def _show_short_help(ctx: click.Context, param: click.Parameter, value: bool) ->
 
 
 def _in_short(record: tuple[str, str]) -> tuple[str, str]:
-    """The name of an option, without a long list of values, and the first part of its help, without the default."""
+    """Leave out a long list of values, and all but the first part of the help."""
     name, told = record
     if len(name) > _FIRST_COLUMN:
         name = re.split(r"[ /]", name.replace("-o, ", ""))[0]
@@ -142,10 +138,8 @@ def command_with(
 ) -> Callable[[Any], Any]:
     """Return a decorator that makes a command of the options in a TypedDict, and of the click options below it.
 
-    `titles` maps section keys of the options to titles on the help page, in order. `common` are the parameters of
-    the short help page, in order; without them there is one page. `changed` maps options to parameters of
-    `click.option` that differ on the command line. `removed` maps options of earlier versions to their
-    replacements.
+    `titles` maps section keys of the options to titles on the help page, in order. `changed` maps options to
+    parameters of `click.option` that differ on the command line.
     """
     words = declared_options(declared)
     sections = options_by_section(words.values())
@@ -159,8 +153,6 @@ def command_with(
 
 
 def options_of(declared: type, **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return a decorator that adds the options of a TypedDict to a command."""
-
     def decorate(command: Any) -> Any:
         for word in reversed(declared_options(declared).values()):
             command = option_of(word, **changed.get(word.name, {}))(command)
@@ -170,7 +162,6 @@ def options_of(declared: type, **changed: Mapping[str, Any]) -> Callable[[Any], 
 
 
 def options_in(command: click.Command, declared: type, arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse the arguments of a command to options; raises `ConfigError` with click's sentence."""
     try:
         with command.make_context(str(command.name), list(arguments)) as context:
             given = context.params
@@ -182,7 +173,6 @@ def options_in(command: click.Command, declared: type, arguments: Sequence[str])
 
 
 def option_of(word: OptionDeclaration, **changed: Any) -> Callable[[Any], Any]:
-    """Return the click option of a declared option; `changed` are parameters that differ."""
     said = word.option
     given: dict[str, Any] = {
         "help": said.sentence, "metavar": said.metavar, "required": said.required, "hidden": said.is_hidden,
@@ -214,13 +204,11 @@ class AliasedOption(click.Option):
         self.also = also
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Add every name; `consume_value` sees the values of all names."""
         super().add_to_parser(parser, ctx)
         for name in self.also:
             parser.add_option(self, [name], dest=name, action="store", nargs=1)
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return the value and its source; raises `UsageError` if two names have different values."""
         given = {
             name: opts[key]
             for name, key in ((self.opts[0], self.name), *((one, one) for one in self.also))
@@ -239,7 +227,6 @@ class Choice(click.Choice[str]):
     """A choice without regard to case and dashes, with short names such as bf16 for bfloat16."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the selected choice."""
         also = {short: name for short, name in NUMBER_FORMATS.items() if name in self.choices}
         return super().convert(NameLookup("", self.choices, also=also).find(value) or value, param, ctx)
 
@@ -256,13 +243,12 @@ def _type_of(word: OptionDeclaration) -> Any:
 
 
 def _several(kind: Any, ctx: click.Context, param: click.Parameter, value: str | None) -> list[Any] | None:
-    """Parse a list of numbers (1,2,4) or names (a,b,c)."""
     name = str(param.name)
     return parse_numbers(name, value) if kind is int else parse_names(name, value, get_args(kind))
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[int, float] | None:
-    """Parse repeated `3:1.2` arguments to a mapping, None if there are none."""
+    """Arguments are written as `3:1.2`."""
     found = {}
     for text in value:
         key, _, number = text.partition(":")

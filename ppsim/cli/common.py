@@ -26,19 +26,16 @@ _LOOK = ("with_rows", "with_timeline")
 
 
 def print_message(message: str) -> None:
-    """Print a message on standard error."""
     click.echo(message, err=True)
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object on standard output."""
     from ppsim.base.files import to_json
 
     click.echo(to_json(value), nl=False)
 
 
 def print_result(found: Any, as_json: bool, *, content: Callable[[], Any] | None = None, **options: Any) -> None:
-    """Print a result: as one JSON object (`content()` or its own), or as text with the given options."""
     if as_json:
         print_json(content() if content else found.to_json())
     else:
@@ -60,7 +57,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":
-    """Read a table: JSON by its suffix, else torch's CSV, which does not contain replicas and slices."""
+    """Read a table: JSON if the suffix is .json, else torch's CSV, which does not contain replicas and slices."""
     for option, value in (("--replicas", replicas), ("--slices", slices)):
         if value is not None and path.endswith(".json"):
             raise ConfigError(f"{path} says itself what it holds; {option} is for a CSV, which cannot")
@@ -83,8 +80,7 @@ def check_outputs(
 ) -> None:
     """Raise `ConfigError`, before any work, for an output file that is not writable, named twice, or also an input.
 
-    `suffixes` are the accepted suffixes, None for any. `beside` is another file that is written. Inputs are
-    `inputs` and all existing files on the command line.
+    `beside` is another file that is written. Inputs are `inputs` and all existing files on the command line.
     """
     from ppsim.base.files import require_writable
     from ppsim.base.write_outputs import suffix_of
@@ -107,7 +103,7 @@ def check_outputs(
 
 
 def _identity(path: str) -> tuple[int, int] | str:
-    """Return the same value for all names of a file: links, relative and absolute paths."""
+    """Links, relative and absolute paths of a file have the same identity."""
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return real
@@ -116,7 +112,6 @@ def _identity(path: str) -> tuple[int, int] | str:
 
 
 def parse_numbers(name: str, text: str | None) -> list[int] | None:
-    """Parse 1,2,4 to numbers, None to None; raises `ConfigError` with the option."""
     try:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
@@ -124,7 +119,6 @@ def parse_numbers(name: str, text: str | None) -> list[int] | None:
 
 
 def parse_names(name: str, text: str | None, choices: Sequence[str] | None = None) -> list[str] | None:
-    """Parse a,b,c to names, None to None; raises `ConfigError` for a name that is not in `choices`."""
     if text is None:
         return None
     found = [part.strip() for part in text.split(",")]
@@ -133,20 +127,19 @@ def parse_names(name: str, text: str | None, choices: Sequence[str] | None = Non
     return found
 
 
-def run_as_command(what: Made) -> Made:
-    """Return a result with the typed command line added, which HTML pages show."""
+def with_command_line(what: Made) -> Made:
+    """Add the typed command line, which HTML pages show."""
     typed: list[str] = click.get_current_context().meta.get(WORDS, [])
     return replace(what, command=shlex.join(["ppsim", *typed]) if typed else "")
 
 
 def time_left_s(limit_s: float) -> float:
-    """Return the remaining seconds of a command, minus half of its start-up time, to leave time for output."""
+    """Return the limit minus 1.5 × the time since the start of the command, which leaves time for output."""
     started_s = time.monotonic() - click.get_current_context().meta.get(BEGAN_S, time.monotonic())
     return limit_s if limit_s < 0 else max(0.0, limit_s - 1.5 * started_s)
 
 
 def output_option_of(formats: str) -> Callable[[_Command], _Command]:
-    """Return the option for output files; their suffixes decide the formats."""
     said = f"Output file, with the format by suffix: {formats}. May be repeated."
     return click.option("-o", "--output", "outputs", multiple=True, metavar="PATH", help=said)
 
@@ -171,14 +164,12 @@ timeline_option = click.option(
 
 
 def step_options(command: _Command) -> _Command:
-    """Add the output options of all commands that print a step."""
     for option in (output_option, json_option, rows_option, timeline_option):
         command = option(command)
     return command
 
 
 def drawing_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove and return the options for the amount of detail."""
     return {name: options.pop(name) for name in _LOOK}
 
 
@@ -191,10 +182,7 @@ to_config_option = click.option(
 
 
 def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str, Any]) -> dict[str, str]:
-    """Return a result as a trainer's configuration, if requested: the key `to_config` of --json.
-
-    `given` are the options as typed, which name files.
-    """
+    """Return the key `to_config` of --json, if requested; `given` are the options as typed, which name files."""
     if trainer is None:
         return {}
     from ppsim.api.to_config import trainer_options
@@ -205,7 +193,7 @@ def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str,
 def run_config_of(options: dict[str, Any]) -> Any:
     """Remove --recipe from options; return the configuration of --recipe or --run-config.
 
-    Prints on standard error how the configuration is understood together with the other options.
+    Prints how the configuration is understood together with the other options.
     """
     path, recipe = options["run_config"], options["recipe"]
     options["recipe"] = None
@@ -221,5 +209,4 @@ def run_config_of(options: dict[str, Any]) -> Any:
 
 
 def has_layout(options: Mapping[str, Any]) -> bool:
-    """Return whether options set the pipeline ranks, directly, by a configuration or by a recorded run."""
     return any(options[name] is not None for name in ("pp", "run_config", "recipe", "run"))

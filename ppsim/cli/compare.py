@@ -1,4 +1,4 @@
-"""The command `compare`: errors of a projected step against a recorded one."""
+"""The command `compare`."""
 
 import click
 
@@ -14,7 +14,7 @@ from ppsim.cli.common import (
     print_message,
     print_result,
     rows_option,
-    run_as_command,
+    with_command_line,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.projection.options import PlanOptions
@@ -66,7 +66,7 @@ def compare(
         fitted = runs.calibrate(measured) if fit else None
     if fit and fitted:
         write([fit], CALIBRATION, (fitted, fit), announce=print_message)
-    write(outputs, TIMELINE, run_as_command(comparison_content(comparison, fitted)), announce=print_message)
+    write(outputs, TIMELINE, with_command_line(comparison_content(comparison, fitted)), announce=print_message)
     print_result(comparison, as_json, content=lambda: summary_of(comparison, fitted), with_rows=with_rows)
     if fitted and not as_json:
         show(fitted)

@@ -1,8 +1,4 @@
-"""Shell completion: names, lists of names after commas, and files for all other arguments.
-
-Click's own completion (`_PPSIM_COMPLETE=bash_source ppsim`) knows commands, options and choices. This module
-imports only click; lists of names are imported on request.
-"""
+"""Shell completion: names, lists of names after commas, and files for all other arguments."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -25,7 +21,7 @@ _BESIDE = {"all": "every schedule, beside each other", "auto": "the best table t
 def complete_names(
     kind: NamesOf, ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return the names with the typed prefix, ignoring case; in a list, for the part after the last comma."""
+    """In a list, complete the part after the last comma."""
     before, comma, begun = incomplete.rpartition(",")
     taken = before.split(",")
     found = [(name, told) for name, told in _names_of(kind, ctx.info_name) if name not in taken]
@@ -35,7 +31,6 @@ def complete_names(
 
 
 def _names_of(kind: NamesOf, command: str | None) -> Iterable[tuple[str, str]]:
-    """Yield names with a description, "" if a description would take long to compute."""
     if kind == "schedule":
         from ppsim.catalog.build import every_schedule
 
@@ -63,7 +58,6 @@ _MORE = {("all", "project"), ("auto", "project"), ("auto", "tune"), ("auto", "bu
 
 
 def completing(kind: NamesOf) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return the completion function for an option or argument with names of this kind."""
     return partial(complete_names, kind)
 
 
@@ -71,7 +65,6 @@ class _FilesOtherwise(ShellComplete):
     """Completion of files if nothing else matches, because click does not know which text options are files."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return click's completions, or a request to the shell to complete files."""
         found = super().get_completions(args, incomplete)
         return found if found or incomplete.startswith("-") else [CompletionItem(incomplete, type="file")]
 
@@ -89,6 +82,5 @@ class _Fish(_FilesOtherwise, FishComplete):
 
 
 def use_files_otherwise() -> None:
-    """Make click's completion for all three shells fall back to files."""
     for one in (_Bash, _Zsh, _Fish):
         add_completion_class(one)

@@ -1,4 +1,4 @@
-"""The command `explain`: lost time of a recorded step by cause."""
+"""The command `explain`."""
 
 import shlex
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from ppsim.cli.common import (
     output_option_of,
     print_message,
     print_result,
-    run_as_command,
+    with_command_line,
     run_config_of,
 )  # fmt: skip
 from ppsim.cli.progress import progress
@@ -62,7 +62,7 @@ def explain(measured: str, against: str | None, as_json: bool, full: bool, outpu
     with progress("reading the run, and replaying it without each cause"):
         found = runs.explain(measured, against=projected)
     if outputs:
-        write(outputs, EXPLANATION, run_as_command(explanation_content(found)), announce=print_message)
+        write(outputs, EXPLANATION, with_command_line(explanation_content(found)), announce=print_message)
     print_result(found, as_json, full=full)
 
 

@@ -1,4 +1,4 @@
-"""The command `export`: a schedule table in the format of a runtime."""
+"""The command `export`."""
 
 import json
 from typing import Any
@@ -27,7 +27,6 @@ _FOR = {
 
 
 def _check_options(target: str, options: dict[str, Any]) -> None:
-    """Raise `ConfigError` for an option of another target."""
     for name, targets in _FOR.items():
         if options[name] is not None and target not in targets:
             raise ConfigError(f"{flag_of(name)} is for --to {' and '.join(targets)}: got --to {target}")
@@ -37,7 +36,6 @@ def _check_options(target: str, options: dict[str, Any]) -> None:
 
 
 def _for_trainer(target: str, schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
-    """Return the content of the file, by its suffix, and the text to print."""
     makes = {"megatron": _megatron, "torchtitan": _torchtitan, "primus": _primus}
     return makes[target](schedule, content, output, options) if target in makes else (content, "")
 

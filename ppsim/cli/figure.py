@@ -1,4 +1,4 @@
-"""The command `figure`: figures for a paper from the output files of other commands."""
+"""The command `figure`."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -38,7 +38,7 @@ def _output(suffixes: str) -> Callable[[Any], Any]:
 
 
 def _drawn(command: "Callable[..., Figure]") -> Any:
-    """Wrap a function that draws a figure as a command with an option for the width and output files."""
+    """Add an option for the width, and output files."""
 
     @wraps(command)
     def draw(outputs: tuple[str, ...], **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The command `fit`: calibration constants of a cluster from measured step times."""
+"""The command `fit`."""
 
 from typing import Any
 

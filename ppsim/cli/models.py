@@ -1,4 +1,4 @@
-"""The command `models`: sizes, parameters and FLOPs of models by name or from a config.json."""
+"""The command `models`."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""The command `profile`: measured costs of a model's layers."""
+"""The command `profile`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_messages() -> "Iterator[tuple[Say, Watch]]":
-    """Show a bar; yield a function that prints a line above it, and one that updates the progress."""
+    """Yield a function that prints a line above a bar, and one that updates the progress."""
     with progress("", total=1) as bar:
 
         def watch(pace: "MeasuringProgress") -> None:
@@ -35,10 +35,9 @@ def progress_messages() -> "Iterator[tuple[Say, Watch]]":
 
 
 def print_profiles(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with_names: bool) -> None:
-    """Print the results, and warn about implausible ones."""
     from ppsim.costs.utilization import implausible
     from ppsim.profiling.harness import costly_splits
-    from ppsim.results.profiles import print_beside, print_measurements
+    from ppsim.results.profiles import print_stage_times, print_measurements
     from ppsim.results.text_layout import Page, bold
 
     names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # several jobs can write the same file
@@ -46,7 +45,7 @@ def print_profiles(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]
         if with_names:
             Page().add(f"\n{bold(name)}")
         print_measurements(content)
-        print_beside(content)
+        print_stage_times(content)
     for content, (name, path) in zip(contents, names, strict=False):
         of_model = f"{name}, " if with_names else ""
         for sentence in costly_splits(content) + implausible(content):
@@ -62,7 +61,6 @@ def dry_run(
     start_over: bool,
     num_processes: int,
 ) -> None:
-    """Print a plan without measuring: missing shapes, their FLOPs, and their expected time."""
     from ppsim.profiling.calibration_run import expected_s
     from ppsim.profiling.duration_estimate import FACTS_S, SHAPE_S, assumed_rate
     from ppsim.profiling.suite import expected_of, waiting_keys
@@ -88,7 +86,7 @@ def dry_run(
     if num_processes > 1:
         rehearsed_s = expected_s(jobs[0].model, jobs[0].keys[0], settings, num_processes)
         total_s += rehearsed_s
-        beside += f", {seconds(rehearsed_s)} to rehearse with {num_processes} processes"
+        beside += f", {seconds(rehearsed_s)} for the calibration run with {num_processes} processes"
     shapes = "1 shape" if len(rows) == 1 else f"{len(rows)} shapes"
     out.add(f"\n{shapes}, {count(total_flops)}FLOP: about {seconds(total_s)} at {what}; {beside}")
 
@@ -125,7 +123,7 @@ _SECTIONS = {
     CommandOptions,
     _SECTIONS,
     removed={"--partitions": "leave it out to measure on the whole device"},
-    threads={"type": str, "default": "1"},  # a number, or all
+    threads={"type": str, "default": "1"},  # a number, or "all"
 )
 @click.option("-o", "--output", required=True, metavar="X.json|FOLDER", help="Output file, or folder for --suite.")
 def profile(output: str, **options: Any) -> None:
@@ -200,7 +198,7 @@ def _measure_module(given: dict[str, Any], settings: "MeasuringSettings", path: 
     from ppsim.api.profile import profiled_module
     from ppsim.costs.chunk_costs import components_of
     from ppsim.profiling.harness import costly_splits
-    from ppsim.results.profiles import print_beside, print_measurements
+    from ppsim.results.profiles import print_stage_times, print_measurements
 
     content = profiled_module(given, settings, say=print_message)
     content["name"] = path.stem
@@ -208,14 +206,13 @@ def _measure_module(given: dict[str, Any], settings: "MeasuringSettings", path: 
     if chunks := content.get("chunks"):
         content["measurements"] = components_of(chunks, content["model"]["layer_kinds"])
     print_measurements(content)
-    print_beside(content)
+    print_stage_times(content)
     for sentence in costly_splits(content):
         print_message(sentence)
     print_message(f"wrote {path}")
 
 
 def _path_in_suite(module: str, jobs: "Sequence[SuiteJob]", folder: str) -> Path:
-    """Return the file for a module in the folder of a suite; raises `ConfigError` if it is a file of the suite."""
     path = Path(folder) / f"{module.rpartition(':')[2]}.json"
     if path in [job.path for job in jobs]:
         raise ConfigError(f"--module {module} would be written to {path}, a model of the suite: name it otherwise")
@@ -235,7 +232,6 @@ def _check(output: str, options: dict[str, Any]) -> None:
 
 
 def _threads(text: str) -> int:
-    """Return the given number, or the number of cores available to this process."""
     if text == "all":
         import os
 

@@ -17,7 +17,7 @@ _PLAIN, _DIM, _DONE, _ELAPSED = 0, 2, 35, 33
 
 
 class Bar:
-    """Progress of a command: a bar on a terminal, silent in a pipe."""
+    """A bar on a terminal, silent in a pipe."""
 
     def __init__(
         self, text: str = "", *, total: float | None = None, unit: str = "", limit_s: float | None = None
@@ -29,13 +29,12 @@ class Bar:
         self._is_shown = False
 
     def update(self, text: str | None = None, *, done: float | None = None, total: float | None = None) -> None:
-        """Change the text, the finished amount and the total; None leaves a value unchanged."""
+        """None leaves a value unchanged."""
         self._text = self._text if text is None else text
         self._done = self._done if done is None else done
         self._total = self._total if total is None else total
 
     def say(self, message: str) -> None:
-        """Print a line above the bar."""
         with self._lock:
             if self._is_shown:
                 sys.stderr.write(_BACK)
@@ -44,7 +43,6 @@ class Bar:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Redraw the bar regularly within the block; remove it afterwards."""
         self._is_shown = True
         sys.stderr.write(_HIDDEN)
         self._draw()
@@ -106,8 +104,8 @@ def progress(
 ) -> Iterator[Bar]:
     """Show a bar during the block.
 
-    `total` is the number of items, each a `unit`, or 1 without a unit; with None the bar only moves. `limit_s` is
-    for work that stops after a time limit, in seconds.
+    `total` is the number of items (None: the bar only moves). Without a `unit`, the bar shows the percentage.
+    `limit_s` is for work that stops after a time limit.
     """
     from ppsim.base.numba_jit import announce_compiling
 
@@ -121,7 +119,6 @@ def progress(
 
 
 def searching(bar: Bar) -> Callable[[float, float], None]:
-    """Return a function that shows the best time of a search, and its distance from the lower bound."""
     from ppsim.base.units import percent, seconds
 
     def show(value_s: float, bound_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The command `project`: time and memory of one training configuration."""
+"""The command `project`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from ppsim.cli.common import (
     has_layout,
     print_message,
     print_result,
-    run_as_command,
+    with_command_line,
     run_config_of,
     step_options,
     to_config_option,
@@ -105,7 +105,7 @@ def project(
 
             trace_if_unknown(options["model"])
             model_named(options["model"])  # raises for an unknown model, the most important error
-        raise click.UsageError("--pp must be given: the pipeline ranks")
+        raise click.UsageError("--pp must be given: the number of pipeline ranks (1: no pipeline)")
     config = options["run_config"] = run_config_of(options)
     plan = plan_of_options(options | {"schedule": None if names else options["schedule"]})
     if names:
@@ -121,7 +121,7 @@ def project(
     if outputs and drawn:
         from ppsim.api.outputs import projections_content  # imports all drawing code
 
-        write(outputs, TIMELINE, run_as_command(projections_content(drawn, answer)), announce=print_message)
+        write(outputs, TIMELINE, with_command_line(projections_content(drawn, answer)), announce=print_message)
     if config is not None:
         found["run_config"] = config.to_json()
     published = _published(config, plan, shown[0]) if shown else None
@@ -145,7 +145,7 @@ _DRAWN_OF_ALL = 2  # of `--schedule all`, the fastest are drawn
 
 
 def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection") -> "PublishedResult | None":
-    """Return the published run of a recipe, if the user did not change its plan."""
+    """Return None if the user changed the recipe's plan."""
     if config is None or config.recipe is None:
         return None
     from ppsim.validation.published import published_of
@@ -186,7 +186,6 @@ def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Projecti
 
 
 def _compared(schedule: str | None) -> list[str]:
-    """Return the schedules to compare; empty for a single schedule."""
     from ppsim.catalog.build import every_schedule
 
     if schedule == "all":

@@ -1,4 +1,4 @@
-"""The command `read`: read a recorded run of any trainer."""
+"""The command `read`."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ppsim.cli.common import (
     drawing_options,
     print_message,
     print_result,
-    run_as_command,
+    with_command_line,
     step_options,
 )  # fmt: skip
 from ppsim.cli.progress import progress
@@ -61,5 +61,5 @@ def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **o
         write(outputs, TOTALS, found, announce=print_message)
         print_result(found, as_json)
         return
-    write(outputs, TIMELINE, run_as_command(run_content(found)), announce=print_message)
+    write(outputs, TIMELINE, with_command_line(run_content(found)), announce=print_message)
     print_result(found, as_json, content=lambda: found.report() | {"run": found.facts}, **look)

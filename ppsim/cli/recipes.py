@@ -1,4 +1,4 @@
-"""The command `recipes`: a list of published recipes, or one recipe with its settings."""
+"""The command `recipes`."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""The command `schedules`: list schedules, or print one of them."""
+"""The command `schedules`."""
 
 import click
 

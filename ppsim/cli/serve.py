@@ -1,4 +1,4 @@
-"""The command `serve`: an interactive page in a browser."""
+"""The command `serve`."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -57,7 +57,6 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
 
 
 def _read_project(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the plan options in arguments of `ppsim project`; raises `ConfigError` with click's sentence."""
     from ppsim.cli.project import project
     from ppsim.projection.options import PlanOptions
 

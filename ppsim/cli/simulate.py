@@ -1,4 +1,4 @@
-"""The command `simulate`: a schedule table with the times in a costs file."""
+"""The command `simulate`."""
 
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
@@ -18,12 +18,12 @@ from ppsim.cli.common import (
     print_message,
     print_result,
     read_table,
-    run_as_command,
+    with_command_line,
     step_options,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.projection.options import CALIBRATION, CHANNEL, RECEIVES
-from ppsim.schedule.choices import Channel, Communication, Receives
+from ppsim.schedule.option_types import Channel, Communication, Receives
 
 _COSTS = '{"forward_s": 0.01, "backward_input_s": 0.01, "backward_weight_s": 0.01}'
 
@@ -87,7 +87,7 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
 
     check_outputs(outputs, TIMELINE)
     if options["costs"] is None:
-        raise ConfigError(f"--costs must be given, a file of what a pass takes: {_COSTS}")
+        raise ConfigError(f"--costs must be given, a file with the duration of each action: {_COSTS}")
     schedule = read_table(table, replicas=options["replicas"], slices=options["slices"])
     if schedule.has_communication and options["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
@@ -106,5 +106,5 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     runs: dict[str, Any] = {"overheads_fitted_runs": fitted_runs} if fitted_runs else {}
     view = TimelineView(timeline, f"{table}: {shape}", facts=[bound_of(report)])
     drawn = TimelineFileContent([view], lambda: timeline_to_json(timeline, stage_costs, **runs))
-    write(outputs, TIMELINE, run_as_command(drawn), announce=print_message)
+    write(outputs, TIMELINE, with_command_line(drawn), announce=print_message)
     print_result(timeline, as_json, content=lambda: report, report=report, **drawing_options(options))

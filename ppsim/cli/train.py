@@ -1,4 +1,4 @@
-"""The command `train`: execution of a schedule table with torch."""
+"""The command `train`."""
 
 from typing import Annotated, Any, TypedDict
 
@@ -11,7 +11,7 @@ from ppsim.cli.common import (
     drawing_options,
     print_message,
     print_result,
-    run_as_command,
+    with_command_line,
     step_options,
 )  # fmt: skip
 from ppsim.runtime.options import TrainOptions
@@ -73,7 +73,7 @@ def train(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     if trained is None:
         return
     try:
-        write(outputs, TIMELINE, run_as_command(run_content(trained)), announce=print_message)
+        write(outputs, TIMELINE, with_command_line(run_content(trained)), announce=print_message)
     finally:  # if a file cannot be written, the result is at least printed
         print_result(trained, as_json, content=lambda: trained.report() | {"run": trained.facts}, **look)
     require_verified(trained)

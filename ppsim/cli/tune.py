@@ -1,4 +1,4 @@
-"""The command `tune`: the fastest configurations of a model on a number of GPUs."""
+"""The command `tune`."""
 
 import sys
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from ppsim.cli.common import (
     output_option_of,
     print_message,
     print_result,
-    run_as_command,
+    with_command_line,
     run_config_of,
     to_config_option,
     trainer_lines,
@@ -97,7 +97,7 @@ def tune(
             )
 
         found = search(progress=show)
-    write(outputs, SEARCH, run_as_command(SearchFileContent(found)), announce=print_message)
+    write(outputs, SEARCH, with_command_line(SearchFileContent(found)), announce=print_message)
     lines = trainer_lines(found, to_config, options)
     of_recipe = _of_recipe(config, options)
     print_result(found, as_json, content=lambda: found.to_json() | lines | of_recipe, full=full)
@@ -110,7 +110,7 @@ def tune(
 
 
 def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:
-    """Return the step time of the recipe itself with the user's common options; empty without a recipe."""
+    """Project the recipe with the user's options, except those of the layout."""
     if config is None or config.recipe is None:
         return {}
     from ppsim.api.project import plan_of_keywords

@@ -92,7 +92,6 @@ def validate(
 
 
 def _fitted_clusters(names: list[str]) -> list[str]:
-    """Return the clusters of sets whose constants were fitted on a set."""
     from ppsim.machine.cluster_files import load_cluster
     from ppsim.validation.published_runs import cases_of
 

@@ -1,4 +1,4 @@
-"""The command `warm-up`: compilation of all kernels before their first use."""
+"""The command `warm-up`."""
 
 import click
 

@@ -6,7 +6,7 @@ from ppsim.costs.utilization import PASSES
 
 
 def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float, float]:
-    """Return (a, b) in seconds; if a or b would be negative, the difference is noise: then a = 0 and b = mean.
+    """Return (a, b) in seconds, or (0, `mean_s`) if noise would make a or b negative.
 
     >>> line_through(1.25, 1.0625, 4)
     (0.25, 1.0)
@@ -20,7 +20,7 @@ def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float,
 
 
 def stage_lines(measurement: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return (a, b) by action letter, for actions measured for both one and several consecutive layers."""
+    """Return (a, b) by action letter, for actions measured with one layer and with several consecutive layers."""
     alone = measurement["alone"]
     return {
         letter: line_through(alone[key]["median"], measurement[key]["median"], alone["num_in_row"])

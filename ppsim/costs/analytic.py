@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ppsim.costs.cuda_graph_launches import waits_for_counts, with_launches, with_recomputed_launches
+from ppsim.costs.cuda_graph_launches import idles_for_token_counts, with_launches, with_recomputed_launches
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.layer_messages import LayerMessages
 from ppsim.costs.operator_kernels import OperatorKernels, computed_rows, layer_operators
@@ -24,7 +24,7 @@ from ppsim.model.attention_and_mlp import Attention, MixtureOfExperts
 from ppsim.model.attention_base import ScoredAttention
 from ppsim.model.blocks import layer_input
 from ppsim.model.compressed_attention import CompressedAttention
-from ppsim.model.hyper_connections import end_passes, further_passes
+from ppsim.model.hyper_connections import end_passes, mtp_passes
 from ppsim.model.mixer import Mixer
 from ppsim.model.operators import Operator
 from ppsim.model.parameters import padded_vocabulary
@@ -52,7 +52,7 @@ def layer_estimate(
     cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
-    launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
+    launching_s = place.cluster.device.efficiency.routing_host_s * idles_for_token_counts(layer, place)
     forward = parts_of(
         place, kernels.forward, flops,
         tp_s=messages.forward_s(),
@@ -163,7 +163,7 @@ def embedding_estimate(
 
 
 def conditioning_estimate(model: Model, place: ExecutionContext) -> CostEstimate:
-    """Conditional embedders have one vector per sequence, so only weights matter."""
+    """Conditional embedders process one vector per sequence, so only the traffic of their weights takes time."""
     if not model.patches:
         return CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
     weights, e = model.patches.conditioning_parameters(model.hidden_size), place.execution.element_bytes
@@ -175,17 +175,17 @@ def conditioning_estimate(model: Model, place: ExecutionContext) -> CostEstimate
 
 
 def mtp_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> CostEstimate:
-    """Return the seconds of a multi-token prediction layer, without the layer itself and its use of the head.
+    """Return the seconds that multi-token prediction adds to its layer: embedding, norms and projection.
 
-    Each tp rank computes a part of the projection from 2h to h, which is then gathered (Megatron-LM,
-    `core/transformer/multi_token_prediction.py`, `eh_proj`).
+    Each tp rank computes a part of the columns of the projection from 2h to h. Its output is then gathered
+    (Megatron-LM, `core/transformer/multi_token_prediction.py`, `eh_proj`).
     """
     execution, h, tp = place.execution, model.hidden_size, place.layout.tp
     tokens = place.tokens(micro_batch, sequence_length)
     linears = mtp_linears(model.mtp[0], tp)
     message = float(tokens * h * execution.element_bytes)
     flops = 2.0 * tokens * sum(one.size * one.rows for one in linears)
-    normed, joined = further_passes(model.streams)
+    normed, joined = mtp_passes(model.streams)
     around = [
         memory_kernel_time(
             place.times, "norm", (normed * norm + joined) * message / place.cut.norm_divisor, launches=4
@@ -208,16 +208,17 @@ def mtp_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, seq
 
 
 def head_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> CostEstimate:
-    """Return the seconds of final norm, projection to the vocabulary and cross entropy, divided by tp.
+    """Return the seconds of final norm, projection to the vocabulary and cross entropy on one tp rank.
 
     Bytes moved per logit of e bytes, forward and backward:
 
     - fused cross entropy: 4e and 2e.
     - unfused: 32 and 12, because a float32 copy, maximum, difference, exponential, sum and quotient each pass over
-      it (26 and 8 without the copy). In deterministic mode, this copy and the one back are filled first.
-    - compiled: 20 + e and 16 + e, as torch.compile (2.13) makes of Megatron-LM's `fused_cross_entropy.py`: float32
-      copy and maximum, exponential and sum, quotient; then a copy of the softmax minus one, and its product with
-      the gradient, written twice.
+      the logits (26 and 8 without the copy). In deterministic mode, the memory of this copy and of the copy back is
+      filled first.
+    - compiled: 20 + e and 16 + e, for the kernels that torch.compile (2.13) generates for Megatron-LM's
+      `fused_cross_entropy.py`. Forward: float32 copy and maximum, exponential and sum, quotient. Backward: a copy
+      of the softmax minus one, and its product with the gradient, written twice.
     """
     execution, tp, e = place.execution, place.layout.tp, place.execution.element_bytes
     columns = padded_vocabulary(model.vocab_size, tp=tp, multiple=place.vocab_multiple) // tp
@@ -266,9 +267,9 @@ def parts_of(
     launching_s: float = 0.0,
     **communication: float,
 ) -> TimeBreakdown:
-    """Split the seconds of kernels by cause; the device waits if the host launches more slowly.
+    """Split the seconds of kernels by cause; if launching takes longer than running, the device waits.
 
-    Communication can hide `launching_s`, the host time of other launches.
+    `launching_s` is the host time to launch the pass of a MoE layer, which communication can hide.
     """
     device = place.cluster.device
     count = 0 if place.execution.cuda_graphs == "full" else kernels.count
@@ -308,12 +309,13 @@ def _context_s(layer: Layer, place: ExecutionContext, tokens: int, cores: Cores)
 def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: ExecutionContext, tokens: int) -> tuple[float, float]:
     """Communication among cp ranks in a forward and in a backward, for one mixer.
 
-    In attention with one scale per tensor, a ring and an all-to-all send 8 bits per element, gradients too with
-    delayed scaling (`AttnFuncWithCPAndKVP2P`, `AttnFuncWithCPAndQKVOA2A`); in MXFP8 they send 16.
+    In 8-bit attention with one scale per tensor, a ring and an all-to-all send 8 bits per element. With delayed
+    scaling, this includes gradients (`AttnFuncWithCPAndKVP2P`, `AttnFuncWithCPAndQKVOA2A`). In MXFP8 they send 16.
 
-    If keys and values are gathered, their gradients are passed on in float32 after each of cp blocks (torch,
-    `_templated_ring_attention_backward`). With torch.compile, nothing overlaps with attention: a traced collective
-    is waited for at once (torch 2.5 to 2.6, distributed/_functional_collectives.py, `_maybe_wrap_tensor`).
+    If keys and values are gathered, their gradients are sent to the next rank in float32 after each of the cp
+    blocks (torch, `_templated_ring_attention_backward`). With torch.compile, nothing overlaps with attention: a
+    traced collective is waited for at once (torch 2.5 to 2.6, distributed/_functional_collectives.py,
+    `_maybe_wrap_tensor`).
     """
     cp, tp, execution, e = place.layout.cp, place.layout.tp, place.execution, place.execution.element_bytes
     if isinstance(a, Recurrent):
@@ -344,12 +346,12 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: ExecutionContext, t
         hop_s = collectives.point_to_point_s(2 * keys, link)
         if execution.compile is not None:
             return (cp - 1) * hop_s, 2 * (cp - 1) * hop_s
-        return _beside_blocks(hop_s, cp, core)
+        return _exposed_ring_s(hop_s, cp, core)
     gathered_s = place.seconds("all-gather", 2 * queries * cp, "cp")
     return gathered_s, gathered_s + cp * collectives.point_to_point_s(2 * queries * 4 / e, link)
 
 
-def _beside_blocks(hop_s: float, cp: int, core: PassKernels) -> tuple[float, float]:
+def _exposed_ring_s(hop_s: float, cp: int, core: PassKernels) -> tuple[float, float]:
     """Exposed time of ring messages of `hop_s` each; each pass computes cp blocks of attention.
 
     Forward: keys and values overlap with each block except the last. Backward: keys and values overlap with the

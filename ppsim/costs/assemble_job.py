@@ -1,4 +1,4 @@
-"""Costs per stage and around the step, for a training job on a cluster and any schedule."""
+"""Costs per stage and of the rest of the step, for a training job on a cluster and any schedule."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -48,9 +48,9 @@ def assemble_job(
 ) -> StageCostSet:
     """Return the costs of a job for a schedule's placement of stages.
 
-    Static bytes include the transients of the peak. `known` caches results for other splits of the same job and
-    schedule. Raises `ConfigError` for a split that does not fit, `ScheduleError` if the schedule splits a backward
-    that was only measured whole.
+    Static bytes include the transient memory at the peak. `known` caches results for other splits of the same job
+    and schedule. Raises `ConfigError` for a split that does not fit, `ScheduleError` if the schedule splits a
+    backward that was only measured whole.
     """
     stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule), plans)
     _require_backwards(job, schedule)
@@ -341,7 +341,7 @@ def bytes_for_weight(job: Job, stage: Stage) -> float:
 
 
 def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[float], dict[str, float]]:
-    """Seconds of the P2P transfer after each stage, and by link.
+    """Seconds of the P2P transfer after each stage, and of a transfer over each link by name.
 
     After multi-token prediction layers, the hidden states of all predicted tokens go on to the head together.
     """
@@ -410,7 +410,7 @@ def _recomputed(job: Job) -> str:
 
 
 _OTHERS = ("operator_time", "link_efficiency", "overlap", "routing_host_s", "jitter")
-"""Constants of a cluster without a line of their own."""
+"""Constants of a cluster that share one line of the assumptions."""
 
 
 def _fine_tuning(job: Job) -> list[str]:

@@ -72,7 +72,7 @@ class _Components:
 
 @dataclass(frozen=True)
 class _Chunks(_Components):
-    """A model measured in chunks: stages are measured chunks, or combinations."""
+    """A model measured in chunks: stages are measured chunks, or linear combinations of measured chunks."""
 
     numbers: ChunkNumbers
     kinds: str
@@ -161,7 +161,7 @@ def assemble(
     ]
     static = [bytes_per_parameter * sum(mine) for mine in values_of_ranks(schedule, parameters)]
     costs = _stage_costs(parts, counts, hop_s).replace(static_bytes=static)
-    costs, rehearsed = _rehearsed(profile, schedule, costs)
+    costs, rehearsed = _with_calibration_run(profile, schedule, costs)
     costs, slices = slice_costs(costs, schedule, shape.sequence_length, profile.model.hidden_size, _SLICE_TIME)
     flops = float(parts.per_stage("forward_flops", counts).sum())
     contents = stages_of(num_layers * LAYER, counts)
@@ -204,7 +204,7 @@ def threads_in_words(number: int) -> str:
     return f"{number} thread{'s' * (number > 1)} each"
 
 
-def _rehearsed(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple[StageCosts, list[str]]:
+def _with_calibration_run(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple[StageCosts, list[str]]:
     """Apply the slowdown of the calibration run if its number of processes is the schedule's number of ranks."""
     if (found := profile.rehearsal) is None:
         return costs, []
@@ -234,7 +234,7 @@ _SLICE_TIME = (
 
 
 def _components(profile: Profile, shape: Shape) -> _Components:
-    """Raises `ConfigError` if a component is missing, except the ends of a user's own module."""
+    """Raises `ConfigError` if a component is missing; a user's own module needs no embedding and no head."""
     layer = profile.find("layer", shape)
     if _is_only_layers(profile):
         return _Components(_nothing(layer), layer, _nothing(layer))
@@ -326,7 +326,7 @@ def _work(part: Measurement) -> float:
 
 
 def _number(part: Measurement, name: str) -> float:
-    """A backward that cannot be split is all in I."""
+    """A backward that cannot be split counts as I."""
     value = part.backward_s if name == "backward_input_s" and is_whole(part) else getattr(part, name)
     if isinstance(value, Quantity):
         return value.median

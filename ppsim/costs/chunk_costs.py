@@ -1,7 +1,8 @@
 """Costs of chunks of a model, derived from measured chunks. Imports no pydantic.
 
-A chunk is written as E for the embedding, one letter per kind of layer, and L for head and loss: "Ett", "ttL". Its
-cost is a + Σ n_k·b_k + E + L, with n_k layers of kind k. Each measured chunk is one linear equation.
+A chunk is written as E for the embedding, one letter per layer for its kind, and L for head and loss: "Ett", "ttL".
+Its cost is a + Σ n_k·b_k + E + L, with a fixed part a and n_k layers of kind k. Each measured chunk is one linear
+equation.
 """
 
 import re
@@ -18,7 +19,10 @@ from ppsim.base.errors import ConfigError
 FIRST, LAST = "E", "L"
 LAYER = "t"
 KINDS = "tuvwxyzabcdfghijklnopqrs"
-"""Letters for kinds of layers, in order of first appearance. Layouts use m for multi-token prediction."""
+"""Letters for kinds of layers, in order of first appearance.
+
+Without m, which layouts use for multi-token prediction.
+"""
 
 _CONTENTS = re.compile(r"E?[a-ln-z]*L?")
 _EXACT = 1e-9
@@ -80,7 +84,7 @@ class ChunkCombinations:
         return [float(bool(layers)), *counts, contents.startswith(FIRST), contents.endswith(LAST)]
 
     def weights(self, contents: str) -> Floats | None:
-        """Return the weight of each measured chunk in this one, or None if they do not determine it.
+        """Return the weight of each measured chunk in `contents`, or None if measured chunks do not determine it.
 
         >>> ChunkCombinations(["t", "ttt", "Ett"]).weights("tttt").round(3).tolist()[:2]
         [-0.5, 1.5]
@@ -125,7 +129,7 @@ class ChunkNumbers:
         return cost_key(contents) in self._by_contents
 
     def number(self, name: str, contents: str) -> float:
-        """Return a cost by its name in the file; a backward that cannot be split is all in I.
+        """Return a cost by its name in the file; a backward that cannot be split counts as I.
 
         Raises `ConfigError` if the measured chunks do not determine it.
         """
@@ -159,7 +163,7 @@ _OF_FIRST = {
     "backward_weight_s": "backward_s",
     "activation_bytes_kept_for_weight": "activation_bytes",
 }
-"""Numbers that a split needs, and the number from which the embedding's part is added ("" for none)."""
+"""Costs of a split backward, each with the unsplit cost that contains the embedding's part ("": no such part)."""
 
 
 def components_of(chunks: Sequence[Mapping[str, Any]], kinds: str) -> list[dict[str, Any]]:

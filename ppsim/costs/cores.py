@@ -20,9 +20,9 @@ def core_of(part: Mixer, place: ExecutionContext, *, micro_batch: int, sequence_
 
     The backward of fused attention in 8 bits ignores the window: in NVIDIA/cudnn-frontend's training benchmark
     (3929da2, cuDNN 9.22, window 128) its time grows with the square of the length. In unfused attention, softmax
-    moves 2e bytes per score forward and 3e backward, dropout 2e + 1 more each. If keys and values are gathered, one
-    kernel per rank's keys is masked only for its own keys, since ranks have pieces from both ends of a sequence
-    (torch, `_RoundRobinLoadBalancer`).
+    moves 2e bytes per score forward and 3e backward, dropout 2e + 1 more each. If keys and values are gathered,
+    there is one kernel for the keys of each rank. Only the kernel for a rank's own keys has a mask, because each
+    rank has pieces from both ends of a sequence (torch, `_RoundRobinLoadBalancer`).
     """
     times, execution = place.wide_times, place.execution
     tokens = place.tokens(micro_batch, sequence_length)
@@ -69,7 +69,7 @@ def core_of(part: Mixer, place: ExecutionContext, *, micro_batch: int, sequence_
 def _in_its_format(
     kernels: PassKernels, part: ScoredAttention, place: ExecutionContext, tokens: int
 ) -> PassKernels:
-    """Kernels of 16-bit attention, or with fp8 attention faster ones and the casts before them.
+    """Kernels of 16-bit attention; with fp8 attention, faster kernels and the casts before them.
 
     TransformerEngine casts queries, keys and values before the forward and the gradient of the output before the
     backward. A cast reads two bytes and writes one per element; in MXFP8 it writes two
@@ -117,8 +117,9 @@ def _of_last(seen: Callable[[int], float], sequence_length: int, pieces: int) ->
 def _choice(part: ScoredAttention, place: ExecutionContext, *, tokens: int, sequence_length: int) -> PassKernels:
     """Return the kernels of the indexer, which scores the keys before a query and chooses the best.
 
-    I is the loss on chosen keys, which Megatron-LM computes together with its gradients: the scores again, the
-    scores of attention's heads, whose sum is the target, and two GEMMs for gradients (`fused_sparse_attention.py`).
+    I contains the loss on the chosen keys, which Megatron-LM computes together with its gradients: the indexer's
+    scores again, the scores of attention's heads (their sum is the target), and two GEMMs for gradients
+    (`fused_sparse_attention.py`).
     """
     if not part.indexer:
         return NOTHING
@@ -138,17 +139,21 @@ def _choice(part: ScoredAttention, place: ExecutionContext, *, tokens: int, sequ
 
 
 def _blocks_joined(part: ScoredAttention, place: ExecutionContext, *, tokens: int) -> PassKernels:
-    """Return the kernels that join attention over the keys of each cp rank; bytes per column and token of a rank.
+    """Return the kernels that join attention over the keys of each cp rank.
 
-    Keys gathered by torch, in float32. Forward: a cast 6; for each block beyond the first a difference 12, its
-    product with a weight 8, and another difference 12; a cast back 6. Backward: in each block, gradients of
-    queries, keys and values are accumulated, 10 each, and those for keys and values joined for the next rank, 16; a
-    cast of all back 18 (torch, `_SDPAMerger` and `_templated_ring_attention_backward`).
+    The numbers are bytes per column and token of a rank.
 
-    Ring, for the last rank, which is the slowest. Forward: keys and values are joined 2e, an output is weighted 2e,
-    each further one added 3e. Backward: keys and values are copied 2e, gradients of queries copied 2e, then added
-    3e; of keys half are copied, then added, and in the last block all (TransformerEngine,
-    `AttnFuncWithCPAndKVP2P`).
+    Keys gathered by torch, in float32. Forward: in each block a cast 6; in each block after the first also a
+    difference 12, its product with a weight 8, and another difference 12; at the end a cast back 6. Backward: in
+    each block, gradients of queries, keys and values are accumulated, 10 each, and the gradients of keys and values
+    are joined for the next rank, 16; at the end all three are cast back, 18 (torch, `_SDPAMerger` and
+    `_templated_ring_attention_backward`).
+
+    Ring, for the last rank, which is the slowest. Forward: keys and values are joined 2e, the first output is
+    weighted 2e, each further output added 3e. Backward: keys and values are copied 2e. Gradients of queries are
+    copied 2e in the first block and added 3e in each further block. Gradients of keys and values: half are copied
+    in the first block, half are added in each further block, and all are added in the last block
+    (TransformerEngine, `AttnFuncWithCPAndKVP2P`).
     """
     cp, e, times = place.cut.cp, place.execution.element_bytes, place.wide_times
     if cp == 1 or isinstance(part, CompressedAttention):
@@ -181,7 +186,7 @@ _TILE_EDGE = 64
 def recurrence(mixer: Recurrent, place: ExecutionContext, *, tokens: int) -> PassKernels:
     """Return the chunked scan or delta rule of a rank's heads.
 
-    `Efficiency.scan_flops_per_s` includes the passing of states. Ranks of cp have whole sequences of some heads
+    `Efficiency.scan_flops_per_s` includes the passing of states. A cp rank has whole sequences of some heads
     (Megatron-LM, `MambaContextParallel`).
     """
     products, chunks = mixer.chunk_products(place.cut.tp), max(1, tokens // mixer.chunk_size)

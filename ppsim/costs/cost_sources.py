@@ -124,7 +124,7 @@ class RankCosts:
     """Measured seconds of a microbatch on a rank or in each part of the model, and of a P2P transfer.
 
     With more stages than parts, each part is divided evenly; with fewer, neighbouring parts are summed.
-    `transfer_s` of a part is the transfer after it, also used by the stages inside the part.
+    `transfer_s` of a part is the transfer after it, also used after the other stages of the part.
     """
 
     forward_s: Measured
@@ -145,7 +145,7 @@ class RankCosts:
                     raise ConfigError(f"{flag} must be 0 or more: got {1e3 * value:g}")
 
     def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
-        """Nothing remains around the pipeline. Raises `ConfigError` if stages neither divide nor sum the parts."""
+        """The rest of the step takes no time. Raises `ConfigError` if stages neither divide nor sum the parts."""
         stages = schedule.num_model_stages
         vpp = max(1, stages // schedule.num_ranks)
         costs = estimated.costs.replace(
@@ -154,7 +154,7 @@ class RankCosts:
             backward_weight_s=_of_stages("--backward-weight-ms", self.backward_weight_s, stages, vpp),
             backward_s=None,
             fused_s=None,
-            transfer_s=_behind_stages(self.transfer_s, stages),
+            transfer_s=_transfers_after_stages(self.transfer_s, stages),
         )
         told = [_told(self.forward_s, stages, vpp)]
         if self.activation_bytes is not None:
@@ -177,8 +177,8 @@ class RankCosts:
 class RunCosts(RankCosts):
     """The costs of a recorded run: seconds per microbatch of each model stage of the schedule `table`.
 
-    If I and W were not recorded (`splits_backward`), they are any two parts of B. `knows_gaps`: the time between
-    steps was recorded.
+    `splits_backward`: I and W were recorded; otherwise they are two arbitrary parts of B. `knows_gaps`: the time
+    between steps was recorded.
     """
 
     forward_s: tuple[float, ...]
@@ -195,9 +195,9 @@ class RunCosts(RankCosts):
         return f"recorded run {self.source}"
 
     def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
-        """If there are at least three recorded stages, embedding and head stay at the ends.
+        """If at least three recorded stages are divided, embedding and head stay on the first and the last stage.
 
-        Their time is the excess of the first and the last stage over the median of the others.
+        Their times are the excess of the first and the last recorded stage over the median of the stages between.
         """
         parts, stages = len(self.forward_s), schedule.num_model_stages
         if stages % parts and parts % stages:
@@ -221,11 +221,14 @@ class RunCosts(RankCosts):
         return replace(found, assumptions=lines)
 
     def correcting(self, estimated: StageCostSet, own: StageCostSet) -> StageCostSet:
-        """Multiply the estimates by recorded / estimated time (`own`), averaged over a stage's layers."""
+        """Multiply the estimates by recorded time / `own`, averaged over a stage's layers.
+
+        `own` is the estimate for the stages of the recorded run.
+        """
         ends, own_ends = np.cumsum([0, *estimated.split]), np.cumsum([0, *own.split])
         shared = np.minimum(ends[1:, None], own_ends[None, 1:]) - np.maximum(ends[:-1, None], own_ends[None, :-1])
         shared = np.maximum(shared, 0).astype(np.float64)
-        alone = np.flatnonzero(shared.sum(axis=1) == 0)  # stages without a layer: those of their nearest layer
+        alone = np.flatnonzero(shared.sum(axis=1) == 0)  # stages without a layer: the ratio of the nearest layer
         nearest = np.searchsorted(own_ends[1:-1], ends[alone], side="right")
         shared[alone, np.minimum(nearest, len(own_ends) - 2)] = 1.0
         weights = shared / shared.sum(axis=1, keepdims=True)
@@ -245,7 +248,7 @@ class RunCosts(RankCosts):
             },
             backward_s=None,
             fused_s=None,
-            transfer_s=_behind_stages(self.transfer_s, len(estimated.split)),
+            transfer_s=_transfers_after_stages(self.transfer_s, len(estimated.split)),
         )
         lines = [line for line in estimated.assumptions if not line.startswith(_OF_TIME)]
         told = ", ".join(
@@ -287,8 +290,8 @@ def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numb
     )
 
 
-def _behind_stages(measured: Measured, num_stages: int) -> Numbers:
-    """Transfer after each stage: the one after its part, or after the last part in it."""
+def _transfers_after_stages(measured: Measured, num_stages: int) -> Numbers:
+    """Transfer after each stage: the transfer of the part that contains it, or of the last part in it."""
     if not isinstance(measured, tuple):
         return measured
     _of_stages("--transfer-ms", measured, num_stages, 1)
@@ -333,7 +336,7 @@ class RankSource:
 
 @dataclass(frozen=True)
 class MeasuredProfileSource(ProfileSource):
-    """One pipeline with measured times for equal stages; tokens, and bytes not given, come from the profile."""
+    """One pipeline with measured times; tokens, and bytes that were not measured, come from the profile."""
 
     costs: RankCosts
 

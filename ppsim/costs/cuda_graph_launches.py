@@ -40,11 +40,11 @@ def with_recomputed_launches(kernels: KernelTime, layer: Layer, place: Execution
     return replace(kernels, count=0) if captures_all(place.execution.cuda_graphs, layer) else kernels
 
 
-def waits_for_counts(layer: Layer, place: ExecutionContext) -> bool:
-    """Return whether the host reads the number of tokens per expert before it launches the experts' kernels.
+def idles_for_token_counts(layer: Layer, place: ExecutionContext) -> bool:
+    """Return whether the device can run idle because the host reads token counts before it launches the experts.
 
-    If the operators before the exchange are captured, too few launches remain for the device to run idle. Before an
-    all-to-all the host reads the counts in any case (Megatron-LM, `MoEAlltoAllTokenDispatcher`).
+    If the operators before the exchange are captured, too few launches remain for the device to run idle, except
+    before an all-to-all, where the host always reads the counts (Megatron-LM, `MoEAlltoAllTokenDispatcher`).
     """
     execution = place.execution
     is_ready = captures(execution.cuda_graphs, "moe_preprocess") and execution.moe_dispatcher != "alltoall"

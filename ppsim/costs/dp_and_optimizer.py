@@ -186,17 +186,18 @@ def _update_s(job: Job, stages: Sequence[Stage]) -> float:
 def optimizer_s(device: Device, parameters: float, *, bytes_per_parameter: float) -> float:
     """The step reaches a far smaller fraction of bandwidth than other kernels.
 
-    Adam took 93.8 ms, against 19.9 ms at full bandwidth.
+    In one measurement, Adam took 93.8 ms; at full bandwidth it would take 19.9 ms.
     """
     corrected = device.efficiency.operator_time.get("optimizer", 1.0)
     return corrected * parameters * bytes_per_parameter / (device.memory_bytes_per_s * device.efficiency.optimizer)
 
 
 def update_on_host_s(job: Job, parameters: float, on_device_s: float) -> float:
-    """Float32 gradients go to the host and weights come back, one after the other or parameter by parameter.
+    """Float32 gradients go to the host, and updated weights come back.
 
-    The latter is `overlap_cpu_optimizer_d2h_h2d` (Megatron-LM, core/optimizer/cpu_offloading/hybrid_optimizer.py at
-    d98e8a64). Raises `ConfigError` if the bandwidth of the link or of host memory is unknown.
+    Transfers and update follow one another. With `overlap_cpu_optimizer_d2h_h2d` they overlap, parameter by
+    parameter (Megatron-LM, core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64). Raises `ConfigError` if
+    the bandwidth of the link or of host memory is unknown.
     """
     optimizer, device = job.optimizer, job.cluster.device
     if device.host_memory_bytes_per_s is None:
@@ -238,8 +239,8 @@ def _sharing(
     """All-reduces of gradients among pipeline ranks: shared embeddings, conditional embedders, and model replicas.
 
     Replicas of a stage are data-parallel too (Li & Hoefler 2021, arXiv 2107.06925, §3.2). Each reduces its
-    gradients among its dp · cp ranks. A rank's part is then summed over the replicas on other ranks, without ZeRO
-    between the two halves of the all-reduce.
+    gradients among its dp · cp ranks. A rank's part is then summed over the replicas on other ranks; without
+    ZeRO, this happens between the two halves of the all-reduce.
     """
     shared = []
     model, num_stages, of = job.model, schedule.num_model_stages, job.optimizer.bytes_of_gradient

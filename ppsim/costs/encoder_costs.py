@@ -15,7 +15,7 @@ _NOTHING = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
 
 
 def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch: int) -> CostEstimate:
-    """If several ranks compute the same patches, the model counts the FLOPs once."""
+    """If several ranks compute the same patches, the model FLOPs count them once."""
     encoder, number = part.encoder, micro_batch * part.encoder.images
     if not number:
         return _NOTHING
@@ -34,7 +34,7 @@ def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch:
 
 
 def encoder_place(encoder: Encoder, place: ExecutionContext) -> ExecutionContext:
-    """Full recomputation is the decoder's if tp ranks divide the encoder (`get_vision_model_config`)."""
+    """The encoder follows the decoder's full recomputation if tp ranks divide it (`get_vision_model_config`)."""
     layout, execution = place.layout, place.execution
     tp = layout.tp if encoder.is_divided else 1
     dp = layout.dp * layout.cp * layout.tp // tp
@@ -96,7 +96,7 @@ def _estimate(
     again_s: float = 0.0,
     counted: float = 1.0,
 ) -> CostEstimate:
-    """`counted` is the part of the FLOPs that is the model's."""
+    """`counted` is the fraction of the FLOPs that are model FLOPs."""
     passes = (kernels.forward, kernels.backward_input, weight)
     peak = own.device.peak(own.execution.dtype)
     forward, backward, of_weight = (

@@ -64,7 +64,7 @@ def estimated(component: Component, profile: Profile, shape: Shape) -> Measureme
 
 
 def with_estimates(profile: Profile, **wanted: Any) -> tuple[Profile, Shape]:
-    """Return the profile and `profile.shape_at(**wanted)`, with an estimate if that was not measured.
+    """Return the profile and `profile.shape_at(**wanted)`, with estimates if this shape was not measured.
 
     Raises `shape_at`'s `ConfigError` if the shape did not fit in memory or cannot be estimated.
     """
@@ -96,7 +96,10 @@ def model_of(profile: Profile) -> ModelShape | None:
 
 
 def _scale(here: float, there: Sequence[float], measured: Sequence[float]) -> float:
-    """Use the line through both anchors if its fixed part and slope are positive, else the ratio of the sums."""
+    """Return the factor on the first anchor's time, from the sums of kernel times `here` and at the anchors.
+
+    It follows the line through both anchors if its fixed part and slope are positive, else the ratio of the sums.
+    """
     if len(measured) > 1 and there[0] != there[1] and measured[0]:
         slope = (measured[1] - measured[0]) / (there[1] - there[0])
         fixed = measured[0] - slope * there[0]
@@ -135,7 +138,7 @@ def _is_alike(shape: Shape, given: dict[str, Any]) -> bool:
 
 
 _SIZES = {"micro_batch": 1.0, "sequence_length": 1.0, "tp": 4.0, "ep": 4.0}
-"""Values that may differ between a shape and its anchor, and the distance of a factor of 2."""
+"""Fields that may differ between a shape and its anchor, each with the distance for a factor of 2."""
 
 
 def _distance(one: Shape, other: Shape) -> float:

@@ -8,8 +8,8 @@ from typing import Literal
 from ppsim.base.errors import ConfigError
 from ppsim.costs.pair_overlap import ORDERS, Order
 from ppsim.machine import collectives
-from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster, Constant, Device
+from ppsim.machine.defaults import Dispatcher
 from ppsim.machine.kernels.corrected import Corrected
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.published_tables import kernel_times
@@ -46,7 +46,7 @@ class Execution:
         Exchange of keys and values among cp ranks; "all-gather" as in torch, which repeats keys and values for all
         query heads first.
     expert_imbalance
-        Tokens of the rank whose experts get the most, relative to the mean; all others wait for it.
+        Tokens of the rank whose experts get the most, relative to the mean; all other ranks wait for this rank.
     expert_capacity
         Tokens to which each expert is padded or cut, relative to the mean; None: no limit.
     fused_experts
@@ -130,7 +130,7 @@ class Execution:
         return self.expert_capacity is None and self.expert_rank_capacity is None
 
     @property
-    def expert_room(self) -> float:
+    def expert_buffer_factor(self) -> float:
         """Size of the buffer for experts' saved activations, relative to the mean."""
         return self.paged_stash or self.expert_rank_capacity or 1.0
 
@@ -141,7 +141,7 @@ class Execution:
 
     @property
     def gathered_share(self) -> float:
-        """Message size of a gathered GEMM operand, relative to activations, because it is cast before it is sent.
+        """Message size of a gathered GEMM operand relative to activations: below 1 if it is cast before it is sent.
 
         TransformerEngine gathers quantized tensors (`module/_common.py` and `distributed.py`), and so does
         TorchAO's `Float8ColwiseParallel`, except for operands with a scale per row.
@@ -261,10 +261,10 @@ class ExecutionContext:
 
     @property
     def gathers_in_products(self) -> bool:
-        """True if all-gathers are pipelined with GEMMs too; not for row-wise scales, which depend on the gather.
+        """True if all-gathers, too, are pipelined with GEMMs.
 
-        Such a GEMM waits for the whole gather (torch, fx_passes/micro_pipeline_tp.py, `fuse_all_gather_matmul`;
-        pytorch, issue 149990).
+        A GEMM with row-wise scales waits for the whole gather, because its scales depend on the gather (torch,
+        fx_passes/micro_pipeline_tp.py, `fuse_all_gather_matmul`; pytorch, issue 149990).
         """
         return self.is_async and self.execution.dtype != "float8-row"
 
@@ -275,7 +275,7 @@ class ExecutionContext:
         return micro_batch * sequence_length // self.layout.cp
 
     def hidden_ep_s(self, ep_s: float, concurrent: KernelTime) -> float:
-        """Return the hidden part of `ep_s`, less the slowdown of the concurrent kernels, which lose SMs to it."""
+        """Return the hidden part of `ep_s`, less the slowdown of concurrent kernels by the SMs of the exchange."""
         hidden_s = self.execution.hidden_ep * min(ep_s, concurrent.busy_s)
         return hidden_s * (1 - self.dispatch_slowdown)
 
@@ -300,7 +300,7 @@ class ExecutionContext:
         return self.seconds("reduce-scatter" if self.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
 
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:
-        """Return the seconds between two tensor-parallel regions.
+        """Return the seconds of the communication between two tensor-parallel regions.
 
         The all-gather sends GEMM operands, which are already cast; tokens dispatched to experts are not cast yet.
         """

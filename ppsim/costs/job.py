@@ -45,7 +45,7 @@ from ppsim.model.recompute import (
 )
 from ppsim.model.shapes import why_no_context_parallel
 from ppsim.parallel.layout import Layout, assumed_devices
-from ppsim.schedule.choices import Update
+from ppsim.schedule.option_types import Update
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -69,8 +69,8 @@ class Job(HasRepr):
     - `wgrad_deferral_limit`: microbatches whose weight gradient of the output layer waits for the end of the step;
       0: all, None: none.
     - `launch_s`: host seconds per launch by the schedule; None: the cluster's constant.
-    - `stack`: the software whose defaults apply (`ppsim.trainers.stacks`); `stack_basis`: the reason if it was not
-      named.
+    - `stack`: the software whose defaults apply (`ppsim.trainers.stacks`); `stack_basis`: the reason for it if none
+      was named.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -259,7 +259,7 @@ class Job(HasRepr):
             cross_entropy=execution.cross_entropy,
             cp_communication="a2a" if execution.context == "all-to-all" else "p2p",
             input_bytes=OPERAND_BYTES.get(execution.dtype),
-            expert_room=execution.expert_room,
+            expert_buffer_factor=execution.expert_buffer_factor,
             eager=execution.compile is False,
             norm_in_gemm=self.kernels.norm_in_gemm and execution.compile is None and self.profile is None,
             weight_copy_bytes=self.place.operand_copies * OPERAND_BYTES.get(execution.dtype, 0.0),
@@ -386,7 +386,7 @@ class Job(HasRepr):
         stages_of_ranks: Iterable[Sequence[int]],
         plans: Sequence[StagePlan] | None = None,
     ) -> list[Stage]:
-        """Return stages of the model with their plans; raises `ConfigError` if the number of stages differs.
+        """Return stages of the model with their plans; raises `ConfigError` for plans of another number of stages.
 
         >>> import ppsim
         >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="block/2")
@@ -469,7 +469,7 @@ class Job(HasRepr):
 
     @cached_property
     def costs_outside_layers(self) -> CostEstimate:
-        """Costs of a stage besides its layers: conditional embedders, and the largest measured fixed cost."""
+        """Costs of a stage besides its layers: conditional embedders, and a fixed cost (the largest measured)."""
         measured = max((beside for _, beside in self._layers.values()), key=work_of)
         return measured + conditioning_estimate(self.model, self.place)
 

@@ -84,7 +84,7 @@ class JobSource:
 
 @dataclass(frozen=True)
 class MeasuredSource(JobSource):
-    """A training job whose pipeline times were all measured: equal stages, around them only the extra step time."""
+    """A training job with measured pipeline times; the rest of the step has only the extra step time (`rest_s`)."""
 
     costs: RankCosts
 

@@ -69,7 +69,7 @@ def _passes_s(job: Job, stage: Stage) -> Floats:
 
 
 def _exposed_s(job: Job, layer: Layer, compute_s: Floats) -> Floats:
-    """The same seconds if the data-parallel collectives of each pass take at least as long as its compute."""
+    """Seconds of F, B, I and W if the data-parallel collectives of each pass take no less time than its compute."""
     if job.optimizer.zero_stage < 2:
         return compute_s
     (gather_one, reduce_one), (gather_two, reduce_two) = (

@@ -47,7 +47,7 @@ def estimate(component: Component, model: ModelShape, shape: Shape, facts: Devic
 
 
 def _linears(shape: LayerShape) -> Sequence[WeightMatrix]:
-    """Queries, keys and values are one matrix for GPT, all others are separate."""
+    """In a GPT layer, queries, keys and values are one matrix; other layers have only separate matrices."""
     linears = layer_of(shape).linears(cut_of(shape))
     return linears if shape.kind == "gpt" else [part for one in linears for part in one.separate_matrices()]
 
@@ -82,7 +82,7 @@ def _forward_elements(layer: LayerShape) -> list[tuple[MemoryKernel, int]]:
 
 
 def _traffic(elements: Iterable[tuple[MemoryKernel, int]], tokens: int, times: Curves) -> PassKernels:
-    """A backward moves twice the bytes: it also reads a gradient and writes one per input."""
+    """A backward moves twice the bytes of a forward: it also reads a gradient and writes one per input."""
     of_kernels = (
         memory_kernel_time(times, kernel, tokens * times.element_bytes * count) for kernel, count in elements
     )

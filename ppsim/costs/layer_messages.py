@@ -35,7 +35,7 @@ class LayerMessages:
         routed = [one for one in operators if one.weight is not None and one.weight.kind == "routed"]
         size, pairs = e * timed.rows["tokens"], dict[str, float]()
         if routed and not place.execution.sequence_parallel and place.cut.expert_tp == place.cut.tp:
-            # One reduction follows the routed and shared experts together, and one of gradients precedes them.
+            # Routed and shared experts share one all-reduce of outputs, and one of input gradients.
             halves = [one for one in operators if one.sublayer == 1]
             gathered, summed = gathered_inputs(halves, timed.tensors), summed_outputs(halves)
             gathered[routed[0].name] = summed[routed[-1].name] = timed.layer_input
@@ -106,9 +106,10 @@ class LayerMessages:
 def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:
     """Seconds of the messages of matrix A or B of a LoRA adapter, in a forward and in a backward.
 
-    If the module gives whole columns, B's outputs are gathered, and with sequence parallelism their gradient too;
-    without it, the gradient of A's input is reduced if A's outputs are divided. No message is hidden
-    (Megatron-Bridge, `ParallelLinearAdapter.forward`).
+    Outputs that ranks divide are gathered. If ranks divide A's inputs instead, A's outputs are all-reduced. In the
+    backward, the gradient of B's input is all-reduced. With sequence parallelism, the gradient of B's divided
+    outputs is gathered; without it, the gradient of A's input is all-reduced if A's outputs are divided. No message
+    is hidden (Megatron-Bridge, `ParallelLinearAdapter.forward`).
     """
     assert one.weight is not None
     place, tp = timed.place, timed.place.cut.tp

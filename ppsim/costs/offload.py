@@ -14,7 +14,7 @@ from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown
 from ppsim.model.activations import LayerOffload, layer_backward, layer_offload
 from ppsim.model.architecture import Layer
 from ppsim.model.pipeline_stages import Stage
-from ppsim.model.rank_memory import moment_bytes
+from ppsim.model.rank_memory import transient_peak_bytes
 from ppsim.model.recompute import Recompute
 
 HOST_EFFICIENCY = 0.8
@@ -28,8 +28,9 @@ NUM_BUFFERS = 2
 class Offload:
     """Bytes of a microbatch that a stage offloads to the host.
 
-    copied: bytes per layer; ahead: the most that is back on the device before its backward; ahead_in_forward: the
-    same during a forward; forward: additional bytes at the peak of a forward.
+    - `freed`: bytes that leave the device; `copied`: bytes copied per layer.
+    - `ahead`: the most offloaded bytes on the device at a time; `ahead_in_forward`: the most during a forward.
+    - `forward`: additional bytes at the peak of a forward.
     """
 
     freed: float = 0.0
@@ -46,7 +47,7 @@ def offload_of(job: Job, stage: Stage, saved_bytes: float) -> Offload:
         return Offload(part, (part,), NUM_BUFFERS * part, NUM_BUFFERS * part)
     layers = _layers(job, stage)
     groups = [_Group(at, *group) for at, one in enumerate(layers) for group in one.groups]
-    gone = groups[: job.offload_rules.number_gone(len(groups))]
+    gone = groups[: job.offload_rules.num_offloaded_groups(len(groups))]
     if not gone:
         return Offload()
     never = groups[-1].layer if stage.head else None
@@ -70,9 +71,10 @@ class _Group(NamedTuple):
 def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[float, float]:
     """Return the most bytes of offloaded groups that are on the device, and those during a forward.
 
-    When a backward finishes a group, the next offloaded group comes back, of the next backward if this one has none
-    left (`bulk_reload`). If all groups are offloaded, one layer's are therefore there ahead. `never` is the layer
-    that never leaves, because its backward follows at once; then nothing comes back before the backward starts.
+    When a backward finishes a group, the next offloaded group comes back (`bulk_reload`). If this backward has no
+    group left, a group of the next backward comes back. If all groups are offloaded, the groups of one layer are
+    therefore on the device before their backward starts. `never` is the layer that never leaves, because its
+    backward follows at once; with such a layer, nothing comes back before the backward starts.
     """
     backward = groups[::-1]
     num_staying = len(groups) - num_gone
@@ -107,7 +109,7 @@ def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload])
     if job.offload or not ahead:
         return ahead
     in_forward = max(one.ahead_in_forward for one in offloads) + max(one.forward for one in offloads)
-    return max(ahead, in_forward - moment_bytes(job.model, stages, job.settings))
+    return max(ahead, in_forward - transient_peak_bytes(job.model, stages, job.settings))
 
 
 def layer_buffer_bytes(job: Job, layer: Layer, recompute: Recompute, modules: str) -> float:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from ppsim.costs.cores import core_of
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products
-from ppsim.machine.choices import FLEX
+from ppsim.machine.defaults import FLEX
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.architecture import Layer
@@ -47,15 +47,15 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
 
 A norm's backward reads input and gradient again for the weight gradient, a convolution's backward computes the
 output again, and the gate of a recurrent mixer contains a norm. A clamp applies to gate and up before they are
-joined. The columns of a weighted sum of residuals belong to all its inputs and its output; the backward reads them
-again, and adds to each gradient.
+joined. The columns of a weighted sum of residuals are counted over all its inputs and its output; the backward
+reads inputs and output again, and adds to each gradient.
 """
 
 _BIASES = MappingProxyType({False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3))})
 """Expert biases in F and I: bytes per column and (token, expert) pair (a constant, and a multiple of the bytes of
-an element), kernels per expert, kernels for all. True: float32 routing weights, as DeepEP and HybridEP require
-(`fused_a2a.py`); False: weights in the activations' dtype, in which torch then multiplies and adds. Biases are
-weighted and added to the rows of each expert, and the rows are joined (Megatron-LM,
+an element), kernels per expert, kernels for all experts together. True: float32 routing weights, as DeepEP and
+HybridEP require (`fused_a2a.py`); False: routing weights in the activations' dtype, in which torch then multiplies
+and adds. Biases are weighted and added to the rows of each expert, and the rows are joined (Megatron-LM,
 `weighted_bias_quick_geglu_impl`, `TEGroupedMLP._apply_bias`, `token_dispatcher.py`)."""
 
 
@@ -72,7 +72,7 @@ def layer_operators(layer: Layer, place: ExecutionContext, sequence_length: int)
 
 
 def computed_rows(layer: Layer, cut: ParallelSizes, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
-    """A rank's experts get `load` times the mean number of pairs."""
+    """A rank's experts get `load` times the mean number of (token, expert) pairs."""
     pairs = load * layer.experts_per_token * cut.expert_tp / cut.tp
     return {"tokens": tokens, "own_tokens": tokens / cut.norm_divisor, "capacity": tokens * pairs}
 
@@ -119,7 +119,7 @@ class OperatorKernels:
         return self._experts(one.weight) if one.weight.kind == "routed" else self.gemm(one.weight)
 
     def gemm(self, linear: WeightMatrix) -> PassKernels:
-        """Replicated matrices multiply a rank's own part of the sequence, which is then gathered."""
+        """Replicated matrices multiply a rank's own part of the sequence; their outputs are then gathered."""
         rows = self.rows["tokens"] if linear.split or linear.kind == "shared" else self.rows["own_tokens"]
         return products([linear], self.place.times, tokens=rows)
 
@@ -265,6 +265,6 @@ class OperatorKernels:
 
 
 def _gives_gradient(one: Operator) -> bool:
-    """Views and rotations (of a part) make no gradient of their own."""
+    """Views, and rotations of a part of a tensor, make no gradient of their own."""
     is_view = one.passes_gradient and any(tensor.storage for tensor in one.writes)
     return not is_view and one.kind != "rotation"

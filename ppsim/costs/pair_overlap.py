@@ -8,10 +8,10 @@ holds SMs. The orders are:
 - ``megatron`` (Megatron-Core, core/models/common/model_chunk_schedule_plan.py, d98e8a64): the same order, but the
   weight gradients belong to the backward, and its messages wait for them.
 - ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``: as ``dualpipe``.
-- ``best``: the fastest order that is repeated for every pair of layers.
+- ``best``: the fastest order, the same for every pair of layers.
 
-Layers are paired in execution order: the first of the forward with the last of the backward. The remaining layers
-run alone.
+Layers are paired in execution order: the first layer of the forward's stage with the last layer of the backward's
+stage, and so on. The remaining layers run alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ class PairMessage:
 
 @dataclass(frozen=True)
 class StageBytes:
-    """Activation bytes of a stage, those saved before the experts, and the number of layers."""
+    """Activation bytes of a stage: all (`whole`) and the part saved `before` the experts."""
 
     whole: float
     before: float
@@ -142,7 +142,7 @@ def _pair_s(
 def pair_messages(
     forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
 ) -> list[PairMessage]:
-    """If one of both passes is empty, the other runs alone. Layers that run alone follow the pairs."""
+    """If one of the two passes is empty, the other runs alone. Layers that run alone follow the pairs."""
     pairs = tuple(zip(forward, reversed(backward), strict=False))
     parts: list[tuple[float, float, tuple[int, Operation], str]] = []
     now = 0.0

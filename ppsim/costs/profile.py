@@ -67,7 +67,7 @@ class ProfiledDevice(FileSchema):
 
 
 class LoadSamples(FileSchema):
-    """Samples of nvidia-smi while the device was busy; `held_back` has their fraction per clock throttle reason."""
+    """Samples of nvidia-smi on the busy device; `held_back`: fraction of samples per clock throttle reason."""
 
     driver: str
     num_samples: Positive
@@ -82,7 +82,7 @@ class Provenance(FileSchema):
     """Source of the numbers: a publication and its table, or the software of a measurement.
 
     Each component was measured a multiple of `num_repeats` times, for at least `least_s` seconds; with
-    `cuda_graphs`, F and B by graph replay. `measured_at` has begin and end in Unix time (seconds).
+    `cuda_graphs`, F and B were measured by graph replay. `measured_at` has begin and end in Unix time (seconds).
     """
 
     kind: Literal["measured", "published"]
@@ -137,7 +137,7 @@ class ProfiledModel(FileSchema):
 class Shape(FileSchema):
     """Key of a measurement: microbatch, parallel sizes, dtype and recomputation.
 
-    With tp and ep above 1, one rank's part was measured.
+    With tp or ep above 1, one rank's part was measured.
     """
 
     micro_batch: Positive
@@ -159,7 +159,7 @@ class Times(FileSchema):
 
 
 class SingleLayerTimes(Times):
-    """Seconds of one layer alone; the other times are means over `num_in_row` layers in a row."""
+    """Seconds of one layer alone; the times of a `Measurement` are then means over `num_in_row` layers in a row."""
 
     num_in_row: Annotated[int, Bounds(ge=2)]
 
@@ -167,8 +167,8 @@ class SingleLayerTimes(Times):
 class OptimizerStep(FileSchema):
     """One optimizer step for one layer, the embedding or the head, on one rank, without sharding or collectives.
 
-    If the parameters' `dtype` has 16 bits, gradients and master weights are float32. `gradient_norm_s` is the norm
-    of the gradients, and their scaling.
+    If the parameters' `dtype` has 16 bits, gradients and master weights are float32. `gradient_norm_s` is the time
+    to compute the norm of the gradients and to scale the gradients.
     """
 
     component: Component
@@ -243,15 +243,15 @@ class Transfer(FileSchema):
 
 
 class CalibrationRun(FileSchema):
-    """Conditions of a calibration run in the runtime, beyond the measured passes, on `num_processes` ranks.
+    """Results of a calibration run: short pipelines on `num_processes` ranks, compared with their projection.
 
     A pass takes `slowdown` times its measured time; an action takes `action_overhead_s` more, a message
-    `hop_overhead_s`. The middle half of the steps varied by `step_spread` of the median. `pass_factors` are equally
-    likely ratios of a pass's time to its median.
+    `hop_overhead_s`. `step_spread` is the interquartile range of the step times, relative to their median.
+    `pass_factors` are equally likely ratios of a pass's time to its median.
 
     `reference_s` are the seconds per layer for F + B of the ranks' own stages in successive windows
-    (`ppsim.runtime.machine_speed`); step times are corrected to their median. `reference_ends_s` is the extra time
-    of the first and the last stage, None in files of older versions.
+    (`ppsim.runtime.machine_speed`); step times are corrected to the median of `reference_s`. `reference_ends_s`
+    has the extra times of the first and the last stage; None in files of older versions.
     """
 
     num_processes: Annotated[int, Bounds(ge=2)]
@@ -410,7 +410,7 @@ class Profile(HasRepr, FileSchema):
     def find_step(
         self, component: Component, *, optimizer: str, tp: int = 1, ep: int = 1, dtype: str
     ) -> OptimizerStep | None:
-        """Return the optimizer step for a component of a rank's part.
+        """Return the measured optimizer step for one rank's part of a component, or None.
 
         >>> import ppsim
         >>> profile = ppsim.load_profile("zb-a100-6.2b")

@@ -24,7 +24,7 @@ class ProfileCosts:
 
     @classmethod
     def at(cls, profile: Profile, wanted: Shape) -> "ProfileCosts":
-        """The dtype of `wanted` has torch's name or the profile's."""
+        """The dtype of `wanted` may have torch's name or the profile's name."""
         names = {
             shape.dtype for shape in profile.shapes if TYPE_NAMES.get(shape.dtype, shape.dtype) == wanted.dtype
         }
@@ -73,9 +73,10 @@ class ProfileCosts:
     def _with_compute(
         self, spec: CostEstimate, part: Measurement, *, again_s: float = 0.0, communicated_s: float = 0.0
     ) -> CostEstimate:
-        """Replace estimated compute by measured; communication stays.
+        """Replace estimated compute by measured compute; estimated communication stays.
 
-        `again_s` of the backward is recomputation. Repeated communication was not measured and is added.
+        `again_s` is the part of the measured backward that is recomputation. `communicated_s`, the repeated
+        communication, was not measured and is added.
         """
         seconds = {name: line_of(part, name)[1] for name in _PASSES}
         inputs, weights = spec.backward_input, spec.backward_weight

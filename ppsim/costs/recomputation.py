@@ -32,7 +32,7 @@ def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
 
 
 def _by_operators(timed: OperatorKernels) -> KernelTime:
-    """Kernels that `selective-op` runs again: every second GEMM, and memory-bound operators but the last one."""
+    """Kernels that `selective-op` runs again: every second GEMM, and memory-bound operators except the last."""
     gemms = [one.weight for one in timed.operators if one.weight is not None]
     _, repeated = by_operators(gemms, timed.place.cut)
     passing = [timed.passing(one) for one in timed.operators[:-1]]

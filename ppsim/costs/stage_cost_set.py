@@ -76,7 +76,7 @@ def stages_of_ranks(schedule: Schedule) -> list[list[int]]:
 
 
 def values_of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]]:
-    """Return the entries of each rank, stages of model replicas included."""
+    """Return the values of the stages of each rank, including stages of model replicas."""
     return [
         [of_stages[schedule.model_stage[stage]] for stage in schedule.stages_of(rank)]
         for rank in range(schedule.num_ranks)

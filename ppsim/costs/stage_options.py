@@ -45,7 +45,7 @@ class FrontierPoint(NamedTuple):
 class StageOptions:
     """Recomputation and offloading options for the stages of a job.
 
-    If the job already recomputes something, only that and none are options.
+    If the job already recomputes something, the only options are this recomputation and "none".
     """
 
     job: Job
@@ -100,7 +100,7 @@ class StageOptions:
         }
 
     def _way(self, layer: Layer, word: Recompute, offload: str) -> LayerOption:
-        """Copies of offloaded tensors are exposed beyond the layer's backward."""
+        """The part of the copies of offloaded tensors that takes longer than the layer's backward is exposed."""
         settings, cost = self.job.settings.recomputing(word), self.job.recomputing(word).layer_costs[layer]
         saved, buffer, exposed_s = float(sum(kept_of_layer(layer, settings).values())), 0.0, 0.0
         if offload:
@@ -116,7 +116,7 @@ class StageOptions:
         return self.job.offload_rules.activation_offload_fraction
 
     def transients(self, stages: Sequence[Stage]) -> list[tuple[int, frozenset[Recompute]]]:
-        """Return a rank's bytes without microbatches, in ascending order, with the options that fit in each."""
+        """Return a rank's possible bytes without microbatches, ascending, with the options that need no more."""
         needs = {word: self._static(stages, word) for word in self.useful_words}
         levels = sorted(set(needs.values()))
         return [(level, frozenset(word for word, need in needs.items() if need <= level)) for level in levels]
@@ -139,7 +139,7 @@ class StageOptions:
         return {}
 
     def frontier(self, stage: Stage, allowed: frozenset[Recompute], offload: str) -> list[FrontierPoint]:
-        """Return the Pareto-optimal ways to run a stage, fastest first; seconds and bytes include its ends."""
+        """Return the Pareto-optimal ways to run a stage, fastest first; costs include parts outside layers."""
         key = _held(stage), allowed, offload
         if key not in self._frontiers:
             kinds = {id(layer): layer for layer in stage.layers}

@@ -15,8 +15,9 @@ class TimeBreakdown:
     `ideal_s` is the pass's share of the model FLOPs (`Model.training_flops`, causal) at the device's peak for the
     job's dtype. `more_flops_s` are non-model FLOPs at the peak of their own dtype: masked scores, padded
     vocabulary, replicated weights, GEMMs in a wider dtype. `matmul_loss_s` and `attention_loss_s` are the time of
-    their kernels beyond both, `host_s` waits for launches. In a measured pass only the sum of these losses is
-    known: `measured_loss_s`. `recompute_s` includes its communication; other communication is exposed.
+    GEMM and attention kernels beyond `ideal_s` and `more_flops_s`. `host_s` is the wait for launches. In a measured
+    pass only the sum of these losses is known: `measured_loss_s`. `recompute_s` includes repeated communication;
+    the times of other communication are its exposed parts.
     """
 
     ideal_s: float = 0.0

@@ -1,18 +1,18 @@
 """Memory-bound kernels of a layer in torch, in addition to Megatron-LM's and TransformerEngine's.
 
-TorchTitan at 9dec370 and 820504e (models/llama, parallelize_llama.py, norms.py), torchao at 6243040 (float8), torch
-of December 2024. When compiled, pointwise operators are fused into one kernel and only the following remain; e is
-the bytes of an element, c of an element that is gathered, T the tokens of a tensor-parallel group, h the hidden
-size:
+Sources: TorchTitan at 9dec370 and 820504e (models/llama, parallelize_llama.py, norms.py), torchao at 6243040
+(float8), torch of December 2024. When compiled, pointwise operators are fused into one kernel and only the
+following remain; e is the bytes of an element, c of an element that is gathered, T the tokens of a tensor-parallel
+group, h the hidden size:
 
 - rotation by complex numbers, for which inductor generates no code: 16 bytes more per column;
 - repetition of keys and values for all heads: each read and written, and summed back;
-- gathers and scatters along the sequence, which is not the first dimension of any tensor: pieces copied into or out
-  of one another, 2chT and 2ehT (distributed/_functional_collectives.py: `all_gather_tensor`,
+- gathers and scatters along the sequence, which is not the first dimension of any tensor: the pieces are copied,
+  2chT and 2ehT bytes (distributed/_functional_collectives.py: `all_gather_tensor`,
   `reduce_scatter_tensor`). In GEMMs pipelined with them (distributed/_symmetric_memory), a scatter adds up the
   ranks' parts instead;
 - separate GEMMs for queries, keys and values, gate and up, whose n gradients of one input are summed: n + 1 passes,
-  fused with a norm's n - 1;
+  or n - 1 if the sum is fused with a norm;
 - 8-bit casts: `_Casts`.
 """
 
@@ -29,8 +29,8 @@ from ppsim.model.weight_matrices import WeightMatrix
 
 _NORM_FORWARD, _NORM_BACKWARD = (4, 28), (8, 68)
 """Bytes per element of an eager norm in F and in I, as a multiple of e and a constant: x in float32, its square,
-their mean, the product with the root, the result in the dtype of x, and with the weights; I: autograd's kernels for
-these."""
+their mean, the product with the root, the result in the dtype of x, and its product with the weights; I: autograd's
+kernels for these."""
 
 _CAST_EAGERLY = (4, 25)
 """Bytes per element of an eager 8-bit cast, as a multiple of e and a constant: absolute values, their maximum,
@@ -44,8 +44,8 @@ class TorchKernels(OperatorKernels):
     def gemm(self, linear: WeightMatrix) -> PassKernels:
         """Return a separate GEMM for each matrix.
 
-        If pipelined with tensor-parallel messages, a forward, and the gradient of an input whose output was
-        scattered, has one GEMM per rank's part of the tokens (distributed/_symmetric_memory,
+        In GEMMs pipelined with tensor-parallel messages, the forward has one GEMM per rank's part of the tokens. So
+        has the input gradient of a matrix whose output is scattered (distributed/_symmetric_memory,
         `_pipelined_multi_all_gather_and_consume`, `_pipelined_produce_and_all2all`).
         """
         tokens, pieces, found = self.rows["tokens"], self.place.cut.tp, NOTHING
@@ -166,10 +166,11 @@ def copied_along_sequence(place: ExecutionContext, message: float) -> KernelTime
 class _Casts:
     """Casts of the operands of a matrix to 8 bits.
 
-    One scale per tensor: its maximum is read first, then it is cast, and then gathered. The operands of a weight
-    gradient are copied, tokens last (float8_ops.py: `preprocess_addmm`), and so is the weight for an input
-    gradient. One scale per row: operands are gathered in 16 bits; maximum and cast are one pass, except by columns
-    for a weight gradient, and weights are cast in each pass (float8_linear.py, all axiswise).
+    One scale per tensor: the maximum of the tensor is read first, then the tensor is cast, and then gathered. The
+    operands of a weight gradient are copied to make tokens the last dimension (float8_ops.py: `preprocess_addmm`),
+    and the weight is copied for an input gradient. One scale per row: operands are gathered in 16 bits. Maximum and
+    cast are one pass by rows, and two by columns (operands of a weight gradient, weights of an input gradient).
+    Weights are cast in F and again in I (float8_linear.py, all axiswise).
     """
 
     kernels: OperatorKernels
@@ -194,7 +195,7 @@ class _Casts:
 
     @property
     def passes(self) -> PassKernels:
-        """F: the input, and the weight if scales are per row. I: the output gradient. W: both operands again."""
+        """F: input, and weight if scales are per row. I: output gradient and weight. W: both operands again."""
         one, tokens, moved = self.linear, self.kernels.rows["tokens"], self.kernels.moved
         weights, number = one.size * self.is_row, 2 * len(one.columns)
         forward = moved(self._bytes() * (one.inputs * self._tokens("outputs") + weights), 2)

@@ -10,10 +10,9 @@ FORMAT = "ppsim-deepspeed/1"
 
 
 def install(engine: Any, path: str | Path) -> None:
-    """Make a `PipelineEngine` train by the instructions that `ppsim export --to deepspeed` wrote.
+    """Make a `PipelineEngine` train with the table in a file of `ppsim export --to deepspeed`.
 
-    Raises `ConfigError` for a file of another format, and if its stages or microbatches
-    (`gradient_accumulation_steps`) are not the engine's.
+    Raises `ConfigError` if the engine has another number of stages or microbatches (`gradient_accumulation_steps`).
     """
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -27,8 +26,6 @@ def install(engine: Any, path: str | Path) -> None:
     num_buffers: int = max(2, content["buffers"][engine.stage_id])
 
     class Table(schedule.PipeSchedule):  # type: ignore[misc]
-        """The file's instructions, then gradient reduction and the optimizer."""
-
         def steps(self) -> Any:
             yield from ([command] for command in commands)
             yield [schedule.ReduceTiedGrads(), schedule.ReduceGrads(), schedule.OptimizerStep()]

@@ -19,10 +19,9 @@ _ONE_OF = {
 
 
 def preflight(path: str | Path, args: Any) -> list[str]:
-    """Return a sentence for each difference between Megatron-LM's `args` and an export; empty if they run it.
+    """Return a sentence for each difference between Megatron-LM's `args` and an export; empty if there is none.
 
-    `path` is the file that `ppsim export --to megatron -o FILE.json` wrote, `args` the arguments parsed by
-    Megatron-LM, before or after `validate_args`. Raises `ConfigError` for a file that is not such an export.
+    `path` is a file of `ppsim export --to megatron`. `args` may be from before or after `validate_args`.
     """
     exported = read_json(path)
     try:
@@ -77,16 +76,13 @@ def measure(
 ) -> dict[str, Any]:
     """Return a profile of a Megatron-core model's chunks, measured on this GPU if there is one, else on the CPU.
 
-    `config` is the model's `TransformerConfig`; it has the numbers of layers and chunks, tp, cp and ep.
-    `model_provider(pre_process=…, post_process=…, config=…)` builds a chunk from it, as in Megatron-LM; a provider
-    without `config` has to build from the same object. Process groups are fake, so that one rank's part is timed,
-    without collectives. Each different chunk of the configured pipeline and of `splits` (one list per pipeline,
-    with the layers of each stage) is measured, and chunks from which all others are derived: a single layer and
-    several in sequence. `settings` are as for `ppsim.profiling.harness.profile_module`; `output` is the file to
-    write.
+    `config` is the model's `TransformerConfig`. `model_provider(pre_process=…, post_process=…, config=…)` builds a
+    chunk from it, as in Megatron-LM. Process groups are fake, so that one rank's part is timed, without
+    collectives. Each different chunk of the configured pipeline and of `splits` (layers of each stage) is measured.
+    If these do not determine the costs of other chunks, more chunks are measured, for example single layers.
+    `settings` are as for `ppsim.profiling.harness.profile_module`.
 
-    Raises `ConfigError` if the model is built otherwise, if a real process group exists, and for splits that do not
-    have all layers.
+    Raises `ConfigError` if a real process group exists, and for splits that do not have all layers.
     """
     import megatron.core
     import torch

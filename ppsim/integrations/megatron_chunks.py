@@ -1,7 +1,7 @@
 """Chunks of a Megatron-core model on one device: one pipeline rank at a time, with fake process groups.
 
-Megatron-LM has such groups itself (`--fake-process-group`). A window of layers is requested by a layout
-(`pipeline_model_parallel_layout`) of up to three stages: the layers before, the window, the layers after.
+Megatron-LM has such groups itself (`--fake-process-group`). A layout (`pipeline_model_parallel_layout`) of up to
+three stages requests a window of layers: the layers before, the window, the layers after.
 """
 
 import inspect
@@ -35,19 +35,18 @@ _SEED = 1234
 
 
 class GptChunk(nn.Module):
-    """A chunk as the pipeline calls it: tokens or hidden states in, hidden states or the loss of each token out."""
+    """Input is tokens or hidden states, output is hidden states or the loss of each token."""
 
     def __init__(self, model: Any, *, tokens: Tensor, window: LayerWindow) -> None:
         super().__init__()
         self.model, self._window, self._tokens = model, window, tokens
         length = tokens.shape[1]
         self._positions = torch.arange(length, device=tokens.device).expand_as(tokens)
-        # On a GPU the attention kernel masks by itself; otherwise Megatron would create its default mask on a GPU.
+        # On a GPU the attention kernel masks by itself. A CPU needs this mask: Megatron's default mask is on a GPU.
         ones = torch.ones(1, 1, length, length, dtype=torch.bool, device="cpu")
         self._mask = None if tokens.is_cuda else ~ones.tril()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the forward of the chunk."""
         tokens = self._tokens if self._window.is_last else None  # multi-token prediction embeds them again
         if self._window.is_first:
             tokens = x
@@ -79,11 +78,9 @@ class MegatronBuilder:
 
     @property
     def num_layers(self) -> int:
-        """Number of layers of the model."""
         return int(self.config.num_layers)
 
     def own_split(self) -> list[int]:
-        """Return the layers per stage of the configured pipeline, by Megatron's rule."""
         config, pp = self.config, self.config.pipeline_model_parallel_size
         layout = config.pipeline_model_parallel_layout
         if layout is not None:
@@ -99,7 +96,7 @@ class MegatronBuilder:
         ]
 
     def build(self, window: LayerWindow) -> BuiltChunk:
-        """Return the chunk with a window of layers; its rank's process groups stay active until `close`."""
+        """Return the chunk of a window; the process groups of its rank stay active until `close`."""
         self.close()
         layout, rank = _layout_of(window, self.num_layers, self.config.mtp_num_layers or 0)
         self._around.enter_context(patch.multiple(self.config, **_pipeline(layout)))
@@ -113,7 +110,7 @@ class MegatronBuilder:
             given["config"] = self.config
         model = self._provider(**given).to(self.device)
         layers = list(model.decoder.layers)
-        if self.config.gradient_accumulation_fusion:  # as Megatron's DistributedDataParallel provides them
+        if self.config.gradient_accumulation_fusion:  # as in Megatron's DistributedDataParallel
             for parameter in model.parameters():
                 parameter.main_grad = torch.zeros_like(parameter, dtype=torch.float32)
         if self.config.fp16 or self.config.bf16:
@@ -122,16 +119,14 @@ class MegatronBuilder:
         return BuiltChunk(chunk, layers, torch.mean if window.is_last else None)
 
     def close(self) -> None:
-        """Leave the process groups of the last chunk, and restore the configuration."""
         self._around.close()
 
     def tokens(self) -> Tensor:
-        """Return random tokens of one context-parallel rank."""
         shape = (self.micro_batch, self.sequence_length // self.config.context_parallel_size)
         return torch.randint(0, self.vocab_size, shape, device=self.device)
 
     def input_of(self, window: LayerWindow) -> Tensor:
-        """Return tokens, or random hidden states [tokens per rank, micro-batch, hidden size]."""
+        """Hidden states are [tokens per rank, micro-batch, hidden size]."""
         config = self.config
         if window.is_first:
             return self.tokens()
@@ -142,7 +137,7 @@ class MegatronBuilder:
         return torch.randn(length, self.micro_batch, config.hidden_size, dtype=kind, device=self.device)
 
     def forward_flops(self, contents: str) -> float | None:
-        """Return the FLOPs of a rank's part by formula, None for layers without one."""
+        """Return None for layers without a formula."""
         sizes, config = layer_shape_of(self.config), self.config
         if sizes is None or (config.mtp_num_layers or 0) > 0:
             return None
@@ -159,7 +154,6 @@ class MegatronBuilder:
         return len(layers_of(contents)) * of_layer + contents.endswith(LAST) * of_head
 
     def shape(self) -> dict[str, Any]:
-        """Return the key of the measurements in a profile file."""
         config = self.config
         modules = config.recompute_modules or ["core_attn"]
         words = {None: "none", "full": "full", "selective": recompute_of("+".join(modules))}
@@ -176,7 +170,6 @@ class MegatronBuilder:
 
 
 def layer_shape_of(config: Any) -> LayerShape | None:
-    """Return a layer's sizes as `ppsim profile` has them, None for other kinds of layers."""
     is_llama = config.normalization == "RMSNorm" and config.gated_linear_unit and not config.add_bias_linear
     is_gpt = config.normalization == "LayerNorm" and not config.gated_linear_unit and config.add_bias_linear
     experts = config.num_moe_experts or 0
@@ -198,7 +191,6 @@ def layer_shape_of(config: Any) -> LayerShape | None:
 
 
 def _layout_of(window: LayerWindow, num_layers: int, num_predictions: int) -> tuple[list[list[str]], int]:
-    """A layout in which one stage is the window, and the index of the stage."""
     before, after = window.start, num_layers - window.stop
     stages = [window.num_layers]
     if not window.is_first:
@@ -225,7 +217,7 @@ def _pipeline(layout: list[list[str]]) -> dict[str, Any]:
 
 
 def num_ranks_of_stage(config: Any) -> int:
-    """Return the least number of a stage's ranks that hold everything divided by tp, cp, ep and etp."""
+    """Return the smallest number of ranks per stage that is a multiple of tp · cp and of etp · ep."""
     tp, cp, ep = (
         config.tensor_model_parallel_size, config.context_parallel_size, config.expert_model_parallel_size,
     )  # fmt: skip
@@ -234,7 +226,7 @@ def num_ranks_of_stage(config: Any) -> int:
 
 @contextmanager
 def _as_rank(config: Any, rank: int, num_stages: int) -> Iterator[None]:
-    """Make this process, within the block, the first rank of a pipeline stage, with fake groups of real size."""
+    """Make this process the first rank of a pipeline stage, with fake groups of real size."""
     if dist.is_initialized():
         if dist.get_backend() != "fake":
             raise ConfigError(
@@ -262,7 +254,7 @@ def _as_rank(config: Any, rank: int, num_stages: int) -> Iterator[None]:
 
 @contextmanager
 def _without_cuda() -> Iterator[None]:
-    """Make Megatron-core's own layers run on a CPU: they ask for a current GPU, and fork its random state."""
+    """Replace calls of CUDA: Megatron-core's own layers ask for the current GPU, and fork its random state."""
     with (
         patch.object(torch.cuda, "current_device", lambda: torch.device("cpu")),
         patch.object(parallel_random.CudaRNGStatesTracker, "fork", lambda *_: nullcontext()),

@@ -1,8 +1,7 @@
 """Run a ppsim table in place of one of Primus' algorithms: call `install` in each process before Primus starts.
 
-Primus finds an algorithm by its name. By the same name it chooses the placement of the model, whether weight
-gradients are separate from the backward, and the options of the algorithm. Therefore a table replaces an algorithm
-of the same placement.
+By the name of an algorithm, Primus also chooses the placement of the model and whether weight gradients are
+separate from the backward. Therefore a table replaces an algorithm of the same placement.
 """
 
 from pathlib import Path
@@ -18,7 +17,6 @@ PLACEMENTS = {
     "a loop of several chunks per rank": ("1f1b-interleaved",),
     "a V of two chunks per rank": ("zbv-formatted", "v-half", "v-min"),
 }
-"""Primus' algorithms by their placement of the model's stages."""
 
 _KEEPS_W = ("1f1b",)  # under this name, Primus' layers compute the weight gradient within the backward
 
@@ -26,10 +24,10 @@ _KEEPS_W = ("1f1b",)  # under this name, Primus' layers compute the weight gradi
 def install(path: str | Path, *, replace: str) -> None:
     """Replace the algorithm named `replace` by the table that `ppsim export --to primus` wrote.
 
-    Primus then runs the table if its configuration has `pp_algorithm: <replace>`, with both communication methods.
-    Options that Primus gives the algorithm are ignored. Raises `ConfigError` for a file that is not such a table,
-    and for an algorithm that is unknown or has another placement. It is also raised, when Primus asks for the
-    schedule, if ranks, chunks or microbatches are not the table's, or if offloading or combined passes are enabled.
+    Primus then runs the table if its configuration has `pp_algorithm: <replace>`. Options that Primus gives the
+    algorithm are ignored. Raises `ConfigError` for an algorithm that is unknown or has another placement and, when
+    Primus asks for the schedule, if ranks, chunks or microbatches are not the table's, or if offloading or combined
+    passes are enabled.
     """
     table = read(path)
     algorithm_for(table, path, replace)
@@ -71,7 +69,6 @@ def install(path: str | Path, *, replace: str) -> None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Return the table in a file; raises `ConfigError` if `ppsim export --to primus` did not write it."""
     table = read_json(path)
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise ConfigError(f"{path} is no table of the format {FORMAT}: write it by ppsim export --to primus")
@@ -79,7 +76,6 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def placement_of(table: dict[str, Any]) -> str:
-    """Return the entry of `PLACEMENTS` that a table has."""
     one, loop, v = PLACEMENTS
     if table["vpp_size"] == 1:
         return one
@@ -87,7 +83,6 @@ def placement_of(table: dict[str, Any]) -> str:
 
 
 def require_sizes(table: dict[str, Any], path: str | Path, pp_size: int, vpp_size: int, micro_batches: int) -> None:
-    """Raise `ConfigError` if Primus' ranks, chunks per rank or microbatches are not the table's."""
     given = {"pp_size": pp_size, "vpp_size": vpp_size, "micro_batches": micro_batches}
     if wrong := [name for name, size in given.items() if table[name] != size]:
         held = ", ".join(f"{name} {table[name]}" for name in wrong)
@@ -95,10 +90,10 @@ def require_sizes(table: dict[str, Any], path: str | Path, pp_size: int, vpp_siz
 
 
 def algorithm_for(table: dict[str, Any], path: str | Path, replace: str | None = None) -> str:
-    """Return the algorithm that a table can replace: `replace`, or the first one of its placement for None.
+    """Return `replace` or, if it is None, the first algorithm of the table's placement.
 
-    Raises `ConfigError` if `replace` has another placement, or computes weight gradients within the backward while
-    the table separates them.
+    Raises `ConfigError` if `replace` is unknown, has another placement, or computes weight gradients within the
+    backward while the table separates them.
     """
     known = [name for names in PLACEMENTS.values() for name in names]
     if replace is not None and replace not in known:

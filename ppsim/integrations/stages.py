@@ -1,4 +1,4 @@
-"""Compare a table with the stages that a trainer built on this rank."""
+"""Comparison of a table with the stages that a trainer built on this rank."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +9,9 @@ from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 
 Table: TypeAlias = Schedule | str | Path
-"""A table, or the path of its CSV."""
 
 
 def read(table: Table) -> Schedule:
-    """Return the table; raises the errors of `ppsim.schedule.grammar.read_schedule`."""
     return table if isinstance(table, Schedule) else read_schedule(table)
 
 

@@ -21,10 +21,9 @@ from ppsim.trainers.torch.write_schedule import torch_csv, why_not_loaded
 def stages_of(
     schedule: Table, build: Callable[[int], torch.nn.Module], device: torch.device | str, *, group: Any = None
 ) -> list[PipelineStage]:
-    """Return this rank's stages of a table: `build(stage)` returns the module of a stage, which goes to `device`.
+    """Return this rank's stages; `build(stage)` returns the module of a stage, which is moved to `device`.
 
-    `group` is the pipeline's process group; None: all ranks. Raises `ConfigError` if its size is not the table's
-    number of ranks.
+    Raises `ConfigError` if the size of `group` (None: all ranks) is not the table's number of ranks.
     """
     table, rank, size = read(schedule), dist.get_rank(group), dist.get_world_size(group)
     if size != table.num_ranks:
@@ -37,8 +36,7 @@ def stages_of(
 def named_passes(stages: Sequence[PipelineStage]) -> Iterator[None]:
     """Name the actions of stages for torch.profiler, as torch's pipeline runtime does: `PP:0F3`, `PP:0B3`.
 
-    Use it for torch's `Schedule1F1B`, which names no actions: around `step()`, inside `torch.profiler.profile`.
-    `ppsim read` can then read the trace.
+    Use it around `step()` of torch's `Schedule1F1B`, which names no actions. `ppsim read` can then read the trace.
     """
     methods = {"forward_one_chunk": "F", "backward_one_chunk": "B", "backward_weight_one_chunk": "W"}
     for stage, (method, letter) in product(stages, methods.items()):
@@ -69,10 +67,9 @@ def load(
 ) -> Any:
     """Return torch's runtime for a table over this rank's stages, ready to `step()`.
 
-    `schedule` is a table or its CSV, compute-only or with communication. The rank of stage 0 gives `step` the whole
-    batch, the rank of the last stage gives it `target=` (and `losses=`). Gradients are of the mean loss over the
-    microbatches. Raises `ConfigError` before anything starts if torch is too old, if ranks, stages, microbatches or
-    placement differ from the table, or if this torch version cannot run the table's communication actions.
+    The rank of stage 0 gives `step` the whole batch, the rank of the last stage gives it `target=` (and `losses=`).
+    Gradients are of the mean loss over the microbatches. Raises `ConfigError` before anything starts if the stages
+    or microbatches differ from the table, or if this torch version cannot run it.
     """
     require_torch()
     table = read(schedule)

@@ -13,12 +13,11 @@ if TYPE_CHECKING:
 def preflight(
     schedule: Table, stages: Sequence[Any], loss: Any, *, num_microbatches: int | None = None
 ) -> list[str]:
-    """Return a sentence for everything that would break or falsify the first step; empty if it runs.
+    """Return the reasons why the first step would fail or give wrong results, one sentence each.
 
-    `schedule` is a table or the path of its CSV, `stages` this rank's `PipelineStage`s, `loss` the loss that the
-    schedule gets. Checked are the number of ranks and stages, this rank's stages, and microbatches if given. For
-    tables with I and W, two more are checked: selective checkpointing, whose saved outputs serve one backward only,
-    and a loss that holds parameters and runs a backward of its own (`ChunkedLossWrapper`).
+    `stages` are this rank's `PipelineStage`s, `loss` is the loss that the schedule gets. For tables with I and W,
+    two more reasons are checked: selective checkpointing, whose saved outputs serve one backward only, and a loss
+    that holds parameters and runs a backward of its own (`ChunkedLossWrapper`).
     """
     table = read(schedule)
     found = problems_of_stages(table, stages, num_microbatches)
@@ -39,7 +38,10 @@ def preflight(
 
 
 def _first_selective(module: Any) -> str | None:
-    """The name of the first checkpointed part whose policy chooses the tensors to save."""
+    """Return the name of the first part with selective checkpointing, None if there is none.
+
+    Selective checkpointing has a policy (`context_fn`) that chooses the tensors to save.
+    """
     for name, part in module.named_modules():
         function = getattr(part, "checkpoint_fn", None)
         if "context_fn" in (getattr(function, "keywords", None) or {}):
@@ -48,7 +50,7 @@ def _first_selective(module: Any) -> str | None:
 
 
 def _owners(loss: Any, depth: int = 4) -> Iterator[str]:
-    """Class names of objects that hold modules with parameters, in the loss or in the functions that it wraps."""
+    """Yield class names of objects that hold parameters, in the loss or in the functions that it wraps."""
     inside = list(vars(loss).values()) if hasattr(loss, "__dict__") else []
     if any(
         hasattr(one, "parameters") and next(iter(one.parameters()), None) is not None for one in (loss, *inside)
@@ -74,12 +76,10 @@ def measure(
 ) -> dict[str, Any]:
     """Return a profile of a TorchTitan model's chunks, measured on the trainer's device.
 
-    `trainer` is a `torchtitan.trainer.Trainer`, created alone with `--comm.mode fake_backend` and a pipeline. Its
-    chunks are built as the trainer builds them (tensor parallelism, checkpointing, compile, mixed precision, its
-    loss). Collectives are not timed. `splits`, `output` and `settings` are as in
-    `ppsim.integrations.megatron.measure`.
-
-    Raises `ConfigError` for a trainer without a pipeline, or with real process groups.
+    `trainer` is a `torchtitan.trainer.Trainer`, created in a single process with `--comm.mode fake_backend` and a
+    pipeline. Collectives are not timed. `splits`, `output` and `settings` are as in
+    `ppsim.integrations.megatron.measure`. Raises `ConfigError` for a trainer without a pipeline, or with real
+    process groups.
     """
     import torchtitan
 

@@ -1,7 +1,6 @@
-"""Chunks of a TorchTitan model on one device, with its own split, parallelism and loss, in its dry mode.
+"""Chunks of a TorchTitan model on one device, with TorchTitan's own split, parallelism and loss, in its dry mode.
 
-Process groups are fake. Every chunk is built as stage 0 of the pipeline, the stage of this process, with
-`module_fqns_per_model_part`: the modules in a chunk determine its work, not its position.
+Process groups are fake. Every chunk is built as stage 0 of the pipeline, the stage of this process.
 """
 
 import dataclasses
@@ -20,7 +19,7 @@ from ppsim.profiling.chunks import BuiltChunk, LayerWindow
 
 
 class DecoderChunk(nn.Module):
-    """A chunk as TorchTitan's pipeline calls it: tokens or hidden states in, hidden states or logits out."""
+    """Input is tokens or hidden states, output is hidden states or logits."""
 
     def __init__(self, model: nn.Module, arguments: dict[str, Any], trainer: Any) -> None:
         super().__init__()
@@ -28,14 +27,13 @@ class DecoderChunk(nn.Module):
         self._arguments, self._context = arguments, trainer.train_context
 
     def forward(self, x: Tensor) -> Tensor:
-        """F of the chunk."""
         with self._context():
             output: Tensor = self.model(x, **self._arguments)
         return output
 
 
 class TitanBuilder:
-    """Builds any window of the layers of a trainer's model, as the trainer built its own."""
+    """Builds any window of the layers of a trainer's model, as the trainer builds its own chunks."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.config = trainer, trainer.config
@@ -54,11 +52,9 @@ class TitanBuilder:
 
     @property
     def num_layers(self) -> int:
-        """Number of layers of the model."""
         return len(self.trainer.model_config.layers)
 
     def own_split(self) -> list[int]:
-        """Return the layers per stage of the configured pipeline, by TorchTitan's rule."""
         parts = self.config.parallelism.module_fqns_per_model_part
         if parts is None:
             stages, *rest = pipeline_parallel._get_pipeline_metadata(
@@ -68,7 +64,6 @@ class TitanBuilder:
         return [sum(name.startswith("layers.") for name in part) for part in parts]
 
     def build(self, window: LayerWindow) -> BuiltChunk:
-        """Return the chunk with a window of layers."""
         trainer, config = self.trainer, self.config
         names = [
             *(["tok_embeddings"] if window.is_first else []),
@@ -93,7 +88,7 @@ class TitanBuilder:
         with torch.no_grad():
             model.init_weights(buffer_device=None)
         model.train()
-        if isinstance(model, FSDPModule):  # as the pipeline has it for all microbatches but the last
+        if isinstance(model, FSDPModule):  # as the pipeline does for all microbatches but the last
             model.set_is_last_backward(False)
             model.set_reshard_after_backward(False)
             model.set_requires_gradient_sync(False)
@@ -109,13 +104,11 @@ class TitanBuilder:
         return loss
 
     def tokens(self) -> Tensor:
-        """Return random tokens of one context-parallel rank."""
         batch, length = self.config.parallelism.pipeline_parallel_microbatch_size, self.config.training.seq_len
         length //= self.trainer.parallel_dims.cp
         return torch.randint(0, self.trainer.model_config.vocab_size, (batch, length), device=self.trainer.device)
 
     def input_of(self, window: LayerWindow) -> Tensor:
-        """Return tokens, or random hidden states of the shape and type of the embedding's output."""
         if window.is_first:
             return self.tokens()
         if self._hidden is None:
@@ -131,7 +124,6 @@ class TitanBuilder:
         return None
 
     def shape(self) -> dict[str, Any]:
-        """Return the key of the measurements in a profile file."""
         config, dims = self.config, self.trainer.parallel_dims
         checkpointing = type(config.activation_checkpoint).__qualname__.split(".")[0]
         words = {"NoneType": "none", "FullAC": "full", "SelectiveAC": BY_OPERATORS}

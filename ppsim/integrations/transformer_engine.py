@@ -1,8 +1,7 @@
-"""Check the `_order` of TransformerEngine's `make_graphed_callables` before any graph is captured.
+"""Checks of the `_order` of TransformerEngine's `make_graphed_callables` before any graph is captured.
 
 The rules come from transformer_engine/pytorch/graph.py (`_make_graphed_callables`, as of 2025, and the later
-weight-gradient graphs), whose asserts have no messages. They are restated here because importing the package needs
-CUDA.
+weight-gradient graphs), whose asserts have no messages. Importing TransformerEngine needs CUDA.
 """
 
 from collections.abc import Sequence
@@ -14,8 +13,8 @@ def check_order(order: Sequence[float], *, num_chunks: int, num_microbatches: in
     """Raise `ConfigError`, naming the entry, for an order that cannot be captured.
 
     Chunks count from 1. +c is a forward, −c a backward, −c − 0.5 a weight gradient, which a chunk has for all
-    microbatches or for none. Each occurs once per microbatch, and no backward comes before its forward. A weight
-    gradient belongs to the chunk's last backward, and comes before the next one.
+    microbatches or for none. A weight gradient belongs to the chunk's latest backward, and must come before the
+    chunk's next backward.
     """
     counts = {(chunk, kind): 0 for chunk in range(1, num_chunks + 1) for kind in range(3)}
     for position, entry in enumerate(order):
@@ -42,7 +41,7 @@ def check_order(order: Sequence[float], *, num_chunks: int, num_microbatches: in
 def most_alive(order: Sequence[float]) -> dict[int, int]:
     """Return the peak number of microbatches between forward and backward, per chunk.
 
-    It is the number of buffers that `_reuse_graph_input_output_buffers` holds.
+    The peak is the number of buffers that `_reuse_graph_input_output_buffers` holds.
 
     >>> most_alive([1, 1, 2, -2, -1, 2, -2, -1])
     {1: 2, 2: 1}

@@ -1,7 +1,4 @@
-"""Devices, links, and clusters: nested domains of devices, each with its link.
-
-All data come from files, packaged or a user's, read by `ppsim.machine.cluster_files`.
-"""
+"""Devices, links, and clusters: nested domains of devices, each with its link."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.machine.choices import MEMORY_SHARE
+from ppsim.machine.defaults import MEMORY_SHARE
 from ppsim.machine.job_similarity import MeasuredJob
 
 
@@ -17,10 +14,8 @@ from ppsim.machine.job_similarity import MeasuredJob
 class InSituRatio:
     """Ratio of kernel times inside a training run to those in a table of isolated kernels.
 
-    factors
-        By dtype of the GEMMs; "attention" for fused attention. For missing dtypes, the table is not used.
-    sigma
-        Standard deviation of the logarithm of the factors, over runs and devices of the GPU type.
+    The keys of `factors` are dtypes of GEMMs, and "attention"; for missing dtypes, the table is not used. `sigma`
+    is the standard deviation of the logarithm of the factors, over runs and devices of the GPU type.
     """
 
     factors: Mapping[str, float]
@@ -28,7 +23,7 @@ class InSituRatio:
     source: str
 
     def times(self, factor: float) -> "InSituRatio":
-        """Return the factors multiplied by `factor` (slower kernels)."""
+        """A larger `factor` means slower kernels."""
         return replace(self, factors={name: factor * value for name, value in self.factors.items()})
 
 
@@ -47,28 +42,25 @@ class Efficiency:
         Share of the 16-bit peak that fused attention achieves, relative to its FLOPs (causal: half; backward: 2.5
         times the forward FLOPs).
     attention_fp8_gain
-        Throughput of fused attention in 8 bits, relative to 16 bits: "forward" and "backward" of "float8" (one
-        scale per tensor) and of "mxfp8" (default: as float8). None: as fast as in 16 bits.
+        Throughput of fused attention in 8 bits, relative to 16 bits, for "float8" (one scale per tensor) and
+        "mxfp8" (default: as float8). None: as fast as in 16 bits.
     unmasked_attention
-        The same shares ("forward", "backward") for scores without a mask; None: equal.
+        Shares for scores without a mask; None: equal.
     deterministic_attention
-        The same shares ("forward", "backward") if deterministic mode uses another kernel; None: the same kernel,
-        with the slowdown in `Specified`.
+        Shares if deterministic mode uses another kernel; None: the same kernel, with the slowdown in
+        `DataSheetTimes`.
     scan_flops_per_s
         FLOP/s per core in the scan of a recurrent mixer (chunked Triton kernels); nearly independent of the GEMM
         peak.
-    memory
-        Share of the memory bandwidth that memory-bound kernels achieve.
-    optimizer
-        Share of the memory bandwidth that an optimizer step achieves.
+    memory, optimizer
+        Share of the memory bandwidth that memory-bound kernels and the optimizer step achieve.
     kernel_s
         Seconds from the end of a kernel to the start of the next one on a busy device.
     host_s
         Host seconds to launch one kernel; an action takes at least the launch times of its kernels.
     routing_host_s
         Host seconds to launch the forward pass of a MoE layer, and again for its backward pass, at any size: the
-        many small kernels of routing and permutation, and the wait for the token counts per expert, during which
-        nothing is launched ahead. The device waits if it is done earlier.
+        many small kernels of routing and permutation, and the wait for the token counts per expert.
     jitter
         Relative standard deviation of a data-parallel rank's step time; all ranks wait for the slowest.
     experts
@@ -76,11 +68,9 @@ class Efficiency:
         per expert, padded rows, and concurrent kernels that sort the tokens.
     spread, experts_spread
         Standard deviation of the logarithm of a projected step time, for dense and for MoE models. None: no run of
-        the GPU type is known (`ppsim.projection.summary`).
-    source
-        Source of each number.
+        the GPU type is known.
     in_situ
-        Factors for using a table of measured kernels; None: kernel times come from the data sheet.
+        None: kernel times come from the data sheet, not from a table of measured kernels.
     operator_time
         Measured multipliers on the time of kernels by kind (`ppsim.machine.kernels.corrected`).
     """
@@ -123,8 +113,8 @@ class GemmWorkspaces:
         """Return the bytes that a process allocates; they are never freed.
 
         torch has one workspace for the forward thread and one for the backward thread, of 32 MiB in deterministic
-        mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). TransformerEngine has one, and one for each of the four streams of
-        grouped expert GEMMs.
+        mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). TransformerEngine has one, and one more for each of the four streams
+        of grouped expert GEMMs.
         """
         found = 2 * (32 * 2**20 if is_deterministic else self.torch)
         return found + has_engine * (1 + 4 * has_experts) * self.transformer_engine
@@ -136,11 +126,9 @@ class Device:
 
     - `num_cores`: streaming multiprocessors or compute units.
     - `efficiency_class`: the GPU type, which selects `efficiency`.
-    - `host_bytes_per_s`: line rate to the host, one direction; None: unknown.
-    - `host_memory_bytes_per_s`: the device's share of the host's memory bandwidth, reads and writes together; None:
-      unknown.
-    - `kernels`: name of the device's kernel table in profiles/kernels; None: no table.
-    - `generation`: the architecture, such as Hopper; empty: unknown.
+    - `host_bytes_per_s`: line rate to the host, one direction.
+    - `host_memory_bytes_per_s`: the device's share of the host's memory bandwidth, reads and writes together.
+    - `kernels`: name of the device's kernel table in profiles/kernels.
     """
 
     name: str
@@ -158,18 +146,15 @@ class Device:
     generation: str = ""
 
     def usable_bytes(self, share: float | None = None) -> float:
-        """Return the memory that a step may use: `share` (default 95 %); the rest is for the allocator."""
         return (MEMORY_SHARE if share is None else share) * self.memory_bytes
 
     def peak(self, dtype: str) -> float:
-        """Return the dense peak in FLOP/s; raises `ConfigError` with the available dtypes."""
         for name in (dtype, *_SAME_PEAK.get(dtype, ())):
             if name in self.peak_flops_per_s:
                 return self.peak_flops_per_s[name]
         raise ConfigError(f"{self.name} has no peak for {dtype}: there are {', '.join(self.peak_flops_per_s)}")
 
     def computing_at(self, share: float) -> "Device":
-        """Return the device with the throughput of GEMMs and attention multiplied by `share`."""
         class_ = self.efficiency
         matmul, unmasked, deterministic = (
             values and {name: share * value for name, value in values.items()}
@@ -188,7 +173,7 @@ class Device:
         return replace(self, efficiency=efficiency)
 
     def matmul_share(self, dtype: str) -> float:
-        """Return the share of the peak for large GEMMs, by default the share of the next wider dtype."""
+        """For a missing dtype, return the share of the next wider dtype."""
         shares = self.efficiency.matmul
         for name in (dtype, *_WIDER.get(dtype, ())):
             if name in shares:
@@ -197,8 +182,7 @@ class Device:
 
 
 _SAME_PEAK = {"float8-row": ("float8",), "float8-block": ("float8",), "nvfp4": ("float4",), "mxfp4": ("float4",)}
-"""Dtypes with the peak of another dtype, because they differ in their scales only. "float4" stands for both 4-bit
-formats."""
+"""These dtypes differ in their scales only. "float4" stands for both 4-bit formats."""
 
 _WIDER = {
     "float4": ("float8", "bfloat16"),
@@ -216,7 +200,7 @@ _WIDER = {
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Bandwidth of one device's link, one direction, and the shares that collectives achieve.
+    """Bandwidth of one device's link in one direction, and the shares of it that collectives achieve.
 
     A message of x bytes takes `launch_s` + steps · `step_s` + x / (`bytes_per_s` · `efficiency`).
 
@@ -224,10 +208,10 @@ class Link:
       reduction.
     - `small_group_loss`: share of the bandwidth lost by a group of half the domain's devices, and again per further
       halving.
-    - `is_mesh`: no switch, but one link for each pair of the domain's N devices: a group of n ranks gets
-      (n − 1) / (N − 1) of the bandwidth, a P2P transfer one link.
-    - `copy_bytes_per_s`: bandwidth at which a rank copies the 1/R of all bytes that it keeps itself: half of all
-      bytes among two ranks, little among many. None: free.
+    - `is_mesh`: no switch, but one link for each pair of the domain's N devices: a group of n ranks gets (n − 1) /
+      (N − 1) of the bandwidth, a P2P transfer one link.
+    - `copy_bytes_per_s`: bandwidth at which each of R ranks copies the 1/R of all bytes that it keeps itself. None:
+      free.
     - `exchange_share`: bandwidth of an all-to-all relative to rings.
     - `dispatch_share`, `token_s`: bandwidth share of DeepEP's kernels, which send tokens to experts, and seconds
       per copy of a token.
@@ -251,7 +235,6 @@ class Link:
     hybrid_token_s: float = 0.0
 
     def among(self, num_ranks: int, num_devices: int | None) -> "Link":
-        """Return the link as seen by a group of `num_ranks` ranks in a domain of `num_devices` devices."""
         if num_devices is None or num_ranks >= num_devices:
             return self
         if self.is_mesh:
@@ -263,17 +246,15 @@ class Link:
 
     @property
     def achieved_bytes_per_s(self) -> float:
-        """Bandwidth of large messages."""
         return self.bytes_per_s * self.efficiency
 
     def token_copy_s(self, num_bytes: float, *, hybrid: bool) -> float:
-        """Return the seconds per copy of a token of `num_bytes`, with the kernels of DeepEP or HybridEP."""
         if hybrid and self.hybrid_share is not None:
             return self.hybrid_token_s + num_bytes / (self.achieved_bytes_per_s * self.hybrid_share)
         return self.token_s + num_bytes / (self.achieved_bytes_per_s * self.dispatch_share)
 
     def copied_s(self, num_bytes: float) -> float:
-        """Return the seconds to copy `num_bytes` on the device: the part of a message that the rank keeps."""
+        """Return the seconds to copy the part of a message that the rank keeps."""
         return num_bytes / self.copy_bytes_per_s if self.copy_bytes_per_s else 0.0
 
 
@@ -281,7 +262,7 @@ class Link:
 class Tier:
     """Domains of `num_devices` connected by a link; None: all devices (the outermost tier).
 
-    `usable_devices`: number of devices per domain that a job in several domains gets; None: all.
+    `usable_devices`: number of devices per domain that a job in several domains gets.
     """
 
     name: str
@@ -291,11 +272,10 @@ class Tier:
 
     @property
     def p2p_link(self) -> Link:
-        """The link as seen by a P2P transfer between two devices of a domain."""
         return self.link.among(2, self.num_devices) if self.link.is_mesh else self.link
 
     def size_for(self, num_devices: int) -> int | None:
-        """Return the devices per domain for a job: all if it fits into one domain or fills whole domains."""
+        """All devices if a job fits into a domain, or fills domains and is no multiple of `usable_devices`."""
         whole, usable = self.num_devices, self.usable_devices
         if whole is None or usable is None or num_devices <= whole:
             return whole
@@ -316,25 +296,22 @@ class Constants:
     """Constants of one installation, fitted to its own runs, in addition to data sheets and GPU type.
 
     compute_share
-        Per dtype of the GEMMs, multiplier on GEMM and attention throughput, relative to the GPU type; 1 for others.
-        1 / compute_share is an additional in-situ factor.
+        Per dtype of the GEMMs, multiplier on GEMM and attention throughput, relative to the GPU type.
     operator_time
         Per kind of operator, multiplier on its time, from measured kernels (`ppsim.machine.kernels.corrected`) and
-        messages (all-reduce, all-gather, reduce-scatter, all-to-all).
+        messages.
     link_efficiency
         Per tier, share of the link's line rate that large messages achieve; replaces the efficiency in `Link`.
     overlap
         For tp and ep, multiplier on the hidden part of the communication that the options assume.
-    kernel_s
-        Seconds from the end of a kernel to the start of the next one; replaces the GPU type's value.
     launch_s
         Host seconds per launch by the schedule: one per action, two per P2P transfer (its send and its receive).
-    routing_host_s, jitter
+    kernel_s, routing_host_s, jitter
         Replace the GPU type's values (`Efficiency`).
     overlap_slowdown
         Relative slowdown of compute that overlaps with a P2P transfer.
     runs
-        Measured steps, each with its time relative to these constants (`ppsim.machine.job_similarity`).
+        Measured steps, each with its time relative to the time by these constants (`ppsim.machine.job_similarity`).
     fitted_on
         Sets of `ppsim validate`, or files of runs, whose rows marked fit the values come from.
     correlation
@@ -356,12 +333,11 @@ class Constants:
 
     @property
     def named(self) -> dict[str, Constant]:
-        """Existing constants by name, with a dot before the dtype, tier or kind: "compute_share.float8"."""
+        """A dot separates a name from the dtype, tier or kind: "compute_share.float8"."""
         found = {f"{kind}.{of}": one for kind in PER_NAME for of, one in getattr(self, kind).items()}
         return found | {name: one for name in PLAIN if (one := getattr(self, name)) is not None}
 
     def having(self, constants: Mapping[str, Constant]) -> "Constants":
-        """Return the constants with others added or replaced, by the names of `named`."""
         fields: dict[str, Any] = {}
         for name, constant in constants.items():
             kind, _, of = name.partition(".")
@@ -369,14 +345,12 @@ class Constants:
         return replace(self, **fields)
 
     def with_values(self, values: Mapping[str, float]) -> "Constants":
-        """Return the constants with other values, by the names of `named`."""
         return self.having(
             {name: replace(old, value=values[name]) for name, old in self.named.items() if name in values}
         )
 
 
 PER_NAME = ("compute_share", "operator_time", "link_efficiency", "overlap")
-"""Constants with one value per dtype, kind of operator, tier, or kind of communication."""
 
 OF_DEVICE = ("kernel_s", "routing_host_s", "jitter")
 """Constants that replace the value of the same name in `Efficiency`."""
@@ -401,7 +375,6 @@ class Cluster:
     constants: Constants = Constants()
 
     def with_constants(self, constants: Constants) -> "Cluster":
-        """Return the cluster with other constants, applied to its device and links."""
         given: dict[str, Any] = {
             name: one.value for name in OF_DEVICE if (one := getattr(constants, name)) is not None
         }
@@ -415,7 +388,7 @@ class Cluster:
         return replace(self, constants=constants, device=device, tiers=tiers)
 
     def device_for(self, dtype: str, compute_share: float | None = None) -> Device:
-        """Return the device for GEMMs of a dtype, at `compute_share` or at the cluster's constants."""
+        """Without `compute_share`, the cluster's constants apply."""
         device = self.device
         if compute_share is None:
             known = self.constants.compute_share.get(dtype)
@@ -423,5 +396,4 @@ class Cluster:
         return device if compute_share == 1 else device.computing_at(compute_share)
 
     def domain_sizes(self, num_devices: int) -> tuple[int | None, ...]:
-        """Return the number of a job's devices per domain of each tier, innermost first."""
         return tuple(tier.size_for(num_devices) for tier in self.tiers)

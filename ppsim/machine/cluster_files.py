@@ -1,4 +1,4 @@
-"""Cluster files (packaged or a user's; TOML, YAML or JSON): reading, checking, and conversion to `Cluster`."""
+"""Cluster files (packaged or a user's): reading, checking, and conversion to `Cluster`."""
 
 import difflib
 import re
@@ -23,7 +23,6 @@ from ppsim.base.files import CONFIG_READERS
 from ppsim.base.limits import LONGEST_NAME
 from ppsim.base.name_lookup import NameLookup, plain
 from ppsim.base.package_data import data_folder
-from ppsim.machine.choices import CLUSTER
 from ppsim.machine.cluster import (
     PER_NAME,
     PLAIN,
@@ -37,6 +36,7 @@ from ppsim.machine.cluster import (
     Link,
     Tier,
 )
+from ppsim.machine.defaults import CLUSTER
 from ppsim.machine.devices import hardware
 from ppsim.machine.job_similarity import MEASURED_SPREAD, MeasuredJob
 from ppsim.machine.kernels.names import OPERATORS, is_operator
@@ -227,15 +227,12 @@ class _Cluster(FileSchema):
 
 
 def packaged_clusters() -> dict[str, Path]:
-    """Return the clusters that ship with ppsim, by name."""
     folder = data_folder("machine/data") / "clusters"
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
-    """Return a packaged cluster by name, or a cluster by the path of its .toml, .yaml, .yml or .json file.
-
-    A calibration of `ppsim fit` is such a file.
+    """Return a packaged cluster by name, or a cluster by the path of its file.
 
     Names may be in a common spelling: H100-SXM is dgx-h100. Raises `ConfigError` for an unknown name (with close
     matches) and for an invalid file (with every wrong key).
@@ -249,7 +246,6 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 
 
 def cluster_of(given: str | Path | Cluster | None) -> Cluster:
-    """Return a given cluster, or the cluster of a name or file; the default is `CLUSTER`."""
     return given if isinstance(given, Cluster) else load_cluster(given or CLUSTER)
 
 
@@ -272,7 +268,6 @@ _LEFT_OUT = re.compile(r"^(nvidia|amd|instinct|dgx(?!c))|(sxm\d?|oam|80gb|hbm\de
 
 
 def _plain(name: str) -> str:
-    """A device's name, if a cluster is a common system of this device."""
     text = re.sub(r"[\s_]+", "-", name.lower())[:LONGEST_NAME]
     while (shorter := _LEFT_OUT.sub("", text).strip("-")) != text:
         text = shorter
@@ -286,7 +281,7 @@ CALIBRATION = "ppsim-calibration/1"
 
 
 def _extended(path: Path, depth: int = 0) -> Any:
-    """A file's content merged over its `base`, a packaged cluster or a file relative to it.
+    """The `base` is a packaged cluster or a file relative to the extending file.
 
     Constants are merged one by one.
     """
@@ -322,7 +317,6 @@ def _merged(below: Any, above: Any, *, depth: int) -> Any:
 
 
 def cluster_from(data: Any, source: str = "cluster") -> Cluster:
-    """Return the cluster in parsed file content; raises `ConfigError` with every wrong key."""
     return _cluster(validated(_Cluster, data, source))
 
 
@@ -346,7 +340,6 @@ def _cluster(read: _Cluster) -> Cluster:
 
 
 def efficiency_of(name: str) -> Efficiency:
-    """Return the constants of a GPU type; raises `ConfigError` with the known types."""
     classes = hardware("efficiency")
     try:
         _known(name, classes, "class of devices")

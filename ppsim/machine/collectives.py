@@ -3,7 +3,7 @@
 Sizes are bytes as in NCCL's tests: the buffer of an all-reduce, the result of an all-gather, the input of a
 reduce-scatter, and the bytes that each rank sends in an all-to-all (including its own part). The bus bandwidth over
 R ranks is bytes / seconds times 2 (R - 1) / R for an all-reduce and (R - 1) / R for the others (NCCL tests,
-doc/PERFORMANCE.md). A message of a few bytes costs only launch and steps.
+doc/PERFORMANCE.md).
 """
 
 import math
@@ -33,11 +33,8 @@ def collective(operation: Operation, num_bytes: float, group: RankGroup, cluster
       the adapters of all of the group's ranks in a domain work in parallel.
     - tree (all-reduce): each byte goes up and down once, 2 log2 R steps.
     - hierarchical: a reduce-scatter inside the domains, the collective of the parts between domains, an all-gather
-      inside (Thakur et al. 2005 for the parts).
+      inside (Thakur et al. 2005 for each of the three).
     - direct (all-to-all): pairwise messages, inside and between domains at the same time.
-
-    Each rank also copies the part that it keeps. A group of one rank takes no time. Measured corrections of the
-    operation apply.
     """
     levels = [
         (extent, tier.link.among(extent, tier.num_devices))
@@ -52,26 +49,24 @@ def collective(operation: Operation, num_bytes: float, group: RankGroup, cluster
 
 
 def seconds(operation: Operation, num_bytes: float, group: RankGroup, cluster: Cluster) -> float:
-    """Return the seconds of `collective`."""
     return collective(operation, num_bytes, group, cluster).seconds
 
 
 def bus_bytes_per_s(operation: Operation, num_bytes: float, group: RankGroup, cluster: Cluster) -> float:
-    """Return the bus bandwidth, which is independent of the number of ranks if a link is fully used."""
+    """The bus bandwidth is independent of the number of ranks if a link is fully used."""
     ranks = group.num_ranks
     factor = (2 if operation == "all-reduce" else 1) * (ranks - 1) / ranks
     return factor * num_bytes / seconds(operation, num_bytes, group, cluster)
 
 
 def point_to_point_s(num_bytes: float, link: Link) -> float:
-    """Return the seconds of one message over an unshared link."""
     return link.launch_s + link.step_s + num_bytes / link.achieved_bytes_per_s
 
 
 _Levels = list[tuple[int, Link]]
 
 _LARGEST_RING = 4
-"""Maximum ranks for which NCCL uses rings instead of in-switch reduction in a large all-reduce."""
+"""Maximum number of ranks for which NCCL uses rings instead of in-switch reduction in a large all-reduce."""
 
 
 def _candidates(operation: Operation, num_bytes: float, levels: _Levels) -> list[Collective]:
@@ -86,7 +81,6 @@ def _candidates(operation: Operation, num_bytes: float, levels: _Levels) -> list
 
 
 def _slowest(levels: _Levels) -> tuple[float, Link]:
-    """Bandwidth of the limiting level, with the ranks inside its domains sending in parallel, and its link."""
     side_by_side, rates = 1, []
     for extent, link in levels:
         rates.append((side_by_side * link.achieved_bytes_per_s, link))
@@ -95,7 +89,7 @@ def _slowest(levels: _Levels) -> tuple[float, Link]:
 
 
 def _gain(levels: _Levels) -> float:
-    """Bandwidth factor of in-switch reduction: only if one switch connects the whole group of more than four ranks.
+    """In-switch reduction needs one switch that connects the whole group of more than four ranks.
 
     Public NCCL measurements show it among eight H100 or B200, but not among two or four.
     """

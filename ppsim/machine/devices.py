@@ -1,7 +1,4 @@
-"""Packaged tables of devices, links and GPU types (data/*.toml), the only source of peaks.
-
-Imports nothing heavy, because measurements use it too.
-"""
+"""Packaged tables of devices, links and GPU types (data/*.toml), the only source of peaks."""
 
 import re
 from dataclasses import dataclass
@@ -26,18 +23,17 @@ class DataSheet:
     flops_per_s: dict[str, float]
 
     def peak(self, dtype: str) -> float | None:
-        """Return the FLOP/s of a dtype by any of its names, None if the data sheet lacks it."""
         return self.flops_per_s.get(TYPE_NAMES.get(dtype, dtype))
 
 
 @cache
 def hardware(part: str) -> dict[str, Any]:
-    """Return a packaged table: "devices", "links" or "efficiency"."""
+    """The parts are "devices", "links" and "efficiency"."""
     return read_toml(data_folder("machine/data") / f"{part}.toml")
 
 
 def data_sheet(device_name: str) -> DataSheet | None:
-    """Return the data sheet of a device by its name in torch, None for an unknown device.
+    """Return the data sheet by the name that torch reports, or None for an unknown device.
 
     >>> data_sheet("NVIDIA H100 80GB HBM3").flops_per_s["bfloat16"] / 1e12
     989.4

@@ -1,21 +1,21 @@
 """Time to send tokens to their experts and back, by dispatcher.
 
-Each of R ranks has T tokens of h elements, each for k of E experts, which are spread evenly over the ranks. Routing
-is assumed to be uniform: all sets of k experts are equally likely.
+Each token goes to k of E experts. The experts are spread evenly over the ranks. All sets of k experts are assumed
+to be equally likely.
 """
 
 import math
 from dataclasses import dataclass
 
 from ppsim.machine import collectives
-from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster
+from ppsim.machine.defaults import Dispatcher
 from ppsim.parallel.groups import RankGroup
 
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """Tokens sent by a rank: `tokens` of `token_bytes` each, to `experts_per_token` of `num_experts`."""
+    """Tokens sent by a rank, each to `experts_per_token` of `num_experts`."""
 
     tokens: float
     token_bytes: float
@@ -24,10 +24,10 @@ class Routing:
 
 
 def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int) -> float:
-    """Return the expected number of domains with experts of a token; `num_domains` share the experts equally.
+    """Return the expected number of domains that contain experts of a token.
 
-    A domain of E/n experts has none of a token's k experts with probability C(E − E/n, k) / C(E, k). So the
-    expected number is n (1 − C(E − E/n, k) / C(E, k)).
+    The n = `num_domains` domains share the E experts equally. A domain of E/n experts has none of a token's k
+    experts with probability C(E − E/n, k) / C(E, k). So the expected number is n (1 − C(E − E/n, k) / C(E, k)).
 
     >>> distinct_domains(8, 8, 2), round(distinct_domains(4, 256, 8), 3)
     (2.0, 3.614)
@@ -37,7 +37,7 @@ def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int)
 
 
 def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: RankGroup, cluster: Cluster) -> float:
-    """Return the seconds of one direction, to the experts or back; 0 for a group of one rank.
+    """Return the seconds of one direction, to the experts or back.
 
     - deepep, hybridep: a token is sent once to each domain with one of its experts, and from there once to each
       rank with one; both at the same time (normal kernels of DeepSeek-AI's DeepEP, or NVIDIA's in its branch
@@ -57,10 +57,7 @@ def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: RankGroup, clust
 
 
 def _deduplicated_s(routing: Routing, group: RankGroup, cluster: Cluster, *, hybrid: bool) -> float:
-    """Seconds with one copy per domain and per rank.
-
-    At each level, 1/extent of the copies need no transfer: the outer level's transfer arrived at that unit.
-    """
+    """At each level, 1/extent of the copies need no transfer: the outer level's transfer delivered them."""
     units, latency, longest, launch_s = group.num_ranks, 0.0, 0.0, 0.0
     for extent, tier in zip(group.extents, cluster.tiers, strict=True):
         if extent > 1:

@@ -2,9 +2,8 @@
 
 A Gaussian process (Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, section 2.2) over
 log(measured time / time by the cluster's constants), in units of the spread of the GPU type (the standard deviation
-of this logarithm before any run). One part of the variance belongs to the cluster's constants. The other part is
-shared by jobs of the same model, more so the more similar they are. So a job like the measured one gets nearly the
-whole correction, a distant job little.
+of this logarithm before any run). One part of the variance belongs to the cluster's constants. Jobs of the same
+model share the other part, more so the more similar they are.
 """
 
 import math
@@ -16,11 +15,12 @@ import numpy as np
 from ppsim.base.arrays import Floats
 
 MEASURED_SPREAD = 0.02
-"""Relative standard deviation for measured costs: a step compared with its replay, or between two measurements."""
+"""Relative standard deviation of a measured step from its replay, or between two measurements of a step."""
 
 USUAL = 1.0
 """Number of spreads beyond which the loss of a run is linear (Huber 1964), except for jobs with the same layer
-configuration. The best value of 0.5 to 3 for the rows marked fit (`python benchmarks/fit_shares.py`)."""
+configuration. The best value between 0.5 and 3 for the rows marked fit (`python benchmarks/fit_shares.py`).
+"""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class CovarianceParameters:
     """Hyperparameters of the covariance.
 
     - `machine`: spread of a constant among installations, relative to the spread of the GPU type.
-    - `cut`: length scale of layer configurations, at which the covariance falls to exp(-1/2). A factor of two in
-      one number has distance 1, and so has a different recomputation or different CUDA graphs.
+    - `cut`: length scale of layer configurations. A factor of two in one number has distance 1, and so has a
+      different recomputation or different CUDA graphs.
     - `size`: length scale of pipeline ranks and GPUs, with the same distance.
     - `dtype`: covariance factor for another dtype.
     """
@@ -49,7 +49,7 @@ _SIZE = ("pp", "gpus")
 
 @dataclass(frozen=True, kw_only=True)
 class JobFeatures:
-    """Properties of a job that define its similarity to others: model, layer configuration, and size."""
+    """Properties of a job that define its similarity to others."""
 
     model: str
     dtype: str
@@ -65,12 +65,11 @@ class JobFeatures:
 
     @property
     def layer_configuration(self) -> tuple[object, ...]:
-        """The layer configuration; jobs with the same one run the same kernels and messages per layer."""
+        """Jobs with the same configuration run the same kernels and messages per layer."""
         return self.model, self.dtype, self.recompute, self.cuda_graphs, *(getattr(self, name) for name in _CUT)
 
     @property
     def title(self) -> str:
-        """Model, dtype, devices and parallel configuration as text."""
         cut = f"tp{self.tp}-cp{self.cp}-ep{self.ep}-pp{self.pp}-b{self.micro_batch}-s{self.seq_len}"
         return f"{self.model}/{self.dtype} on {self.gpus}, {cut}"
 
@@ -103,7 +102,7 @@ class JobCorrection:
 def job_covariance(
     ones: Sequence[JobFeatures], others: Sequence[JobFeatures], shares: CovarianceParameters = SHARES
 ) -> Floats:
-    """Return the covariance matrix of jobs, without the cluster's part, in units of both spreads."""
+    """The cluster's part is left out; a covariance is in units of the product of the spreads of its two jobs."""
     found = np.zeros((len(ones), len(others)))
     for row, one in enumerate(ones):
         for column, other in enumerate(others):
@@ -117,15 +116,12 @@ def job_covariance(
 
 
 def _apart(one: JobFeatures, other: JobFeatures, names: Sequence[str]) -> float:
-    """Squared distance: sum of log2(ratio)² over the named sizes."""
+    """Return the sum of log2(ratio)² over the named sizes."""
     return float(sum(math.log2(getattr(one, name) / getattr(other, name)) ** 2 for name in names))
 
 
 def correction_of(runs: Sequence[MeasuredJob], job: JobFeatures) -> JobCorrection:
-    """Return the correction of a job by runs on its cluster.
-
-    The excess of an unusual run (beyond `USUAL` spreads) applies only to jobs with the same layer configuration.
-    """
+    """The excess of a run beyond `USUAL` spreads applies only to jobs with the same layer configuration."""
     same = [run for run in runs if run.model == job.model]
     if not same:
         return JobCorrection(1.0, 0.0, math.sqrt(1 - SHARES.machine**2))
@@ -134,8 +130,8 @@ def correction_of(runs: Sequence[MeasuredJob], job: JobFeatures) -> JobCorrectio
     logs = np.array([math.log(run.times) for run in same])
     most = np.array([USUAL * run.spread for run in same])
     usual = np.clip(logs, -most, most)
-    cut_so = np.array([run.layer_configuration == job.layer_configuration for run in same])
+    has_same_layers = np.array([run.layer_configuration == job.layer_configuration for run in same])
     weights = np.linalg.solve(among, beside)
-    gained = weights @ usual + (beside * cut_so) @ np.linalg.solve(among, logs - usual)
+    gained = weights @ usual + (beside * has_same_layers) @ np.linalg.solve(among, logs - usual)
     unknown = 1 - SHARES.machine**2 - float(weights @ beside)
     return JobCorrection(math.exp(gained), float(weights.sum()), math.sqrt(max(0.0, unknown)))

@@ -33,14 +33,14 @@ from ppsim.parallel.sizes import ParallelSizes, share
 
 
 def layer_activations(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
-    """Saved bytes per microbatch; `batch.recompute` is the option of one layer."""
+    """Saved bytes per microbatch, by component; `batch.recompute` is the recomputation of this layer."""
     if not layer.has_backward:
         return {}
     if batch.recompute == BY_OPERATORS:
         hidden = share(batch.tokens(cut) * layer.hidden_size, cut.norm_divisor)
         return {"layer input": hidden * batch.element_bytes} | _of_operators(layer, batch, cut, kernels)
     columns = _saved_columns(layer, batch.recompute, cut, kernels, batch.sequence_length)
-    return bytes_of(columns, _rows(layer, batch, cut, kernels.expert_room), _widths(batch, kernels))
+    return bytes_of(columns, _rows(layer, batch, cut, kernels.expert_buffer_factor), _widths(batch, kernels))
 
 
 def _saved_columns(
@@ -110,11 +110,14 @@ def _size(rows: RowCounts, widths: Mapping[Dtype, float], tensor: Tensor) -> flo
 
 
 def layer_backward(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> int:
-    """Bytes at the peak of a layer's backward beyond those saved by its forward; `selective-op` counts as none."""
+    """Bytes at the peak of a layer's backward beyond those saved by its forward.
+
+    Recomputation `selective-op` is treated as none.
+    """
     key = "backward", batch, cut, kernels
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, batch.sequence_length)
-        rows, widths = _rows(layer, batch, cut, kernels.expert_room), _widths(batch, kernels)
+        rows, widths = _rows(layer, batch, cut, kernels.expert_buffer_factor), _widths(batch, kernels)
         plan, casts = plan_of(operators, batch.recompute), kernels.input_bytes is not None
         size = partial(_size, rows, widths)
         layer.lists[key] = round(backward_peak(operators, layer_input(layer), plan, size, casts=casts))
@@ -127,10 +130,10 @@ def _widths(batch: Batch, kernels: KernelChoice) -> dict[Dtype, float]:
     return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "mask": 1}
 
 
-def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_room: float = 1.0) -> RowCounts:
+def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_buffer_factor: float = 1.0) -> RowCounts:
     own = share(batch.tokens(cut), cut.norm_divisor)
     pairs = own * layer.experts_per_token * cut.expert_tp
-    capacity = pairs if expert_room == 1 else pairs * Fraction(expert_room).limit_denominator(10**6)
+    capacity = pairs if expert_buffer_factor == 1 else pairs * Fraction(expert_buffer_factor).limit_denominator(10**6)
     return {"tokens": batch.tokens(cut), "own_tokens": own, "capacity": capacity}
 
 
@@ -194,7 +197,10 @@ def head_activations(
 
 
 def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: ParallelSizes) -> dict[str, int]:
-    """Inputs of two norms and of the projection; with residual streams, one norm reads the head's saved input."""
+    """Bytes of the saved inputs of two norms and of the projection.
+
+    With residual streams, the input of one of the norms is the head's input, which is counted there.
+    """
     hidden = share(batch.tokens(cut) * model.hidden_size, cut.norm_divisor)
     kept = 4 if model.streams == 1 else 2 + model.streams
     return {"multi-token prediction": kept * num_layers * hidden * batch.element_bytes}

@@ -25,10 +25,11 @@ class AllocatorBlock:
 class Segment:
     """The segments of a stream: one expandable, or several fixed. Sizes are in bytes.
 
-    A request takes the smallest free block that is large enough, or else a new segment, or the growth of the
-    expandable segment, which includes a free last block. A block is split if more than 1 MiB is left (512 bytes in
-    expandable segments, and for small tensors). TorchTitan sets `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`
-    on one node (`run_train.sh`) but not on several (`multinode_trainer.slurm`).
+    A request takes the smallest free block that is large enough. If there is none, it takes a new fixed segment, or
+    the expandable segment grows: the request then takes the new memory and a free block just before it. A block is
+    split if more than 1 MiB is left (512 bytes in expandable segments, and for small tensors). TorchTitan sets
+    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` on one node (`run_train.sh`) but not on several
+    (`multinode_trainer.slurm`).
     """
 
     name: str

@@ -31,10 +31,11 @@ class Layer:
 
     - `attention`, `ffn`: layers of hybrids have one of the two, and `NoAttention` or `NoFeedForward` for the other.
     - `streams`: number of residual streams.
-    - `summed_residuals`: for each mixer, the number of hidden states, of this and of earlier layers, whose weighted
-      sum it reads (attention residuals of Kimi K3; its modeling_kimi_linear.py); None: the residual alone.
-    - `training`: None: all weights are trained.
-    - `lists`: cache for `ppsim.model.activations`.
+    - `summed_residuals`: for token and channel mixer, the number of hidden states (of this and earlier layers) in
+      the weighted sum that the mixer reads (attention residuals of Kimi K3; its modeling_kimi_linear.py). None: a
+      mixer reads the residual alone.
+    - `training`: None if all weights are trained.
+    - `lists`: cache for `ppsim.model.blocks` and `ppsim.model.activations`.
     """
 
     hidden_size: int
@@ -49,7 +50,7 @@ class Layer:
 
     @property
     def residual_size(self) -> int:
-        """Columns per token that the next layer reads: h per residual stream, or per state of its weighted sums."""
+        """Columns per token sent to the next layer: h per residual stream, or per state in `summed_residuals`."""
         return self.hidden_size * (self.summed_residuals[1] if self.summed_residuals else self.streams)
 
     @property
@@ -146,7 +147,7 @@ class Layer:
 
     @cached_property
     def weights_per_token(self) -> float:
-        """Weights that multiply a token on average: k experts only, and only the token's stream."""
+        """Mean number of weights that multiply a token: of k experts, and of its own stream (text or image)."""
         return sum(
             self._weights_a_token(one) for one in self.all_linears if one.kind not in ("vector", "condition")
         )
@@ -184,10 +185,10 @@ class Model:
     - `mtp`: multi-token prediction layers (DeepSeek-AI 2024, arXiv 2412.19437, §2.2); `repeats_mtp`: all are one
       layer that runs again (Megatron-LM's mtp_use_repeated_layer).
     - `patches`: of a diffusion transformer; `vocab_size` is then its output size.
-    - `left_out`: parts of a published model that are not among the layers.
+    - `left_out`: sentence about parts of the published model that are ignored.
     - `notes`: assumptions, such as how the model was traced.
-    - `extra`: for a traced model, parameters before and after its layers, and the part of the latter in GEMMs.
-    - `fine_tuning`: None: all weights are trained.
+    - `extra`: for a traced model, parameters before its layers, after its layers, and after its layers in GEMMs.
+    - `fine_tuning`: None if all weights are trained.
     """
 
     layers: tuple[Layer, ...]
@@ -303,9 +304,9 @@ class Model:
     def training_flops(self, sequence_length: int | None = None, *, causal: bool = False) -> float:
         """Training FLOPs per token: three times the forward's GEMMs, including multi-token prediction.
 
-        Attention counts all s × s scores unless `causal`. Recomputation is not counted. With fine-tuning a frozen
-        GEMM counts twice, as in Megatron-Bridge (training/utils/flop_utils.py at 067f987d, for LoRA), and a layer
-        before the first trained weight once.
+        Attention counts all s × s scores unless `causal`. Recomputation is not counted. With fine-tuning, a frozen
+        GEMM counts two times its forward, as in Megatron-Bridge (training/utils/flop_utils.py at 067f987d, for
+        LoRA), and a layer before the first trained weight one time.
 
         >>> from ppsim.model.registry import find_model
         >>> round(find_model("gpt3-175b").training_flops() / 1e12, 3)  # 6 × 175e9, and attention's 12·96·12288·2048
@@ -329,7 +330,7 @@ class Model:
         return layers + heads * (1 + len(self.mtp)) * self.head_forward_flops() + (not self.trains("mtp")) * of_mtp
 
     def trains(self, word: str) -> bool:
-        """`word`: embedding, head, norms or mtp. An embedding that is tied to the head is frozen with it."""
+        """`word`: embedding, head, norms or mtp. If embedding and head are tied, freezing one freezes both."""
         words = ("embedding", "head") if self.tied_embeddings and word in ("embedding", "head") else (word,)
         return self.fine_tuning is None or all(map(self.fine_tuning.trains, words))
 
@@ -405,7 +406,7 @@ def _require_parts(model: Model, tuning: FineTuning) -> None:
 
 
 def _weighing(h: int) -> WeightMatrix:
-    """Weights of a sum of residuals: a norm and a projection to one number."""
+    """Parameters that compute the weight of a residual in a sum: a norm and a projection to one number."""
     return WeightMatrix("weights of residuals", "residuals", 1, (h, h), kind="vector")
 
 
@@ -416,7 +417,7 @@ def norm_parameters(norm: Norm, h: int) -> int:
 def mtp_linears(layer: Layer, tp: int = 1) -> list[WeightMatrix]:
     """Projection before a multi-token prediction layer.
 
-    With residual streams, there are one projection of the embedding and one that all streams share.
+    With residual streams, the embedding has a projection, and all streams share a second projection.
     """
     h, out = layer.hidden_size, (layer.hidden_size // tp,)
     if layer.streams == 1:

@@ -22,10 +22,10 @@ class Attention(EqualWidthAttention):
       all key heads (OLMo 2, MiniMax-M2).
     - `window`: tokens that a query sees, itself included; `is_chunked`: only those in its own chunk (Llama 4).
     - `sinks`: a learned score per head that takes part in the softmax (gpt-oss).
-    - `gated`: a gate before the output (Qwen3-Next); `head_gates`: one number per head (Step 3.5).
+    - `gated`: a gate before the output (Qwen3-Next); `head_gates`: the gate has one number per head (Step 3.5).
     - `is_causal`: False for images, whose queries see all tokens.
-    - `value_size`: None: `head_size`.
-    - `indexer`: a query attends to chosen blocks of keys (MiniMax-M3).
+    - `value_size`: columns of a value head; None for `head_size`.
+    - `indexer`: chooses the blocks of keys that a query attends to (MiniMax-M3).
     - `value_norm`: an RMSNorm without weights over each head of values; `tied_values`: values are the keys before
       their norm, without a projection (Gemma 4).
     """
@@ -318,8 +318,9 @@ class LatentAttention(ScoredAttention):
 class FeedForward:
     """A dense MLP; gated: SwiGLU with three matrices, else two; clamped: activation inputs are clamped (gpt-oss).
 
-    weighted_apart: a separate kernel multiplies an expert's activation by routing weights, and saves it
-    (Megatron-LM, `TEGroupedMLP`: GELU, and the square of ReLU without `use_fused_weighted_squared_relu`).
+    weighted_apart: a separate kernel multiplies an expert's activation by the routing weight, and saves the
+    activation (Megatron-LM, `TEGroupedMLP`: for GELU, and for squared ReLU without
+    `use_fused_weighted_squared_relu`).
     """
 
     size: int
@@ -357,7 +358,7 @@ class NoFeedForward(FeedForward):
 
 
 MOST_EXPERTS = 10_000
-"""Maximum number of experts per layer; published models have up to 512."""
+"""Maximum number of experts per layer; published models have up to 896."""
 
 
 @dataclass(frozen=True)
@@ -367,8 +368,8 @@ class MixtureOfExperts:
     - `router_bias`: a bias per expert for load balance (DeepSeek-V3).
     - `shared_gate`: h weights for a gate before the shared expert (Qwen2-MoE).
     - `latent_size`: width of routed experts narrower than h, with projections before the dispatch and after the
-      combine (Nemotron 3 Super); `latent_norm`: an RMSNorm before the latter (Kimi K3).
-    - `grouped`: use grouped GEMMs; the time is assumed to be the same without.
+      combine (Nemotron 3 Super); `latent_norm`: an RMSNorm after the combine (Kimi K3).
+    - `grouped`: use grouped GEMMs; separate GEMMs are assumed to take the same time.
     - `joined_norms`: an RMSNorm each for the outputs of shared and routed experts (Gemma 4).
     """
 

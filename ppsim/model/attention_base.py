@@ -8,11 +8,11 @@ from ppsim.parallel.sizes import require_positive
 
 @dataclass(frozen=True)
 class Indexer:
-    """Choice of `num_keys` keys per query, by the scores of separate heads.
+    """Choice of `num_keys` keys per query, by the scores of the indexer's own heads.
 
-    All heads choose the same keys by a weighted sum of their scores (DeepSeek-AI 2025, arXiv 2512.02556, §2.1).
-    With `block`, each head chooses blocks of this number of keys for its own group of query heads, and always the
-    block of the query (MiniMax-M3; transformers 5.23, `MiniMaxM3VLIndexer`).
+    A weighted sum of the heads' scores chooses the same keys for all query heads (DeepSeek-AI 2025, arXiv
+    2512.02556, §2.1). With `block`, each head of the indexer chooses blocks of `block` keys for its own group of
+    query heads, always with the query's own block (MiniMax-M3; transformers 5.23, `MiniMaxM3VLIndexer`).
     """
 
     num_heads: int
@@ -33,7 +33,9 @@ class Indexer:
         return self.num_heads * self.num_keys / self.block if self.block else self.num_keys
 
     def keys_per_query(self, sequence_length: int) -> float:
-        """Fewer keys are visible in the first queries and in a query's own block.
+        """Mean number of keys that a query sees.
+
+        It is below `num_keys`: the first queries have fewer keys, and a query's own block has keys after the query.
 
         >>> Indexer(1, 8, 4, block=2).keys_per_query(8) == (1 + 2 + 3 + 4 + 3 + 4 + 3 + 4) / 8
         True
@@ -100,8 +102,8 @@ class EqualWidthAttention(ScoredAttention):
 def blocks_before(block: int, sequence_length: int, at_most: int | None = None) -> float:
     """Mean number of whole blocks of r tokens at or before a query, at most `at_most`.
 
-    A query at position t of 1 to s sees ⌊t/r⌋. With q = ⌊s/r⌋, or the number chosen if less: (r·q(q - 1)/2 + q(s -
-    qr + 1))/s.
+    A query at position t of 1 to s sees min(⌊t/r⌋, `at_most`) blocks. With q = min(⌊s/r⌋, `at_most`), the mean is
+    (r·q(q - 1)/2 + q(s - qr + 1))/s.
 
     >>> blocks_before(4, 10) == (0 + 0 + 0 + 1 + 1 + 1 + 1 + 2 + 2 + 2) / 10
     True

@@ -38,9 +38,9 @@ def backward_peak(
 ) -> float:
     """Bytes at the peak of a backward beyond those saved by the forward.
 
-    A checkpoint recomputes all its tensors at once; an output that was dropped alone is recomputed when needed, and
-    lives until the backward of the operator that wrote it ends. The gradient of the layer's output is not counted:
-    it is the message from the next stage.
+    A checkpoint recomputes all its tensors at once. With `discards_output`, it recomputes each output when needed,
+    and the output lives until the backward of the operator that wrote it ends. The gradient of the layer's output
+    is not counted: it is the message from the next stage.
     """
     tensors = tensors_of(operators, layer_input)
     needs = {one.name: _needs(one, tensors, size, casts=casts) for one in operators}
@@ -84,7 +84,7 @@ def forward_peak(
 ) -> float:
     """Bytes at the peak of a forward beyond those that stay saved, with offloaded groups.
 
-    A copied tensor that no other module saves leaves with the last operator of its group.
+    A copied tensor that no other module saves leaves the device after the last operator of its module.
     """
     tensors = tensors_of(operators, layer_input)
     ends = {word: at for at, one in enumerate(operators) for word in one.module.split("/")}

@@ -44,7 +44,7 @@ def has_norm_in_gemm(layer: Layer, half: int) -> bool:
     """Return whether TransformerEngine fuses the norm before a mixer into its first GEMM (`LayerNormLinear`).
 
     `half`: 1 for the token mixer, 2 for the channel mixer. Source: Megatron-LM, core/models/gpt/gpt_layer_specs.py.
-    A fused norm is recomputed with its GEMM, and not by the option layernorm.
+    A fused norm is recomputed with its GEMM, and not by the module layernorm of `--recompute`.
     """
     is_apart = layer.attention.has_norm_apart if half == 1 else layer.is_moe
     return not is_apart and layer.streams == 1 and layer.summed_residuals is None
@@ -91,11 +91,11 @@ def _before_half(
         written = (wide if number == 1 or not layer.has_mixer else replace(wide, name="streams 2"), mixed)
         gives = Tensor(f"numbers {number}", "own_tokens", linear.outputs, "residual streams")
         yield Operator(f"mix{number}", "mhc", (), written, saved_for_i=(written[0].name,), kind="mix")
-        # Same name in both halves, as if they read the same streams.
+        # The saved tensor has one name in both halves, as if they read the same streams.
         yield Operator(f"numbers{number}", "", (), (gives,), saved_for_w=("streams",), weight=linear)
         source, module = mixed.name, "layernorm/mhc"
     elif layer.summed_residuals and (rows := layer.summed_residuals[number - 1]) > 1:
-        # Earlier sums are saved where they were written, the newest one here.
+        # Earlier states are saved by the layers that wrote them, the newest state here.
         mixed = Tensor(f"h{number}", "own_tokens", h, "norms")
         passed = (rows + 1) * h
         yield Operator(f"sum{number}", "", (source,), (mixed,), (source,), kind="weighted sum", columns=passed)
@@ -168,8 +168,9 @@ def mlp(
 
 
 def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelChoice) -> Iterator[Operator]:
-    """For evenly loaded experts; `capacity` is T·k·etp/q token-expert pairs, times the relative size of their
-    buffer.
+    """Yield the operators of evenly loaded experts.
+
+    The row count `capacity` is T·k·etp/q token-expert pairs, times `KernelChoice.expert_buffer_factor`.
     """
     linears = {(one.kind, one.name): one for one in ffn.linears(h, cut)}
     width, component = ffn.latent_size or h, "experts"

@@ -4,13 +4,17 @@ The programs follow the output of torch 2.6 for TorchTitan's block (9dec370, `pa
 activation checkpointing). After its last read, a buffer is not freed but waits for a later buffer of the same size
 and dtype (torch, _inductor/codegen/wrapper.py: `AllocateLine.plan`).
 
-Syntax of a program: `name=size` is a buffer of inductor, which may reuse another; `name<size` is the result of an
-external kernel, which may not; `-name` is its last use. Prefixes: `8:` and `16:` for narrow GEMMs and others, `cp:`
-and `1:` with and without context parallelism. Sizes: W hidden states of all tokens of the group, O of a rank's own
-tokens, P and p both in the dtype of GEMM operands (P5, p5: of gradients; Pu as bytes), Q queries, K keys, QQ and KK
-these in float32, X statistics, R keys and values of a rank in one tensor, A of all ranks, D their gradients in
-float32, C columns of the MLP, c and c5 these as operands, h heads as operands, wq … w2 the gradients of weights and
-wq8 … w28 copies of weights.
+Syntax of a program: `name=size` makes a buffer of inductor, which may reuse another. `name<size` makes the result
+of an external kernel, which may not. `-name` is the last use of a buffer. Prefixes restrict a step: `8:` to 8-bit
+GEMMs, `16:` to 16-bit GEMMs, `cp:` to context parallelism, `1:` to runs without it. "As operand" means in the dtype
+of GEMM operands; a 5 marks gradients. Sizes:
+
+- W, O: hidden states of all tokens of the tensor-parallel group, and of the rank's own tokens.
+- P, P5, p, p5: W and O as operands; Pu: P as bytes.
+- Q, K: queries and keys; QQ, KK: in float32; h: attention output as operand; X: softmax statistics.
+- R, A: keys and values in one tensor, of one rank and of all context-parallel ranks; D: gradients of R in float32.
+- C: columns of the MLP; c, c5: as operands.
+- wq … w2: gradients of weights; wq8 … w28: weights as operands.
 """
 
 from collections import defaultdict
@@ -27,8 +31,8 @@ _CORE = """
 1:core<Q cp:own_kv=R cp:all_kv<A cp:-own_kv cp:first<Q cp:merged=QQ cp:-first cp:next<Q cp:wide=QQ cp:merged2=QQ
 cp:-next cp:-wide cp:-merged cp:core=Q cp:-merged2 cp:-all_kv stats<X
 """
-"""Attention; with context parallelism piece by piece, merged in float32, with the keys and values of all ranks
-(torch/distributed/tensor/experimental/_attention.py: `_templated_ring_attention`, `_SDPAMerger`)."""
+"""Attention. With context parallelism, keys and values of all ranks are gathered; results of the pieces are merged
+in float32 (torch/distributed/tensor/experimental/_attention.py: `_templated_ring_attention`, `_SDPAMerger`)."""
 
 _CORE_BACKWARD = """
 1:wide_q<QQ 1:dq<Q 1:dk<Q 1:dv<Q 1:-wide_q
@@ -37,17 +41,17 @@ cp:wide1<QQ cp:q_1<Q cp:k_1<Q cp:v_1<Q cp:-wide1 cp:-q_1 cp:-k_1 cp:-v_1 cp:sent
 cp:wide2<QQ cp:q_2<Q cp:k_2<Q cp:v_2<Q cp:-wide2 cp:-q_2 cp:-k_2 cp:-v_2 cp:sent2=D cp:-got cp:-sent cp:got2<D
 cp:-all_kv2 cp:dq=Q cp:-sum_q cp:dk=Q cp:dv=Q cp:-got2 cp:-sent2
 """
-"""FlashAttention sums the queries' gradient in float32, context-parallel ranks all three; gradients of keys and
-values go around the ring (`_templated_ring_attention_backward`)."""
+"""Backward of attention. FlashAttention sums the gradient of queries in float32. Context-parallel ranks also sum
+the gradients of keys and values in float32 and send them around the ring (`_templated_ring_attention_backward`)."""
 
 _GATHERED = {
     False: "16:n=O 8:n=p raw<P -n 8:cat<Pu 16:cat=P",
     True: "16:n=O 8:n=p cat<P -n",
 }
-"""A norm gathered along the sequence: in pieces and then reordered, or by the GEMMs that read it."""
+"""All-gather of a norm's output along the sequence: pieces, then reordered; with `is_async` inside the GEMMs."""
 
 _REDUCED = {False: "{part}=W {pieces}=W -{part} {red}<O -{pieces}", True: "{part}<W {red}<O -{part}"}
-"""A GEMM's partial sums, cut into pieces for a reduction; if pipelined they are freed after the GEMM."""
+"""Reduce-scatter of a GEMM's partial sums: cut into pieces first; with `is_async` inside the GEMM."""
 
 
 def _again(gathered: str) -> str:
@@ -68,7 +72,7 @@ def _forward(*, is_async: bool) -> str:
 
 
 def _backward(*, is_async: bool) -> str:
-    """Gather the output gradient; recompute attention, GEMM, norm and both up-projections; then backward."""
+    """Gather the output's gradient, recompute the forward to the gate and up projections, then run the backward."""
     gathered, reduced = _GATHERED[is_async], _REDUCED[is_async]
     tangents = "8:tangents=p5 rawg<P5 8:catg<Pu 16:catg=P" if not is_async else "8:tangents=p5 catg<P5"
     of_scatter = "8:slim=p5 rawh<P5 8:cath<Pu 16:cath=P" if not is_async else "8:slim=p5 cath<P5"
@@ -113,7 +117,7 @@ w1=w1 8:-gate_t 8:-x1 16:-of_gate w3=w3 8:-up_t 8:-x3 16:-of_up 16:-n2 -s1 -s3 -
 """Without tensor parallelism there are no collectives in between, and the weights' gradients come last."""
 
 Plan = tuple[list[tuple[str, float]], dict[str, str]]
-"""Buffers allocated (with bytes) and freed (with 0) in order, and the buffer of each name at the end."""
+"""Buffers allocated (with bytes) and freed (with 0) in order, and the buffer that each name has at the end."""
 
 
 class CompiledTrace(LayerTrace):

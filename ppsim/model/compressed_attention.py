@@ -21,8 +21,8 @@ class CompressedAttention(EqualWidthAttention):
     """Multi-query attention with one key per token in a window, and one compressed key per earlier block.
 
     Each key is also the value. With an `indexer` a query sees the chosen blocks (compressed sparse attention),
-    which overlap, so that two keys per token are projected; without one it sees all blocks (heavily compressed
-    attention). `block` None: the window alone.
+    which overlap, so that two keys per token are projected. Without `indexer` it sees all blocks (heavily
+    compressed attention). `block` None: the window alone.
 
     Megatron-LM does not divide this attention by tensor parallelism (`DSv4HybridAttention`). A context-parallel
     rank has one contiguous piece of the sequence, receives `rows_before` hidden states from the previous rank, and
@@ -125,7 +125,7 @@ class CompressedAttention(EqualWidthAttention):
           norm. Each of `cp` ranks has the compressed keys of all.
         - For the indexer, the gradients of its queries, keys and weights, which its loss computes at once
           (`fused_sparse_attention.py`).
-        - The result, the same rotated back, and the outputs of its groups.
+        - The result, the result rotated back, and the outputs of the down-projection in groups.
         """
         kept = 2.0 * self.q_lora_rank + 2 * self.inner_size + self.out_groups * self.out_rank + self.head_size
         kept += with_ups * (2 * self.inner_size + self.head_size)
@@ -137,7 +137,7 @@ class CompressedAttention(EqualWidthAttention):
         return kept
 
     def core_bytes(self, sequence_length: int) -> int:
-        """Saved bytes per token: a float32 sum per head, and an int32 per visible key."""
+        """Saved bytes per token: a float32 softmax sum per head, and an int32 index per visible key."""
         return 4 * (self.num_heads + self.unmasked_keys(sequence_length))
 
     def operators(

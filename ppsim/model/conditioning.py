@@ -1,7 +1,7 @@
-"""Parts of diffusion transformers: conditions that modulate layers, patches, text.
+"""Parts of diffusion transformers: patches, a text stream, and conditions that modulate layers.
 
-A modulation is a matrix from the condition, one vector per sequence, to vectors of size h: shift and scale after a
-norm, and a gate before a residual (Peebles & Xie 2023, arXiv 2212.09748, §3.2, adaLN-Zero).
+A modulation is a matrix that maps the condition (one vector per sequence) to vectors of size h: shift and scale
+after a norm, and a gate before a residual (Peebles & Xie 2023, arXiv 2212.09748, §3.2, adaLN-Zero).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,8 +18,8 @@ class Conditioning:
     """Conditioning of a layer.
 
     `modulations`: vectors per stream, three for each of its norms. `text`: the fraction of tokens that have their
-    own matrices, the text stream (Esser et al. 2024, arXiv 2403.03206, §4, MM-DiT); 0: one stream. `text_ends`: in
-    the last layer the text stream has only queries, keys and values, because its output is not used.
+    own matrices, the text stream (Esser et al. 2024, arXiv 2403.03206, §4, MM-DiT); 0: one stream. `text_ends`: the
+    text stream has only queries, keys and values, because this is the last layer and its output is not used.
     """
 
     modulations: int
@@ -39,7 +39,7 @@ class Conditioning:
         return [*found, *self._of_text(h, tp)]
 
     def conditioned(self, operators: Iterable[Operator], h: int, tp: int) -> Iterator[Operator]:
-        """The text stream shares the tensors of the other stream."""
+        """The GEMMs of the text stream write no tensors: tensors of the image stream have the rows of both."""
         modulations = [self._modulation(h, tp, "", self.modulations), *self._of_text(h, tp)]
         for linear in modulations:
             yield Operator(linear.name, "", (), (), weight=linear)
@@ -74,8 +74,8 @@ class Patches:
     """Input and output of a diffusion transformer, in place of a vocabulary.
 
     `embedded`: (columns projected to h, fraction of the tokens that have them). `conditions`: columns of conditions
-    (time step, guidance, pooled text), each embedded by two matrices; `classes`: rows of a table. These conditional
-    embedders are on every pipeline stage, and ranks sum their gradients (Megatron-LM,
+    (time step, guidance, pooled text), each embedded by two matrices; `classes`: rows of a table of class
+    embeddings. These conditional embedders are on every pipeline stage, and ranks sum their gradients (Megatron-LM,
     `_allreduce_conditional_embedding_grads`).
     """
 

@@ -46,7 +46,7 @@ _TRACED: dict[str, dict[str, Any]] = {}
 
 
 def remember_trace(data: dict[str, Any], traced: dict[str, Any]) -> None:
-    """Let `model_from` read a config.json of an unknown `model_type` as its trace, in this process."""
+    """In this process, let `model_from` replace a config.json of an unknown `model_type` by its trace."""
     _TRACED[_key(data)] = traced
 
 
@@ -90,7 +90,7 @@ def _nested_text_model(data: dict[str, Any], where: str) -> Model | None:
 
 
 def _llama(fields: ConfigFields, part: Part | Sequence[Part], attention: Attention, *, has_window: bool) -> Model:
-    """Layers with a window: by layer_types, or from layer max_window_layers on."""
+    """layer_types has the layers with a window; without it, they begin at layer max_window_layers."""
     layers = layers_of(fields, attention, part)
     first = fields.number("max_window_layers", default=0) if has_window else 0
     are_windowed = are_of_kind(fields, "sliding_attention", len(layers), lambda layer: layer >= first)
@@ -129,7 +129,7 @@ def _qwen(fields: ConfigFields, *, version: int, has_experts: bool = False) -> M
 
 
 def _qwen_parts(fields: ConfigFields, shared_size: int) -> list[Part]:
-    """The rule is from transformers' `Qwen2MoeDecoderLayer`."""
+    """Select the layers with experts as transformers' `Qwen2MoeDecoderLayer` does."""
     if fields.is_word("num_experts", 0):
         return [dense_of(fields)] * fields.num_layers()
     experts = experts_of(
@@ -166,7 +166,7 @@ def _qwen3_next(fields: ConfigFields, *, has_experts: bool = True) -> Model:
 _BLOCKS = MappingProxyType(
     {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
 )
-"""Default tokens per compressed key for DeepSeek-V4's `layer_types`, without `compress_rates`."""
+"""Default tokens per compressed key, by DeepSeek-V4's `layer_types`; `compress_rates` can change them."""
 
 
 def _deepseek_v4(fields: ConfigFields) -> Model:
@@ -197,9 +197,9 @@ def _deepseek_v4(fields: ConfigFields) -> Model:
 
 
 def _compressed_blocks(fields: ConfigFields, number: int, num_mtp: int) -> tuple[list[int], int]:
-    """Tokens per compressed key of each layer, MTP layers included, and for layers with an indexer.
+    """Return the tokens per compressed key of each layer, MTP layers included, and of layers with an indexer.
 
-    The default is transformers': two heavily compressed layers, then both kinds in turns.
+    By default, as in transformers, two heavily compressed layers come first, then heavy and sparse layers in turns.
     """
     given = fields.nested("compress_rates")
     of_words = {word: given.count(word, default=block) if block else 0 for word, block in sorted(_BLOCKS.items())}
@@ -215,7 +215,7 @@ def _compressed_blocks(fields: ConfigFields, number: int, num_mtp: int) -> tuple
 
 
 def _compressed_attention(fields: ConfigFields) -> CompressedAttention:
-    fields.seen |= {"kv_lora_rank", "qk_nope_head_dim", "first_k_dense_replace"}  # of earlier versions: not read
+    fields.seen |= {"kv_lora_rank", "qk_nope_head_dim", "first_k_dense_replace"}  # fields of earlier versions
     if fields.flag("attention_bias", default=False):
         fields.refuse("attention_bias", "true is not known with compressed attention; it is false in every release")
     return CompressedAttention(
@@ -232,7 +232,8 @@ def _compressed_attention(fields: ConfigFields) -> CompressedAttention:
 def _kimi_linear(fields: ConfigFields) -> Model:
     """Latent attention in `full_attn_layers`, which count from 1, and Kimi delta attention in the others.
 
-    In Kimi K3 each mixer reads a sum of the residual and of its value before every `attn_res_block_size`-th layer.
+    In Kimi K3 each mixer reads a weighted sum of the residual and of the earlier residuals before every
+    `attn_res_block_size`-th layer.
     """
     linear, numbers = fields.nested("linear_attn_config"), range(1, fields.num_layers() + 1)
     heads, size = linear.count("num_heads"), linear.count("head_dim")
@@ -247,7 +248,7 @@ def _kimi_linear(fields: ConfigFields) -> Model:
     linear.require_all_known()
     attention = replace(latent_attention_of(fields), gated=fields.flag("mla_use_output_gate", default=False))
     fields.seen |= {"activation_situ_beta", "activation_situ_linear_beta"}
-    # They follow from other fields, or change no GEMM.
+    # These fields follow from others, or change no GEMM.
     fields.seen |= {"mla_use_nope", "moe_renormalize", "moe_router_activation_func", "num_expert_group"}
     fields.seen.add("use_grouped_topk")
     if fields.number("num_nextn_predict_layers", default=0):
@@ -270,7 +271,7 @@ def _kimi_linear(fields: ConfigFields) -> Model:
 
 
 def _gemma4(fields: ConfigFields) -> Model:
-    """No release with an audio encoder is read by name."""
+    """A model with an audio encoder is traced."""
     fields.seen |= {"boi_token_id", "eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id",
                     "vision_soft_tokens_per_image"}  # fmt: skip
     if not fields.is_word("audio_config", None):
@@ -305,7 +306,7 @@ def _gpt2(fields: ConfigFields) -> Model:
 
 
 def _opt(fields: ConfigFields) -> Model:
-    """Two more positions than the sequence; OPT-350m has a narrower embedding, and norms after the mixers."""
+    """There are two more positions than tokens; OPT-350m has a narrower embedding, and norms after the mixers."""
     bias, width = fields.flag("enable_bias", default=True), fields.optional("word_embed_proj_dim")
     ffn = FeedForward(fields.count("ffn_dim"), gated=False, bias=bias)
     layers = layers_of(fields, attention_of(fields, qkv_bias=bias, out_bias=bias), ffn, "layernorm")

@@ -55,8 +55,8 @@ def attention_of(
 ) -> Attention:
     """`biased`: default of the biases of all four projections. `head_size`: default of the family.
 
-    Without `head_size`, a missing head_dim is hidden size / heads, and there is a key/value head per head by
-    default.
+    Without `head_size`, the default of head_dim is hidden size / heads, and the default of num_key_value_heads is
+    the number of heads.
     """
     if "qkv_bias" not in of_family:
         bias = fields.flag("attention_bias", default=biased)
@@ -78,7 +78,7 @@ def attention_of(
 
 def latent_attention_of(fields: ConfigFields) -> LatentAttention:
     """Read the field names of DeepSeek and Kimi."""
-    fields.seen |= {"num_key_value_heads", "head_dim"}  # of the latent: they follow
+    fields.seen |= {"num_key_value_heads", "head_dim"}  # derived from other fields
     return LatentAttention(
         fields.count("num_attention_heads"),
         q_lora_rank=fields.optional("q_lora_rank"),
@@ -122,7 +122,7 @@ def experts_of(
 def sparse_parts(
     fields: ConfigFields, experts: MixtureOfExperts, *, first: int = 0, dense: FeedForward | None = None
 ) -> list[Part]:
-    """Dense layers come first, then experts in one of `moe_layer_freq`, unless a field lists the layers.
+    """Dense layers come first, then every `moe_layer_freq`-th layer has experts, unless a field lists the layers.
 
     `first`: default number of dense layers. `dense`: the dense part, if its size is not `intermediate_size`.
     """

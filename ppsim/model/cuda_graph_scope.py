@@ -1,4 +1,4 @@
-"""Parts of a layer that CUDA graphs capture, and reasons why they cannot."""
+"""Parts of a layer that CUDA graphs capture, and reasons why a capture is impossible."""
 
 from ppsim.model.architecture import Layer
 from ppsim.model.cuda_graphs import CudaGraphs, captures
@@ -14,7 +14,7 @@ def captures_feed_forward(graphs: CudaGraphs, layer: Layer) -> bool:
 
 
 def captures_router(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether graphs capture at least the part before the experts' all-to-all."""
+    """Return whether graphs capture the router with the whole layer or as moe_router, not as a part of moe."""
     return layer.is_moe and captures(graphs, "moe_router")
 
 
@@ -23,11 +23,11 @@ def captures_all(graphs: CudaGraphs, layer: Layer) -> bool:
     return halves == layer.num_sublayers
 
 
-def num_outputs_beside(graphs: CudaGraphs, layer: Layer) -> int:
-    """Return the number of hidden states that a layer's graph holds and its forward would not save: 0 or 1.
+def num_extra_hidden_states(graphs: CudaGraphs, layer: Layer) -> int:
+    """Return the number of hidden states that a layer's graph holds and an eager forward would not save: 0 or 1.
 
-    It is the output if the next graph copies it, or the residual if the graph ends at a router. An eager part saves
-    its tensors anyway.
+    The graph of a whole layer holds the output, which the next graph copies. A graph that ends at the router holds
+    the residual. After other graphs, the eager part of the layer saves these tensors anyway.
     """
     return int(captures_all(graphs, layer) or (captures_mixer(graphs, layer) and captures_router(graphs, layer)))
 

@@ -26,11 +26,11 @@ class Encoder:
     """An encoder and its projector.
 
     - `layers`: with attention among the `rows` patches of one image, or of one clip of audio.
-    - `embedding`, `projector`: matrices before and after the layers; `rows` of each: its inputs per patch, or per
-      token of the decoder.
+    - `embedding`, `projector`: matrices before and after the layers. `WeightMatrix.rows` is the number of inputs
+      per patch in `embedding`, and per token of the decoder in `projector`.
     - `own`: parameters outside matrices and layers, of the encoder (positions, class token, norms) and of the
       projector.
-    - `merge`: patches per token. `more_rows`: a class token.
+    - `merge`: patches per token. `more_rows`: rows besides patches (a class token).
     - `images`, `num_tokens`: images per sequence, and tokens of each. `is_fixed`: all images have `num_tokens`
       tokens.
 
@@ -126,9 +126,9 @@ class Encoder:
         )
 
     def with_images(self, images: int, num_tokens: int | None) -> "Encoder":
-        """`num_tokens`: of each image; None for a number of tokens in all, `images`.
+        """`num_tokens`: tokens per image; None if `images` is the total number of tokens.
 
-        Raises `ConfigError` for other image sizes.
+        Raises `ConfigError` if the encoder's images have a fixed, different number of tokens.
         """
         if images == 0 or num_tokens == 0:
             return replace(self, images=0, source="--image-tokens 0")

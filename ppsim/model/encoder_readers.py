@@ -211,7 +211,7 @@ def _moonvit(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
 
 
 def _whisper(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Qwen2-Audio: Whisper's encoder of 30 s."""
+    """Qwen2-Audio: Whisper's encoder, for clips of 30 s."""
     hidden, heads = fields.count("d_model", default=1280), fields.count("encoder_attention_heads", default=20)
     positions, mels = fields.count("max_source_positions", default=1500), fields.count("num_mel_bins", default=128)
     layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120))
@@ -221,7 +221,7 @@ def _whisper(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
         WeightMatrix("convolution 1", "spectrum", 3 * mels, (hidden,), biased=True, rows=2.0),
         WeightMatrix("convolution 2", "frames", 3 * hidden, (hidden,), biased=True),
     )
-    # Keys have no bias, unlike in other encoders; a row of h per layer is subtracted.
+    # Keys have no bias, unlike in other encoders: h parameters per layer are subtracted.
     return Encoder(
         "audio", (layer,) * number, convolutions,
         (WeightMatrix("projector", "pooled", hidden, (text_size,), biased=True),),
@@ -243,7 +243,7 @@ def _qwen2_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Enco
 
 
 def _qwen3_omni_images(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """The encoder of Qwen3-VL, but Megatron-Bridge uses the class of transformers, whole on each rank."""
+    """The encoder of Qwen3-VL, whole on each rank: Megatron-Bridge uses the class of transformers."""
     return replace(_qwen(fields, top, text_size), is_divided=False)
 
 
@@ -304,4 +304,7 @@ READERS: Mapping[tuple[str, str], EncoderReader] = MappingProxyType(
         ("qwen3_omni_moe_thinker", "audio"): _qwen3_omni,
     }
 )
-"""Readers by model_type and kind of encoder, of its fields, the fields of the file, and the text's hidden size."""
+"""Readers by model_type and kind of encoder.
+
+Arguments: the encoder's fields, the fields of the file, and the hidden size of the text model.
+"""

@@ -46,7 +46,7 @@ def _dense(fields: ConfigFields, attention: Mixer, *, windows: bool = False) -> 
 
 
 def _windowed(fields: ConfigFields, layers: list[Layer]) -> list[Layer]:
-    """Apply the windows of layer_types, or a window in all layers but one of `sliding_window_pattern`."""
+    """Apply the windows of layer_types, or a window in all but every `sliding_window_pattern`-th layer."""
     pattern = "sliding_window_pattern"
     every = _EVERY if fields.is_word(pattern, "LLLG") else fields.count(pattern, default=_EVERY)
     are_windowed = are_of_kind(fields, "sliding_attention", len(layers), lambda layer: (layer + 1) % every != 0)
@@ -54,7 +54,7 @@ def _windowed(fields: ConfigFields, layers: list[Layer]) -> list[Layer]:
 
 
 def _olmo(fields: ConfigFields, *, version: int) -> Model:
-    """One norm over all heads; the two norms of a layer are after its mixers."""
+    """Queries and keys each have one norm over all heads; the two norms of a layer are after its mixers."""
     attention = attention_of(fields, qk_norm=True, joint_norm=True, **_biases(fields, default=False))
     if version == 3 and fields.is_word("sliding_window", None):
         fields.refuse("sliding_window", "is missing; it is 4096 in every release")
@@ -171,11 +171,11 @@ _HUNYUAN = frozenset(
         "vit_token", "vit_type", "vit_used_rms_norm", "xdrope_section",
     }
 )  # fmt: skip
-"""Fields of Hunyuan's config.json for images, tokens and kinds of attention that no release of experts has."""
+"""Fields of Hunyuan's config.json for images, tokens and kinds of attention that no release with experts uses."""
 
 
 def _hunyuan(fields: ConfigFields) -> Model:
-    """Sizes of experts may be lists, of one value in every release."""
+    """Sizes of experts may be lists, whose entries are equal in every release."""
     for name in ("use_cla", "use_mla"):
         if fields.flag(name, default=False):
             fields.refuse(name, "true is not known; it is false in every release of experts")
@@ -238,7 +238,7 @@ def _nemotron_nas(fields: ConfigFields) -> Model:
 
 
 def _glm(fields: ConfigFields) -> Model:
-    """GLM-4.5 to 4.7; only the larger model norms queries and keys."""
+    """GLM-4.5 to 4.7; only the larger model normalises queries and keys."""
     bias, qk_norm = fields.flag("attention_bias", default=False), fields.flag("use_qk_norm", default=False)
     return _sparse(fields, attention_of(fields, qkv_bias=bias, qk_norm=qk_norm))
 
@@ -269,7 +269,7 @@ def _latent(fields: ConfigFields, *, router_bias: bool = True, is_sparse: bool =
 
 
 def _choosing(fields: ConfigFields, attention: LatentAttention) -> list[LatentAttention]:
-    """A layer has an indexer, or uses the choice of an earlier layer."""
+    """A layer has an indexer, or attends to the keys that an earlier layer chose."""
     fields.seen |= {"index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk_freq"}
     fields.seen |= {"index_topk_pattern", "indexer_rope_interleave", "moe_router_dtype"}
     num_keys, number = fields.count("index_topk", default=2048), fields.num_layers()

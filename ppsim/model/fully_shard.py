@@ -1,6 +1,7 @@
-"""Memory that torch's allocator reserves for training with `fully_shard` (FSDP2), by replay of a rank's tensors.
+"""Memory that torch's allocator reserves for training with `fully_shard` (FSDP2).
 
-The replay follows torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining.
+All allocations of a rank are replayed on a simulated allocator. The replay follows torch 2.6,
+distributed/fsdp/_fully_shard and distributed/pipelining.
 """
 
 from collections import Counter
@@ -33,7 +34,10 @@ class MicrobatchPass:
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """How a run is started. `is_async`: messages inside GEMMs (async tp). `num_rounds`: per step."""
+    """Settings of a run that change its allocations.
+
+    `is_async`: collectives inside GEMMs (async tensor parallelism). `num_rounds`: accumulation rounds per step.
+    """
 
     is_pipelined: bool = False
     is_async: bool = False
@@ -90,9 +94,9 @@ class _Rank:
     """Memory of one rank over steps. A unit is a layer of a stage, or a stage's embedding and head (layer -1).
 
     Weights, gradients and Adam's moments are float32 shards. Without a pipeline, weights are gathered layer by
-    layer; embedding and head stay gathered until the end of the backward. With a pipeline, all weights stay
-    gathered for the whole step, and each gradient is accumulated whole, in float32, until the last backward of its
-    stage, after which all are reduced (`backward_maybe_with_nosync`).
+    layer; embedding and head stay gathered until the end of the backward. With a pipeline, the weights of a stage
+    stay gathered until the last backward of the stage. Until then its gradients are accumulated whole, in float32,
+    and then all are reduced (`backward_maybe_with_nosync`).
     """
 
     def __init__(self, model: Model, stages: list[Stage], settings: MemorySettings, launch: LaunchSettings) -> None:
@@ -173,8 +177,8 @@ class _Rank:
     def _reduce(self, unit: tuple[int, int], gradients: Sequence[AllocatorBlock | None]) -> None:
         """Copy gradients into one float32 tensor, and reduce it into shards on another stream.
 
-        The tensor is held until the next layer's (`foreach_reduce`). With a pipeline the last one is held until the
-        next step, because no callback drops it.
+        The tensor is held until the next layer is reduced (`foreach_reduce`). With a pipeline, the tensor of the
+        last layer is held until the next step, because no callback drops it.
         """
         size = sum(self._sizes(unit)) * self.settings.optimizer.bytes_of_gradient
         self.memory.drop(self.reduced.get(unit[0]))
@@ -207,7 +211,7 @@ class _Rank:
     def _round(self, passes: Sequence[MicrobatchPass]) -> None:
         """Run the passes of one `schedule.step()`.
 
-        With a pipeline, outputs and input gradients are held until the next step (`forward_one_chunk`,
+        With a pipeline, outputs and input gradients are held until the next call (`forward_one_chunk`,
         `clear_runtime_states`), and the logits of all microbatches are joined in one tensor (`_merge_outputs`).
         """
         if self.is_pipelined and not self.received:

@@ -40,7 +40,7 @@ def _mimo_v2_flash(fields: ConfigFields) -> Model:
         value_size=fields.count("v_head_dim", default=128),
         sinks=fields.flag("add_full_attention_sink_bias", default=False),
     )
-    # The window is a number of tokens before the query in `sliding_window_size`, and contains the query otherwise.
+    # `sliding_window_size` counts the tokens before the query; `sliding_window` also counts the query.
     before = fields.optional("sliding_window_size")
     window = fields.count("sliding_window", default=129)
     windowed = replace(
@@ -155,7 +155,7 @@ def _minimax_m3(fields: ConfigFields) -> Model:
 def _gemma4(fields: ConfigFields) -> Model:
     """The text model of Gemma 4 31B, and of 26B-A4B, whose layers have experts next to a dense part.
 
-    Layers with experts have three more norms, and their router scales its input like a fourth.
+    Layers with experts have three more norms; the scale of the router's input counts as a fourth.
     """
     for name, default in (("hidden_size_per_layer_input", 256), ("num_kv_shared_layers", 0)):
         if size := fields.number(name, default=default):
@@ -170,7 +170,7 @@ def _gemma4(fields: ConfigFields) -> Model:
     )
     are_windowed = are_of_kind(fields, "sliding_attention", number, lambda layer: (layer + 1) % 6 != 0)
     are_windowed[-1] = False  # as in Gemma4TextConfig
-    # A file that transformers saved has the sizes of these layers apart.
+    # In a file saved by transformers, per_layer_config has the sizes of the layers without a window.
     other = fields.nested("per_layer_config").nested(str(are_windowed.index(False)))
     own_size = other.count("head_dim", default=512)
     whole = replace(windowed, head_size=fields.count("global_head_dim", default=own_size), window=None)

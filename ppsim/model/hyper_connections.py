@@ -28,7 +28,7 @@ def joining_parameters(num_streams: int, h: int) -> int:
 
 
 def passes(num_streams: int) -> tuple[int, int]:
-    """How often a mixer's residual has h columns per token read or written, in forward and backward.
+    """Reads and writes of h columns per token for the residual of a mixer, in forward and backward.
 
     With n streams (`fused_mhc_kernels.py`), the forward has n + 1 for the mixer's input and 2n + 1 to add its
     output. The backward has 2n + 1 each for output, streams and input, and 4n to add three gradients of the
@@ -39,14 +39,15 @@ def passes(num_streams: int) -> tuple[int, int]:
 
 
 def end_passes(num_streams: int) -> int:
-    """Reads and writes of h columns per token to make n streams of one tensor, or to sum them."""
+    """Reads and writes of h columns per token to copy one tensor to n streams, or to sum n streams."""
     return num_streams + 1 if num_streams > 1 else 0
 
 
-def further_passes(num_streams: int) -> tuple[int, int]:
-    """Norms, and other reads or writes, of h columns per token, in a multi-token prediction layer.
+def mtp_passes(num_streams: int) -> tuple[int, int]:
+    """Number of norms, and of other reads and writes, of h columns per token before and after an MTP layer.
 
-    One stream: 4 to concatenate. n streams: 2n + 1 for the sums of the token's and each stream's projection.
+    One stream: 4 to concatenate. n streams: 2n + 1 to add the projected token to each projected stream, and
+    `end_passes`.
     """
     n = num_streams
     return (3, 4) if n == 1 else (n + 2, 2 * n + 1 + end_passes(n))

@@ -1,7 +1,7 @@
 """Tensors that one layer allocates and frees, in the execution order of TorchTitan's compiled Llama block.
 
-The block is in torchtitan/models/llama/model.py and parallelize_llama.py at 9dec370. Pointwise operators are one
-kernel under torch.compile, with one output.
+The block is in torchtitan/models/llama/model.py and parallelize_llama.py at 9dec370. torch.compile fuses
+consecutive pointwise operators into one kernel with one output.
 """
 
 from ppsim.model.allocator import Allocator, AllocatorBlock
@@ -35,8 +35,8 @@ class LayerTrace:
     - `is_async`: all-gathers and reduce-scatters are fused with GEMMs, through symmetric memory, which the
       allocator does not manage (torch, distributed/_symmetric_memory: `_fused_all_gather_matmul_impl`,
       `_fused_matmul_reduce_scatter_impl`).
-    - `held`: tensors of `unused_output_bytes`, held until the end of the backward; the rest of an eager block is
-      assumed to be as compiled.
+    - `held`: bytes from `unused_output_bytes`, of tensors that are held until the end of the backward. Otherwise,
+      an eager block is assumed to allocate like a compiled one.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class LayerTrace:
     def forward(self, *, keeps: bool) -> tuple[AllocatorBlock | None, Kept]:
         """Without `keeps` each tensor is freed after its last use.
 
-        `selective-op` saves the outputs of GEMMs, of attention and of a scatter instead. From these, `backward`
-        recomputes each mixer just before the mixer's own backward.
+        Recomputation `selective-op` always saves the outputs of every second GEMM, of attention and of the
+        reduce-scatter. From these, `backward` recomputes each mixer just before the mixer's own backward.
         """
         kept: Kept = {}
         by_operators = self.batch.recompute == BY_OPERATORS
@@ -145,7 +145,7 @@ class LayerTrace:
         return residual
 
     def _into_core(self, kept: Kept, projected: list[AllocatorBlock | None], *, keeps_projected: bool) -> None:
-        """`selective-op` saves queries and values."""
+        """With `keeps_projected` (for `selective-op`), queries and values before the core are saved."""
         make, drop = self.memory.make, self.memory.drop
         if keeps_projected:
             kept["projected queries"] = projected[0]
@@ -164,7 +164,7 @@ class LayerTrace:
     def _rotated(
         self, given: list[AllocatorBlock | None], *, drops_queries: bool = True
     ) -> list[AllocatorBlock | None]:
-        """Rotated queries and keys, or their gradients, each as complex float32 numbers."""
+        """Rotate queries and keys, or their gradients, as complex float32 numbers."""
         make, drop, sizes = self.memory.make, self.memory.drop, (self._queries, self._keys)
         wide = [size * _OF_ACCUMULATED // self.batch.element_bytes for size in sizes]
         exact = [make(size) for size in wide]
@@ -250,7 +250,11 @@ class LayerTrace:
         self._into_core(kept, projected, keeps_projected=False)
 
     def _of_weight(self, of_weights: list[AllocatorBlock | None]) -> None:
-        """In 8 bits both operands are copied first, tokens last (torchao, float8_ops.py: `preprocess_addmm`)."""
+        """Make the next weight gradient.
+
+        In 8 bits, both operands are first copied with tokens as the last dimension (torchao, float8_ops.py:
+        `preprocess_addmm`).
+        """
         one = self.products[len(self.products) - 1 - len(of_weights)]
         copies = [self._copied(self.tokens * columns) for columns in (one.outputs, one.inputs)]
         of_weights.append(self.memory.make(one.size * self.batch.element_bytes))
@@ -264,7 +268,7 @@ class LayerTrace:
         )
 
     def _of_input(self, of_weights: list[AllocatorBlock | None], num_bytes: float) -> AllocatorBlock | None:
-        """In 8 bits the weight is copied first."""
+        """Make the gradient of a GEMM's input; in 8 bits the weight is copied first."""
         copied = self._copied(self.weights[len(self.weights) - 1 - len(of_weights)])
         found = self.memory.make(num_bytes)
         self.memory.drop(copied)
@@ -292,7 +296,7 @@ class LayerTrace:
         drop(*columns, kept.pop("feed-forward input"))
         total = make(self.whole)
         drop(*inputs)
-        own = self.scattered(total)  # sums of products, into which no scatter is fused
+        own = self.scattered(total)  # a sum of GEMM outputs: no reduce-scatter is fused into it
         normed = make(self.own)
         drop(own, kept.pop("residual"))
         residual = make(self.own)
@@ -323,7 +327,7 @@ class LayerTrace:
             total = make(self.whole)
             drop(before, one)
         drop(*parts, kept.pop("attention input"), kept.pop("product", None), kept.pop("fed", None))
-        own = self.scattered(total)  # sums of products, into which no scatter is fused
+        own = self.scattered(total)  # a sum of GEMM outputs: no reduce-scatter is fused into it
         of_input = make(self.own)
         drop(own, gradient)
         return of_input

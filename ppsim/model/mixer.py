@@ -13,9 +13,10 @@ from ppsim.parallel.sizes import ParallelSizes, require_divides
 class Mixer(ABC):
     """A kind of token mixer, with matrices and operators.
 
-    The attention or scan kernel is timed if a mixer in `parts` is a `ppsim.model.attention_base.ScoredAttention` or
-    `ppsim.model.recurrent.Recurrent`. `has_norm_apart`: the preceding norm is not fused into the first GEMM.
-    `graph_module`: the value of `--cuda-graphs` that captures the mixer.
+    The time of a layer includes an attention or scan kernel for each mixer in `parts` that is a
+    `ppsim.model.attention_base.ScoredAttention` or `ppsim.model.recurrent.Recurrent`. `has_norm_apart`: the
+    preceding norm is not fused into the first GEMM. `graph_module`: the value of `--cuda-graphs` that captures the
+    mixer.
     """
 
     num_heads: int
@@ -121,7 +122,7 @@ def output(linear: WeightMatrix, source: str, h: int) -> Operator:
 def opaque_mixer(linears: list[WeightMatrix], saved_columns: dict[str, tuple[str, float]]) -> Iterator[Operator]:
     """Operators of a mixer whose inner operators are unknown.
 
-    `saved_columns`: module that writes the tensor, and its columns per token.
+    `saved_columns`: for each saved tensor, the module that writes it, and its columns per token.
     """
     for name, (module, columns) in saved_columns.items():
         made = Tensor(name, "tokens", columns, "scores" if name == "index" else "attention")

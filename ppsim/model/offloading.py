@@ -55,10 +55,10 @@ class OffloadRules:
                 "--offload-modules: give modules, or leave out the rules"
             )
 
-    def number_gone(self, number: int) -> int:
+    def num_offloaded_groups(self, number: int) -> int:
         """Return the number of a stage's groups that are offloaded; the number that stay is rounded down.
 
-        >>> OffloadRules(activation_offload_fraction=0.5).number_gone(7)
+        >>> OffloadRules(activation_offload_fraction=0.5).num_offloaded_groups(7)
         4
         """
         return number - int(number * (1 - self.activation_offload_fraction))

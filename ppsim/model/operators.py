@@ -1,6 +1,6 @@
 """A layer's forward on one rank as a list of operators, and the bytes that it saves for the backward.
 
-Tensors refer to row counts by name, so that one list serves every microbatch.
+Tensors refer to row counts by name, so that one list serves microbatches of every size.
 """
 
 from collections import Counter
@@ -34,8 +34,8 @@ Kind = Literal[
 """Kind of an operator that is neither a GEMM nor a core; "" takes no time."""
 
 RowCounts: TypeAlias = Mapping[Rows, int | Fraction]
-"""Rows on this rank. tokens: of its context-parallel part; own_tokens: its tensor-parallel part of `tokens`, if
-sequence-parallel; capacity: allocated for pairs of token and expert."""
+"""Rows on this rank. tokens: tokens of its context-parallel part; own_tokens: 1/tp of `tokens` with sequence
+parallelism, else `tokens`; capacity: rows allocated for token-expert pairs."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Operator:
     - `passes_gradient`: its inputs have the gradient of its output (sums and views).
     - `sublayer`: 1 for the token mixer, 2 for the channel mixer.
 
-    Its time is the time of its GEMM, of its `core` (a `ppsim.model.mixer.Mixer`), or of memory traffic for
-    `columns` by its kind; columns None: its first output's.
+    Its time is the time of its GEMM, of its `core` (a `ppsim.model.mixer.Mixer`), or of the memory traffic of its
+    `kind` with `columns` columns (None: the columns of its first output).
     """
 
     name: str
@@ -90,15 +90,15 @@ class Operator:
 
     @property
     def passed(self) -> float:
-        """Columns that a memory-bound operator reads or writes per pass."""
+        """Columns that a memory-bound operator moves in each of its reads and writes."""
         return (self.writes[0].columns if self.writes else 0.0) if self.columns is None else self.columns
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Operators that the backward runs again; their inputs, and outputs that other operators save, are saved.
+    """Operators that the backward runs again. Their inputs are saved, and also outputs that other operators save.
 
-    With `discards_output` outputs are freed too, and recomputed just before their first use in the backward
+    With `discards_output`, no outputs are saved; they are recomputed just before their first use in the backward
     (Megatron-LM, core/tensor_parallel/random.py: `CheckpointWithoutOutput`).
     """
 
@@ -135,7 +135,7 @@ def stored(tensors: Mapping[str, Tensor], name: str, *, is_operand: bool = False
 
 
 def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first reader."""
+    """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first operator that reads them."""
     found: dict[str, Tensor] = {}
     for one in operators:
         if one.weight is not None and one.weight.split == "outputs" and one.writes:
@@ -146,7 +146,7 @@ def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]
 
 
 def summed_outputs(operators: Iterable[Operator]) -> dict[str, Tensor]:
-    """Return the tensors that ranks reduce after GEMMs with divided inputs, except experts."""
+    """Return the tensors, by operator, that ranks reduce after GEMMs with divided inputs, except in experts."""
     return {
         one.name: one.writes[0]
         for one in operators
@@ -155,7 +155,7 @@ def summed_outputs(operators: Iterable[Operator]) -> dict[str, Tensor]:
 
 
 class _Saved:
-    """The walk of `saved`: storages that stay from F to B."""
+    """A walk over the operators, which finds the storages that stay from F to B."""
 
     def __init__(self, operators: Sequence[Operator], source: Tensor, plan: MemoryPlan, *, casts: bool) -> None:
         self.makers = {tensor.name: one.name for one in operators for tensor in one.writes}
@@ -203,14 +203,15 @@ def saved(
     """Return the tensors that a forward saves for its backward, each storage once.
 
     `casts`: GEMMs cast their inputs, and save the copy for the weight gradient. The original stays only if another
-    operator saves it; it replaces the copy if a plan discards it (Megatron-LM: `set_save_original_input`).
+    operator saves it. If a checkpoint discards the original and recomputes it, there is no copy (Megatron-LM:
+    `set_save_original_input`).
     """
     return _Saved(operators, layer_input, plan, casts=casts).found.values()
 
 
 @dataclass(frozen=True)
 class OffloadGroup:
-    """Saved tensors of an offloaded module in a layer; `freed` leaves the device after the copy."""
+    """Saved tensors of an offloaded module in a layer; the tensors `freed` leave the device after the copy."""
 
     module: str
     copied: tuple[Tensor, ...]
@@ -222,8 +223,8 @@ def offload_groups(
 ) -> list[OffloadGroup]:
     """A storage is copied once per operator that saves it, and leaves the device with the last of its groups.
 
-    It stays if an operator of another module saves it too. Tensors that the plan discards later are copied too
-    (Megatron-LM at d98e8a64, core/pipeline_parallel/fine_grained_activation_offload.py: `tensor_push`,
+    It stays if an operator outside the offloaded modules saves it too. Tensors that the plan discards later are
+    also copied (Megatron-LM at d98e8a64, core/pipeline_parallel/fine_grained_activation_offload.py: `tensor_push`,
     `bulk_offload_group`).
     """
     words, walk = modules.split("+"), _Saved(operators, layer_input, plan, casts=casts)

@@ -76,7 +76,7 @@ class Optimizer:
             raise ConfigError(f"gradient_bytes must be 2 or 4: got {self.gradient_bytes}")
 
     def instances_among(self, num_ranks: int) -> int:
-        """The instances only sum gradients."""
+        """Number of instances among these data-parallel ranks; instances only sum gradients with each other."""
         return gcd(num_ranks, self.num_distributed_optimizer_instances)
 
     @property

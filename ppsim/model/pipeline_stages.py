@@ -16,8 +16,8 @@ from ppsim.model.recompute import LayerPlan, Recompute, of_layer, plan_of_stage
 class Stage:
     """Layers, embedding, head, and multi-token prediction of one pipeline stage.
 
-    `plan` empty or `offload_modules` None: from the job's settings. `encoder` None: all encoders if the stage has
-    the embedding.
+    If `plan` is empty or `offload_modules` is None, the settings of the job apply. If `encoder` is None, a stage
+    with the embedding has all encoders.
     """
 
     layers: tuple[Layer, ...]
@@ -101,10 +101,10 @@ def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
 
 
 def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
-    """Read a layout, one string of v, E, t, m and L per stage as from `parse_layout`.
+    """Read a layout (see `parse_layout`): per stage, a string of v, E, t, m and L.
 
-    Without v (layers of encoders), the encoders are on the stage of the embedding. Raises `ConfigError` for numbers
-    of layers other than the model's.
+    v: encoder layer, E: embedding, t: layer, m: MTP layer, L: head. Without v, the encoders are on the stage of the
+    embedding. Raises `ConfigError` for numbers of layers other than the model's.
     """
     has_encoder = any("v" in content for content in contents)
     encoder = [(one, at) for one in model.encoders for at in range(len(one.layers))]
@@ -144,7 +144,7 @@ def call_per_group(
     groups: Iterable[Sequence[Stage]],
     known: dict[Any, Any] | None = None,
 ) -> list[Any]:
-    """Call `compute` once for all groups of stages with the same layer objects; `known` caches earlier results."""
+    """Return `compute` of each group, called once per distinct `Stage.key`; `known` caches earlier results."""
     found = {} if known is None else known
     results = []
     for group in groups:

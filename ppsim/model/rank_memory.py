@@ -1,8 +1,8 @@
 """Bytes on a rank at the peak of a step.
 
 Activations depend on the microbatches in flight, which the schedule determines
-(`ppsim.simulation.memory_per_action` has memory over time). The peak is in the head's backward or in the first
-layer's to run backward.
+(`ppsim.simulation.memory_per_action` has memory over time). The peak is assumed to be in the backward that needs
+the most bytes (of the head or a layer), with the saved activations of all microbatches in flight.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from ppsim.model.activations import (
 )
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.cuda_graph_scope import has_graph, num_outputs_beside
+from ppsim.model.cuda_graph_scope import has_graph, num_extra_hidden_states
 from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.encoder import Encoder, EncoderPart
 from ppsim.model.optimizer import Optimizer
@@ -61,12 +61,13 @@ ACTIVATIONS = (
 
 @dataclass(frozen=True)
 class GraphBuffers:
-    """Buffers of CUDA graphs, with fixed addresses: one per layer, pass and captured microbatch.
+    """Buffers of CUDA graphs, which have fixed addresses.
 
-    TransformerEngine's `make_graphed_callables`, as called by Megatron-LM's `TECudaGraphHelper`, captures all
-    microbatches of a step, or one without a pipeline. With `reuse` (`_reuse_graph_input_output_buffers`, from
-    version 2.7 on), microbatches that are not in flight together share inputs and outputs, and all backwards of a
-    size share one output gradient. Else each graph has its own input, output and the gradients of both.
+    There is one graph per layer, pass and captured microbatch. TransformerEngine's `make_graphed_callables`, as
+    called by Megatron-LM's `TECudaGraphHelper`, captures all microbatches of a step, or one microbatch without a
+    pipeline. With `reuse` (`_reuse_graph_input_output_buffers`, from version 2.7 on), microbatches that are not in
+    flight together share inputs and outputs, and all backwards of a size share one output gradient. Without
+    `reuse`, each graph has its own input, output and the gradients of both.
     """
 
     captured: CudaGraphs = "none"
@@ -74,10 +75,10 @@ class GraphBuffers:
     reuse: bool = True
 
     def kept(self, layer: Layer) -> int:
-        """Hidden states that a layer saves in addition per microbatch; negative if `held` counts saved ones."""
+        """Hidden states that a layer saves in addition per microbatch; negative if `held` counts them already."""
         if self.captured in ("none", "full") or not has_graph(self.captured, layer):
             return 0
-        beside = num_outputs_beside(self.captured, layer)
+        beside = num_extra_hidden_states(self.captured, layer)
         return beside if self.reuse else beside - 2
 
     def held(self, layers: Sequence[Layer]) -> int:
@@ -94,9 +95,9 @@ class MemorySettings:
 
     - `vocab_multiple`: the vocabulary is padded to a multiple of this times tp (Megatron-LM: 128).
     - `workspace_bytes`: library workspaces, by default 32 MiB each for cuBLAS and TransformerEngine.
-    - `allocator_slack`: reserved over allocated bytes.
+    - `allocator_slack`: reserved bytes / allocated bytes.
     - `fully_shard`: torch's FSDP2 instead of Megatron-LM's distributed optimizer (`ppsim.model.fully_shard`).
-    - `deferred_head`: microbatches whose weight gradient of the output layer waits.
+    - `deferred_head`: number of microbatches whose weight gradient of the output layer is deferred.
     """
 
     batch: Batch
@@ -129,7 +130,7 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
     """Bytes that a rank always holds for these stages, by component of `STATIC`.
 
     FSDP2 holds float32 shards, and also whole tensors: gathered weights up to ZeRO 2, and accumulated gradients up
-    to ZeRO 1, as with a pipeline.
+    to ZeRO 1, the level of TorchTitan with a pipeline.
     """
     cut, optimizer = settings.cut, settings.optimizer
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
@@ -186,10 +187,10 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
         kept = kept_of_layer(layer, settings.recomputing(recompute))
         found.update({name: number * size for name, size in kept.items()})
     if found["residual streams"] and any(recomputes(word, "mhc") for _, word in words):
-        # the other streams are mixed from these
+        # the first streams of the stage, from which the other streams are mixed again
         found["residual streams"] += _hidden_bytes(model.residual_size, settings)
     if stage.layers and not stage.embedding and (summed := stage.layers[0].summed_residuals):
-        # Received with the input of the first layer, which is counted there.
+        # Earlier residuals are received with the input of the first layer, which the layer counts.
         found["earlier residuals"] += (summed[0] - 1) * _hidden_bytes(model.hidden_size, settings)
     if stage.mtp:
         found.update(mtp_activations(model, len(stage.mtp), batch, cut))
@@ -201,7 +202,7 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
 
 
 def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | None:
-    """Encoders run in 16 bits. Return None if the encoder encodes nothing."""
+    """Return the settings of an encoder, which runs in 16 bits; None if it encodes nothing."""
     if not encoder.images:
         return None
     batch, is_full = settings.batch, encoder.is_divided and settings.batch.recompute == "full"
@@ -273,8 +274,8 @@ def rank_memory(
     return RankMemory({name: size for name, size in found.items() if size})
 
 
-def moment_bytes(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:
-    """Bytes besides saved activations at the peak of a rank."""
+def transient_peak_bytes(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:
+    """Bytes besides static memory and saved activations at the peak of a rank."""
     return max(sum(one.values()) for one in _moments(model, stages, settings))
 
 
@@ -322,8 +323,9 @@ def _vocabulary_on_a_rank(model: Model, settings: MemorySettings) -> int:
 def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, int]]:
     """Bytes during the backward of the loss (`CrossEntropy`), and of the head.
 
-    torch's own loss, used with FSDP2, adds a float32 gradient and its product, and with tensor parallelism an
-    exponential (torch, distributed/tensor/parallel/loss.py: `_nll_loss_and_log_softmax_backward`).
+    torch's own loss, used with FSDP2, adds two float32 tensors, the gradients of the log-softmax and of the logits,
+    and with tensor parallelism an exponential (torch, distributed/tensor/parallel/loss.py:
+    `_nll_loss_and_log_softmax_backward`).
     """
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)

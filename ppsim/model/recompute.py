@@ -101,7 +101,7 @@ def _numbered(text: str) -> list[tuple[str, int]]:
 
 
 def numbers_of_layers(text: str, ids: str, *, what: str = "recompute of single layers is WORD") -> list[int]:
-    """Return the layers in 0,3,8-11, sorted."""
+    """Return the layer numbers in a text such as 0,3,8-11, sorted."""
     found = set[int]()
     for part in ids.split(","):
         first, _, last = part.partition("-")
@@ -189,7 +189,7 @@ def text_of(plan: Sequence[LayerPlan]) -> Recompute:
 
 
 def whole_layers(recompute: Recompute) -> int:
-    """Return N if one of N layers is recomputed.
+    """Return N if every Nth layer is recomputed whole, else 0.
 
     >>> whole_layers("full"), whole_layers("full/2"), whole_layers("uniform/4"), whole_layers("mlp")
     (1, 2, 1, 0)
@@ -275,9 +275,9 @@ def by_operators(
     """Return the GEMMs of a layer whose outputs `selective-op` saves, and those that it recomputes.
 
     In forward order every second GEMM is recomputed; queries, keys, values, gate and up count separately. A GEMM
-    with a bias (`addmm`) is saved, and not counted. For attention's output, the result of the reduce-scatter is
-    saved instead (TorchTitan, activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py:
-    `_save_list`).
+    with a bias (`addmm`) is saved, and not counted. The down-projection counts, but is in neither list. With tensor
+    parallelism neither is attention's output: the result of the reduce-scatter is saved instead (TorchTitan,
+    activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py: `_save_list`).
 
     >>> one = [WeightMatrix("queries, keys, values", "x", 8, (8, 2, 2)), WeightMatrix("attention output", "heads",
     ...     8, (8,))]

@@ -21,8 +21,8 @@ from ppsim.parallel.sizes import ParallelSizes, require_divides, require_positiv
 class ChunkProduct:
     """`count` GEMMs [rows, depth] · [depth, columns] of a chunk.
 
-    `is_within`: over pairs of tokens in the chunk, half are masked. `is_again`: recomputed at the start of the
-    backward.
+    `is_within`: over pairs of tokens in the chunk; half of the pairs are masked. `is_again`: recomputed at the
+    start of the backward.
     """
 
     count: int
@@ -223,7 +223,7 @@ class GatedDeltaNet(Recurrent):
         """KKᵀ, its inverse on keys and values, QKᵀ and its use, state reads and update.
 
         The inversion of a unit triangular matrix, Q²/3 multiply-adds per token and head, is not counted: 1.5 % of
-        the others for heads of 128 in chunks of 64.
+        the counted FLOPs for heads of 128 in chunks of 64.
         """
         heads, k, v, q = self.num_value_heads // tp, self.key_size, self.value_size, self.chunk_size
         return (
@@ -260,8 +260,8 @@ class GatedDeltaNet(Recurrent):
 class KimiDeltaAttention(GatedDeltaNet):
     """A delta rule with a decay per column (Kimi Team 2025, arXiv 2510.26692), as in Kimi Linear.
 
-    Decay and output gate are projected through the width of one head. `full_gate`: the gate has a whole projection
-    (Kimi K3).
+    Decay and output gate are projected through the width of one head. `full_gate`: the output gate has a single,
+    full projection (Kimi K3).
     """
 
     gate_bias: bool = False
@@ -269,7 +269,7 @@ class KimiDeltaAttention(GatedDeltaNet):
 
     @property
     def kept_columns(self) -> int:
-        """As in `GatedDeltaNet`, with narrow projections, a decay per column, and two results per chunk."""
+        """As in `GatedDeltaNet`, with narrow projections, a decay per column, and rows of two Q × Q matrices."""
         heads, keys = self.num_value_heads, self.num_value_heads * self.key_size
         narrow = self.value_size * (1 if self.full_gate else 2)
         projected = self.convolved + narrow + heads + keys + self.inner_size

@@ -32,7 +32,7 @@ def gpt(
 
 @cache
 def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
-    """Config.json, source and, if given, norms of a layer, for each model in data/models.toml."""
+    """Config.json, source and, if given, number of norms per layer, for each model in data/models.toml."""
     found: dict[str, tuple[dict[str, Any], str, int | None]] = {}
     for family in read_toml(data_folder("model/data") / "models.toml")["family"]:
         source, num_norms = family.pop("source"), family.pop("num_norms", None)
@@ -63,7 +63,7 @@ ALIASES = MappingProxyType(
         **{f"llama3.1-{size}": f"llama3-{size}" for size in ("8b", "70b", "405b")},
         "llama3.3-70b": "llama3-70b",
         **dict.fromkeys(("deepseek-v3.1", "deepseek-v3-671b", "deepseek-r1"), "deepseek-v3"),
-        # other words for the same
+        # other names of the same model
         **dict.fromkeys(("deepseek-16b", "deepseek-v2-16b"), "deepseek-v2-lite"),
         **dict.fromkeys(("deepseek-236b", "deepseek-v2-236b"), "deepseek-v2"),
         "deepseek-671b": "deepseek-v3",
@@ -81,14 +81,14 @@ ALIASES = MappingProxyType(
         "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
         "nemotron-3-super": "nemotron-3-super-120b-a12b",
         "nemotron-3-ultra": "nemotron-3-ultra-550b-a55b",
-        # ids of Hugging Face with a date, another order of words, or another size's name
+        # ids of Hugging Face with a date, another order of words, or another rounding of the size
         **{f"olmo-2-{date}-{size}": f"olmo-2-{size}" for date, size in _OLMO_2},
         **{f"olmo-3-{date}-{size}": f"olmo-3-{size}" for date, size in _OLMO_3},
         "ling-mini-base-2.0": "ling-mini-2.0",
         "llama-30b": "llama-33b",
         "dit-xl-2-256": "dit-xl-2",
         "stable-diffusion-3-medium-diffusers": "sd3-medium",
-        # later training of the same sizes, by the config.json or preset of each
+        # later training of the same sizes, according to the config.json or preset of each model
         **dict.fromkeys(("minimax-m2", "minimax-m2.7"), "minimax-m2.5"),
         **dict.fromkeys(("glm-4.6", "glm-4.7"), "glm-4.5"),
         "step-3.7-flash": "step-3.5-flash",

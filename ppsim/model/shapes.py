@@ -82,7 +82,7 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """`num_layers` layers of one shape between an embedding and a head; `sequence_length` is the default."""
+    """`num_layers` layers of one shape between an embedding and a head; `sequence_length` is used by default."""
 
     layer: LayerShape
     num_layers: int
@@ -192,7 +192,7 @@ def scores_in_prefix(cp: int) -> float:
 def layer_forward_flops(
     layer: LayerShape, *, micro_batch: int, sequence_length: int, causal: bool = False, cp: int = 1
 ) -> float:
-    """FLOPs of a layer's forward on one of `cp` ranks, with even scores; a backward has twice that number.
+    """FLOPs of a layer's forward on one of `cp` ranks, with evenly divided scores; a backward has twice as many.
 
     With expert parallelism and even loads, a rank receives the number of token-expert pairs that it sends.
 
@@ -216,9 +216,9 @@ def layer_activation_bytes(
 ) -> int:
     """Bytes that a layer's forward saves for its backward, for a rank's b·s/cp positions.
 
-    Norms save more than their input (`_norm_bytes`) unless they are recomputed. For each expert of a token, the
-    router's logits and probabilities are replaced by its weight in float32 and in the layer's dtype, and three
-    int64 indices (expert, token, position); token counts per expert are not included.
+    Norms save more than their input (`_norm_bytes`) unless they are recomputed. Instead of the router's logits and
+    probabilities, each expert of a token saves its weight in float32 and in the layer's dtype, and three int64
+    indices (expert, token, position). Token counts per expert are not included.
     """
     batch, cut = Batch(micro_batch, sequence_length, element_bytes, recompute), replace(cut_of(layer), cp=cp)
     kept = sum(layer_activations(layer_of(layer), batch, cut, _EAGER).values())

@@ -22,8 +22,8 @@ class WeightMatrix:
     """A matrix [outputs, inputs], or `count` parallel matrices over which tokens are distributed.
 
     - `reads`: name of the input; matrices that read the same share it.
-    - `inputs`, `columns`: sizes of both sides on a rank; `columns` of each of the matrices that are one in
-      Megatron-LM, such as queries, keys and values.
+    - `inputs`, `columns`: sizes of both sides on a rank. `columns` has the outputs of each matrix that Megatron-LM
+      joins in one, such as queries, keys and values.
     - `kind`: "gate": the single column that weighs a shared expert, not a separate GEMM; "latent": between the
       hidden size and narrower experts; "vector": elementwise per column, for example of a convolution; "condition":
       multiplies one vector per sequence, not tokens; "streams": reads all residual streams of a token; "routed
@@ -31,7 +31,7 @@ class WeightMatrix:
     - `split`: side that tp ranks (etp ranks if routed) divide; None: replicated.
     - `biased`: an expert's down-projection adds its bias in separate kernels, because its inputs are weighted
       before (`ppsim.costs.operator_kernels`).
-    - `rows`: fraction of the tokens that it multiplies, if the others have their own matrix.
+    - `rows`: rows that it multiplies per token. Below 1: other tokens have another matrix.
     - `groups`: number of parallel matrices that all tokens pass, each with an equal part of inputs and outputs.
     """
 
@@ -66,7 +66,7 @@ class WeightMatrix:
 
     @property
     def is_product(self) -> bool:
-        """True if a kernel multiplies by it."""
+        """True if it has a GEMM of its own over tokens."""
         return self.kind not in ("gate", "vector", "condition")
 
     @property
@@ -75,7 +75,7 @@ class WeightMatrix:
 
     @property
     def is_orthogonalised(self) -> bool:
-        """True if Muon updates it: a matrix inside a layer, except routers."""
+        """True if Muon updates it: a large matrix of a mixer or expert, not a router, gate or adapter."""
         return self.kind in ("dense", "routed", "shared", "latent")
 
     def separate_matrices(self) -> list["WeightMatrix"]:

@@ -17,10 +17,10 @@ GroupName = Literal["tp", "cp", "ep", "etp", "dp", "pp", "dp-cp", "expert-dp"]
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks of one collective, for the group with the worst placement.
+    """A group of ranks of one collective; of several such groups, the one that crosses the most domains.
 
-    `extents` has one entry per tier, innermost first: the smallest number of ranks that share an innermost domain,
-    then the number of such domains in one domain of the next tier, and so on.
+    `extents` has one entry per network tier, innermost first: mean number of ranks per innermost domain (rounded
+    up), then the number of these domains per domain of the next tier, and so on.
     """
 
     name: str
@@ -33,7 +33,9 @@ class RankGroup:
         return max((index for index, extent in enumerate(self.extents) if extent > 1), default=0)
 
     def instances(self, number: int) -> tuple["RankGroup", "RankGroup"]:
-        """Return one of `number` parts of nearest ranks, and the ranks with the same place in all parts.
+        """Split into `number` parts of neighbouring ranks.
+
+        Returns one part, and the group of the ranks that have the same position in their parts.
 
         >>> inner, outer = RankGroup("dp", 16, (8, 2)).instances(4)
         >>> inner.extents, outer.extents
@@ -49,10 +51,10 @@ class RankGroup:
 
 @lru_cache(maxsize=65536)
 def group(layout: Layout, name: GroupName, domain_sizes: tuple[int | None, ...]) -> RankGroup:
-    """Return the group with this name on domains of these sizes (`Cluster.domain_sizes`).
+    """Return the group with this name on network domains of these sizes (`Cluster.domain_sizes`).
 
-    "dp-cp" are the ranks with the same weights, "expert-dp" those with the same experts, "etp" those that share an
-    expert.
+    "dp-cp": ranks with the same weights, except experts. "expert-dp": ranks with the same experts. "etp": ranks
+    that share each expert.
 
     >>> layout = Layout(tp=8, dp=4, pp=2)
     >>> group(layout, "tp", (8, None)).extents, group(layout, "dp", (8, None)).extents
@@ -92,7 +94,7 @@ def all_devices(layout: Layout, domain_sizes: tuple[int | None, ...]) -> RankGro
 
 
 def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Return the slowest network tier between each pipeline rank and the next, from the last to the first too.
+    """Return the slowest network tier between each pipeline rank and the next; after the last comes the first.
 
     >>> hop_tiers(Layout(tp=2, pp=4), (4, None))
     (0, 1, 0, 1)
@@ -102,7 +104,7 @@ def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int
 
 @lru_cache(maxsize=65536)
 def tier_between(layout: Layout, domain_sizes: tuple[int | None, ...], one: int, other: int) -> int:
-    """Return the slowest tier between GPUs with equal tp, cp and dp index, which exchange messages."""
+    """Return the slowest tier between two pipeline ranks, whose GPUs with equal tp, cp and dp index communicate."""
     stride = _strides(layout.sizes)["pp"]
     bases = _ranks(layout.sizes, [name for name, _ in layout.sizes if name != "pp"])
     here, there = bases + one * stride, bases + other * stride

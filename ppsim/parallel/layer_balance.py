@@ -1,4 +1,7 @@
-"""Balance layers over ranks by moves of one layer, which shift all boundaries between two stages."""
+"""Balance layers over ranks by moving one layer at a time.
+
+A move shifts all stage boundaries between the giving and the receiving stage.
+"""
 
 from collections.abc import Sequence
 
@@ -47,7 +50,7 @@ class LinearFunctions:
         return len(self._constants)
 
     def add(self, weights: Floats, counts: Sequence[int], values: Floats) -> None:
-        """`weights` have shape [functions, stages]; `values` are the functions' values at `counts`."""
+        """Add functions: `weights` have shape [functions, stages], `values` are their values at `counts`."""
         self._weights = np.concatenate([self._weights, weights])
         self._constants = np.concatenate([self._constants, values - weights @ self.stage_costs(counts)])
 
@@ -87,7 +90,7 @@ class LinearFunctions:
 
 
 _POWER = 8
-"""Exponent of a power mean that follows the largest load, and the others if several ranks share it."""
+"""Exponent of the minimised sum of powers: the largest loads dominate it, also if several ranks have them."""
 
 
 def balance_ranks(

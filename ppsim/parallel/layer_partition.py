@@ -52,7 +52,7 @@ class MegatronSplit:
 
     @property
     def is_plain(self) -> bool:
-        """Layers that do not divide evenly are then split as evenly as possible."""
+        """True without options; layers that do not divide are then split as evenly as possible."""
         return self == MegatronSplit()
 
     def layers_per_stage(self, num_layers: int, *, pp: int, vpp: int) -> list[int]:
@@ -108,9 +108,9 @@ class AutoSplit(tuple[int, ...]):
 
 
 Split: TypeAlias = Literal["auto", "balanced", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
-"""Rule for the layers of each stage, their numbers, or layout strings (`ppsim.trainers.megatron.write_schedule`).
+"""A rule, the number of layers per stage, or layout strings (`ppsim.trainers.megatron.write_schedule`).
 
-"balanced" gives ranks equal work. "auto" continues from there and minimises the simulated iteration time.
+"balanced" gives ranks equal work. "auto" starts from "balanced" and minimises the simulated iteration time.
 """
 
 
@@ -188,7 +188,7 @@ def _farthest(taken: npt.NDArray[np.float64], most: float) -> npt.NDArray[np.int
 
 
 def _suffices(farthest: npt.NDArray[np.int64], num_stages: int) -> bool:
-    """If fewer stages suffice, they can be divided further."""
+    """Return whether `num_stages` stages suffice; if fewer do, some of them can be divided."""
     end = 0
     for _ in range(num_stages):
         end = int(farthest[end])
@@ -246,7 +246,7 @@ def counts_of(split: Sequence[int] | Sequence[str]) -> list[int]:
 
 
 def why_no_split(split: Split, num_layers: int, num_stages: int) -> str | None:
-    """Rules give at least one layer to each stage between the first and the last; given layers need not."""
+    """Rules give every stage except the first and the last at least one layer; given numbers may be 0."""
     if isinstance(split, str | MegatronSplit):
         if num_layers < num_stages - 2:
             return f"{num_layers} layers are too few for {num_stages} stages: some would hold nothing"

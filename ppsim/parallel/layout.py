@@ -1,7 +1,7 @@
 """Layout of parallel ranks on devices, numbered domain by domain.
 
-Experts are distributed over ranks with the same tensor part: ep replaces cp and the part of dp that it divides, as
-in Megatron-LM's expert groups. If fewer than tp ranks share an expert (etp), the others hold other experts.
+As in Megatron-LM, expert layers have their own coordinates: etp · ep · (replicas of an expert) = tp · cp · dp. If
+etp < tp, ranks of one tensor-parallel group hold different experts.
 """
 
 import math
@@ -17,7 +17,7 @@ _NAMES = ("tp", "cp", "ep", "dp", "pp")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Parallel sizes of tp · cp · dp · pp GPUs; each ep ranks out of dp · cp share a layer's experts.
+    """Parallel sizes of tp · cp · dp · pp GPUs; the experts of a layer are divided among `ep` ranks.
 
     `order` lists the coordinates of a rank, the fastest-changing first (Megatron-LM's notation). `etp` ranks share
     one expert (Megatron-LM's expert tensor parallelism; None: tp). Raises `ConfigError` with the nearest valid
@@ -70,12 +70,12 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """Coordinates of a rank, fastest first, without ep."""
+        """Names and sizes of a rank's coordinates, the fastest-changing first, without ep."""
         return tuple((name, getattr(self, name)) for name in self.order.split("-") if name != "ep")
 
     @property
     def expert_sizes(self) -> tuple[tuple[str, int], ...]:
-        """Coordinates of a rank for experts: tp is etp, dp is the number of expert replicas, and there is no cp."""
+        """Like `sizes` for expert layers: tp is etp, dp is the number of expert replicas, and there is no cp."""
         replicas = self.tp * self.dp * self.cp // (self.ep * self.expert_tp)
         sizes = {"tp": self.expert_tp, "ep": self.ep, "dp": replicas, "pp": self.pp}
         return tuple((name, sizes[name]) for name in self.order.split("-") if name != "cp")

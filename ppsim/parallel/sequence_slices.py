@@ -1,7 +1,7 @@
 """Slices of a sequence with equal time under causal attention, in which later tokens cost more.
 
 In a layer of hidden size h with a feed-forward of 4h, the forward of the first x tokens takes (Narayanan et al.
-2021, arXiv 2104.04473, appendix; causal attention takes half of its 4·s²·b·h)
+2021, arXiv 2104.04473, appendix; causal attention takes half of the 4·s²·b·h given there)
 
     C(x) = 24·h²·x + 4·h·(1 + 2 + … + x) = 24·h²·x + 2·h·x·(x + 1)
 

@@ -38,7 +38,7 @@ class ParallelSizes:
 
     @property
     def replicas(self) -> int:
-        """Number of ranks with the same parameters, except experts; they can share optimizer state."""
+        """Number of ranks with the same parameters, except experts; these ranks can shard the optimizer state."""
         return self.cp * self.dp
 
     @property

@@ -31,8 +31,8 @@ _BEGINS = tuple(accumulate(map(len, _PARTS), initial=0))
 class ActionColours:
     """The fills of all cells of a picture whose ranks have up to `num_chunks` stages.
 
-    `colours` begins with two fills per kind of action. The class variables are the indices at which the other
-    groups begin; after `transfer` come blank and idle.
+    `colours` begins with two fills per kind of action. The other class variables are the indices at which
+    the next groups begin. The two fills after `transfer` are blank and idle.
     """
 
     num_chunks: int

@@ -123,7 +123,7 @@ class Hover:
         return (_idle(cause), self._times(begin, end), f"done: rank {rank} waits for the step to end", split)
 
     def _queued(self, node: int) -> str:
-        """How long the transfer that an action waits for was ready but queued."""
+        """Return as text how long the transfer that an action waits for was ready but queued."""
         blocker, waits = self._blockers[node], self._gaps
         if blocker < self.timeline.num_actions:
             return ""

@@ -99,7 +99,7 @@ def transfer_lanes(timeline: Timeline) -> list[Lane]:
 
 
 def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]:
-    """Each lane has its middle and half its height, in units of a rank's row."""
+    """Return (lane, middle, half of its height) in units of a rank's row."""
     lanes = transfer_lanes(timeline)
     num_lanes = np.bincount([lane.rank for lane in lanes], minlength=1)
     height = 2 * HALF_HEIGHT / int(num_lanes.max(initial=1))
@@ -113,8 +113,8 @@ def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]
 def pack_intervals(start: Floats, end: Floats) -> Ints32:
     """Return a lane for each interval (sorted by start) so that intervals of one lane do not overlap.
 
-    The lowest free lane minimises the number of lanes. Only groups of overlapping intervals go through the Python
-    loop.
+    Each interval gets the lowest free lane, which minimises the number of lanes. Only groups of overlapping
+    intervals go through the Python loop.
     """
     lanes = np.zeros(len(start), dtype=np.int32)
     if not len(start):
@@ -172,7 +172,7 @@ class MemoryLine:
 
 
 def shown_ranks(timeline: Timeline) -> list[int]:
-    """All ranks or `MOST_MEMORY_LINES`, and the one with the highest peak."""
+    """Return at most `MOST_MEMORY_LINES` evenly spaced ranks, and the rank with the highest peak."""
     ranks = spread_evenly(range(timeline.schedule.num_ranks), MOST_MEMORY_LINES)
     return sorted({*ranks, int(np.argmax(timeline.memory.peak_bytes))})
 

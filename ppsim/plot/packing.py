@@ -32,7 +32,7 @@ class PackedNumbers:
     """Rows of numbers in one compressed stream; each `add` method returns the row's address and encoding.
 
     `at` is the offset of the first byte. `how` is the decoding: "" for plain values, "sum" for differences to the
-    previous value, "back" for distances back from the own index, 0 for none.
+    previous value, "back" for the distance from the value's own index back to an earlier index (0: none).
     """
 
     def __init__(self, tick_s: float) -> None:

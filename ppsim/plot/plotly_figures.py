@@ -50,8 +50,8 @@ class DrawingOptions:
     - `with_texts`: full hover texts, which take most of the time; else only the cell's name.
     - `with_labels`: microbatch numbers in the cells, if there is room.
     - `wide_px`: approximate width of the time axis.
-    - `is_sketch`: draw the cells of a timeline as one image, without hover texts, which a browser redraws several
-      times as fast.
+    - `is_sketch`: draw the cells of a timeline as one image without hover texts. A browser redraws an image several
+      times as fast as cells.
     """
 
     colour: Colouring = "kind"

@@ -18,7 +18,7 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours outside the data; `strong` is the selection's, `accent` the limits'."""
+    """Colours outside the data; `strong` is the colour of the selection, `accent` of limits."""
 
     paper: str
     text: str

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ppsim.base.pareto import pareto_front
+from ppsim.base.pareto_front import pareto_front
 from ppsim.base.units import seconds, size
 from ppsim.plot import palette
 from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_with, limit_line
@@ -105,7 +105,7 @@ def _bounds(points: Sequence[TradeoffPoint], memory: AxisScale, time: AxisScale,
             "type": "scatter", "mode": "markers", "name": "lower bound",
             "x": [point.peak_bytes / memory.size for point, _ in known],
             "y": [bound / time.size for _, bound in known],
-            # Wider than the dot, so that it is visible if a schedule meets its bound; else a line connects both.
+            # Wider than the dot, so that the dash is visible if both coincide; otherwise a line connects them.
             "marker": {"symbol": "line-ew", "size": 13, "line": {"width": 2, "color": theme.accent}},
             "error_y": {
                 "type": "data", "symmetric": False, "width": 0, "thickness": 1, "color": theme.accent,

@@ -73,6 +73,6 @@ def bubbles(timeline: Timeline) -> str:
 
 
 def panel_prefixes(timelines: Sequence[Timeline], titles: Sequence[str]) -> list[str]:
-    """Empty for a single timeline."""
+    """Return prefixes for panel titles, empty for a single timeline."""
     names = [heading(timeline, title)[0] for timeline, title in zip(timelines, titles, strict=True)]
     return [f"{name}: " for name in names] if len(names) > 1 else [""]

@@ -47,8 +47,9 @@ class ContextCore(nn.Module):
     """Attention of the first of `cp` ranks, which has the first and the last of 2·cp chunks of every sequence.
 
     As in Llama 3 (arXiv 2407.21783, §3.3.2) and TransformerEngine's "all_gather", other ranks' keys and values are
-    gathered before attention and again for the backward; only a rank's own are saved. Random numbers replace the
-    collectives. `cheaply` saves gathered tensors: `save_as_usual` if attention is recomputed whole.
+    gathered before attention and again for the backward; only the rank's own keys and values are saved. Random
+    numbers replace the collectives. `cheaply` decides how gathered tensors are saved; it is `save_as_usual` if the
+    whole attention is recomputed.
     """
 
     mask: Tensor
@@ -69,7 +70,7 @@ class ContextCore(nn.Module):
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
         chunk, is_grouped = self.chunk, self.is_grouped
         q_first, q_last = q.split(chunk, dim=2)
-        # CUDA's kernel skips masked scores if it knows the mask by name; the CPU's kernel accepts numbers only.
+        # CUDA's kernel skips masked scores of torch's lower-right mask; the CPU's kernel needs a mask of numbers.
         mask = self.named_mask if q.is_cuda else self.mask
         with self.cheaply(self._gathered, k) as keys, self.cheaply(self._gathered, v) as values:
             keys, values = keys.transpose(1, 2), values.transpose(1, 2)

@@ -34,8 +34,8 @@ from ppsim.runs.run import Run
 from ppsim.runs.timeline_import import ImportedRun, import_run, run_of
 from ppsim.runtime.launch import launch_all
 from ppsim.runtime.train_config import GPTShape, TrainConfig, TurnLimits, UserModel
-from ppsim.schedule.choices import Dtype
 from ppsim.schedule.grammar import format_table
+from ppsim.schedule.option_types import Dtype
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.simulate import durations_s, overheads_s
@@ -53,17 +53,20 @@ _SCHEDULE, _MICROBATCHES = "1f1b", 4
 """Schedule of the calibration run, and its microbatches per rank: the defaults of `ppsim project`."""
 
 _LONG_S = 20.0
-"""If one step of both takes longer, one microbatch per rank is enough: overheads are negligible."""
+"""If a step of each pipeline takes longer in total, one microbatch per rank is enough: overheads are negligible."""
 
 _LEAST_TURNS, _TURNS = 2, 8
-"""Minimum and maximum number of turns, within `_REHEARSED_S`; each samples the machine speed."""
+"""Minimum and maximum number of turns, which should fit into `_CALIBRATION_LIMIT_S`.
 
-_TURN_S, _REHEARSED_S = 2.0, 20.0
+In a turn both pipelines run once, so that each turn samples the machine speed.
+"""
+
+_TURN_S, _CALIBRATION_LIMIT_S = 2.0, 20.0
 _PATIENCE = 1.5
-"""Factor by which turns may exceed `_REHEARSED_S` on a machine that others use."""
+"""Factor by which turns may exceed `_CALIBRATION_LIMIT_S` on a machine that others use."""
 
 _MOST_STEPS = 15
-"""Maximum number of recorded steps per pipeline and turn, limited by `_TURN_S` according to the projection."""
+"""Maximum number of recorded steps per pipeline and turn. By projection, they must also fit into `_TURN_S`."""
 
 _STARTED_S = 5.0
 """Seconds for a process to import torch and connect to the others."""
@@ -75,10 +78,10 @@ _CALM = 0.1
 """Maximum variation of the machine speed if nothing else keeps the cores busy."""
 
 _FURTHEST = 2.0
-"""Search range of the slow-down: this factor in both directions around the slow-down of the median times."""
+"""Search range of the slow-down: this factor in both directions around the slow-down of the actions' medians."""
 
 
-def rehearse(
+def run_calibration(
     path: Path, model: ModelShape, key: MeasurementKey, settings: MeasuringSettings, *, num_processes: int,
     say: Say = lambda message: None, watch: Watch = lambda pace: None,
 ) -> None:  # fmt: skip
@@ -120,14 +123,14 @@ def rehearsal_of(
     say: Say,
     watch: Watch = lambda pace: None,
 ) -> dict[str, Any]:
-    """Return a calibration run for a profile, a `ppsim.costs.profile.CalibrationRun`; raises `RunFailed`."""
+    """Do a calibration run for a profile, and return it as fields of `CalibrationRun`; raises `RunFailed`."""
     conditions = f"{num_processes} processes at once, {threads_in_words(settings.num_threads)}"
     shape = profile.shape_at(micro_batch=key.micro_batch, sequence_length=key.sequence_length, tp=1, cp=1, ep=1)
     short = _table(num_processes, 1)
     steps_s = [_projected(profile, shape, short, layers).timeline.step_time_s for layers in (FEW, MORE)]
     turns = _Turns.of([step_s / (2 * num_processes - 1) for step_s in steps_s], num_processes)
     table = _table(num_processes, turns.microbatches)
-    say(f"rehearsing with {conditions}: about {seconds(turns.seconds)}")
+    say(f"calibration run with {conditions}: about {seconds(turns.seconds)}")
     pace = MeasuringProgress(turns.most)
 
     def watched(done: int) -> None:
@@ -150,13 +153,13 @@ def rehearsal_of(
         results = launch_all(configs, quiet=True, turns=turns.turns, watch=watched)
     runs = [run_of(one, table, None, source="") for one in results]
     pair = [join_turns(runs[index::2]) for index in range(2)]
-    windows_s = [np.median(one.reference_s, axis=0).tolist() for one in runs]
+    reference_times_s = [np.median(one.reference_s, axis=0).tolist() for one in runs]
     found = CalibrationRun(
         num_processes=num_processes, num_threads=settings.num_threads,
-        **fit_overheads(profile, shape, pair, windows_s=windows_s), reference_work=runs[0].reference_work,
+        **fit_overheads(profile, shape, pair, reference_times_s=reference_times_s), reference_work=runs[0].reference_work,
     )  # fmt: skip
     say(
-        f"measured by one process, rehearsed with {conditions}: passes take {found.slowdown:.2f} times as long and "
+        f"measured by one process, with a calibration run of {conditions}: passes take {found.slowdown:.2f} times as long and "
         f"vary by {percent(relative_spread(tuple(found.pass_factors or ())))}, "
         f"{seconds(found.action_overhead_s)} an action and {seconds(found.hop_overhead_s)} a hop beside; this "
         f"machine's own pace varied by {percent(found.pace_spread)} in {len(runs)} windows"
@@ -171,16 +174,17 @@ def rehearsal_of(
 
 
 def fit_overheads(
-    profile: Profile, shape: Shape, pair: Sequence[ImportedRun], *, windows_s: Sequence[Sequence[float]] = ()
+    profile: Profile, shape: Shape, pair: Sequence[ImportedRun], *, reference_times_s: Sequence[Sequence[float]] = ()
 ) -> dict[str, Any]:
     """Return the constants fitted to measured pipelines with `FEW` and with `MORE` layers per stage.
 
-    `windows_s` has reference times per window and rank, alternately for few and for more layers. Slow-down and
-    overhead per action make both projected steps, with measured variation, as long as the measured ones.
+    `reference_times_s` has reference times per run of a pipeline (window) and rank, alternately for few and for more
+    layers. With the slow-down, the overhead per action and the measured variation of action times, both projected
+    steps take as long as the measured steps.
     """
     paces: dict[str, Any] = {"reference_s": [], "reference_ends_s": None}
-    if windows_s:
-        ranks_s, paces = _paces(np.array(windows_s))
+    if reference_times_s:
+        ranks_s, paces = _paces(np.array(reference_times_s))
         pair = [import_run(one.run.at_pace(taken_s), 0) for one, taken_s in zip(pair, ranks_s, strict=True)]
     table = pair[0].timeline.graph.schedule
     found = calibrate([one.run for one in pair])
@@ -223,14 +227,14 @@ def fit_overheads(
     }  # fmt: skip
 
 
-def _paces(windows_s: Floats) -> tuple[list[Floats], dict[str, Any]]:
+def _paces(reference_times_s: Floats) -> tuple[list[Floats], dict[str, Any]]:
     """Return the ranks' reference times at the median machine speed, and their entries in a profile.
 
     Pairs of windows that start with `FEW` and with `MORE` have equal weight, so that a steady drift cancels.
     """
-    steps = np.diff(np.log(windows_s), axis=0) * np.where(np.arange(len(windows_s) - 1) % 2, -1.0, 1.0)[:, None]
+    steps = np.diff(np.log(reference_times_s), axis=0) * np.where(np.arange(len(reference_times_s) - 1) % 2, -1.0, 1.0)[:, None]
     more = np.exp(np.mean([np.median(steps[first::2], axis=0) for first in range(min(len(steps), 2))], axis=0))
-    as_few = windows_s / np.where(np.arange(len(windows_s)) % 2, more[:, None], 1.0).T
+    as_few = reference_times_s / np.where(np.arange(len(reference_times_s)) % 2, more[:, None], 1.0).T
     few_s = np.median(as_few, axis=0)
     grown_s = float(np.mean(few_s * more - few_s)) / (MORE - FEW)
     layer_s = grown_s if grown_s > 0 else float(few_s.mean()) / FEW  # if noise hides the growth with the layers
@@ -287,7 +291,7 @@ def _table(num_processes: int, microbatches: int) -> Schedule:
 
 @dataclass(frozen=True)
 class _Turns:
-    """Turns of the pipelines, with microbatches and steps of each.
+    """Number of turns of both pipelines, microbatches per rank, and steps per turn.
 
     Long steps have no warm-up: the reference work, which runs first, has touched all memory by then.
     """
@@ -307,13 +311,13 @@ class _Turns:
         step_s = (microbatches * num_processes + num_processes - 1) * both_s
         num_steps = min(_MOST_STEPS, max(1, int(_TURN_S / step_s)))
         turn_s = num_steps * step_s + (num_steps + 1) * both_s  # with the reference work around each step
-        most = min(_TURNS, max(_LEAST_TURNS, int(_REHEARSED_S / turn_s)))
+        most = min(_TURNS, max(_LEAST_TURNS, int(_CALIBRATION_LIMIT_S / turn_s)))
         num_warm_up = 0 if is_long else 1
         return cls(most, microbatches, num_steps, num_warm_up, most * turn_s + num_warm_up * step_s + _STARTED_S)
 
     @property
     def turns(self) -> TurnLimits:
-        return TurnLimits(self.most, min(_LEAST_TURNS, self.most), _PATIENCE * _REHEARSED_S)
+        return TurnLimits(self.most, min(_LEAST_TURNS, self.most), _PATIENCE * _CALIBRATION_LIMIT_S)
 
 
 def _gpt_of(model: ModelShape, key: MeasurementKey, num_layers: int) -> GPTShape:

@@ -1,8 +1,8 @@
 """Recomputation of cheap operations (norms, activation functions): the output is discarded, and computed again.
 
-As in Megatron Core with `--recompute-modules layernorm moe_act`, the GEMM after the operation saves a recipe in
-place of the output. torch's selective checkpointing can empty its cache only once, too few times for a split
-backward.
+As in Megatron Core with `--recompute-modules layernorm moe_act`, the GEMM after the operation saves a recipe
+(function and inputs) in place of the output. torch's selective checkpointing cannot do this, because its cache can
+be emptied only once, and a split backward (I, then W) needs it twice.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from ppsim.runtime.live_bytes import SavedTensor
 
 Function = Callable[..., Tensor]
 Cheaply = Callable[..., AbstractContextManager[Tensor]]
-"""Called with a function and its inputs; a context manager that yields the function's result."""
+"""Takes a function and its inputs; returns a context manager that yields the function's result."""
 
 
 @contextmanager
@@ -64,7 +64,7 @@ class _Recipe:
     def backward(self, grad: Tensor) -> list[Tensor | None]:
         result, leaves = self._result()
         self._asked()
-        if not self._had_backward:  # B or I: all references have asked before
+        if not self._had_backward:  # in B or I: all references have asked already
             self._had_backward, self._num_asked, self._made = True, 0, None
         everything = (*leaves, *self.parameters)
         wanted = [one for one in everything if one.requires_grad]

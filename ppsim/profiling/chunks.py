@@ -54,20 +54,20 @@ class BuiltChunk:
 
 
 class Builder(Protocol):
-    """Interface to a trainer's model."""
+    """Interface that builds chunks of a model."""
 
     @property
     def num_layers(self) -> int:
         """Number of layers of the model."""
 
     def build(self, window: LayerWindow) -> BuiltChunk:
-        """Return the chunk as the trainer's pipeline would have it."""
+        """Return the chunk as a pipeline would run it."""
 
     def input_of(self, window: LayerWindow) -> Tensor:
         """Return tokens, or random numbers in place of the previous chunk's output."""
 
     def forward_flops(self, contents: str) -> float | None:
-        """Return the model FLOPs, None if ppsim has no formula for its layers."""
+        """Return the model FLOPs of a chunk's forward, None if ppsim has no formula for the model's layers."""
 
     def shape(self) -> dict[str, Any]:
         """Return the key of the measurements."""
@@ -105,9 +105,10 @@ def profile_chunks(
     notes: list[str],
     say: Say,
 ) -> dict[str, Any]:
-    """Return the profile of every chunk of these splits, and of chunks to derive all others.
+    """Return the profile of every chunk of `splits`, and of more chunks to derive the costs of all other chunks.
 
-    Raises `ConfigError` if the builder builds other layers than requested, or chunks cannot be distinguished.
+    Raises `ConfigError` if the builder builds other layers than requested, for a split without all layers, or if no
+    chunks determine the costs of each kind of layer.
     """
     for counts in splits:
         if sum(counts) != builder.num_layers or min(counts) < 0:
@@ -157,7 +158,7 @@ def profile_inside(
 
 
 def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda message: None) -> str:
-    """Return one letter per layer, the same for layers that are built equally."""
+    """Return one letter per layer, the same letter for layers that are built equally."""
     layers: list[_Layer] = []
     for chunk, window in enumerate(windows_of(counts)):
         say(f"building {window.num_layers} layers from {window.start} on")
@@ -234,7 +235,7 @@ def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, LayerWindo
 
 
 def _more_windows(kinds: str, *, longest: int) -> Iterator[LayerWindow]:
-    """Yield single layers, then several equal layers in a row, then the ends; inner layers come first."""
+    """Yield single layers, then several equal layers in a row (inner layers first), then both ends of the model."""
     num_layers = len(kinds)
     for count in (1, NUM_BLOCKS, *range(2, longest + 1)):
         starts = range(num_layers - count + 1)

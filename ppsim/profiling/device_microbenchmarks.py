@@ -99,7 +99,7 @@ class _Bench:
         return torch.randint(256, (count,), dtype=torch.uint8, device=self.where)
 
     def copies(self, num_bytes: int) -> int:
-        """Return the number of operands to rotate so that none is found in a cache."""
+        """Return the number of sets of operands to rotate, so that no operand is found in a cache."""
         return max(1, min(_MOST_OPERANDS, -(-self.grid.rotated_bytes // num_bytes)))
 
     def timed(self, works: Sequence[Work]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from ppsim.profiling.timing import PATIENCE
 from ppsim.runtime.gpt import Block
 from ppsim.runtime.options import DEFAULT_MODEL
 from ppsim.runtime.train_config import MODELS
-from ppsim.schedule.choices import Dtype
+from ppsim.schedule.option_types import Dtype
 
 PART_OF_PEAK = 0.4
 """Assumed fraction of the peak, overall: GEMMs are above it, memory-bound operations below."""
@@ -34,7 +34,7 @@ _F, _B, _SPLIT = 1.0, 2.0, 2.0
 """FLOPs relative to a forward: F, B, and I + W."""
 
 _AGAIN = (1.0, 8.0)
-"""Extra forwards in B and in I + W of recomputed layers: W needs one for each of a Llama's seven matrices."""
+"""Extra forwards in B and in I + W of recomputed layers: I needs 1, W needs 1 for each of a Llama's 7 matrices."""
 
 _IN_FLIGHT = 2 * _F
 _COMPONENTS = 3
@@ -70,7 +70,10 @@ def _rate_of_cpu(dtype: str, num_threads: int) -> float:
 
 
 def assumed_rate(device: str, dtype: str, *, num_threads: int = 1) -> tuple[float, str]:
-    """Return the FLOP/s to assume, and their source: this CPU as measured now, this GPU, or else an H100."""
+    """Return the FLOP/s to assume, and their source: this CPU as measured now, this GPU, or else an H100.
+
+    A GPU is used only if its data sheet is known.
+    """
     if device == "cpu":
         rate = _rate_of_cpu(dtype, num_threads)
         return rate, f"{rate / 1e9:.0f} GFLOP/s, what a layer of {DEFAULT_MODEL} runs at just now"
@@ -101,9 +104,9 @@ def estimate_duration(model: ModelShape, key: MeasurementKey, settings: Measurin
 def _component_flops(
     row: float, alone: float, launched: float, settings: MeasuringSettings, rate: float, again: tuple[float, float]
 ) -> float:
-    """This mirrors `harness.measured_costs`."""
+    """Return the FLOPs of measuring a component, as `harness.measured_costs` does."""
     both, whole, split = row + alone, _B + again[0], _SPLIT + again[1]
-    if settings.cuda_graphs:  # no I and W; one repeat without a graph and for the bytes, and three warm-ups
+    if settings.cuda_graphs:  # no I and W; one repeat and the bytes without a graph; warm-ups and repeats with it
         eager = _IN_FLIGHT + _F + whole + _F + _F + whole
         return both * (eager + (GRAPH_WARM_UP + settings.num_warm_up + settings.num_repeats) * (_F + whole))
     repeat, repeats = 2 * _F + whole + split, float(settings.num_repeats)

@@ -1,4 +1,4 @@
-"""Errors that end a measurement early: too little memory, or an error that may not affect the next one."""
+"""Errors that end a measurement early: too little memory, or an error that may not affect the next measurement."""
 
 import torch
 

@@ -24,7 +24,7 @@ _ALIGNED = 16
 
 
 def require_float8(device: torch.device, num_tokens: int) -> None:
-    """Raise `ConfigError` if the device or torch has no 8-bit GEMMs, or not with this number of rows."""
+    """Raise `ConfigError` if the device or torch has no 8-bit GEMMs, or not for this number of tokens."""
     if num_tokens % _ALIGNED:
         raise ConfigError(f"fp8 needs a multiple of {_ALIGNED} tokens per microbatch and rank: got {num_tokens}")
     try:
@@ -50,8 +50,8 @@ def fused_cast(device: str, *, compiled: bool = False) -> tuple[Cast, str]:
         return cast_plainly, "fp8: casts by torch's operators, one after the other."
     import torch._dynamo.config
 
-    # A cast is compiled for each type, layout and size, because one for any size takes twice as long on an H100.
-    # That is more often than torch's limit of 8, after which it would silently fall back to separate operators.
+    # Compile a cast for each type, layout and size, because a cast for any size takes twice as long on an H100.
+    # After its default limit of 8 compilations, torch would silently fall back to separate operators.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = _MOST_CASTS
     fused: Cast = torch.compile(cast_plainly, dynamic=False)
     try:
@@ -137,7 +137,7 @@ def cast_plainly(tensor: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _product(left: Tensor, left_scale: Tensor, right: Tensor, right_scale: Tensor, *, is_fast: bool) -> Tensor:
-    """Return left·rightᵀ in bfloat16; in both, the summed dimension is contiguous."""
+    """Return left·rightᵀ in bfloat16; both operands are contiguous in the summed dimension."""
     found: Tensor = torch._scaled_mm(
         left, right.t(), scale_a=left_scale, scale_b=right_scale, out_dtype=torch.bfloat16, use_fast_accum=is_fast
     )

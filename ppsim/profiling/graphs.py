@@ -14,7 +14,10 @@ NUM_WARM_UP = 3
 
 
 def replay_graph(subject: MeasuredModule, settings: MeasuringSettings) -> dict[str, list[float]]:
-    """Raise `RunFailed` if an action cannot be captured because something in it waits for the device."""
+    """Return the seconds of F and B per replay.
+
+    Raises `RunFailed` if an action cannot be captured, for example because it waits for the device.
+    """
     beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())
     x = subject.next_input()

@@ -20,8 +20,8 @@ class AttentionSizes:
 class BenchmarkGrid:
     """Sizes of a device's microbenchmarks.
 
-    `weights` are (in, out) of a linear layer, `groups` (number, in, out). `beside` is the edge of the GEMM that
-    overlaps with copies. Operands are rotated over `rotated_bytes`.
+    `weights` are (in, out) of a linear layer, `groups` are (number, in, out). `beside` is the edge length of the
+    square GEMM that overlaps with copies. `rotated_bytes` is the total size of rotated operands.
     """
 
     tokens: tuple[int, ...]
@@ -37,7 +37,7 @@ class BenchmarkGrid:
 
 CUDA = BenchmarkGrid(
     tokens=(512, 2048, 8192, 16384),
-    # Llama-3 8B, 70B and 405B, GPT-3 175B and their tensor-parallel parts, and two heads.
+    # Llama-3 8B, 70B and 405B, GPT-3 175B and their tensor-parallel parts, and two output heads.
     weights=(
         (4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (8192, 1024), (8192, 8192), (8192, 28672),
         (3584, 8192), (16384, 2048), (16384, 6656), (12288, 4608), (2048, 7168), (7168, 2048), (4096, 32000),

@@ -87,7 +87,7 @@ def measure_shape(
 
 @dataclass(frozen=True)
 class MeasuredPart:
-    """Modules to measure: the first has `num_units` equal units, a second one is one unit alone.
+    """Modules to measure: the first has `num_units` equal units; the second, if any, is one unit alone.
 
     `flops` are the forward FLOPs of one unit.
     """
@@ -105,9 +105,10 @@ def measured_components(
     shape: dict[str, Any],
     say: Say = lambda message: None,
 ) -> list[dict[str, Any]]:
-    """On a CPU the parts take turns, so that other load affects them equally.
+    """Return the measurements of the parts.
 
-    Elsewhere they are measured one after the other, because their activations may not fit into memory together.
+    On a CPU the parts take turns, so that other load affects them equally. On other devices they are measured one
+    after the other, because their activations may not fit into memory together.
     """
     found = []
     for group in [parts] if settings.device == "cpu" else [[part] for part in parts]:
@@ -133,13 +134,13 @@ def build_blocks(shard: ModelShape, key: MeasurementKey, settings: MeasuringSett
 
 
 def require_measurable(model: ModelShape, key: MeasurementKey, settings: MeasuringSettings) -> None:
-    """Raise `ConfigError` if a model cannot be sharded, or a layer not be computed, as asked."""
+    """Raise `ConfigError` if the model cannot be sharded, or a layer cannot be computed, as the key asks."""
     model.shard(tp=key.tp, ep=key.ep)
     if reason := shapes.why_no_context_parallel(key.sequence_length, key.cp):
         raise ConfigError(reason)
     if key.dtype == "fp8":
         require_float8(torch.device(settings.device), key.micro_batch * key.sequence_length // key.cp)
-        fused_cast(settings.device, compiled=settings.compiled)  # here, because no device is torch's default yet
+        fused_cast(settings.device, compiled=settings.compiled)  # now, while no device is torch's default
     if key.recompute == BY_OPERATORS:
         raise ConfigError(
             "recompute selective-op is torch's own checkpoint, which goes through no I and W: profile measures "
@@ -214,7 +215,10 @@ def profile_module(
 
 
 def shape_of(first: torch.Tensor, module: nn.Module) -> dict[str, Any]:
-    """The second dimension of the input is the sequence length if there are more than two, or for integers."""
+    """Return the key of a user's module.
+
+    The second dimension of the input is the sequence length if the input has more than two dimensions or integers.
+    """
     has_sequence = first.dim() > 2 or (first.dim() == 2 and not first.is_floating_point())
     learning = next(parameter for parameter in module.parameters() if parameter.requires_grad)
     return {

@@ -207,7 +207,7 @@ def build_layer(
 ) -> nn.Module:
     """Return a layer for sequences of up to `sequence_length` tokens.
 
-    With `cp` above 1, it takes [batch, sequence_length / cp, hidden], the positions of the first rank.
+    With `cp` above 1, the layer's input is [batch, sequence_length / cp, hidden], the positions of the first rank.
     """
     positions = torch.arange(sequence_length)
     core: AnyCore = AttentionCoreModule(shape)

@@ -1,6 +1,6 @@
 """Measure F, B, I and W of one module, split exactly as torch's pipelining runtime splits the backward.
 
-Including its imports, this module needs only torch, click, numpy and the standard library.
+Including its imports, this module needs only torch, numpy and the standard library.
 """
 
 import gc
@@ -35,10 +35,10 @@ class Samples:
 
 
 LAUNCHES, LAUNCHES_BEFORE = LEAST_REPEATS, 1
-"""Number of timed launches of each action, and of untimed ones before; the device is idle before each."""
+"""Number of timed launches of each action, and of untimed launches before; the device is idle before a launch."""
 
 FEWEST_WARM_UPS = 2
-"""The first repeat does much one-time work."""
+"""Minimum number of warm-up repeats: the first repeat does much one-time work."""
 
 _FEWEST_GRADS = 3
 """Minimum number of rotated gradients if an output is far larger than an input, as an embedding's is."""
@@ -105,7 +105,7 @@ class MeasuredModule:
         if self.loss is not None:
             return None
         if not self._grads or self._grads[0].shape != output.shape:
-            taken = sum(part.nbytes for one in self._inputs for part in one)  # exceeds a cache, as should gradients
+            taken = sum(part.nbytes for one in self._inputs for part in one)  # exceeds a cache, as gradients should
             count = min(len(self._inputs), max(_FEWEST_GRADS, taken // output.nbytes + 1))
             self._grads = [torch.randn_like(output) for _ in range(count)]
         return self._grads[self._turn % len(self._grads)]
@@ -204,7 +204,7 @@ def launch_seconds(subject: MeasuredModule, *, device: torch.device, can_split: 
 
 
 def _saved_bytes(subject: MeasuredModule, *, can_split: bool) -> tuple[int, int, int]:
-    """Return the bytes that autograd saves after F and after I, and of the output."""
+    """Return the bytes that autograd holds after F and after I, and the bytes of the output."""
     held = LiveBytes([subject.module])
     with held.counting():
         x = subject.next_input()

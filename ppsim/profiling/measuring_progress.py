@@ -33,7 +33,7 @@ class MeasuringProgress:
         self.total -= work
 
     def has_time_for(self, work: float) -> bool:
-        """If the work is expected to end after the limit, set `is_stopped`."""
+        """Return whether the work is expected to end within the limit; set `is_stopped` if not."""
         if self._limit is not None:
             self.is_stopped = self.is_stopped or self.elapsed_s + self._seconds_of(work) > self._limit
         return not self.is_stopped

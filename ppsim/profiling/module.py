@@ -31,9 +31,9 @@ def profile_made(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the profile of the model or layer that a function builds.
 
-    `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION. A function of the layers per stage builds a model
-    (`ppsim.runtime.user_model`). One without parameters returns a layer and example inputs. Raises `ConfigError` if
-    the function does not exist, or if its model fails or does not fit into memory.
+    `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION. A function with a parameter, the layers per stage,
+    builds a model (`ppsim.runtime.user_model`). A function without parameters returns a layer and example inputs.
+    Raises `ConfigError` if the function does not exist, or if its model fails or does not fit into memory.
     """
     function = function_of(where)
     gc.freeze()  # later collections then skip everything that importing torch created

@@ -1,4 +1,4 @@
-"""Cost of an optimizer step per component: seconds, bytes of state, and the gradient norm before it."""
+"""Cost of an optimizer step per component: seconds of the step and of the gradient norm, and bytes of state."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ def require_optimizer(name: str) -> None:
 
 
 _PART = 0.25
-"""Time for an optimizer step, which matters less in projections, over a component's measurement time."""
+"""Fraction of a component's minimum measuring time for an optimizer step, which matters less in projections."""
 
 
 def measure_optimizer(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypedDict
 from ppsim.base.option_declarations import Option
 from ppsim.model.recompute import MEANING, Recompute
 from ppsim.runtime.options import DEFAULT_MODEL
-from ppsim.schedule.choices import Dtype
+from ppsim.schedule.option_types import Dtype
 
 _MANY = "N,N,…"
 

@@ -7,7 +7,7 @@ from typing import Literal
 from ppsim.model.measurement_key import describe_key
 from ppsim.model.recompute import Recompute
 from ppsim.model.shapes import ModelShape
-from ppsim.schedule.choices import Dtype
+from ppsim.schedule.option_types import Dtype
 
 _REHEARSED = ("float32", "float64", "bfloat16")
 """Number formats in which the runtime's model can be trained on a CPU."""

@@ -9,14 +9,15 @@ from ppsim.profiling.measure import MeasuredModule
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 _TOLERANCE_16_BIT = 5e-2
 _NOISE, _OTHERS = 2.0, 3
-"""Allowed distance from a whole backward, relative to the distances of three other whole backwards."""
+"""Allowed distance of I and W's gradients from B's, relative to the largest distance of other runs of B, and number
+of these runs."""
 
 
 def why_not_split(subject: MeasuredModule) -> str | None:
     """Return the reason why I and W cannot replace B, as part of a sentence, or None if they can.
 
     I or W may raise (with reentrant checkpointing), or their gradients may differ from B's by more than other runs
-    of B do. These differ because a GPU's atomic sums have no fixed order, which can change a router's choice.
+    of B do. Runs of B differ because a GPU's atomic sums have no fixed order, which can change a router's choice.
     """
     if subject.is_first:
         return None
@@ -65,7 +66,10 @@ def _taken_gradients(subject: MeasuredModule, of_inputs: tuple[Tensor | None, ..
 
 
 def _is_near(one: Tensor | None, other: Tensor | None, *alike: Tensor | None) -> bool:
-    """Return whether gradients differ by rounding only, or by at most 2 × the distance of `one` to an `alike`."""
+    """Return whether two gradients differ by rounding only, or by at most `_NOISE` × their usual difference.
+
+    The usual difference is the largest distance of `one` to the gradients `alike` of other runs.
+    """
     if one is None or other is None:
         return one is other
     allowed = _TOLERANCE.get(one.dtype, _TOLERANCE_16_BIT) * _norm(one) + 1e-12

@@ -15,7 +15,7 @@ from ppsim.profiling.measuring_progress import MeasuringProgress, Watch
 from ppsim.profiling.model_shapes import find_model
 from ppsim.profiling.settings import MeasurementKey, MeasuringSettings, Say
 from ppsim.profiling.sweep import SuiteJob, continue_profile, finished_keys, read_unfinished, sweep
-from ppsim.schedule.choices import Dtype
+from ppsim.schedule.option_types import Dtype
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SuiteModel:
 
 @dataclass(frozen=True)
 class Suite:
-    """Parts of models, the most important ones first, because the time may not suffice for all."""
+    """Shapes of models in parts, the most important part first, because the time may not suffice for all parts."""
 
     device: str
     parts: tuple[SuiteModel, ...]
@@ -49,7 +49,7 @@ class Suite:
         return sorted({size for part in self.parts for size in part.micro_batches})
 
     def jobs(self, folder: str | Path) -> list[SuiteJob]:
-        """Parts of one model share a file."""
+        """Return one job per part; the parts of one model share a file."""
         return [
             SuiteJob(part.model, find_model(part.model), part.keys(), Path(folder) / f"{part.model}.json")
             for part in self.parts

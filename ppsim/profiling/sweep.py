@@ -1,4 +1,4 @@
-"""Measure many shapes into one file. It is rewritten after each shape, so an interrupted sweep can continue."""
+"""Measure many shapes into one file, which is rewritten after each shape, so an interrupted sweep can continue."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -45,9 +45,9 @@ def sweep(
 ) -> dict[str, Any]:
     """Measure a model at every key that its profile file lacks, and return the file's content.
 
-    A shape that runs out of memory is recorded in `does_not_fit`, one with another error in `failed`. Optimizer
+    A shape that runs out of memory is recorded in `does_not_fit`, a shape with another error in `failed`. Optimizer
     steps are measured once per tp, ep and dtype. Raises `ConfigError`, before any measurement, if the model cannot
-    be sharded as a key says, or if the file was measured with other settings, and `RunFailed` if the device no
+    be sharded as a key asks, or if the file was measured with other settings. Raises `RunFailed` if the device no
     longer responds.
     """
     for key in job.keys:
@@ -128,7 +128,7 @@ class _Filling:
         return False
 
     def _write(self) -> None:
-        """After an error in a kernel, the process cannot use CUDA any more."""
+        """Write the file; raises `RunFailed` if the process can no longer use CUDA after an error in a kernel."""
         write_atomically(self.job.path, to_json(self.content))
         try:
             release_memory()
@@ -150,7 +150,7 @@ def require_success(contents: Sequence[dict[str, Any]]) -> None:
 def _missing_steps(
     content: dict[str, Any], keys: Sequence[MeasurementKey], optimizers: Sequence[str]
 ) -> list[tuple[MeasurementKey, str]]:
-    """Return the missing optimizer steps, each with the first key of its tp, ep and dtype that fits."""
+    """Return the missing optimizer steps, each with the first key of its tp, ep and dtype that fits into memory."""
     there = {(part["optimizer"], part["tp"], part["ep"], part["dtype"]) for part in content["optimizer"]}
     too_large = [*content["does_not_fit"], *(one["shape"] for one in content["failed"] if not one["optimizer"])]
     there |= {

@@ -60,7 +60,8 @@ def sample_times(
 ) -> dict[Pass, list[float]]:
     """Return the seconds of each action in a multiple of `num_repeats` repeats.
 
-    They are read after the last repeat, so that the host does not wait for an asynchronous device.
+    The seconds are read after every `num_repeats` repeats, so that the host does not wait for an asynchronous
+    device in between.
     """
     samples: dict[Pass, list[float]] = defaultdict(list)
     begin, is_over = time.perf_counter(), False

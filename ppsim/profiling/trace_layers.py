@@ -54,7 +54,7 @@ _WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_a_proj", "gate", "router", "comp
 
 
 def router_biases(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return the router biases, which ppsim counts as parameters, as released weights do."""
+    """Return the router biases. They are buffers, but ppsim counts them as parameters, as released weights do."""
     return [(name, one) for name, one in module.named_buffers() if name.endswith("correction_bias")]
 
 
@@ -63,7 +63,7 @@ def _component(module: str) -> str:
 
 
 class TracedLayer:
-    """A layer with its events, saved tensors and parameters."""
+    """A layer with its recorded operations (events), saved tensors and parameters."""
 
     def __init__(
         self,
@@ -177,7 +177,10 @@ class TracedLayer:
         return NoFeedForward(), []
 
     def _groups(self) -> list[list[TracedOperation]]:
-        """Group GEMMs outside the mixer by part of the layer; single GEMMs of several parts form a group."""
+        """Group GEMMs outside the mixer by part of the layer.
+
+        The first group has the GEMMs that are alone in their part, if there are several.
+        """
         found: list[tuple[str, list[TracedOperation]]] = []
         for one in self.gemms:
             part = _component(one.module)
@@ -248,7 +251,7 @@ class TracedLayer:
         return [one for one in self.events if id(one) not in self.taken]
 
     def norms(self) -> list[str]:
-        """Norms of h columns directly in the layer."""
+        """Return the norms of `hidden` columns that are direct submodules of the layer."""
         found: dict[str, bool] = {}
         for name, kind in self.classes.items():
             own = [shape for key, shape in self.parameters.items() if key.rpartition(".")[0] == name]
@@ -402,8 +405,8 @@ class TracedLayer:
     def split(self, one: TracedOperation, *, ends: bool) -> str | None:
         """Return the side of a weight matrix that tensor parallelism splits: "outputs", "inputs" or None.
 
-        The plan in transformers decides, or else a rule. `ends`: the GEMM reads the output of attention or of a
-        scan.
+        The tensor-parallel plan of transformers decides; without an entry, names and sizes decide. `ends` is True
+        if the GEMM reads the output of an attention call.
         """
         for name, how in self.plan.items():
             if _matches(name, one.module):
@@ -422,7 +425,7 @@ class TracedLayer:
         outputs = {one.writes: f"call {number} o" for number, one in enumerate(calls)}
         gemms = tuple(self._gemm(one, used, outputs) for one in self.own if one.kind == "gemm")
         scans = tuple(self._scan(one) for one in self.own if one.kind in _SCANS)
-        has_indexer = any(one.index_columns for one in cores)  # its scores are counted with the core
+        has_indexer = any(one.index_columns for one in cores)  # the indexer's scores are counted with the core
         products = [
             one for one in self.own if one.kind == "product" and not (has_indexer and "indexer" in one.module)
         ]
@@ -530,7 +533,10 @@ def _columns_of(tensor: Tensor, tokens: int) -> float:
 
 
 def _dense(group: Sequence[TracedOperation], h: int) -> FeedForward | None:
-    """Return the feed-forward part of GEMMs: up (one, two, or two in one) and down."""
+    """Return the feed-forward part that the GEMMs form, None if they form none.
+
+    A feed-forward part has an up projection, or gate and up in two GEMMs or in one, and a down projection.
+    """
     sizes, down = [(one.k, one.n) for one in group], group[-1]
     f = down.k
     if len({one.biased for one in group}) > 1 or len({one.count for one in group}) > 1:
@@ -570,7 +576,7 @@ def plain(part: Any) -> Any:
 
 
 def kinds_of(traced: Mapping[int, TracedLayer], order: Sequence[int], *, promote: bool) -> dict[str, Any]:
-    """Return the different layers of a model, and for each layer the number of its kind."""
+    """Return the kinds of layers of a model, and for each layer the number of its kind."""
     texts: dict[str, int] = {}
     of_layer = {
         number: texts.setdefault(json.dumps(one.describe(promote=promote)), len(texts))
@@ -646,7 +652,10 @@ def _last_entry(recorder: ForwardRecorder, path: str) -> int:
 def _parameters_around(
     model: Any, recorder: ForwardRecorder, path: str, layers: Sequence[Any], tables: tuple[Tensor, Tensor]
 ) -> tuple[int, int, int]:
-    """Return parameters before and after the layers, without embedding and head, and rows of learned positions."""
+    """Return the numbers of parameters before and after the layers, and the number of learned positions.
+
+    Embedding and head are not counted.
+    """
     entered, last = {name: number for number, name in enumerate(recorder.order)}, _last_entry(recorder, path)
     known = {id(one) for layer in layers for one in layer.parameters()} | {id(one) for one in tables}
     known |= {id(one) for one in encoder_parameters(model, recorder)}
@@ -674,7 +683,10 @@ def _has_norm_behind(model: Any, recorder: ForwardRecorder, path: str) -> bool:
 
 
 def _multiplied_around(model: Any, recorder: ForwardRecorder, path: str, head: Tensor, where: str) -> int:
-    """Return weights of GEMMs per token, without the head; refuses attention and scans."""
+    """Return the GEMM weights per token outside the layers, without the head.
+
+    Raises `ConfigError` for attention and scans outside the layers.
+    """
     multiplied = 0.0
     for event in recorder.events:
         if event.module.startswith(f"{path}."):

@@ -21,7 +21,7 @@ from ppsim.profiling.trace_layers import (
 from ppsim.profiling.trace_recorder import ATTENTION, STAND_INS, ForwardRecorder, attend, experts, recording
 
 TOKENS = 256
-"""Tokens of the traced sequence: a multiple of the usual chunks. No stored value depends on it."""
+"""Tokens of the traced sequence: a multiple of the usual chunks. Only stored GEMMs without weights depend on it."""
 
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
 _INDICES = frozenset(("layer_idx", "layer_id", "layer_number", "layer_index", "index", "idx", "block_idx"))
@@ -33,7 +33,7 @@ class NotTraced(ConfigError):
 
 
 def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[str, Any]:
-    """Return the form of a config.json's model that `ppsim.model.mixers.traced` reads.
+    """Return the model of a config.json in the form that `ppsim.model.mixers.traced` reads.
 
     With `promote` False, mixers stay lists of GEMMs, attention calls and tensors. Raises `ConfigError` for a
     configuration that transformers refuses, or an operator that ppsim cannot express.
@@ -104,7 +104,7 @@ def is_known(kind: str) -> bool:
 
 
 def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
-    """Return the text model's and the whole configuration, and assumptions about parts that are left out."""
+    """Return the configuration of the text model, the whole configuration, and assumptions about omitted parts."""
     from transformers import AutoConfig
 
     fields = {
@@ -258,7 +258,7 @@ def _built_and_recorded(config: Any, whole: Any, where: str) -> tuple[Any, Recor
 
 
 def _recorded(model: Any, where: str) -> RecordedModel:
-    """Run one layer of each kind, or all layers if that fails."""
+    """Run one layer of each kind; if that fails, all layers; if that fails too, all layers with a mask."""
     path, layers = layers_in(model, where)
     kinds, failure = _first_of_kind(layers), None
     for skips, masked in ((True, False), (False, False), (False, True)):
@@ -269,7 +269,7 @@ def _recorded(model: Any, where: str) -> RecordedModel:
                 stack.enter_context(_masks())
             try:
                 recorder, why = _run(model)
-            except Exception as error:  # the next way may work
+            except Exception as error:  # the next attempt may work
                 failure = failure or error
                 continue
         return RecordedModel(recorder, path, kinds, why)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 ATTENTION = "ppsim_traced"
-"""The name under which transformers finds the replaced attention and experts."""
+"""The name under which transformers finds the replaced attention and its mask."""
 
 _RECOMPUTED = frozenset(
     {
@@ -283,7 +283,10 @@ def attend(
 
 
 def _compressed(module: nn.Module, num_queries: int, num_keys: int) -> dict[str, int]:
-    """Return tokens per compressed key, if there are more keys than queries, and the sizes of their indexer."""
+    """Return the tokens per compressed key and the sizes of an indexer of these keys.
+
+    Compressed keys exist if there are more keys than queries.
+    """
     if num_keys <= num_queries:
         return {}
     found, config = {"block": num_queries // (num_keys - num_queries)}, getattr(module, "config", None)
@@ -321,7 +324,7 @@ class _Grouped(torch.autograd.Function):
 
 
 def experts(self: Any, hidden_states: Tensor, *routing: Any, **keywords: Any) -> Tensor:
-    """Replaces an `Experts` module with 3-D weights by two grouped GEMMs around its activation."""
+    """Replaces the forward of an experts module with 3-D weights by two grouped GEMMs around its activation."""
     shape, x = hidden_states.shape, hidden_states.reshape(-1, hidden_states.shape[-1])
     given = [one for one in (*routing, *keywords.values()) if isinstance(one, Tensor)]
     index = next((one for one in given if not one.is_floating_point() and one.dim() > 1), None)
@@ -330,7 +333,7 @@ def experts(self: Any, hidden_states: Tensor, *routing: Any, **keywords: Any) ->
     flipped = getattr(self, "is_transposed", None)
     if flipped is None:
         flipped = up.shape[1] == x.shape[1] and up.shape[2] != x.shape[1]
-    if index is None:  # every expert gets all tokens, as in Llama 4, which uses only the router's
+    if index is None:  # as in Llama 4, every expert gets all tokens: count only the routed tokens
         chosen, rows = _chosen(self), x.shape[0] // up.shape[0]
         num_rows = rows * chosen
     else:
@@ -373,7 +376,7 @@ def _chosen(module: Any) -> int:
 
 
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any) -> tuple[Tensor, None]:
-    """Queries, keys and values are [b, s, heads, size]."""
+    """Replaces the gated delta rule; queries, keys and values are [b, s, heads, size]."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     sizes["key_heads"] = int(key.shape[2])
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
@@ -383,7 +386,7 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywor
 def kimi_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any
 ) -> tuple[Tensor, None]:
-    """Kimi's delta rule has one decay factor per key column."""
+    """Replaces Kimi's delta rule, which has one decay factor per key column."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
     return opaque("kimi delta rule", sizes, tuple(value.shape), value, query, key, *more), None

@@ -1,4 +1,4 @@
-"""Chunks of a user's own model for a pipeline: stages of the even split, and chunks to derive others."""
+"""Chunks of a user's own model for a pipeline: stages of the even split, and chunks to derive all other chunks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ppsim.profiling.harness import shape_of
 from ppsim.profiling.settings import MeasurementKey, MeasuringSettings, Say
 from ppsim.runtime.train_config import UserModel
 from ppsim.runtime.user_model import UserFunction, UserModelParts, build_user_model, check_user_model
-from ppsim.schedule.choices import Dtype
+from ppsim.schedule.option_types import Dtype
 
 SEED = 0
 """Seed of the weights and of the first measured microbatch."""
@@ -67,7 +67,7 @@ class UserChunkBuilder:
 
     @cached_property
     def _made(self) -> UserModelParts:
-        """The whole model, for its data only."""
+        """The whole model, used only for its inputs and targets."""
         return build_user_model(self.function, [self.num_layers], seed=SEED)
 
     @cached_property
@@ -116,9 +116,9 @@ def profile_pipeline(
         chunks += content["chunks"]
     content["chunks"] = chunks
     if reason := _why_not_rehearsed(content, settings):
-        say(f"not rehearsed with {pp} processes: {reason}")
+        say(f"no calibration run with {pp} processes: {reason}")
         return content
-    return content | {"rehearsal": _rehearsed(function, content, settings, num_processes=pp, say=say)}
+    return content | {"rehearsal": _calibration_run(function, content, settings, num_processes=pp, say=say)}
 
 
 def _why_not_rehearsed(content: dict[str, Any], settings: MeasuringSettings) -> str:
@@ -129,7 +129,7 @@ def _why_not_rehearsed(content: dict[str, Any], settings: MeasuringSettings) -> 
     return ""
 
 
-def _rehearsed(
+def _calibration_run(
     function: UserFunction, content: dict[str, Any], settings: MeasuringSettings, *, num_processes: int, say: Say
 ) -> dict[str, Any]:
     profile = validated(Profile, content, function.where)

@@ -26,7 +26,7 @@ _TO_MEMORY = {1: ("zb-auto",), 2: ("v-flex",)}
 """Schedules whose search respects the memory limit."""
 
 _MOST_SEARCHED = 4_000
-"""Number of actions up to which such a search takes about 1 s."""
+"""Number of actions up to which a search of `_TO_MEMORY` takes about 1 s."""
 
 _CHECKPOINTED = "--recompute full"
 
@@ -41,7 +41,7 @@ def projected_changes(
 
 
 def projected_with_checkpoints(plan: Plan, project: Callable[[Plan], Made]) -> Iterator[tuple[str, Made]]:
-    """Full recomputation is added to each change, because it saves most memory."""
+    """Full recomputation is added to each change, because it saves the most memory."""
     whole = dict(changed_jobs(plan.job)).get(_CHECKPOINTED) if plan.job and plan.measured is None else None
     if whole is not None:
         for change, made in projected_changes(replace(plan, job=whole), project):

@@ -63,7 +63,7 @@ class SampledLengths:
 
     @property
     def quadratic_factor(self) -> Floats:
-        """Sum of squared lengths, relative to full-length sequences."""
+        """Sum of squared lengths of each microbatch, relative to full-length sequences."""
         parts: Floats = (self.tokens**2).mean(axis=1) / self.sequence_length**2
         return parts
 
@@ -95,7 +95,7 @@ def quadratic_part(plan: Plan) -> float:
             plan.job.model.training_flops(tokens, causal=True) for tokens in (1, source.sequence_length)
         )
         return 1 - at_one / at_all
-    # C(x) / 2h = x² + (12h + 1)·x of `ppsim.parallel.sequence_slices`
+    # As in `ppsim.parallel.sequence_slices`: C(x) / 2h = x² + (12h + 1)·x
     return source.sequence_length / (source.sequence_length + 12 * source.hidden_size + 1)
 
 
@@ -117,7 +117,7 @@ def quadratic_parts(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> 
             job, sequence_length=half, micro_batch=2 * job.micro_batch, global_batch=2 * job.global_batch
         )
         shorter_costs = _plain(replace(plan, job=shorter).source.assemble(schedule, split), schedule)
-    except ConfigError:  # half the length is not divisible
+    except ConfigError:  # half the length cannot be divided as the job requires
         return by_flops
     parts = {}
     for name in _PASSES:

@@ -120,7 +120,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     budget["host"] += exposed["rest"] + costs.step_overhead_s
     budget["DP stragglers"] = exposed["stragglers"]
     budget["slow ranks"] = budget.get("slow ranks", 0.0) + exposed["slow rank"]
-    # Unsynchronised ranks shorten the iteration below the step time: the difference is saved bubble.
+    # Unsynchronised ranks shorten the iteration below the step time: the bubble is shorter by the difference.
     budget[_OF_BUBBLE[0]] += projection.iteration_time_s - sum(budget.values())
     budget["host"] = budget.pop("host")
     least = _ROUNDING * projection.iteration_time_s
@@ -186,7 +186,7 @@ _ALL_STAGES = "compute of all stages"
 
 
 def sensitivities(projection: Projection) -> dict[str, float]:
-    """Return the relative gain of an iteration if one cost is 1 % lower, largest gain first."""
+    """Return the fraction of the iteration time that is saved if one cost is 1 % lower, largest first."""
     timeline, costs = projection.timeline, projection.costs
     graph, schedule = timeline.graph, timeline.schedule
     durations = durations_s(graph, costs.resolved_for(schedule))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.option_declarations import Option
-from ppsim.machine.choices import CLUSTER, Dispatcher
+from ppsim.machine.defaults import CLUSTER, Dispatcher
 from ppsim.model.cuda_graphs import MEANING as CAPTURED
 from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.encoder import MEANING_OF_IMAGES
@@ -16,7 +16,7 @@ from ppsim.model.fine_tuning import MEANING_OF_FREEZE, MEANING_OF_LORA
 from ppsim.model.losses import CrossEntropy
 from ppsim.model.offloading import MEANING as OFFLOADED
 from ppsim.model.recompute import MEANING, Recompute
-from ppsim.schedule.choices import Channel, Receives, Update
+from ppsim.schedule.option_types import Channel, Receives, Update
 
 if TYPE_CHECKING:
     from ppsim.costs.job import Job
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Runtime = Literal["torch", "megatron", "ideal"]
 
 GPT = "gpt"
-"""The name of a model by its sizes."""
+"""The name of a model that is described by its sizes (`--layers`, `--hidden`, …)."""
 
 Dtype = Literal["bfloat16", "float16", "float8", "float8-row", "float8-block", "mxfp8", "nvfp4", "mxfp4", "float32"]
 
@@ -76,7 +76,7 @@ SEQUENCE_PARALLEL = Option(
 
 # fmt: off
 class SearchBaseOptions(TypedDict, total=False):
-    """A job whose layout is not decided; `ppsim tune --help` has each word's meaning and default."""
+    """A job whose layout is not decided; `ppsim tune --help` has each option's meaning and default."""
 
     model: Annotated[str | Path | None, Option(
         "Model to train, by name (`ppsim models`) or file (Hugging Face config.json, trainer configuration); or "
@@ -341,7 +341,7 @@ class SearchBaseOptions(TypedDict, total=False):
 
 
 class JobOptions(SearchBaseOptions, total=False):
-    """A job with its layout; `ppsim project --help` has each word's meaning and default."""
+    """A job with its layout; `ppsim project --help` has each option's meaning and default."""
 
     pp: Annotated[int | None, Option(
         "Pipeline ranks. Required, unless --run-config, --recipe or --run sets it.",
@@ -430,7 +430,7 @@ class JobOptions(SearchBaseOptions, total=False):
 
 
 class PlanOptions(JobOptions, total=False):
-    """A plan, of a job or of a profile; `ppsim project --help` has each word's meaning and default."""
+    """A plan, of a job or of a profile; `ppsim project --help` has each option's meaning and default."""
 
     vpp: Annotated[int | None, Option(
         "Stages (model chunks) per rank. More than one interleaves. [default: the fewest that the schedule "

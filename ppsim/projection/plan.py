@@ -10,10 +10,10 @@ from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import schedule_named
 from ppsim.costs.cost_sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource
 from ppsim.costs.profile import CalibrationRun, Profile, Shape
-from ppsim.machine.choices import MEMORY_SHARE
+from ppsim.machine.defaults import MEMORY_SHARE
 from ppsim.parallel.layer_partition import MegatronSplit, Split
 from ppsim.projection.options import Runtime
-from ppsim.schedule.choices import Channel, Communication, Receives
+from ppsim.schedule.option_types import Channel, Communication, Receives
 from ppsim.simulation.bounds.problem import Criterion
 from ppsim.simulation.variation import Variation
 
@@ -125,7 +125,7 @@ class Plan(HasRepr):
     @cached_property
     def source(self) -> "ProfileSource | JobSource | RankSource":
         if self.job is not None:
-            from ppsim.costs.job_cost_sources import JobSource, MeasuredSource  # models on clusters
+            from ppsim.costs.job_cost_sources import JobSource, MeasuredSource  # heavy import: models on clusters
 
             return JobSource(self.job) if self.measured is None else MeasuredSource(self.job, self.measured)
         if self.measured is not None and self.profile is None:

@@ -20,9 +20,9 @@ from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections
 from ppsim.projection.split_bounds import SimulatedSplit
 from ppsim.projection.split_search import SplitSearch
-from ppsim.projection.summary import answer_of
+from ppsim.projection.summary import projection_summary
 from ppsim.schedule.blocking_calls import has_megatron_loop
-from ppsim.schedule.choices import Communication
+from ppsim.schedule.option_types import Communication
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.rounds import repeat_rounds
 from ppsim.schedule.size_limit import BYTES_PROJECTED, require_memory
@@ -103,7 +103,7 @@ def _within_memory(plan: Plan, search: Callable[[float | None], Found]) -> tuple
 
 
 def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
-    from ppsim.catalog.auto import optimise  # the search and its kernels
+    from ppsim.catalog.auto import optimise  # heavy import: the search and its kernels
 
     vpp = 1 if plan.vpp is None else plan.vpp
     if plan.group_size is not None or plan.num_slices is not None:
@@ -165,7 +165,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
             *of_peak,
             *_other_orders(plan, step, assembled),
         ],
-        summarise_function=partial(answer_of, project=project, iteration_of=iteration_of),
+        summarise_function=partial(projection_summary, project=project, iteration_of=iteration_of),
     )
 
 
@@ -234,7 +234,7 @@ def reserved_of(plan: Plan) -> int:
         raise ConfigError(
             "the allocator's reserved memory is known for sequences of one length only, not --sequence-lengths"
         )
-    from ppsim.costs.reserved_memory import reserved_bytes  # every tensor of a model
+    from ppsim.costs.reserved_memory import reserved_bytes  # heavy import: every tensor of a model
 
     table, _ = table_of(plan, find(plan.schedule_name))
     return max(reserved_bytes(plan.job, table, _step(plan, table)[0].contents))
@@ -288,7 +288,7 @@ def _trial(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> Simulated
 
 
 def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
-    from ppsim.costs.assemble_job import assemble_job  # costs of models
+    from ppsim.costs.assemble_job import assemble_job  # heavy import: costs of models
     from ppsim.projection.stage_search import StageSearch
 
     job, usual, known = plan.job, replace(plan, stragglers=()), StageCostCache()

@@ -98,7 +98,7 @@ class Projection(Printable, Drawable):
         job, memory = self.plan.job, self.timeline.memory
         if job is None or job.offloads:
             return None
-        from ppsim.costs.reserved_memory import components_at_peak  # every tensor of a model
+        from ppsim.costs.reserved_memory import components_at_peak  # heavy import: every tensor of a model
 
         fullest, drawn = int(memory.peak_bytes.argmax()), sample_lengths(self.plan)
         of_tokens = drawn.linear_factor if drawn else None
@@ -118,7 +118,7 @@ class Projection(Printable, Drawable):
         job, schedule = self.plan.job, self.timeline.schedule
         if job is None or self.plan.lengths is not None:  # the replay supports full-length sequences only
             return None
-        from ppsim.costs.reserved_memory import reserved_bytes, why_nothing_is_reserved  # every tensor of a model
+        from ppsim.costs.reserved_memory import reserved_bytes, why_nothing_is_reserved  # heavy import
 
         if why_nothing_is_reserved(job, schedule):
             return None
@@ -130,14 +130,14 @@ class Projection(Printable, Drawable):
         return _by_channel(self.timeline, self.costs)
 
     @cached_property
-    def answer(self) -> "ProjectionSummary":
-        """The answer as printed by `ppsim project`; the first access projects the alternatives of the plan.
+    def summary(self) -> "ProjectionSummary":
+        """The summary printed by `ppsim project`; the first access projects the alternatives of the plan.
 
         >>> import ppsim
-        >>> answer = ppsim.project(pp=4, microbatches=8).answer
-        >>> list(answer.time_breakdown_s)
+        >>> summary = ppsim.project(pp=4, microbatches=8).summary
+        >>> list(summary.time_breakdown_s)
         ['model FLOPs at peak', 'compute below peak', 'pipeline bubble', 'exposed P2P']
-        >>> answer.advice[0].change, round(answer.advice[0].throughput_gain, 2)
+        >>> summary.advice[0].change, round(summary.advice[0].throughput_gain, 2)
         ('--schedule zbv-fixed --vpp 2', 0.28)
         """
         return self.summarise()

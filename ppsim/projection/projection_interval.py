@@ -20,8 +20,8 @@ SecondsOf = Callable[[Plan], float]
 def fitted_spread(plan: Plan, seconds: float, seconds_of: SecondsOf, class_spread: float) -> float | None:
     """Return the standard deviation of the logarithm of the iteration time, or None if no run was fitted.
 
-    It combines the variation between runs of the same job, the likeness to the fitted runs, and uncertain
-    constants.
+    It combines the variation between runs of the same job, the differences from the fitted runs, and the
+    uncertainty of the constants.
     """
     job = plan.job
     if job is None or job.execution.compute_share is not None or not job.cluster.constants.runs:

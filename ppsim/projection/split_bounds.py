@@ -1,7 +1,7 @@
 """Linear lower bounds from a simulated split on the iteration time and bytes of other splits.
 
-Weights are in units of the F + B time of a stage's layers. Time and bytes are convex in the number of layers, so a
-tangent at the simulated split is a lower bound.
+Weights of time are seconds per second of F + B of a stage's layers; weights of bytes are per layer. Time and bytes
+are convex in the number of layers, so a tangent at the simulated split is a lower bound.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class SimulatedSplit:
 
 
 def rank_bounds(trial: SimulatedSplit, layer: LayerCosts) -> tuple[Floats, tuple[int, ...], Floats]:
-    """Return weights [ranks, stages], the trial's split, and the compute time of each rank."""
+    """Return the bounds by compute: weights [ranks, stages], the trial's split, and compute time of each rank."""
     schedule = trial.step.timeline.schedule
     shape = schedule.num_ranks, schedule.num_model_stages
     place = np.ravel_multi_index((schedule.rank, schedule.model_stage[schedule.stage]), shape)
@@ -80,7 +80,7 @@ def byte_weights(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
 def slopes(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
     """Return the seconds that one more layer adds to F, B, I and W of each stage, of shape [4, stages].
 
-    Stages that wait for data-parallel collectives grow with the collectives, not with their compute.
+    The time of stages that wait for data-parallel collectives grows with the collectives, not with the compute.
     """
     schedule, costs = trial.step.timeline.schedule, trial.step.timeline.costs
     found = np.repeat(layer.passes_s[:, None], schedule.num_stages, axis=1)
@@ -92,7 +92,7 @@ def slopes(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
         ]).T  # fmt: skip
         found = np.where(exposed_s > 0, layer.exposed_s[:, None], found)
         found[Op.B] = found[Op.I] + found[Op.W]
-    without_input = (costs.backward_input_s == 0) & (costs.backward_weight_s > 0)  # the first stage in torch
+    without_input = (costs.backward_input_s == 0) & (costs.backward_weight_s > 0)  # torch's first stage
     found[Op.W, without_input], found[Op.I, without_input] = found[Op.B, without_input], 0.0
     return found
 
@@ -102,7 +102,10 @@ def _mean(layer: LayerCosts) -> float:
 
 
 def _end(trial: SimulatedSplit, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floats]:
-    """Return the last rank, the action that its end waits for, and the seconds per layer after that action."""
+    """Return the rank that ends last, the action that this end waits for, and a number per stage.
+
+    The number is the seconds that one more layer on this stage adds after this action.
+    """
     timeline, around = trial.step.timeline, trial.stage_cost_set.step_costs
     schedule, ends = timeline.schedule, timeline.rank_end_s.copy()
     reduces = [piece for piece in trial.step.pieces if piece.kind == "reduce"]
@@ -131,12 +134,15 @@ def _end(trial: SimulatedSplit, layer: LayerCosts, slope: Floats) -> tuple[int, 
 
 
 def _shared(trial: SimulatedSplit, reduced: Floats) -> tuple[int, Floats]:
-    """Return the rank whose gradients end the iteration, and the seconds per layer of sums over model replicas."""
+    """Return the rank whose gradients end the iteration, and a number per stage.
+
+    The number is the seconds that one more layer on this stage adds to reductions over model replicas.
+    """
     timeline, around = trial.step.timeline, trial.stage_cost_set.step_costs
     schedule, ends = timeline.schedule, reduced.copy()
     num_stages, rank_of = schedule.num_model_stages, schedule.stage_to_rank
     stages = [stage for stage in range(num_stages) if len(set(rank_of[stage::num_stages].tolist())) > 1]
-    others = len(around.sharing) - len(stages)  # tied embeddings come first
+    others = len(around.sharing) - len(stages)  # groups of tied embeddings come first
     seconds = np.array([group.seconds for group in around.sharing[others:]])
     layers = np.array(trial.counts)[stages]
     per_layer = float((seconds[layers > 0] / layers[layers > 0]).min(initial=np.inf)) if len(seconds) else 0.0
@@ -165,7 +171,7 @@ def _chain(pieces: list[StepActivity]) -> list[StepActivity]:
 def _hidden(
     trial: SimulatedSplit, stage: int, took_s: float, grows_s: float, pass_s: float, pass_grows_s: float
 ) -> float:
-    """Return the seconds that one more layer adds to the hidden part of a collective: all but one bucket."""
+    """Return the seconds that one more layer adds to the hidden part of a collective (all buckets but one)."""
     buckets = np.broadcast_to(trial.stage_cost_set.step_costs.num_buckets, trial.step.timeline.schedule.num_stages)[
         stage
     ]

@@ -96,9 +96,9 @@ class SplitSearch:
             self._bytes.add(byte_weights(trial, self._layer), trial.counts, trial.peak_bytes)
 
     def _lowest(self, enough: _Rank) -> _Rank:
-        """Return the nearest split with bounds below `enough`, or the lowest found.
+        """Return the nearest split with bounds below `enough`, or the split with the lowest bounds found.
 
-        If it does not fit, the search continues for one that does.
+        If this split does not fit in memory, the search continues for one that fits.
         """
         seen, around = set(self._trials), [self._best.counts]
         lowest: _Rank = (np.inf, np.inf, ())

@@ -1,7 +1,8 @@
 """`--plan auto`: layers, recomputation and offloading of each stage, with the shortest simulated iteration.
 
-For given layers, the fastest recomputation within the memory is known without a simulation. A dynamic program finds
-the layers with the fastest busiest rank, and a local search then moves single layers with the simulator.
+For given layers per stage, the fastest recomputation within the memory is found without a simulation. A dynamic
+program finds the layers per stage with the fastest busiest rank. Then a local search moves single layers and
+simulates each plan.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,19 +32,22 @@ _LEAST_TRIALS, _MOST_NODES = 8, 400_000
 """For large tables: minimum number of simulated plans, and limit on the nodes of all their event graphs."""
 
 _MOST_UNIFORM, _NEARLY_FITS = 4, 0.15
-"""Plans with the same recomputation on all stages whose split is searched for: number, and relative excess."""
+"""Plans with the same recomputation on all stages: maximum number whose split is searched for, and maximum fraction
+by which such a plan exceeds the memory limit before this search.
+"""
 
-_ROUNDS_OF_FIT = 4
-"""Number of times that a plan's memory limit is lowered if its simulated peak exceeds the limit."""
+_MOST_ATTEMPTS = 4
+"""Maximum number of attempts for given layers; after each, the limit is lowered by the simulated excess."""
 
 _UNIFORM_SPLITS = ("balanced", "even")
 
 
 @dataclass(frozen=True)
 class StageSearchResult:
-    """The fastest plan, and the fastest one with the same recomputation on every stage (None: none fits).
+    """The fastest plan and, for comparison, the fastest plan with the same recomputation on every stage.
 
-    `busiest_s` is a lower bound for the busiest rank.
+    `uniform` is this recomputation, and `uniform_s` the iteration time of the second plan (None: no such plan
+    fits). `busiest_s` is a lower bound of the time of the busiest rank.
     """
 
     plans: tuple[StagePlan, ...]
@@ -150,7 +154,7 @@ class StageSearch:
     def _planned(self, counts: tuple[int, ...]) -> Planned:
         """Return the fastest recomputation whose simulated peak fits."""
         limits, found = np.full(len(self.ranks), self.limit_bytes), None
-        for _ in range(_ROUNDS_OF_FIT):
+        for _ in range(_MOST_ATTEMPTS):
             plans = self.plans_for(counts, limits)
             made = plans, self._run(counts, plans)
             if found is None or self._rank_of(made) < self._rank_of(found):
@@ -205,7 +209,10 @@ class StageSearch:
         return best
 
     def _neighbours(self, trial: SimulatedSplit, *, is_over: bool) -> Iterator[tuple[int, ...]]:
-        """Yield layers per stage one move away, from the busiest ranks (or highest peaks) to the opposite end."""
+        """Yield layers per stage with one layer moved, first from the busiest rank to the least busy one.
+
+        If the trial exceeds the memory limit, ranks are sorted by peak memory instead.
+        """
         of_rank = trial.peak_bytes if is_over else trial.step.timeline.busy_s
         order = sorted(range(self.num_stages), key=lambda at: -of_rank[self.schedule.stage_to_rank[at]])
         for giving in order:
@@ -306,7 +313,7 @@ class _Program:
 
 
 class StageProgram:
-    """Exact layers per stage with the fastest busiest rank, for tables with one stage per rank."""
+    """The layers per stage with the fastest busiest rank: exact, for tables with one stage per rank."""
 
     def __init__(self, search: StageSearch) -> None:
         self._search = search

@@ -61,7 +61,7 @@ IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
 ESTIMATE_SPREAD = 0.14
 """Standard deviation of costs estimated from specifications, for device classes without calibration runs.
 
-1.645 times this value contained 9 of 10 calibration rows of dense models before calibration constants per class
+±1.645 times this value contained 9 of 10 calibration rows of dense models before calibration constants per class
 were fitted to them (`benchmarks/fit_shares.py`).
 """
 
@@ -72,7 +72,7 @@ JITTER = 0.03
 """Relative standard deviation of single actions, if no quartiles were measured."""
 
 
-def answer_of(
+def projection_summary(
     projection: Projection,
     *,
     project: Callable[[Plan], Projection],
@@ -114,7 +114,7 @@ def answer_of(
 
 
 def _by_stack(projection: Projection, seconds_of: Callable[[Plan], float]) -> dict[str, float]:
-    """Table and layers per stage are the projection's, because a search takes longer than all other stacks."""
+    """Keep the table and the layers per stage: a search for them takes longer than to simulate all other stacks."""
     plan = projection.plan
     if plan.job is None or not plan.by_stack:
         return {}
@@ -134,7 +134,7 @@ def _spreads(projection: Projection) -> tuple[float, Variation]:
 def spread_of(plan: Plan) -> float:
     """Return the standard deviation of the logarithm of a projected step time.
 
-    Without runs on the device class, it is the larger of two: the spread of all classes, or of the device's in-situ
+    Without runs on the device class, it is the larger of two spreads: of all classes, or of the device's in-situ
     factor.
     """
     job = plan.job

@@ -154,7 +154,7 @@ def _assumed(projection: Projection) -> list[str]:
     recompute = "by stage" if job.stage_plans else execution.recompute
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]
-    stack = "" if job.stack_basis else f"stack {job.stack_name}: "  # else above
+    stack = "" if job.stack_basis else f"stack {job.stack_name}: "  # with a basis, the stack has a line above
     first, *others = wrap(f"{stack}{', '.join(said)}", WIDTH - _LABEL)
     of_model = [line for one in job.model.notes[:1] for line in wrap(one, WIDTH - _LABEL)]
     lines = [*of_model, first, *others]

@@ -243,7 +243,7 @@ def _rank_rows(timeline: Timeline) -> list[Row]:
 
 
 def _outlined(table: Callable[[], Schedule]) -> tuple[str, str]:
-    """Return the picture of a schedule, and the reason if there is no picture."""
+    """Return the picture of a schedule ("" if it is too large), and the error if the schedule is impossible."""
     try:
         made = table()
         if len(made) > _MOST_DRAWN:

@@ -31,7 +31,7 @@ def print_answer(
     with_timeline: bool | None = None,
 ) -> None:
     """Print the first screen of a projection or, with `full` or `with_rows`, all tables."""
-    answer = answer or projection.answer
+    answer = answer or projection.summary
     if full or with_rows:
         _print_full(projection, answer, with_rows=with_rows, with_timeline=with_timeline)
         return

@@ -10,7 +10,7 @@ from ppsim.model.measurement_key import describe_key
 from ppsim.results.text_layout import Page, TableLines
 
 
-def print_beside(profile: dict[str, Any]) -> None:
+def print_stage_times(profile: dict[str, Any]) -> None:
     """Print stage times as a + n·b (n layers), launch times of the host, and optimizer steps, if measured."""
     out = Page()
     parts = profile["measurements"]

@@ -128,7 +128,7 @@ def _bounds(report: dict[str, Any]) -> str:
     above = f"{percent(gap_of(report['step_time_s'], step))} above it"
     if (
         step > (1 + _ROUNDING) * report["step_time_s"]
-    ):  # a measured step, because its bound uses the medians over all steps
+    ):  # measured steps only, because their bound uses the medians over all steps
         above = "by the median passes of all steps: those of this one are faster"
     bound = f"{seconds(step)} for any schedule on this placement{within} ({above})"
     if _is_step(report):

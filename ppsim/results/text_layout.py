@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ppsim.simulation.verdict import MemoryVerdict
 
 WIDTH = 100
-"""Columns of output into a pipe or a file; on a terminal, its width counts."""
+"""Columns of output into a pipe or a file; on a terminal, output is as wide as the terminal."""
 
 SCREEN_LINES = 18
 """Maximum number of lines of `project` and `explain` without `--full`."""
@@ -18,7 +18,7 @@ SCREEN_LINES = 18
 MOST_ROWS = 16
 """Rows of a table by rank or stage; larger tables are shortened unless all rows are requested."""
 
-_LEAST_TEXT = 24  # minimum width of a last column of text, before spare columns are dropped
+_LEAST_TEXT = 24  # minimum width of a last column of text; below it, spare columns are dropped
 _TIE = "␠"  # a non-breaking space, replaced by a space when printed
 _UNITS = re.compile(r"(?<=\d) (?=(?:%|(?:s|ms|µs|ns|[KMGT]?i?B|GB/s|GPUs?|[kMGTP]?FLOP|[kMGTP])\b))")
 _FIRST_COLOUR, _RED = 30, 31
@@ -135,7 +135,7 @@ def _beside(
     columns: Sequence[Sequence[str]], width: int, *, gap: int, wraps: Sequence[bool], right: Sequence[bool],
     has_header: bool,
 ) -> Iterator[str]:  # fmt: skip
-    """The header is bold or, without one, the first column."""
+    """The header is bold or, without a header, the first column."""
     widths = [max(map(_cells, column)) for column in columns]
     _narrow(widths, wraps, width - gap * (len(columns) - 1))
     for number, row in enumerate(zip(*columns, strict=True)):

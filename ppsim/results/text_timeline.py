@@ -32,7 +32,7 @@ MOST_LINES = 16
 _WORDS = {Op.F: "F forward", Op.B: "B backward", Op.I: "I backward for inputs", Op.W: "W backward for weights"}
 _LEAST_WIDTH = 40
 _KINDS = (*_WORDS, Op.IDLE)
-_ENOUGH = 0.95  # share of the busy time that needs readable labels; the other actions are too short
+_ENOUGH = 0.95  # share of the busy time that needs readable labels; the rest may be too short for one
 _LEAST_COLUMNS = 2  # a letter and a digit
 
 
@@ -183,7 +183,10 @@ def _coarse(lane: "Lane", num_columns: int) -> list[TextBar]:
 
 
 def _place_of(label: str, length: int, left: int) -> int | None:
-    """Return the position of a label in its bar: at its start, or after the end of the strip, or None."""
+    """Return the position of a label in its bar: at the start, at the start of the next strip, or None.
+
+    `left` is the number of columns up to the end of the strip.
+    """
     if len(label) <= min(length, left):
         return 0
     return left if left + len(label) <= length else None

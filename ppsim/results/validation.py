@@ -22,10 +22,10 @@ from ppsim.validation.validation_result import ValidationReport
 
 
 def print_validations(found: ValidationReport, *, full: bool = False, with_rows: bool | None = None) -> None:
-    """Print rows for one set or with `with_rows`, every set with `full`, else a line per class."""
+    """Print rows for one set or with `with_rows`, every set with `full`, else a line per section."""
     out = Page()
     if len(found.sets) > 1 and not full and not with_rows:
-        _print_classes(out, found.sets)
+        _print_sections(out, found.sets)
         return
     if len(found.sets) == 1 if with_rows is None else with_rows:
         for one in found.sets:
@@ -53,10 +53,10 @@ def print_validations(found: ValidationReport, *, full: bool = False, with_rows:
 
 _MOST_WORST = 5
 
-_USES = {"judge": "test", "fit": "fitted"}
+_USES = {"test": "test", "fit": "fitted"}
 
 
-def _print_classes(out: Page, sets: Sequence[SetValidation]) -> None:
+def _print_sections(out: Page, sets: Sequence[SetValidation]) -> None:
     sections = [(name, [one for one in some if not one.properties.order_only]) for name, some in _sections(sets)]
     rows = [_section_row(name, some) for name, some in sections if some]
     out.add(TableLines.of(rows, spare=["fitted", "skipped"]), "", _total(sets), "")
@@ -101,22 +101,22 @@ def markdown_summary(found: Sequence[SetValidation]) -> str:
 
 
 def _section_row(name: str, sets: Sequence[SetValidation]) -> dict[str, str]:
-    judged = [row for one in sets for row in _unseen(one)]
-    constant = [row.constant_mfu_error for row in judged if row.constant_mfu_error is not None]
-    score = score_of([row.error for row in judged])
+    tested = [row for one in sets for row in _unseen(one)]
+    constant = [row.constant_mfu_error for row in tested if row.constant_mfu_error is not None]
+    score = score_of([row.error for row in tested])
     return {
         "published runs": _capital(name),
-        "rows": str(len(judged)),
+        "rows": str(len(tested)),
         "fitted": str(sum(len(one.calibration_rows) for one in sets)),
         "skipped": str(sum(len(one.skipped) for one in sets)),
         **errors_of(score),
         "constant MFU": percent(score_of(constant).mean_absolute) if constant else "–",
-        "in 90 %": _inside(coverage_of(judged)),
+        "in 90 %": _inside(coverage_of(tested)),
     }
 
 
 def _unseen(one: SetValidation) -> list[CaseError]:
-    return [row for row in one.rows if row.case.properties.use == "judge"]
+    return [row for row in one.rows if row.case.properties.use == "test"]
 
 
 def every_row(found: Sequence[SetValidation]) -> list[dict[str, str]]:

@@ -11,10 +11,10 @@ from ppsim.schedule.table import NONE, Action, Op, Schedule
 
 
 def identify_actions(traces: Sequence[RankTrace], table: Schedule | None = None) -> list[RankTrace]:
-    """Return the traces of a pipeline, in steps, with the stage and microbatch of every action.
+    """Return the traces of all pipeline ranks, divided into steps, with the stage and microbatch of every action.
 
-    `table` is needed if a rank has several stages that the names do not give. Raises `ConfigError` for actions that
-    do not form whole steps or do not match the table.
+    `table` is needed if a rank has several stages and the recording identifies them neither by name nor by chunk.
+    Raises `ConfigError` for actions that do not form whole steps or do not match the table.
     """
     if all(trace.is_told for trace in traces):
         return list(traces)
@@ -60,7 +60,7 @@ def _passes(trace: RankTrace) -> list[CellRange]:
 
 
 def _steps_closed(trace: RankTrace) -> int:
-    """Count the points without open forwards: one per step, or one per microbatch on the last rank."""
+    """Count how often no forward waits for its backward: once per step, on the last rank once per microbatch."""
     open_forwards, closed = 0, 0
     for cell in _passes(trace):
         for action in cell.members:
@@ -103,7 +103,10 @@ def _row(table: Schedule, rank: int) -> list[Action]:
 
 
 def _named(step: list[CellRange], trace: RankTrace, row: list[Action] | None) -> list[CellRange]:
-    """Name a step's actions: the k-th of a kind is the k-th of `row`, or microbatch k without a table."""
+    """Set the stage and microbatch of a step's actions.
+
+    The k-th action of a kind becomes the k-th action of this kind in `row`. Without `row`, it gets microbatch k.
+    """
     count: Counter[tuple[Op, int]] = Counter()
     of_kind = {op: [action for action in row or () if action.op is op] for op in Op}
 

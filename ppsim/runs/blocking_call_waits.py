@@ -1,4 +1,4 @@
-"""Time per blocking call of Megatron-LM in a measured run."""
+"""Waits of a measured run, by the number of Megatron-LM's blocking calls before an action."""
 
 import numpy as np
 
@@ -33,7 +33,10 @@ def num_calls_before(schedule: Schedule, *, overlap: bool) -> Ints64:
 
 
 def waits_by_calls(run: Run) -> dict[int, list[Floats]]:
-    """Return the waits before actions whose input was ready, by number of calls: one array per step."""
+    """Return the waits before actions whose input was ready.
+
+    Keys are numbers of calls before an action; each list has one array per step.
+    """
     schedule, actions = run.graph.schedule, run.graph.num_actions
     begin, end = run.start[:, :actions], run.end[:, :actions]
     before, made, _ = input_times(run.graph, end)

@@ -1,4 +1,4 @@
-"""Fit the constants that a simulation lacks to measured steps: overheads, transfers and slow-down."""
+"""Fit overheads, transfer times and the slow-down by transfers to measured steps."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from ppsim.runs.blocking_call_waits import waits_by_calls
 from ppsim.runs.links import SlowPairs, slow_links_of
 from ppsim.runs.run import Run, passes_of, unslowed_costs
 from ppsim.runs.spreads import TimeSpreads, ends_of, spreads_of
-from ppsim.schedule.choices import Communication
 from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.option_types import Communication
 from ppsim.schedule.table import last_of_cell
 from ppsim.simulation.engine import blockers_of
 from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas
 
 _LEAST_SPREAD = 0.1
-"""Two actions are used for the slow-down if their overlapped fractions differ by at least this."""
+"""A pair of actions is used for the slow-down if their overlapped fractions differ by at least this."""
 
 _LEAST_PAIRS = 4
 _DEVIATIONS = 5
@@ -59,7 +59,8 @@ class TransferTime:
 class Residual:
     """Median step of a run against its simulation with the constants (`error`) and without (`error_without`).
 
-    The excess of `slow_links` is simulated, but is in no constant, because a projection has no slow links.
+    The simulation with the constants adds the excess times of `slow_links`. No constant includes them, because a
+    projection has no slow links.
     """
 
     source: str
@@ -112,7 +113,9 @@ class FittedOverheads(Printable):
         return dict(zip(OVERHEADS, found, strict=True))
 
     def on(self, costs: StageCosts, message_bytes: float | None) -> StageCosts:
-        """Return costs with the constants, and with transfers by latency and bandwidth if both are known.
+        """Return `costs` with the constants, and with the latency and bandwidth of transfers if `line` is known.
+
+        Without `message_bytes`, transfers do not change.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
         >>> found = FittedOverheads(FittedConstant(0.1, (0.1, 0.1), 8), None, None, None, [], None, None)
@@ -184,10 +187,11 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
     bandwidth are the line through the medians of each message size.
 
     First and last pass are the excess of each rank's first action, and of the last action of the first stage's
-    rank.
+    rank, over the median of their kind and stage.
 
     With Megatron-LM's blocking calls, waits with two calls are one call longer than waits with one call; the
-    remaining time is host time. Waits without a call are not used, because on the last rank they include the loss.
+    remaining time is host time. Waits without a call are not used, because on the last rank they include the
+    computation of the loss.
     """
     not_fitted: dict[str, str] = {}
     slowdown = _fit_slowdown(runs, not_fitted)
@@ -242,7 +246,7 @@ def _fit_calls(runs: Sequence[Run], not_fitted: dict[str, str]) -> tuple[FittedC
 
 
 _LEAST_PASSES = 4
-"""With fewer actions of a kind, the first one cannot be distinguished from the others."""
+"""With fewer actions of a kind and stage, a slow first action cannot be detected."""
 
 
 def _fit_ends(
@@ -264,7 +268,7 @@ def _fit_ends(
 
 
 def _beyond(name: str, samples: Sequence[Floats], not_fitted: dict[str, str]) -> FittedConstant | None:
-    """Fit a constant; 0 if noise explains it."""
+    """Fit a constant; its value is 0 if noise explains the samples."""
     fit = _fit(samples)
     if fit is None:
         not_fitted[name] = f"no kind of action runs {_LEAST_PASSES} times per step on a stage"
@@ -423,9 +427,10 @@ def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConst
 
 
 def _slow_links(run: Run) -> SlowPairs | None:
-    """Return None for blocking calls, at which all ranks wait.
+    """Return the slow pairs of ranks, None if there are none.
 
-    Also None if the transfer times are known, because their queues are simulated.
+    Also None for blocking calls, at which all ranks wait, and for known transfer times, because the simulation then
+    includes the queues of transfers.
     """
     if run.communication != "overlap" or run.knows_transfers:
         return None

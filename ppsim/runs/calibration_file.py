@@ -9,7 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import AboveZero, Count, FileSchema, NonNegative, validated
 from ppsim.base.files import read_json
 from ppsim.machine.cluster_files import CALIBRATION
-from ppsim.schedule.choices import Communication
+from ppsim.schedule.option_types import Communication
 from ppsim.simulation.stage_costs import OVERHEADS
 
 
@@ -52,7 +52,7 @@ class _Overheads(FileSchema):
     hops: list[_Hops] = field(default_factory=list)
     residuals: list[_Residual] = field(default_factory=list)
     fitted_runs: list[str] = field(default_factory=list)
-    fitted_on: dict[str, Any] = field(default_factory=dict)  # the first files: only this and the first two fields
+    fitted_on: dict[str, Any] = field(default_factory=dict)  # oldest files: only this and the first two fields
 
 
 class _OldFile(_Overheads):
@@ -72,9 +72,10 @@ class _File(FileSchema):
 
 @dataclass(frozen=True)
 class Overheads:
-    """Measured overheads: fields of `StageCosts`, and a link `line` (latency in s, bandwidth in bytes/s).
+    """Measured overheads: `constants` are fields of `StageCosts`, `line` is latency (s) and bandwidth (bytes/s).
 
-    Spreads are relative standard deviations; `pass_factors` are action times of a typical step over their medians.
+    Spreads are relative standard deviations. `pass_factors` are equally likely ratios of an action's time to its
+    median.
     """
 
     constants: dict[str, float]
@@ -102,7 +103,7 @@ class CalibrationFile:
 def read_calibration(path: str | Path) -> CalibrationFile:
     """Read a calibration, or an overheads file of ppsim 0.3.
 
-    Constants of a cluster are checked only by `ppsim.machine.cluster_files.load_cluster`.
+    The constants of a cluster are not checked here, but by `ppsim.machine.cluster_files.load_cluster`.
     """
     if Path(path).suffix in (".toml", ".yaml", ".yml"):
         raise ConfigError(f"{path} is a cluster file (as of earlier versions of ppsim fit): give it with --cluster")
@@ -124,7 +125,7 @@ def _overheads(fitted: _Overheads) -> Overheads:
 
 
 def calibration_json(path: str | Path, part: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a calibration file: `part`, and the other part of an existing file."""
+    """Return the content of a calibration file: `part`, and everything else in the existing file at `path`."""
     kept: dict[str, Any] = {}
     if Path(path).exists():
         try:
@@ -132,7 +133,7 @@ def calibration_json(path: str | Path, part: dict[str, Any]) -> dict[str, Any]:
             read_calibration(path)
             kept = data if data.get("format") == CALIBRATION else {"overheads": data}
             kept.get("overheads", {}).pop("format", None)
-        except ConfigError:  # not a calibration: replaced
+        except ConfigError:  # not a calibration: overwrite the file
             kept = {}
     date = datetime.now(UTC).date().isoformat()
     found: dict[str, Any] = {"format": CALIBRATION, "name": Path(path).stem}

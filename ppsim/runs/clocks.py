@@ -17,14 +17,15 @@ from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import last_of_cell
 
 _SLACK_S = 2e-6
-"""Seconds by which a message may seem to arrive before it was sent, due to the clocks' resolution."""
+"""Seconds per clock by which a message may seem to arrive before it was sent, due to the clocks' resolution."""
 
 
 @dataclass(frozen=True)
 class Alignment:
     """Result of a clock alignment.
 
-    `uncertainty_s` is half of the range of offsets that the messages allow, `hop_s` the shortest P2P transfer.
+    `uncertainty_s` is half of the widest range of an offset that the messages allow. `hop_s` is the shortest P2P
+    transfer between two clocks.
     """
 
     num_clocks: int

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpError:
-    """Median time of one kind of action on one stage."""
+    """Measured and projected median time of one kind of action on one stage."""
 
     op: str
     stage: int
@@ -49,9 +49,10 @@ class Comparison(Printable, Drawable):
     with the measured action times; its error comes from waits, not from costs.
 
     `replay_gap_s`
-        Median wait, used for all waits of the replay if no transfer was recorded.
+        Median gap before an action. If no transfer was recorded, the replay uses this gap before every action.
     `replay_hop_s`
-        Mean wait for a message, used for transfers of unknown time. A step adds up many waits, hence the mean.
+        Mean transit time of messages that an action waited for. If transfer times are unknown, the replay uses this
+        time for all messages. A step adds up many waits, hence the mean.
     `pace`
         Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work.
     `overheads_fitted_on_this_run`
@@ -86,7 +87,7 @@ class Comparison(Printable, Drawable):
 
     @property
     def periods_s(self) -> tuple[float, float] | None:
-        """From one step's start to the next."""
+        """Measured and projected time from one step's start to the next start."""
         if self.between_s is None:
             return None
         measured, projected = self.between_s
@@ -183,7 +184,7 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
 
 
 class MachineSpeed(TypedDict, total=False):
-    """Fields of `Comparison` on machine speed; unknown ones are missing."""
+    """Fields of `Comparison` on machine speed; unknown fields are missing."""
 
     pace: float
     reference_works: tuple[str, str]
@@ -201,7 +202,8 @@ def pace_of(run: Run, reference: ReferenceSpeed | None) -> MachineSpeed:
 def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, float] | None = None) -> StageCosts:
     """Return the costs, with overheads, at which a run is simulated again.
 
-    A run's own medians already include the slow-down by overlapped transfers.
+    Measured medians already include the slow-down by overlapped transfers. It is removed from the medians or, if
+    transfers are unknown, not applied a second time.
     """
     constants, costs = dict(constants), run.costs
     if not run.has_own_costs and constants.get("overlap_slowdown"):

@@ -20,13 +20,13 @@ _LEAST_DRIFT = 0.02
 _LEAST_PAIRS = 4
 
 _LEAST_SLOPE = 1e-6
-"""Smaller slopes are rounding, as of projected actions, which do not vary at all."""
+"""Smaller slopes are rounding errors, for example of projected actions, which do not vary."""
 
 
 def drift_over_steps(paces: Floats) -> Floats:
-    """Return the trend of relative action times over the steps, relative to the fast end; 1 without a trend.
+    """Return the linear trend of relative action times over the steps, 1 at the faster end; all 1 without a trend.
 
-    The trend is detected by a Mann-Kendall test, which needs seven steps, and its slope is Theil-Sen's.
+    A Mann-Kendall test, which needs at least seven steps, detects the trend. The slope is the Theil-Sen estimate.
     """
     n, pairs = len(paces), list(combinations(range(len(paces)), 2))
     signs = sum(float(np.sign(paces[j] - paces[i])) for i, j in pairs)
@@ -39,8 +39,9 @@ def drift_over_steps(paces: Floats) -> Floats:
 
 
 def drift_within_step(schedule: Schedule, durations: Floats, usual: Floats) -> Floats:
-    """Return each action's relative excess over the fast end of its rank's step; 0 without a trend.
+    """Return the linear trend within each rank's step: relative excess per action over the faster end of the step.
 
+    Without a trend the excess is 0.
     `durations` has shape [steps, actions]. The slope is the median over pairs of actions of one kind and stage.
     """
     ratio = np.median(durations, axis=0) / np.where(usual > 0, usual, np.inf)

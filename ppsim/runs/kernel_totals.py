@@ -24,8 +24,8 @@ _KINDS = tuple(
         "gemm": _GEMM,
     }.items()
 )
-"""Kinds by name, the first match; "" for kernels that are no operator of a layer. A SendRecv of NCCL is a P2P
-transfer or a part of an all-to-all, and is not used."""
+"""Kinds of kernels with patterns of their names; the first match counts. The kind "" is for kernels that are no
+operator of a layer. "send-receive" is not used, because it is a P2P transfer or a part of an all-to-all."""
 
 
 def kind_of_kernel(name: str) -> str:
@@ -41,7 +41,7 @@ def kind_of_kernel(name: str) -> str:
 
 @dataclass
 class KernelTotals:
-    """Number of kernels and their seconds by kind, of one process.
+    """Number and seconds of the kernels of one process, by kind.
 
     `messages` are collectives: (operation, bytes, devices, seconds).
     """

@@ -13,7 +13,7 @@ from ppsim.schedule.table import NONE
 
 @dataclass(frozen=True)
 class LateRank:
-    """A rank that holds up the step, and the gain if its actions and gaps were like the other ranks'.
+    """A rank that holds up the step, and the time saved if its actions and gaps took at most their usual times.
 
     `action` is the rank's action on the critical path with the largest excess over the median stage.
     """
@@ -26,7 +26,10 @@ class LateRank:
 
 
 def late_ranks(graph: EventGraph, step: MeasuredSteps, even: Floats) -> list[LateRank]:
-    """Replay the step once per rank, with its actions limited to `even`, their times on the median stage."""
+    """Replay the step once per rank, with the rank's actions and gaps limited to usual values.
+
+    These are `even`, the actions' times on the median stage, and the median gap.
+    """
     schedule, gap = graph.schedule, median_gap_s(step)
     as_it_was = replay(graph, step)
     ends = as_it_was.end[: graph.num_actions]

@@ -14,13 +14,14 @@ from ppsim.schedule.table import NONE, last_of_cell
 _LEAST_MESSAGES = 4
 """With fewer messages of a pair, the median of all pairs is used."""
 _LEAST_STEPS = 0.5
-"""The same applies if the messages come from a smaller fraction of the steps: a slow step is not a slow link."""
+"""The same applies if a smaller fraction of the steps has such messages: a slow step is not a slow link."""
 
 _SLOW = 0.5
-"""A pair is slow if it exceeds the others by this fraction of their time, and by `_OF_A_PASS` of an action."""
+"""A pair is slow if its excess is above this fraction of the usual pair's time, and above `_OF_A_PASS` times the
+time of an action."""
 _OF_A_PASS = 0.1
 _BLOCKS = 2.5
-"""A blocked rank may take messages late by up to this multiple of the blocking time: its own send and another's."""
+"""A blocked rank may receive late by up to this multiple of its blocking time: its own send and another rank's."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def pairs_of(graph: EventGraph) -> RankPairs:
 class LinkTimes:
     """Usual transit time of each pair's messages, and usual gap of a rank after a send, which may block it.
 
-    Both arrays have quartiles in seconds, shape [3, actions].
+    `transits` and `gaps` are quartiles in seconds, shape [3, actions].
     """
 
     pairs: RankPairs
@@ -70,7 +71,7 @@ class LinkTimes:
         return np.asarray(self.gaps[1])
 
     def parts_of(self, start: Floats, before: Floats, made: Floats) -> tuple[Floats, Floats, Any]:
-        """Return each rank's gap, its input's transit time, and whether the action waited for the input.
+        """Return per action its rank's gap, the transit time of its input, and whether it waited for the input.
 
         `before` is the end of the rank's previous action, `made` the end of the action that computed the input.
         """
@@ -82,9 +83,10 @@ class LinkTimes:
 
 @dataclass(frozen=True)
 class SlowPairs:
-    """Excess seconds of slow pairs over the others, in transit and on the sending rank; one entry per action.
+    """Excess seconds of slow pairs over the usual pair, in transit and on the sending rank; one entry per action.
 
-    Pairs towards a rank that is blocked by its own send do not count: it takes their messages late.
+    `named` has both times per slow pair. It omits pairs whose messages are late only because the receiver is
+    blocked by its own send.
     """
 
     transit_s: Floats
@@ -104,14 +106,14 @@ class SlowPairs:
 def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> LinkTimes:
     """Return the usual times of each pair from all steps; arrays have shape [steps, actions].
 
-    A wait is transit time if the rank was idle when the input was made.
+    A wait counts as transit time if the rank was idle when the input was made.
     """
     pairs = pairs_of(graph)
     wait, late = np.maximum(start - np.maximum(before, made), 0.0), made - before
     usual, crosses = float(np.median(wait)), pairs.taken != NONE
     transit = _by_pair(pairs.taken, wait, crosses & (late > usual))[1]
     gap = median_of_some(wait[~crosses | (late < -transit - usual)])
-    # A rank that is never idle when a message is sent still waits for it, if the message takes long.
+    # A rank that is busy whenever a pair's message is sent still waits for the message if it takes long.
     is_late = crosses & (late <= usual) & (wait > 2 * gap + usual)
     since = np.maximum(start - gap - made, 0.0)
     for pair in np.unique(pairs.taken[crosses]):
@@ -119,7 +121,7 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
         its_late, its_since = is_late[:, its], since[:, its]
         if (late[:, its] > usual).sum() < _LEAST_MESSAGES <= its_late.sum():
             candidate = float(np.median(its_since[its_late]))
-            # Messages that were needed sooner than that and were there took less time.
+            # Messages that were needed sooner than `candidate` and had arrived took less time.
             sooner = (its_since < candidate) & ~its_late
             if sooner.sum() < its_late.sum():
                 transit[its] = candidate
@@ -137,7 +139,7 @@ def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:
 
 
 def _by_pair(pair: Ints64, values: Floats, chosen: Any) -> Floats:
-    """Quartiles of each pair's chosen values, [3, actions]; of all pairs for a pair with few values."""
+    """Quartiles of each pair's chosen values, [3, actions]; for a pair with few values, of all pairs' values."""
     chosen = np.broadcast_to(chosen, values.shape)
     found = np.tile(_quartiles(values[chosen]), (len(pair), 1))
     for one in np.unique(pair):
@@ -154,7 +156,7 @@ def _quartiles(values: Floats) -> Floats:
 
 
 def slow_pairs_excess(links: LinkTimes, pass_s: float) -> SlowPairs:
-    """Return the excess of slow pairs over the lower median; `pass_s` is the time of a usual action."""
+    """Return the excess of slow pairs over the lower median pair; `pass_s` is the usual time of an action."""
     pairs = links.pairs
     transit, block = _beyond(pairs.taken, links.transits, pass_s), _beyond(pairs.sent, links.gaps, pass_s)
     times = {
@@ -177,7 +179,10 @@ def slow_pairs_excess(links: LinkTimes, pass_s: float) -> SlowPairs:
 
 
 def _beyond(pair: Ints64, times: Floats, pass_s: float) -> Floats:
-    """Excess of the median, 0 unless the pair's lower quartile is above the usual pair's upper quartile."""
+    """Excess of a slow pair's median over the usual pair's, 0 for other pairs.
+
+    A slow pair's lower quartile must also be above the usual pair's upper quartile.
+    """
     ones = np.unique(pair[pair != NONE])
     if not len(ones):
         return np.zeros(len(pair))
@@ -193,7 +198,7 @@ def median_of_some(values: Floats) -> float:
 
 
 def input_times(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
-    """Return, per action, when its rank became free, when its input was made, and if on another rank."""
+    """Return, per action, when its rank became free, when its input was made, and if another rank made it."""
     schedule = graph.schedule
     previous = previous_on_rank(schedule)
     first = np.zeros((len(end), 1))

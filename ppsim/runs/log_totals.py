@@ -1,4 +1,4 @@
-"""Times of a run without a timeline."""
+"""Times of a run that has a training log but no timeline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ class LogTotals(Printable):
     """Iteration times and timers of a training log, in seconds.
 
     `timers_s` has the minimum (None: not logged) and the maximum over the ranks, as medians over the log.
-    `memory_bytes` has the allocator's log line, as maxima over the ranks. `num_garbled` lines had a number that
-    could not be parsed.
+    `memory_bytes` has the values of the allocator's log line, as maxima over the ranks. `num_garbled` counts the
+    lines with a number that could not be parsed.
 
     >>> LogTotals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_time_s
     2.0

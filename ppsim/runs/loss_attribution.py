@@ -30,7 +30,7 @@ _OWN = ("pipeline bubble", "compute", "rest")
 
 @dataclass(frozen=True)
 class TimeLoss:
-    """A cause, its seconds in the mean step, and the gain of the mean step without this cause alone."""
+    """A cause, its seconds in the mean step, and the gain of the mean step if only this cause is removed."""
 
     cause: str
     seconds: float
@@ -60,7 +60,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ExplainedDifference:
-    """A projected step explained like a measured one."""
+    """Causes of the time of a projected step, compared with the causes of a measured step."""
 
     source: str
     step_s: float
@@ -182,7 +182,7 @@ def attribute_losses(
 
 
 def _between(run: Run, first_step: int) -> str:
-    """Describe the rank that works longest before its first collective, or else the rank that starts the step."""
+    """Describe the rank that starts a step, and a rank that works far longest before its first collective."""
     gaps, actions = np.array(run.gaps_s), run.graph.num_actions
     longest, usual = int(np.argmax(gaps)), float(np.median(gaps))
     rank = run.graph.schedule.rank[np.argmin(run.start[-1, :actions])]
@@ -230,7 +230,7 @@ _ALIKE = (
     ("sends and receives", ("waits for messages", "blocking sends and receives")),
     (STAGES_OR_RANKS, ("slow ranks", "uneven stages", STAGES_OR_RANKS)),
 )
-"""Causes that are compared as one if only one of the steps distinguishes them."""
+"""Names of causes that are merged if the measured and the projected step do not both distinguish them."""
 
 
 def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, TimeLoss]:
@@ -286,7 +286,7 @@ def _terms(graph: EventGraph, steps: MeasuredSteps, lengths: Floats, causes: Seq
 
 
 def _calls_of(schedule: Schedule) -> EventGraph | None:
-    """Return None for a table that Megatron-LM has no loop for."""
+    """Return the graph with Megatron-LM's blocking calls, None for a table that no loop of Megatron-LM can run."""
     try:
         return build_graph(schedule, communication="megatron")
     except (ScheduleError, Deadlock):
@@ -313,7 +313,7 @@ def _with_calls(
 def _with_gains(
     terms: list[_Term], causes: Sequence[CauseRemoval], calls: EventGraph, steps: MeasuredSteps, call_s: float
 ) -> list[_Term]:
-    """Recompute the gains of causes in actions, whose delays blocking calls pass on."""
+    """Recompute the gains of causes in actions, with blocking calls, which pass delays on to other ranks."""
     as_it_was, by_cause = replayed_step_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
     return [
         replace(term, gain=as_it_was - replayed_step_s(calls, one.without_others(steps), hop_s=call_s))

@@ -103,7 +103,10 @@ class ActionSpeeds:
 
     @cached_property
     def most_are_slow(self) -> bool:
-        """True if the median stage of two ranks is slow, as with a slow rank and another slow stage."""
+        """True for two ranks with several stages whose median stage is slow.
+
+        An example is a slow rank, and a slow stage on the other rank.
+        """
         middle, least = _lower_median(self.whole_s.tolist()), float(self.whole_s.min())
         several = self.schedule.num_ranks == 2 and self.schedule.vpp > 1
         return several and least > 0 and middle > (1 + _ALIKE) * least
@@ -123,7 +126,7 @@ class ActionSpeeds:
 
     @cached_property
     def of_base(self) -> dict[tuple[Op, int], float]:
-        """Medians of the stages that are not slow, if most stages are slow."""
+        """Medians of all stages or, if most stages are slow, of the fast stages only."""
         if not self.most_are_slow:
             return self.medians
         fast = self.whole_s <= (1 + _ALIKE) * self.whole_s.min()
@@ -156,7 +159,7 @@ class ActionSpeeds:
 
     @cached_property
     def of_ranks(self) -> Floats:
-        """Slow-down of all stages of a rank relative to the median stage."""
+        """Slow-down of each rank relative to the median stage, as far as all stages of the rank have it."""
         ratios: list[list[float]] = [[] for _ in range(self.schedule.num_ranks)]
         whole = self.typical.get(Op.I, 0.0) + self.typical.get(Op.W, 0.0)
         taken = [(stage, one, self.typical[op]) for (op, stage), one in self.medians.items() if op in (Op.F, Op.B)]

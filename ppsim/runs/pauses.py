@@ -10,7 +10,7 @@ from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Schedule
 
 LONG = 1.5
-"""Minimum duration of a pause over the usual time; the excess must also be `PART_OF_STEP` of the step."""
+"""Minimum ratio of a pause to the usual time; the excess must also be `PART_OF_STEP` times the step time."""
 PART_OF_STEP = 0.02
 
 MOST_PLACES = 4
@@ -69,7 +69,7 @@ def passes_in_words(schedule: Schedule, pauses: Floats, durations: Floats, first
 def waits_in_words(schedule: Schedule, pauses: MeasuredSteps, start: Floats, first_step: int) -> str:
     """Describe the longest pauses between actions; `start` has shape [steps, actions].
 
-    A rank that pauses sends late, so that others wait too. The text names the rank with the largest part.
+    A rank that pauses sends late, so that other ranks wait too. The text names the rank with the largest part.
     """
     longest = np.maximum(pauses.after_own, pauses.hop)
     places = [
@@ -98,7 +98,7 @@ def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
 
 
 def _whose(schedule: Schedule, pauses: MeasuredSteps, step: int, entries: list[int]) -> tuple[int, int]:
-    """Return the rank with the largest part in the pauses, as waiting rank or sender, and its first action."""
+    """Return the rank with the largest part in the pauses, as waiting rank or sender, and its first late action."""
     part = np.zeros(schedule.num_ranks)
     needs = dependencies(schedule).neighbour
     for entry in entries:

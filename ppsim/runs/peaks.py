@@ -48,7 +48,7 @@ def peaks_in(run: Any, source: str) -> list[dict[str, Any]]:
 def peak_errors(peaks: list[dict[str, Any]], projected: Timeline) -> list[PeakError]:
     """Compare the peaks of each rank; empty if the projection has no activation bytes.
 
-    The allocator's peak (CUDA), used if known, includes temporary memory, which a projection leaves out.
+    On CUDA, the measured peak is the allocator's. It includes temporary memory, which a projection leaves out.
     """
     memory, num_ranks = projected.memory, projected.schedule.num_ranks
     if not memory.peak_activation_bytes.any() or [peak["rank"] for peak in peaks] != list(range(num_ranks)):

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
-from ppsim.schedule.choices import Communication
 from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.option_types import Communication
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.overlap import overlapped_fraction
 from ppsim.simulation.stage_costs import StageCosts
@@ -26,9 +26,9 @@ class Run:
     `costs`
         Given costs of the actions, or their measured medians if `has_own_costs` is False.
     `gaps_s`
-        From the last end of a step to the first start of the next.
+        Seconds from the last end of a step to the first start of the next step.
     `message_bytes`
-        Bytes that a whole microbatch sends from a stage to the next.
+        Bytes of the message between two stages for a whole microbatch (all slices).
     `knows_transfers`
         True if all transfers on the wire are known, not only those that an action waited for.
     `reference_s`
@@ -55,7 +55,7 @@ class Run:
 
     @property
     def step_times_s(self) -> Floats:
-        """From the first start to the last end."""
+        """Time of each step from the first start to the last end."""
         actions = self.graph.num_actions
         times: Floats = self.end[:, :actions].max(axis=1) - self.start[:, :actions].min(axis=1)
         return times
@@ -68,7 +68,7 @@ class Run:
         """
         table, actions = self.graph.schedule, self.graph.num_actions
         start, end = self.start[-1, :actions], self.end[-1, :actions]
-        begin = start.min()  # files store times since this start: same rounding
+        begin = start.min()  # for the same rounding as in files, which store times since this start
         start, end = start - begin, end - begin
         first = np.full(table.num_ranks, np.inf)
         np.minimum.at(first, table.rank, start)
@@ -144,7 +144,7 @@ def unslowed_costs(run: Run, slowdown: float) -> StageCosts:
 
 
 def median_costs(graph: EventGraph, durations: Floats, costs: StageCosts | None = None) -> StageCosts:
-    """Return costs with the median time of each kind of action and stage; 0 if the table lacks it.
+    """Return costs with the median time of each kind of action and stage; 0 for actions that the table lacks.
 
     `durations` has shape [steps, actions]. The other fields come from `costs`.
     """
@@ -153,7 +153,7 @@ def median_costs(graph: EventGraph, durations: Floats, costs: StageCosts | None 
         [medians.get((op, stage), 0.0) for stage in stages] for op in (Op.F, Op.B, Op.I, Op.W)
     )
     parts = [one + two for one, two in zip(inputs, weights, strict=True)]
-    # Bounds and other tables need both forms of the backward: derive the missing one.
+    # Lower bounds, and simulations of other tables, need both forms of the backward: derive the missing form.
     whole = [one or two for one, two in zip(full, parts, strict=True)]
     inputs = [one if both else other for one, both, other in zip(inputs, parts, full, strict=True)]
     is_split = any(parts) or not any(full)
@@ -168,7 +168,7 @@ def median_costs(graph: EventGraph, durations: Floats, costs: StageCosts | None 
 
 
 def pass_medians(schedule: Schedule, durations: Floats) -> dict[tuple[Op, int], float]:
-    """The last axis of `durations` is the action."""
+    """Return the median time of each kind of action and stage; the last axis of `durations` is the action."""
     return {key: float(np.median(durations[..., chosen])) for key, chosen in passes_of(schedule)}
 
 

@@ -16,7 +16,10 @@ _TO_DEVIATIONS = 1.48
 """Standard deviation of a normal distribution over its median absolute deviation."""
 
 _UNCERTAIN = 1.17
-"""Relative standard error, times √n, of a standard deviation estimated by either method from n samples."""
+"""Relative standard error, times √n, of a standard deviation that is estimated from n samples.
+
+It holds for the quartiles and for the median absolute deviation.
+"""
 
 _LEAST_RANKS = 3
 _NUM_FACTORS = 20

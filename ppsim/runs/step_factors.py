@@ -22,14 +22,14 @@ _LEAST_SPREAD = 0.05
 _DEVIATIONS = 4
 """Such a difference must also exceed this number of standard errors of a median."""
 _TO_DEVIATION = 1.25 / 1.15
-"""Standard error of a median of n normal samples: this times the upper quartile of distances from it, over √n."""
+"""Standard error of the median of n normal samples = this · upper quartile of distances from the median / √n."""
 _LEAST_OF_RANK = 6
 """With fewer actions of a rank per step, a slow step cannot be distinguished from a slow action."""
 _ALIKE = 0.2
-"""Kinds of actions whose sizes differ by less than this fraction share the same sizes."""
+"""Kinds of actions whose microbatch sizes differ by less than this fraction count as equally sized."""
 _TINY = 1e-9
 _LEAST_PASSES = 2
-"""With fewer actions of a kind, over all stages, the size of a microbatch cannot be estimated."""
+"""With fewer actions per kind and microbatch, over all stages, sizes of microbatches cannot be estimated."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class StepFactors:
 
     @cached_property
     def _alike(self) -> Floats:
-        """Action times over the microbatch sizes, if these change from step to step."""
+        """Action times, divided by the microbatch sizes if these change from step to step."""
         return self.taken / self.sizes if self._sizes_vary else self.taken
 
     @cached_property
@@ -61,7 +61,7 @@ class StepFactors:
 
     @cached_property
     def _paces(self) -> Floats:
-        """Median of the actions' times over the usual, [steps, ranks]."""
+        """Median ratio of the actions' times to their usual times, [steps, ranks]."""
         ratio, ranks = _over(self._alike, self._of_place), self.schedule.rank
         known = self._of_place > 0
         paces = np.ones((len(ratio), self.schedule.num_ranks))
@@ -111,7 +111,7 @@ class StepFactors:
 
     @cached_property
     def _ratios(self) -> Floats:
-        """Action times over the median of their stage, without the drift over the step."""
+        """Ratios of action times to the median of their kind and stage, without the drift over the step."""
         schedule = self.schedule
         beyond = drift_within_step(schedule, self.taken, self.each(pass_medians(schedule, self.taken)))
         taken = self.taken / (1 + beyond)
@@ -125,7 +125,8 @@ class StepFactors:
     def _median_ratios(self) -> Floats:
         """Median of `_ratios` over the stages, relative to the kind's mean, [steps, kinds, microbatches].
 
-        A kind's first action may be slow for another reason, so that the smallest ratio of all kinds counts.
+        The first action of a kind may be slow for another reason. Therefore all kinds get the smallest ratio of a
+        kind at the microbatches of first actions.
         """
         schedule, kinds = self.schedule, self._kinds
         found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
@@ -137,7 +138,7 @@ class StepFactors:
         if others.shape[2]:
             found /= others.mean(axis=(0, 2), keepdims=True)
             others = np.delete(found, of_firsts, axis=2)
-        # Kinds that differ in other microbatches (such as uneven forwards only) may differ in this one too.
+        # Kinds that differ at other microbatches (for example, only forwards are uneven) may differ here too.
         if not others.size or np.median(np.ptp(others, axis=1), axis=0).max() < _ALIKE:
             found[:, :, of_firsts] = found[:, :, of_firsts].min(axis=1, keepdims=True)
         return found
@@ -169,7 +170,7 @@ class StepFactors:
 
     @cached_property
     def sizes(self) -> Floats:
-        """Size of each action's microbatch over the mean size, [steps, actions]."""
+        """Size of each action's microbatch relative to the mean size, [steps, actions]."""
         fixed = self._fixed_sizes
         noise = _DEVIATIONS * self._size_deviation / math.sqrt(len(self.taken))
         if self._sizes_vary:
@@ -221,7 +222,7 @@ class StepFactors:
 
 
 def _outliers(paces: Floats) -> Floats:
-    """Return the relative times of unusual steps, 1 for the others."""
+    """Return the times of unusual steps relative to the median step, 1 for other steps."""
     apart = paces - np.median(paces, axis=0)
     usual = _DEVIATIONS * 1.48 * np.median(np.abs(apart), axis=0)
     return np.where(np.abs(apart) > np.maximum(usual, _LEAST_SPREAD), paces / np.median(paces, axis=0), 1.0)

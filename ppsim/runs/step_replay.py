@@ -30,8 +30,8 @@ class MeasuredSteps:
 def steps_of(graph: EventGraph, start: Floats, end: Floats, links: LinkTimes | None = None) -> MeasuredSteps:
     """Return the durations and waits of steps; arrays have shape [steps, actions].
 
-    A message without a waiting action takes the usual time of its pair of ranks, or less if it was made only just
-    before. `links` are these usual times (None: from these steps).
+    A message that no action waited for takes the usual time of its pair of ranks, but at most the time between its
+    sending and the action. `links` has these usual times (None: from these steps).
     """
     before, made, _ = input_times(graph, end)
     links = links or links_of(graph, start, before, made)

@@ -13,9 +13,9 @@ from ppsim.base.file_schema import AboveZero, Bounds, Count, FileSchema, Moment,
 from ppsim.base.files import prefix_errors, read_json
 from ppsim.runs.run import ReferenceSpeed, Run
 from ppsim.schedule.check import validate
-from ppsim.schedule.choices import Communication
 from ppsim.schedule.grammar import format_rows, parse_table
 from ppsim.schedule.graph import build_graph
+from ppsim.schedule.option_types import Communication
 from ppsim.schedule.table import NONE
 from ppsim.simulation.cost_files import costs_from, costs_to_json
 from ppsim.simulation.report import report_of
@@ -45,7 +45,7 @@ class _Steps(FileSchema):
 
 
 class _File(FileSchema, extra="ignore"):
-    """The fields needed to load a timeline; CSV tables lack `replicas` and `slices`."""
+    """The fields needed to load a timeline; `replicas` and `slices` are not in `table`, whose rows are CSV."""
 
     origin: Literal["measured", "simulated"]
     schedule: str = ""
@@ -93,7 +93,7 @@ def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
 
 @dataclass(frozen=True)
 class Expectation:
-    """A projection's 90 % interval of the step and machine speed, None if unknown.
+    """A projection's 90 % interval of the step time, and its machine speed (`pace`); None if unknown.
 
     `fitted_runs` are the fingerprints of the runs on which its overheads were fitted.
     """
@@ -126,7 +126,7 @@ def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
 
 
 def pace_from(layer_s: float | None, ends_s: Sequence[float] | None, work: str) -> ReferenceSpeed | None:
-    """Files of an older version used other reference work."""
+    """Return the machine speed of a file; files of older versions, without `ends_s`, have other reference work."""
     if layer_s is None:
         return None
     return (
@@ -135,7 +135,7 @@ def pace_from(layer_s: float | None, ends_s: Sequence[float] | None, work: str) 
 
 
 def run_from_json(data: Any, source: str) -> Run:
-    """Return all steps of a file (older versions have one); raises `ConfigError` for a simulated timeline."""
+    """Return all steps of a file (one in older versions' files); raises `ConfigError` for a simulated timeline."""
     file, timeline, costs = _loaded(data, source)
     if timeline.origin != "measured":
         raise ConfigError(f"{source} is not measured but simulated; ppsim train -o run.json measures one")

@@ -8,18 +8,18 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
 from ppsim.runs.run import Run, gaps_between, median_costs
-from ppsim.schedule.choices import Channel
 from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.option_types import Channel
 from ppsim.schedule.table import Op, Schedule, last_of_cell
 from ppsim.simulation.engine import blockers_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
 _NO_WAIT_S = 1e-4
-"""After a shorter wait, the message is assumed to have arrived before it."""
+"""If an action waited less than this, the message is assumed to have arrived before the wait."""
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
-"""Largest relative difference of loss and gradients that rounding explains; shorter formats have no such limit."""
+"""Largest relative difference of loss and gradients that rounding explains. Shorter formats have no limit."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def import_result(
 
 
 def import_run(run: Run, num_warm_up: int) -> ImportedRun:
-    """Choose the step with the (lower) median time."""
+    """Return the run with the timeline of its step of (lower) median time."""
     length = run.step_times_s.tolist()
     chosen = sorted(range(len(length)), key=length.__getitem__)[(len(length) - 1) // 2]
     start, end = run.start[chosen], run.end[chosen]
@@ -91,7 +91,7 @@ def run_of(
 ) -> Run:
     """Return the steps after the warm-up; `result` has the records of each rank and step.
 
-    Without `given`, the costs are medians. If the recording has no transfers, they take no time and have no queues.
+    Without `given`, the costs are medians, and unrecorded transfers take no time and do not queue.
     """
     tells_transfers = any(
         not line["calls"] for step in result["steps"] for rank in step for line in rank["records"]

@@ -23,9 +23,9 @@ class TimeRange:
 class CellRange(TimeRange):
     """One execution of an action, or of fused actions, and everything traced inside it.
 
-    `waits` are for receives. `device` has the launched work, each with its launch time. `nodes` (autograd's) and
-    `operators` (others on the host) are for fused actions only. An unknown stage or microbatch is NONE; `chunk`
-    then is the index among the rank's stages.
+    `waits` are the waits for receives. `device` has the launch time and the time range of all launched work.
+    `nodes` (of autograd) and `operators` (all others on the host) are recorded for fused actions only. An unknown
+    stage or microbatch is NONE. If the stage is unknown, `chunk` is its index among the rank's stages.
     """
 
     cell: Cell
@@ -78,8 +78,8 @@ class RunRecordings:
     """The ranks of one run as a reader found them.
 
     `kind` is the profiler or trainer, `passes_by` the source of the action times, `vpp` the number of stages per
-    rank. With `clocks` "host", ranks of one host share a clock; with "step", each rank's clock restarts with each
-    step.
+    rank. With `clocks` "one", all ranks share a clock; with "host", the ranks of one host; with "step", each rank's
+    clock restarts with each step.
     """
 
     source: str
@@ -146,7 +146,8 @@ _SHOWN = 8
 def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Return the traces by pipeline rank; raises `ConfigError` for a missing or repeated rank.
 
-    Recorded ranks that are not 0 … p−1 are ignored: with other kinds of parallelism, they are not pipeline ranks.
+    Recorded rank numbers other than 0 … p−1 are ignored, because they also count ranks of other kinds of
+    parallelism. Then the order of the stages decides.
     """
     holder: dict[int, RankTrace] = {}
     for trace in traces:
@@ -248,7 +249,7 @@ def _step_record(ranks: list[list[CellRange]], traces: Sequence[RankTrace]) -> l
                 sender = _sender_of(action)
                 if str(action) in ends and sender in ends:
                     here, there = ends[str(action)], ends[sender]
-                    # Each kernel runs from its launch on, but nothing moves before both have started.
+                    # Each kernel runs from its launch on, but no data moves before both kernels have started.
                     transfers[sender] = (max(here.begin, there.begin), max(here.end, there.end))
         records.append({"records": lines, "transfers": transfers})
     return records

@@ -1,4 +1,4 @@
-"""Clocks of devices: moments, durations of work, and a GPU's clock rate under load."""
+"""Clocks of CPUs and GPUs."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 _CYCLES_PER_S = 3e9
-"""More than any GPU has, so that a sleep by cycles is never shorter than requested."""
+"""Higher than any GPU's clock rate, so that a sleep by cycles is never shorter than requested."""
 
 _LOAD_S = 1.0
 _SIZE, _IN_FLIGHT = 4096, 20
@@ -24,29 +24,25 @@ class HostClock:
         """Wait until the device is idle, and start the time of a step."""
 
     def now(self) -> Any:
-        """Return the moment at which the device reaches this point."""
         return time.perf_counter()
 
     def wait(self, moment: Any) -> None:
         """Wait until the device has reached a moment."""
 
     def seconds(self, moment: Any) -> float:
-        """Return a moment in seconds of host time; the device must have reached it."""
         return float(moment)
 
     def between(self, first: Any, last: Any) -> float:
-        """Return the seconds between two moments, which the device must have reached."""
         return float(last - first)
 
     def done(self) -> float:
-        """Return the host time at which the device has finished all its work."""
         return time.perf_counter()
 
     def time(self, work: Callable[..., Any], *arguments: Any, launch_s: float = 0.0) -> tuple[Any, Seconds]:
         """Return the result of the work, and a function that returns its seconds.
 
-        `launch_s` is the host's time to launch the work. A GPU first sleeps for this time, so that all kernels are
-        in its queue and the seconds include no launches.
+        A GPU first sleeps for `launch_s`, the host's time to launch the work, so that all kernels are in its queue
+        and the seconds include no launches.
         """
         self._sleep(launch_s)
         first = self.now()
@@ -60,7 +56,7 @@ class HostClock:
         return done, seconds
 
     def time_launch(self, work: Callable[..., Any], *arguments: Any) -> tuple[Any, Seconds]:
-        """As `time`, but for the host's time to launch the work, on an idle stream."""
+        """Measure the host's time to launch the work, on an idle stream."""
         self._settle()
         begin = time.perf_counter()
         done = work(*arguments)
@@ -81,32 +77,26 @@ class CudaClock(HostClock):
         self._where = where
 
     def zero(self) -> None:
-        """Wait for the device, and record the zero of all events."""
         torch.cuda.synchronize(self._where)
         self._zero = self.now()
         self._zero.synchronize()
         self._host_zero = time.perf_counter()
 
     def now(self) -> Any:
-        """Record an event on the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def wait(self, moment: Any) -> None:
-        """Wait for an event."""
         moment.synchronize()
 
     def seconds(self, moment: Any) -> float:
-        """Return the host time at which the device reached an event."""
         return self._host_zero + self.between(self._zero, moment)
 
     def between(self, first: Any, last: Any) -> float:
-        """Return the seconds between two events."""
         return float(first.elapsed_time(last)) / 1e3
 
     def done(self) -> float:
-        """Wait for the device, and return the host time."""
         torch.cuda.synchronize(self._where)
         return time.perf_counter()
 
@@ -120,7 +110,7 @@ class CudaClock(HostClock):
 
 @dataclass
 class RecordedRange:
-    """One action (or fused actions) of a rank: name, start, end, waits inside, and calls of the stage."""
+    """One action (or fused actions) of a rank; `calls` are the moments when the stage was called."""
 
     name: str
     begin: Any
@@ -129,7 +119,6 @@ class RecordedRange:
     calls: list[Any] = field(default_factory=list)
 
     def record(self, at: Callable[[Any], float]) -> dict[str, Any]:
-        """Return a plain record; `at` converts a moment to seconds of host time."""
         return {
             "name": self.name,
             "begin": at(self.begin),
@@ -140,15 +129,11 @@ class RecordedRange:
 
 
 def clock_of(where: torch.device) -> HostClock:
-    """Return the clock of a device."""
     return CudaClock(where) if where.type == "cuda" else HostClock()
 
 
 def raise_clock(where: torch.device) -> None:
-    """Multiply random matrices for one second, so that a GPU reaches the clock rate of a run.
-
-    An idle GPU runs at a fifth of that rate, and takes time to raise it. Does nothing on a CPU.
-    """
+    """Multiply random matrices for one second, because an idle GPU has a fifth of the clock rate of a busy GPU."""
     if where.type != "cuda":
         return
     one = torch.randn(_SIZE, _SIZE, device=where, dtype=torch.bfloat16)

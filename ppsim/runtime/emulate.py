@@ -1,8 +1,4 @@
-"""Emulated compute: the order and communication of a table are real, and actions wait for given times.
-
-Eight ranks then fit on two cores, and the run tests the runtime: its host time, its order of sends and receives,
-and the effect of a first-in-first-out channel.
-"""
+"""Emulated compute: the order and communication of a table are real, and actions wait for given times."""
 
 import time
 from collections.abc import Callable, Collection
@@ -16,9 +12,9 @@ from torch import Tensor, nn
 from ppsim.base.errors import RunFailed
 from ppsim.runtime.jobs import JobThread
 from ppsim.runtime.train_config import TrainConfig
-from ppsim.schedule.choices import Channel
 from ppsim.schedule.grammar import parse_cell
 from ppsim.schedule.graph import build_graph
+from ppsim.schedule.option_types import Channel
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.cost_files import read_costs
@@ -29,11 +25,10 @@ SPIN_S = 3e-4
 """A sleep overshoots by up to this, so that the last part of a wait is spun."""
 
 PAYLOAD = (1, 8)
-"""The shape of an emulated activation; its first number is the time at which it was sent."""
+"""Shape of an emulated activation; its first number is the time at which it was sent."""
 
 
 def wait_for(seconds: float) -> None:
-    """Wait for some seconds, accurate to some microseconds."""
     end = time.perf_counter() + seconds
     if seconds > SPIN_S:
         time.sleep(seconds - SPIN_S)
@@ -42,14 +37,14 @@ def wait_for(seconds: float) -> None:
 
 
 Waits = dict[tuple[str, int], float]
-"""Seconds of a stage's actions, by kind ("F", "B", "I" or "W") and microbatch."""
+"""Seconds of a stage's actions; keys are the kind ("F", "B", "I" or "W") and the microbatch."""
 
 
 class EmulatedStage(nn.Module):
     """Takes the given seconds for F, B, I and W, through the autograd graph that torch's runtime splits.
 
-    `running` is the action that the runtime is about to call, set by the caller because a node of the graph cannot
-    know it. I runs the input's node, W the weight's node, B both. `factor` multiplies the times of the step.
+    The caller sets `running`, because a node of the graph cannot know its action. I runs the input's node, W the
+    weight's node, B both.
     """
 
     def __init__(self, seconds: Waits, *, is_first: bool) -> None:
@@ -63,11 +58,9 @@ class EmulatedStage(nn.Module):
         self.factor = 1.0
 
     def wait(self) -> None:
-        """Wait for the time of the running action."""
         wait_for(self.seconds[self.running] * self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Wait for the time of F, then return a tensor shaped like `x`."""
         self.wait()
         node: Any = _Node.apply
         if self.embedding is not None:
@@ -77,8 +70,6 @@ class EmulatedStage(nn.Module):
 
 
 class _Node(torch.autograd.Function):
-    """Identity whose backward waits for the action's time, if the action is one of `passes`."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, stage: EmulatedStage, passes: str) -> Tensor:
         ctx.stage, ctx.passes = stage, passes
@@ -92,7 +83,7 @@ class _Node(torch.autograd.Function):
 
 
 def emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, CostArrays] | None:
-    """Return the costs to wait for, with torch's rule for stage 0; None if the run computes."""
+    """Return the costs to emulate, by torch's rule for stage 0 (W is the whole backward); None for real layers."""
     if config.emulate_costs is None:
         return None
     counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
@@ -101,7 +92,6 @@ def emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, Co
 
 
 def waits_of(table: Schedule, costs: CostArrays) -> list[Waits]:
-    """Return the seconds of each action of each stage."""
     compute = table.compute_only()
     found: list[Waits] = [{} for _ in range(table.num_stages)]
     durations = durations_s(build_graph(compute), costs)
@@ -112,7 +102,7 @@ def waits_of(table: Schedule, costs: CostArrays) -> list[Waits]:
 
 
 def factor_of(config: TrainConfig, step: int) -> float:
-    """Return the factor by which the actions of a step are slower; `step` includes the warm-up."""
+    """Return the factor of a step's action times; `step` also counts the warm-up steps."""
     return dict(config.straggling_steps).get(step - config.num_warm_up, 1.0)
 
 
@@ -123,22 +113,18 @@ class EmulatedModel:
         self._waits = waits_of(table, costs)
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
-        """Return the stages in `wanted`, by stage index."""
         return {stage: EmulatedStage(self._waits[stage], is_first=stage == 0) for stage in wanted}
 
     def boundary(self, stage: int) -> Tensor:
-        """Return a tensor shaped like the emulated activation, which is equal for all stages."""
         del stage
         return torch.zeros(PAYLOAD, dtype=torch.float64)
 
     def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
-        """Return zeros as inputs and targets, because emulated stages do not use them."""
         del step
         nothing = torch.zeros(num_microbatches, PAYLOAD[1], dtype=torch.float64)
         return nothing, nothing
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return a scalar with a gradient."""
         return ((output - targets) ** 2).mean()
 
 
@@ -147,7 +133,7 @@ class EmulatedNetwork:
 
     On an "ideal" channel a message arrives its transfer time after it was sent. On other channels, a thread per
     queue of this rank performs the transfers in order, and each starts when the peer has reached it too, as NCCL
-    does with the operations of one communicator. `transfers` has the time range of each received message.
+    does with the operations of one communicator.
     """
 
     def __init__(self, costs: CostArrays, channel: Channel, rank: int, current: Callable[[], str]) -> None:
@@ -159,12 +145,10 @@ class EmulatedNetwork:
         self.transfers: dict[str, tuple[float, float]] = {}
 
     def issue(self, operations: list[Any], desc: str | None = None) -> list[Any]:
-        """Issue torch's `P2POp`s, and return an object to wait on for each."""
         del desc
         return [self._issue(operation) for operation in operations]
 
     def close(self) -> None:
-        """End the threads."""
         for channel in self._queues.values():
             channel.end()
 
@@ -205,8 +189,6 @@ class EmulatedNetwork:
 
 
 class _Arrival:
-    """A received message that arrives only `seconds` after it was sent."""
-
     def __init__(self, network: EmulatedNetwork, work: Any, tensor: Tensor, seconds: float, name: str) -> None:
         self._network, self._work, self._tensor, self._seconds, self._name = network, work, tensor, seconds, name
 
@@ -218,8 +200,6 @@ class _Arrival:
 
 
 class _Transfer:
-    """A transfer; `wait` returns when it is done, or raises its error."""
-
     def __init__(self, carried_out: "Future[None]") -> None:
         self._carried_out = carried_out
 
@@ -237,6 +217,6 @@ def _post(operation: Any) -> Any:
 
 
 def _name_at_sender(receive: Action) -> str:
-    """Return the name of the matching send: `1SEND_F0` for `2RECV_F0`."""
+    """Return `1SEND_F0` for `2RECV_F0`."""
     step = -1 if receive.op is Op.RECV_F else 1
     return str(Action(Op(receive.op - 1), receive.stage + step, receive.microbatch))

@@ -1,4 +1,4 @@
-"""Execute a table with its ranks as threads of this process, which share one device."""
+"""Execution of a table with its ranks as threads of this process, which share one device."""
 
 import sys
 import threading
@@ -23,17 +23,15 @@ from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 
 _SHUTDOWN_S = 5.0
-"""Seconds for a rank to end after a stop; later it is left to end with the process."""
+"""Seconds to wait for a stopped rank; then it is left to end with the process."""
 
 Edge = tuple[int, int]
-"""The sending and the receiving rank."""
 
 
 class SharedDevice:
-    """Ranks as threads of one process on a CPU, each with a number of intra-op threads; a copy is a clone.
+    """Ranks as threads of one process on a CPU; a transfer is a clone of the tensor.
 
-    All ranks share `clock`: a moment is when the asking rank reaches it. Moments are converted to seconds after the
-    step.
+    The ranks share `clock`, whose `now` is the moment at which the calling rank reaches the call.
     """
 
     clock: HostClock
@@ -44,18 +42,16 @@ class SharedDevice:
         self._stopped = threading.Event()
 
     def facts(self) -> dict[str, Any]:
-        """Return the properties of the device that the file of a run contains."""
         return {"num_threads": self._num_threads}
 
     @contextmanager
     def rank(self, rank: int) -> Iterator[None]:
-        """Compute within the context as this rank, on its stream."""
         del rank
         torch.set_num_threads(self._num_threads)
         yield
 
     def spin(self, seconds: float) -> None:
-        """Keep the current rank busy for some seconds: it sleeps, then spins, because a sleep overshoots."""
+        """Sleep, then spin, because a sleep overshoots."""
         end = time.perf_counter() + seconds
         if seconds > SPIN_S:
             self._stopped.wait(seconds - SPIN_S)
@@ -63,10 +59,7 @@ class SharedDevice:
             pass
 
     def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> "DeviceTransfer":
-        """Copy the current rank's last output, or emulate a copy that takes some seconds.
-
-        A copy overlaps with compute. It starts when its content is ready, whether or not the receiver is.
-        """
+        """Start a transfer, whether or not the receiver is ready for it; its `seconds` overlap with compute."""
         del edge
         begin = self.clock.now()
         clone = None if tensor is None else tensor.clone()
@@ -76,24 +69,21 @@ class SharedDevice:
         """Return when all ranks have finished; raises `RunFailed` after the timeout."""
 
     def stop(self) -> None:
-        """Make every current wait return at once."""
         self._stopped.set()
 
 
 class DeviceTransfer:
-    """A transfer between two ranks: a copy that is complete at `end`. A receiver on a CPU spins until then."""
+    """A copy between two ranks that is complete at `end`."""
 
     def __init__(self, tensor: Tensor | None, begin: Any, end: Any, spin: Any = None) -> None:
         self._tensor, self._begin, self._end, self._spin = tensor, begin, end, spin
 
     def receive(self) -> Tensor | None:
-        """Return the receiver's own copy; its rank continues after the transfer."""
         self._wait()
         tensor, self._tensor = self._tensor, None
         return tensor
 
     def span(self) -> tuple[Any, Any]:
-        """Return the moments at which the transfer started and ended."""
         return self._begin, self._end
 
     def _wait(self) -> None:
@@ -112,7 +102,6 @@ def quick_turns() -> Iterator[None]:
 
 
 def timed_out(timeout_s: float, waiting: str) -> RunFailed:
-    """Return the error of a wait that lasted too long."""
     return RunFailed(f"{waiting} for more than {timeout_s:g} s (--timeout); all ranks were stopped")
 
 
@@ -130,8 +119,8 @@ class _Stopped(Exception):
 class Executor:
     """The stages of all ranks of a compute-only table on one device.
 
-    `transfer_s` (one entry per stage boundary) has the seconds of transfers; 0 if they are copies of real tensors.
-    `timeout_s` limits a rank's wait for another. Close the executor after the last step.
+    `transfer_s` has one entry per stage boundary; 0 if transfers are copies of real tensors. `timeout_s` limits a
+    rank's wait for another.
     """
 
     def __init__(
@@ -151,7 +140,6 @@ class Executor:
         self._threads = [JobThread(f"rank {rank}") for rank in range(table.num_ranks)]
 
     def _sends_of_cells(self) -> dict[int, list[tuple[int, int]]]:
-        """Map the last of fused actions to those that send, with the receiving ranks."""
         sends: dict[int, list[tuple[int, int]]] = {}
         last = last_of_cell(self.table)
         for source, target in zip(*transfers_of(self.table), strict=True):
@@ -159,12 +147,11 @@ class Executor:
         return sends
 
     def step(self, counters: Sequence[LiveBytes] | None = None) -> list[dict[str, Any]]:
-        """Run the table once; return each rank's records and transfers in seconds, as `measured_of` reads them.
+        """Run the table once; return each rank's records and transfers in seconds, the input of `import_result`.
 
-        With `counters`, one per rank, the bytes that autograd saves are counted, which takes host time.
-
-        Raises `RunFailed` with the error of the rank that failed first, and after the timeout. After any error all
-        ranks are stopped for good.
+        `counters`, one per rank, count the bytes that autograd saves, which takes host time. Raises `RunFailed`
+        with the error of the rank that failed first, and after the timeout. After any error all ranks are stopped
+        for good.
         """
         run = _Step(self, counters)
         try:
@@ -177,7 +164,6 @@ class Executor:
         return [self._in_seconds(row) for row in run.rows]
 
     def close(self) -> None:
-        """End the threads of the ranks."""
         for thread in self._threads:
             thread.end(_SHUTDOWN_S)
 
@@ -187,7 +173,6 @@ class Executor:
         return str(Action(Op.SEND_F if op is Op.F else Op.SEND_B, stage, microbatch))
 
     def transfer_s(self, source: int) -> float:
-        """Return the seconds for sending the output of an action."""
         op, stage, _ = self.table[source]
         return float(self._transfer_s[stage if op is Op.F else stage - 1])
 
@@ -225,7 +210,6 @@ class _Step:
         self._begun: list[Future[None]] = []
 
     def run(self, threads: Sequence[JobThread]) -> None:
-        """Run every rank to its end, or raise the first failure."""
         self._device.clock.zero()
         self._begun = [thread.put(partial(self._guarded, rank)) for rank, thread in enumerate(threads)]
         wait(self._begun, return_when=FIRST_EXCEPTION)
@@ -233,7 +217,7 @@ class _Step:
             raise self._failure
 
     def stop(self) -> None:
-        """End all ranks: waiting ranks are woken, computing ranks end after the current action."""
+        """Stop waiting ranks now, and computing ranks after the current action."""
         self._stopped = True
         self._device.stop()
         self._start.abort()
@@ -258,7 +242,7 @@ class _Step:
     def _run_rank(self, rank: int) -> None:
         table, executor, device, row = self._table, self._executor, self._device, self.rows[rank]
         now = device.clock.now
-        kept: dict[int, Tensor | None] = {}  # outputs for later actions of this rank, or to be sent
+        kept: dict[int, Tensor | None] = {}
         for entry in range(int(table.rank_offsets[rank]), int(table.rank_offsets[rank + 1])):
             if self._stopped:
                 raise _Stopped

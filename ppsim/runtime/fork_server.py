@@ -1,11 +1,7 @@
-"""Fork the ranks of local runs from one process that has imported torch.
+"""Fork the ranks of local runs from one process that has imported torch: an import takes seconds of CPU time.
 
-Importing torch takes seconds of CPU time. The server imports it once, for all ranks of a run and for later runs of
-the process that started the server. The server ends with that process.
-
-The two processes talk over a pair of Unix sockets. One of them is the standard input of the server. A request
-starts the ranks of a run. When a rank has ended, the server answers with one line: a list of the rank and its exit
-code, as JSON.
+The server receives a request per run on its standard input, a Unix socket. When a rank has ended, it answers with
+one line: the rank and its exit code, as JSON.
 """
 
 import atexit
@@ -23,14 +19,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MOST_BYTES = 65536
-"""Upper limit of the size of a message."""
 
 can_fork = sys.platform == "linux"
-"""Whether ranks are forked after torch was imported. macOS does not support it, so each rank imports torch."""
+"""macOS does not support forks after torch was imported, so each rank imports torch."""
 
 
 class ForkServer:
-    """Client of the fork server, used by the process that starts the ranks; creating it starts the server."""
+    """Client of the fork server; creating it starts the server."""
 
     def __init__(self) -> None:
         self._conditions = _conditions()
@@ -55,36 +50,35 @@ class ForkServer:
     def start(
         self, folder: Path, environments: Sequence[dict[str, str]], stdin: int, stderr: Sequence[int]
     ) -> None:
-        """Start one rank for each environment; `stdin` and `stderr` are file descriptors."""
+        """Start one rank per environment; `stdin` and `stderr` are file descriptors."""
         self._running, self._exit_codes = set(range(len(environments))), {}
         told = {"folder": str(folder), "environments": environments, "cwd": os.getcwd(), "fork": can_fork}
         told["imports_from_cwd"] = bool({"", os.getcwd()} & set(sys.path))
         socket.send_fds(self._socket, [json.dumps(told).encode()], [stdin, *stderr])
 
     def exit_codes(self) -> dict[int, int]:
-        """Return the exit codes of the ranks that have ended, without waiting."""
+        """Return the exit codes of the ranks that have ended so far."""
         while self._running and select.select([self._socket], [], [], 0)[0]:
             received = self._socket.recv(MOST_BYTES)
             *lines, self._unread = (self._unread + received).split(b"\n")
             ended: dict[int, int] = dict(json.loads(line) for line in lines)
-            if not received:  # the server died, and with it all ranks
+            if not received:  # the server died: no rank can report its end
                 ended = dict.fromkeys(sorted(self._running), self._process.wait())
             self._exit_codes |= ended
             self._running -= ended.keys()
         return self._exit_codes
 
     def wait(self) -> None:
-        """Wait until all ranks have ended."""
         while self._running:
             select.select([self._socket], [], [])
             self.exit_codes()
 
     def close(self, *, kill: bool = False) -> None:
-        """End the server, with its ranks if `kill`; a server of another process, forked since, is left alone."""
+        """End the server, unless this process is a fork of the process that started it."""
         is_own = self._conditions[0] == os.getpid()
         if kill and is_own and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._socket.close()  # last: a server that ends on its own leaves ranks behind
+        self._socket.close()  # after the kill, because the server then ends, but not its ranks
         if is_own:
             self._process.wait()
         atexit.unregister(self.close)
@@ -95,14 +89,13 @@ def _conditions() -> tuple[int, dict[str, str]]:
 
 
 def _python(code: str) -> list[str]:
-    """Return a command that runs code with this ppsim, and imports no torch.py of the working directory."""
+    """Return a command whose code imports this ppsim, and no modules of the working directory (as a torch.py)."""
     root = str(Path(__file__).parents[2])
     path = f"import sys; sys.path[:0] = [] if {root!r} in sys.path else [{root!r}]"
     return [sys.executable, "-P", "-c", f"{path}; {code}"]
 
 
 def main() -> None:
-    """Start ranks until the other end of the socket is closed."""
     requests = socket.socket(fileno=os.dup(0))
     wake, woken = socket.socketpair()
     woken.setblocking(False)
@@ -130,7 +123,6 @@ def _report_ended(ranks: dict[int, int], requests: socket.socket) -> None:
 
 
 def _fork(told: dict[str, Any], descriptors: Sequence[int], requests: socket.socket) -> dict[int, int]:
-    """Fork the ranks of a request, and return them by process id."""
     if told["fork"]:
         import ppsim.runtime.worker  # noqa: F401
 
@@ -149,7 +141,6 @@ def _fork(told: dict[str, Any], descriptors: Sequence[int], requests: socket.soc
 
 
 def _become(told: dict[str, Any], stdin: int, stderr: int) -> NoReturn:
-    """Run a rank in this process, which the server has just forked."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Find out which attention kernel torch chose, from the operators that a forward calls."""
+"""Detection of the attention kernel that torch chooses."""
 
 import re
 from collections.abc import Callable
@@ -11,8 +11,6 @@ _FUSED = r"aten::_(?:scaled_dot_product_)?(flash|efficient|cudnn|fused)_attentio
 
 
 class _Fused(TorchDispatchMode):
-    """Records the names of fused attention operators called within the block, in order."""
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: dict[str, None] = {}

@@ -15,10 +15,7 @@ from ppsim.runtime.train_config import GPTShape, TrainConfig
 
 
 def batch(step: int, *, batch_size: int, sequence_length: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and next-byte targets, both int64 [batch_size, sequence_length], the same on every rank.
-
-    The text is twelve of Shakespeare's sonnets, in the public domain.
-    """
+    """Return inputs and next-byte targets, both int64 [batch_size, sequence_length], the same on every rank."""
     sonnets = (resources.files("ppsim") / "runtime" / "sonnets.txt").read_bytes()
     text = torch.frombuffer(bytearray(sonnets), dtype=torch.uint8).to(torch.int64)
     text = text.repeat(1 + (sequence_length + 1) // len(text))
@@ -30,7 +27,7 @@ def batch(step: int, *, batch_size: int, sequence_length: int, seed: int) -> tup
 
 
 class Embedding(nn.Module):
-    """int64 [batch, sequence] → [batch, sequence, hidden], with `num_positions` learned positions if any."""
+    """Maps int64 [batch, sequence] to [batch, sequence, hidden], with `num_positions` learned positions if any."""
 
     def __init__(self, vocab_size: int, hidden_size: int, *, num_positions: int = 0) -> None:
         super().__init__()
@@ -38,7 +35,6 @@ class Embedding(nn.Module):
         self.positions = nn.Parameter(0.02 * torch.randn(num_positions, hidden_size)) if num_positions else None
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the embedded tokens."""
         embedded: Tensor = self.tokens(tokens)
         return embedded if self.positions is None else embedded + self.positions[: tokens.shape[1]]
 
@@ -56,7 +52,6 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(hidden, ffn), nn.Linear(ffn, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return attention and feed-forward, each added to its input."""
         batch, sequence, _ = x.shape
         heads = self.qkv(self.norm_1(x)).view(batch, sequence, 3, self.num_heads, self.head_size)
         q, k, v = heads.permute(2, 0, 3, 1, 4)
@@ -67,14 +62,13 @@ class Block(nn.Module):
 
 
 class Recomputed(nn.Module):
-    """A layer, or a part, that saves only its input; a backward runs its forward again."""
+    """A layer that saves only its input; a backward runs its forward again."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the layer's output."""
         output: Any = checkpoint(self.layer, x, use_reentrant=False)
         return output  # type: ignore[no-any-return]
 
@@ -88,16 +82,12 @@ class Head(nn.Module):
         self.project = nn.Linear(hidden_size, vocab_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
         logits: Tensor = self.project(self.norm(x))
         return logits
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy of logits [batch, sequence, vocabulary] for int64 targets [batch, sequence].
-
-    It is computed in float32, or in float64 if the logits are.
-    """
+    """Logits are [batch, sequence, vocabulary], targets int64 [batch, sequence]."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
@@ -105,7 +95,7 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 def build_stage(
     stage: int, num_stages: int, plan: Sequence[LayerPlan], shape: GPTShape, *, seed: int, dtype: torch.dtype,
 ) -> nn.Sequential:  # fmt: skip
-    """Return one stage: embedding on the first, head on the last, and the layers of a plan.
+    """Return the layers of a stage, with the embedding on the first stage and the head on the last stage.
 
     A layer with `recompute` "full" saves only its input; joined layers save one input together. A seed gives a
     stage the same weights for every placement of stages on ranks.
@@ -132,7 +122,6 @@ class GPT:
         self.config, self.shape = config, config.model
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
-        """Return the stages in `wanted`, by stage index."""
         return {stage: self._stage(stage, self.config.plan_of(stage)) for stage in wanted}
 
     def _stage(self, stage: int, plan: Sequence[LayerPlan]) -> nn.Module:
@@ -141,13 +130,12 @@ class GPT:
         return build_stage(stage, num_stages, plan, self.shape, seed=config.seed, dtype=dtype)
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
-        """Return all stages in sequence, without recomputation, and the parameters of each."""
+        """The whole model has no recomputation."""
         layers = self.config.layers_per_stage
         stages = [self._stage(stage, [LayerPlan(number, "none")]) for stage, number in enumerate(layers)]
         return nn.Sequential(*stages), [list(stage.parameters()) for stage in stages]
 
     def boundary(self, stage: int) -> Tensor:
-        """Return zeros shaped like a microbatch's input of `stage`, or the output of the last stage."""
         shape, config = (self.config.micro_batch, self.shape.sequence_length), self.config
         if stage == 0:
             return torch.zeros(shape, dtype=torch.int64)
@@ -156,10 +144,8 @@ class GPT:
         return torch.zeros(*shape, width, dtype=getattr(torch, config.dtype))
 
     def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a step."""
         size = num_microbatches * self.config.micro_batch
         return batch(step, batch_size=size, sequence_length=self.shape.sequence_length, seed=self.config.seed)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross entropy of a microbatch (`loss_of`)."""
         return loss_of(output, targets)

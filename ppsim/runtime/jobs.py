@@ -8,7 +8,7 @@ from typing import Any
 
 
 class JobThread(threading.Thread):
-    """Starts at once, and does not keep the process from ending, unlike executors of the standard library."""
+    """A thread that starts at once. Unlike executors of the standard library, it does not keep a process alive."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -16,13 +16,11 @@ class JobThread(threading.Thread):
         self.start()
 
     def put(self, job: Callable[[], Any]) -> "Future[Any]":
-        """Queue a job; the future has its result or error."""
         future: Future[Any] = Future()
         self._jobs.put((job, future))
         return future
 
     def run(self) -> None:
-        """Run queued jobs until the thread is closed."""
         while (given := self._jobs.get()) is not None:
             job, future = given
             try:
@@ -32,6 +30,6 @@ class JobThread(threading.Thread):
             del given, job, future  # release their objects while waiting for the next job
 
     def end(self, timeout_s: float = 0.0) -> None:
-        """End the thread after its queued jobs, and wait up to `timeout_s` seconds."""
+        """End the thread after the queued jobs."""
         self._jobs.put(None)
         self.join(timeout_s)

@@ -1,4 +1,4 @@
-"""Start the ranks of a run as local processes, which communicate over loopback only."""
+"""Start of the ranks of a run as local processes, which communicate over loopback only."""
 
 import importlib.util
 import json
@@ -19,10 +19,9 @@ from ppsim.runtime.fork_server import ForkServer
 from ppsim.runtime.train_config import ONCE, TrainConfig, TurnLimits, turns_of, word_of
 
 _BEAT_S = 0.05
-"""Polling interval."""
 
 _ERROR_S = 0.5
-"""Delay before a reported error is accepted as the first one, so that the end of another rank is seen before it."""
+"""Seconds between a rank's error report and its use. If another rank died in this time, its end is the cause."""
 
 _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 """The loopback interface, which no other machine reaches; by default gloo listens on the hostname's address."""
@@ -34,13 +33,11 @@ def is_worker() -> bool:
 
 
 def require_extra(what: str) -> None:
-    """Raise `MissingExtra` if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise MissingExtra.of("torch", f"{what} needs torch, which is not installed")
 
 
 def require_device(device: str) -> None:
-    """Raise `ConfigError` if the requested device does not exist."""
     if device == "cuda":
         import torch
 
@@ -49,7 +46,7 @@ def require_device(device: str) -> None:
 
 
 def launch(config: TrainConfig) -> dict[str, Any]:
-    """Run one process per rank on this machine and return the run's result.
+    """Run one configuration, and return its result.
 
     Raises `RunFailed` with the error of the rank that failed first; all other ranks are stopped by then.
     """
@@ -66,9 +63,7 @@ def launch_all(
     """Run configurations with equal numbers of ranks one after the other in the same processes.
 
     Returns one result per configuration and turn. Models continue from turn to turn; `watch` gets the number of
-    finished turns. Rank 0 prints its progress on standard error, unless `quiet`.
-
-    Raises `RunFailed` like `launch`, without results. No rank outlives this process, however it ends.
+    finished turns. Raises `RunFailed` like `launch`. No rank outlives this process, however it ends.
     """
     require_extra("ppsim train")
     num_ranks = configs[0].num_ranks
@@ -115,7 +110,7 @@ _idle: list[ForkServer] = []
 
 @contextmanager
 def _fork_server() -> Iterator[ForkServer]:
-    """Yield an idle server or a new one; after an error, kill it with its ranks."""
+    """Yield an idle or a new server; after an error, kill it with its ranks."""
     while _idle:
         server = _idle.pop()
         if server.is_usable:
@@ -132,7 +127,7 @@ def _fork_server() -> Iterator[ForkServer]:
 
 
 def _started(server: ForkServer, num_ranks: int, folder: Path, *, quiet: bool) -> IO[bytes]:
-    """Start the ranks, and return the other end of their standard input: they end when it is closed."""
+    """Start the ranks, and return the other end of their standard input: the ranks end when it is closed."""
     environments = [
         {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
@@ -150,9 +145,10 @@ def _started(server: ForkServer, num_ranks: int, folder: Path, *, quiet: bool) -
 
 
 def _wait_for_all(server: ForkServer, num_ranks: int, folder: Path, watch: Callable[[int], None]) -> None:
-    """Return once every rank has reported its end; raise the error of the first rank that failed.
+    """Wait until all ranks have reported; raise the error of the first rank that failed.
 
-    No rank exits by itself: after its report it leaves its connections open, so that it causes no error on others.
+    No rank exits by itself: after its report, a rank leaves its connections open, so that it causes no error on
+    other ranks.
     """
     words: dict[int, Any] = {}
     seen = 0
@@ -162,7 +158,7 @@ def _wait_for_all(server: ForkServer, num_ranks: int, folder: Path, watch: Calla
         if turns_of(folder).exists() and (done := int(turns_of(folder).read_text())) > seen:
             watch(seen := done)
         is_error = any(word is not None for word in words.values())
-        time.sleep(_ERROR_S if is_error else _BEAT_S)  # a rank whose end is the cause is seen first
+        time.sleep(_ERROR_S if is_error else _BEAT_S)  # first see whether another rank died
         for rank, exit_code in server.exit_codes().items():
             raise _died(rank, exit_code, _printed(folder, rank))
         for rank, word in words.items():
@@ -185,7 +181,7 @@ def _died(rank: int, exit_code: int, printed: Path) -> RunFailed:
 
 
 def _failed(rank: int, kind: str, message: str, callstack: str) -> Exception:
-    """The error that a rank reported; a wrong table or option stays a `ConfigError`."""
+    """Return the error that a rank reported; a wrong table or option stays a `ConfigError`."""
     told = f"{kind}: {message.strip()}" if message else kind
     error: Exception = RunFailed(f"rank {rank} failed: {told}; the other ranks were stopped")
     if kind in ("ConfigError", "ScheduleError"):

@@ -1,4 +1,4 @@
-"""Count the bytes that autograd saves for the backward while a rank trains."""
+"""Counts of the bytes that autograd saves for the backward while a rank trains."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,8 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 class RankPeak(TypedDict):
     """Peak activation bytes of a rank in a step, and the action at the peak.
 
-    `peak_allocated_bytes` is the allocator peak of the rank's GPU, without parameters, gradients and optimizer
-    state; None on devices without an allocator count, such as CPUs.
+    `peak_allocated_bytes` excludes parameters, gradients and optimizer state; None on CPUs.
     """
 
     rank: int
@@ -26,7 +25,7 @@ class RankPeak(TypedDict):
 
 
 class SavedTensor:
-    """A tensor saved for a backward; `on_release`, if set, is called when it is released."""
+    """A tensor saved for a backward; `on_release`, if set, is called when the tensor is released."""
 
     __slots__ = ("_tensor", "on_release")
 
@@ -42,7 +41,6 @@ class SavedTensor:
             self.on_release()
 
     def tensor(self) -> Tensor:
-        """Return the tensor."""
         return self._tensor
 
 
@@ -50,8 +48,8 @@ _WATCH: ContextVar[Callable[[SavedTensor], None] | None] = ContextVar("_WATCH", 
 
 
 @contextmanager
-def held_seen_by(watch: Callable[[SavedTensor], None]) -> Iterator[None]:
-    """Pass every `SavedTensor` created within the block to `watch`.
+def watch_saved_tensors(watch: Callable[[SavedTensor], None]) -> Iterator[None]:
+    """Call `watch` with each `SavedTensor` of the block.
 
     Torch's outer saved-tensor hooks do not see the tensors that inner hooks save.
     """
@@ -63,11 +61,10 @@ def held_seen_by(watch: Callable[[SavedTensor], None]) -> Iterator[None]:
 
 
 class LiveBytes:
-    """Counts the distinct storages that the forwards of a rank's modules save, without parameters and buffers.
+    """Counts the bytes of the distinct storages that a rank's forwards save, without parameters and buffers.
 
-    `action` is the name of the running action, set by the caller. Not counted, because autograd does not save them:
-    temporary memory of an action, receive buffers, and, between I and W, the gradients that torch's split backward
-    holds for W.
+    The caller sets `action`. Not counted, because autograd does not save them: temporary memory of an action,
+    receive buffers, and, between I and W, the gradients that torch's split backward holds for W.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -81,18 +78,15 @@ class LiveBytes:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count the tensors that this thread's forwards save within the context."""
-        with held_seen_by(self._count), saved_tensors_hooks(SavedTensor, SavedTensor.tensor):
+        with watch_saved_tensors(self._count), saved_tensors_hooks(SavedTensor, SavedTensor.tensor):
             yield
 
     @property
     def live_bytes(self) -> int:
-        """Bytes held now."""
         self._settle()
         return self._live
 
     def peak(self, rank: int, allocated_bytes: int | None = None) -> RankPeak:
-        """Return the peak so far, as an entry of the run's results."""
         return RankPeak(
             rank=rank,
             peak_activation_bytes=self.peak_bytes,
@@ -133,7 +127,6 @@ class AllocatedPeak:
             self._before = int(torch.cuda.memory_allocated(where))
 
     def bytes(self) -> int | None:
-        """Return the peak in bytes; None on a CPU, whose allocator has no such count."""
         if self._where.type != "cuda":
             return None
         gradients = sum(one.grad.nbytes for one in self._parameters if one.grad is not None)

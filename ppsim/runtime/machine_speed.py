@@ -1,9 +1,8 @@
 """Reference work: the current speed of a CPU, measured with a small part of a run's own work.
 
-The speed of shared machines varies within minutes by tens of percent. The time of the same work between the steps
-of two runs separates machine speed from all other differences. Work of another size, or a single layer, may be
-slowed by another factor. Therefore the reference work is F and B of each rank's own stages, on all ranks at once: a
-step without the ranks' waits for each other.
+The speed of shared machines varies within minutes by tens of percent. Work of another size, or a single layer, may
+be slowed by another factor. Therefore the reference work is F and B of each rank's own stages, on all ranks at
+once.
 """
 
 import time
@@ -17,10 +16,10 @@ from ppsim.runtime.trained import RunModel
 
 
 class ReferenceWork:
-    """Reference work for the machine's speed: F of one microbatch on each stage of a rank, then B on each stage.
+    """F of one microbatch on each stage of a rank, then B on each stage.
 
     B adds to the gradients; torch's random state and the modules' buffers stay unchanged. `work` is a text that is
-    equal for equal work. It does not contain the number of layers per stage.
+    equal for equal work.
     """
 
     def __init__(self, config: TrainConfig, model: RunModel, stages: Mapping[int, nn.Module]) -> None:
@@ -49,7 +48,6 @@ class ReferenceWork:
             ]
 
     def seconds(self) -> float:
-        """Do the work and return its seconds."""
         buffers = [(buffer, buffer.clone()) for module, *_ in self._stages for buffer in module.buffers()]
         with torch.random.fork_rng(devices=[]):
             begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Memory allocation of CPU processes: obtain memory for activations only once."""
+"""Memory allocation of CPU processes."""
 
 import ctypes
 
@@ -9,8 +9,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 def keep_freed_memory() -> None:
     """Make glibc serve all but the largest blocks from its heap, and never return the heap to the system.
 
-    Otherwise memory that a backward frees is returned and obtained again, with one page fault per page and
-    thousands per action, at moments that depend on the sizes freed before. Does nothing with another C library.
+    Otherwise memory that a backward frees is returned and obtained again, with thousands of page faults per action.
+    Does nothing with another C library.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

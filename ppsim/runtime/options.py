@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.option_declarations import Option
-from ppsim.schedule.choices import Dtype
+from ppsim.schedule.option_types import Dtype
 
 if TYPE_CHECKING:
     from ppsim.simulation.stage_costs import StageCosts

@@ -1,6 +1,6 @@
-"""Emulate a table's actions on one device: spin kernels on a GPU, waiting threads on a CPU.
+"""Emulated actions of a table on one device: spin kernels on a GPU, waiting threads on a CPU.
 
-On a GPU, each rank has a stream. A spin kernel occupies one block, so that the kernels of all ranks run at once.
+A spin kernel occupies one block, so that the kernels of all ranks run at once.
 """
 
 import os
@@ -41,7 +41,7 @@ _MOST_CALIBRATIONS = 400
 def check_partitions(
     table: Schedule, source: str, num_partitions: int, device: str, costs: StageCosts | None
 ) -> None:
-    """Raise `ConfigError` if one device cannot run all ranks of a table from `source`.
+    """Raise `ConfigError` if a table cannot run in partitions.
 
     `costs` are the emulated costs, None for real layers.
     """
@@ -59,8 +59,7 @@ def check_partitions(
 def check_device(table: Schedule, device: str, costs: StageCosts | None) -> None:
     """Raise `ConfigError` if a device cannot emulate the costs, or has too few hardware queues.
 
-    Each rank has a stream, and so does each directed pair of ranks with transfers: 16 and 30 for 1F1B over 16
-    ranks.
+    Each rank has a stream, and so does each directed pair of ranks with transfers.
     """
     if costs is not None and costs.channel != "ideal":
         raise ConfigError(
@@ -85,17 +84,15 @@ def check_device(table: Schedule, device: str, costs: StageCosts | None) -> None
 
 
 def queue_streams_apart() -> None:
-    """Ask CUDA's driver for the largest number of hardware queues; call this before the driver starts."""
+    """Request all hardware queues of a GPU; only works before CUDA's driver starts."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
 def run_partitions(config: TrainConfig) -> dict[str, Any]:
-    """Run a table with all its ranks in this process, on one device; return the result of the run.
+    """Run a table with all its ranks in this process, on one device.
 
-    With `config.emulate_costs` the actions are emulated. Without it, the layers are real and the device is the CPU.
-
-    Raises `ConfigError` for costs or a number of ranks that the device cannot emulate. Raises `RunFailed` with the
-    error of the rank that failed first, for a timeout and for Ctrl-C. All ranks are stopped before it raises.
+    Raises `ConfigError` for costs or a number of ranks that the device cannot emulate, and `RunFailed` with the
+    error of the rank that failed first, for a timeout and for Ctrl-C.
     """
     table = read_schedule(config.schedule)
     validate(table)
@@ -128,24 +125,22 @@ def _emulate(config: TrainConfig, table: Schedule, device: SharedDevice, costs: 
 
 
 class SpinningStage:
-    """Waits for the given seconds per kind of action and microbatch, times `factor`; produces no tensor."""
+    """Waits for the given seconds per kind of action and microbatch, times `factor`."""
 
     def __init__(self, seconds: Mapping[tuple[str, int], float], spin: Callable[[float], None]) -> None:
         self._seconds, self._spin = seconds, spin
         self.factor = 1.0
 
     def run(self, op: Op, microbatch: int, received: Tensor | None) -> Tensor | None:
-        """Spin."""
         del received
         self._spin(self._seconds[op.name, microbatch] * self.factor)
         return None
 
 
 class Streams(SharedDevice):
-    """Ranks as streams of one GPU.
+    """Ranks, and directed pairs of ranks with transfers, as streams of one GPU.
 
-    The transfers of each directed pair of ranks have a stream too. A transfer that takes longer than the next
-    action of its sender delays the next transfer of the pair.
+    A transfer that takes longer than the next action of its sender delays the next transfer of the pair.
     """
 
     def __init__(self, num_ranks: int) -> None:
@@ -158,30 +153,27 @@ class Streams(SharedDevice):
         self._lock = threading.Lock()
 
     def facts(self) -> dict[str, Any]:
-        """Return the name of the GPU and the cycles of a spin kernel per second."""
         return {"name": torch.cuda.get_device_name(self.where), "spin_cycles_per_s": self._cycles_per_s}
 
     @contextmanager
     def rank(self, rank: int) -> Iterator[None]:
-        """Launch on the stream of the rank."""
         torch.cuda.set_device(self.where)
         with torch.cuda.stream(self._streams[rank]):
             yield
 
     def spin(self, seconds: float) -> None:
-        """Launch a spin kernel."""
         if seconds > 0:
             torch.cuda._sleep(round(seconds * self._cycles_per_s))
 
     def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> DeviceTransfer:
-        """Spin on the stream of the edge; without seconds, the receiver waits for the sender only."""
+        """Start a transfer; if `seconds` is 0, the receiver waits only for the sender's action."""
         del tensor
         made = self.clock.now()
         if not seconds:
             return _Transfer(None, made, made)
         with self._lock:
             if edge not in self._edges:
-                # Streams of another priority come from another pool of 32, so that no rank uses this one.
+                # Streams of another priority come from another pool of 32, so that no rank uses this stream.
                 self._edges[edge] = torch.cuda.Stream(self.where, priority=-1)
         stream = self._edges[edge]
         with torch.cuda.stream(stream):
@@ -203,14 +195,12 @@ class Streams(SharedDevice):
 
 
 class _Transfer(DeviceTransfer):
-    """An emulated transfer, for which the stream of the receiver waits."""
-
     def _wait(self) -> None:
         torch.cuda.current_stream().wait_event(self._end)
 
 
 def _cycles_per_s(clock: HostClock) -> float:
-    """Cycles that `torch.cuda._sleep` spins per second, from the difference of two lengths, which cancels launches.
+    """Return cycles of `torch.cuda._sleep` per second, from a long minus a short sleep, which cancels launch times.
 
     A GPU's clock rises with work, and falls if the work needs much power, unlike spinning. Therefore the GPU only
     spins until the result no longer changes. (After GEMMs an H100 took seconds to return to its clock rate for

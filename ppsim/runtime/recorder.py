@@ -1,8 +1,7 @@
-"""Record start and end of every action of a rank, with hooks into torch's runtime.
+"""Recording of the start and end of every action of a rank, with hooks into torch's runtime.
 
 The runtime wraps each action in ``record_function("PP:3F0")``, waits for a receive inside it, and then calls the
-stage. An action starts when the stage is called, after the wait. All processes of a host share a clock:
-CLOCK_MONOTONIC. On CUDA, moments are events on the compute stream, tied to this clock at the start of a step.
+stage. An action starts when the stage is called, after the wait.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,14 +30,13 @@ class StepRecorder:
 
     @property
     def current(self) -> RecordedRange | None:
-        """The range that is being executed."""
         return self.ranges[-1] if self.ranges and self.ranges[-1].end is None else None
 
     @contextmanager
     def installed(self, stages: list[Any], before_call: BeforeCall) -> Iterator[None]:
-        """Hook torch's runtime within the context.
+        """Record within the block, and run `before_call(stage, kind, microbatch)` before each call of a stage.
 
-        `before_call(stage, kind, microbatch)` runs before each call of a stage; the kind is "F", "B", "I" or "W".
+        The kind is "F", "B", "I" or "W".
         """
         recorder = self
 
@@ -90,12 +88,10 @@ class StepRecorder:
         return call
 
     def seconds(self, moment: Any) -> float:
-        """Return a moment in seconds of host time, once the device has reached it."""
         self.clock.wait(moment)
         return self.clock.seconds(moment)
 
     def take_step(self) -> list[dict[str, Any]]:
-        """Return the step's ranges as plain records in seconds, and clear them."""
         records = [item.record(self.seconds) for item in self.ranges]
         self.ranges = []
         return records

@@ -1,4 +1,4 @@
-"""Training with all ranks as threads of this process on the CPU: real layers and ppsim's own executor."""
+"""Training with all ranks as threads of this process on the CPU."""
 
 import platform
 import statistics
@@ -23,13 +23,10 @@ from ppsim.schedule.table import Op, Schedule
 
 
 def train_threads(config: TrainConfig, table: Schedule, device: SharedDevice) -> dict[str, Any]:
-    """Train with all ranks of a table on the CPU; the result is as with one process per rank.
+    """Return a result like a run with one process per rank.
 
-    Of torch's pipelining package, this needs only the three functions of the split backward. (Before torch 2.13
-    these give wrong gradients for a weight that a stage uses twice; no stage of ppsim's models does, and `verify`
-    checks it.)
-
-    Raises `RunFailed` like `Executor.step`.
+    Before torch 2.13 the split backward gives wrong gradients for a weight that a stage uses twice. No stage of
+    ppsim's models has such a weight, and `verify` checks the gradients. Raises `RunFailed` like `Executor.step`.
     """
     num_stages, num_microbatches = table.num_stages, table.num_microbatches
     model = model_of(config)
@@ -74,7 +71,6 @@ def train_threads(config: TrainConfig, table: Schedule, device: SharedDevice) ->
 
 
 def _count(executor: Executor, modules: Sequence[nn.Module], steps: list[Any]) -> dict[str, Any]:
-    """Run one step, append it to `steps`, and return the peak activation bytes of each rank."""
     table = executor.table
     counters = [LiveBytes(modules[stage] for stage in table.stages_of(rank)) for rank in range(table.num_ranks)]
     steps.append(executor.step(counters))
@@ -82,12 +78,10 @@ def _count(executor: Executor, modules: Sequence[nn.Module], steps: list[Any]) -
 
 
 def print_progress(step: int, config: TrainConfig) -> None:
-    """Print the number of the finished step on standard error."""
     print(f"step {step + 1} of {config.num_warm_up + config.num_steps}", file=sys.stderr, flush=True)
 
 
 def empty_result(config: TrainConfig, steps: list[Any]) -> dict[str, Any]:
-    """Return the result of a run with these steps and no other measurement."""
     return {
         "torch": torch.__version__,
         "hosts": [platform.node()],
@@ -104,9 +98,8 @@ def empty_result(config: TrainConfig, steps: list[Any]) -> dict[str, Any]:
 class ModelStage:
     """Layers of a model; `loss` is the loss function of the last stage, None elsewhere.
 
-    On the first stage I does nothing and W is the whole backward, as in torch's runtime. Gradients are summed over
-    the microbatches; the caller divides them at the end of the step. `losses` has the loss of each microbatch on
-    the last stage.
+    On the first stage I does nothing and W is the whole backward, as in torch's runtime. The caller divides the
+    gradients by the number of microbatches at the end of the step.
     """
 
     def __init__(
@@ -120,11 +113,10 @@ class ModelStage:
         self.losses: dict[int, Tensor] = {}
 
     def begin_step(self, inputs: list[Tensor], targets: list[Tensor]) -> None:
-        """Set the step's microbatches; for a GPT each is int64 [batch, sequence]."""
         self._inputs, self._targets, self.losses = inputs, targets, {}
 
     def run(self, op: Op, microbatch: int, received: Tensor | None) -> Tensor | None:
-        """Run an action; `received` is the activation of the previous stage or the gradient of the next."""
+        """`received` is the activation of the previous stage or the gradient of the next."""
         if op is Op.F:
             return self._forward(microbatch, received)
         if op is Op.B:

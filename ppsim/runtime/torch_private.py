@@ -1,7 +1,7 @@
-"""The private names of torch.distributed.pipelining that ppsim uses, in one place, with one clear error.
+"""The private names of torch.distributed.pipelining that ppsim uses.
 
-`_PipelineScheduleRuntime` and its `_load_csv` are how torch executes a table. They "will most likely get renamed"
-(torch's source says). A new torch then fails here, and not in the middle of a run.
+`_PipelineScheduleRuntime` and its `_load_csv` "will most likely get renamed" (torch's source says). A torch version
+with other names then fails here, and not in the middle of a run.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import torch.distributed.pipelining.schedules
 from ppsim.base.errors import ConfigError
 
 schedules: Any = torch.distributed.pipelining.schedules
-"""torch's module of schedules; the recorder and the emulated network replace some of its globals."""
+"""The recorder and the emulated network replace some globals of this module."""
 
 OLDEST = (2, 13)
 NEEDED = ("_PipelineScheduleRuntime", "record_function", "_wait_batch_p2p", "_batch_p2p")
@@ -35,7 +35,7 @@ def require_torch() -> None:
 
 
 def schedule_runtime(stages: list[Any], num_microbatches: int, loss_fn: Any, *, defer_receives: bool) -> Any:
-    """Return torch's runtime for tables, over this rank's stages sorted by index (unsorted ones break it)."""
+    """Return torch's runtime for tables, which needs sorted stages."""
     stages = sorted(stages, key=lambda stage: stage.stage_index)
     return schedules._PipelineScheduleRuntime(
         stages, num_microbatches, loss_fn=loss_fn, defer_pp_recv=defer_receives

@@ -1,4 +1,4 @@
-"""Configuration of a training run. Does not import torch, for the command line and the launcher."""
+"""Configuration of a training run; imports no torch, for the command line and the launcher."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ppsim.base.errors import ConfigError
 from ppsim.model.recompute import LayerPlan, Recompute
 from ppsim.model.shapes import LayerShape
-from ppsim.schedule.choices import Dtype, Receives
+from ppsim.schedule.option_types import Dtype, Receives
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class GPTShape:
 
     @property
     def layer(self) -> LayerShape:
-        """The shape of one layer."""
         return LayerShape(
             "gpt",
             hidden_size=self.hidden_size,
@@ -56,7 +55,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class StageBoundary:
-    """A microbatch between two stages, before the first or after the last; `dtype` is torch's name."""
+    """Form of a microbatch between two stages, before the first or after the last; `dtype` is torch's name."""
 
     shape: list[int]
     dtype: str
@@ -65,10 +64,7 @@ class StageBoundary:
 
 @dataclass(frozen=True)
 class UserModel:
-    """A user's model of `num_layers`, built by `module`, FILE.py:FUNCTION (`ppsim.runtime.user_model`).
-
-    `boundaries` has one entry more than there are stages.
-    """
+    """A user's model; `boundaries` has one entry more than there are stages."""
 
     module: str
     num_layers: int
@@ -77,14 +73,17 @@ class UserModel:
 
 @dataclass(frozen=True)
 class TurnLimits:
-    """Number of turns of several runs: up to `most` within `limit_s` seconds, but at least `least`."""
+    """Limits of the number of turns: up to `most` within `limit_s` seconds, but at least `least`.
+
+    A turn executes every run once.
+    """
 
     most: int = 1
     least: int = 1
     limit_s: float = 0.0
 
     def go_on(self, done: int, elapsed_s: float) -> bool:
-        """Return whether there is time for another turn, as long as the mean of the finished ones.
+        """Return whether to do another turn, if it takes the mean time of the finished turns.
 
         >>> turns = TurnLimits(most=8, least=2, limit_s=10.0)
         >>> [turns.go_on(*one) for one in ((1, 60.0), (2, 6.0), (2, 7.0), (8, 1.0))]
@@ -100,20 +99,9 @@ ONCE = TurnLimits()
 class TrainConfig:
     """One run: the table, the model, and how to run it.
 
-    `layers_per_stage`
-        One entry per stage.
-    `recompute`, `layer_plans`
-        Recomputation of every stage, or one plan per stage.
-    `emulate_costs`
-        A `--costs` file: actions wait for its times instead of computing, and transfers take its times.
-    `straggling_steps`
-        Step number after the warm-up, and the factor by which its emulated actions are slower.
-    `num_warm_up`, `num_steps`
-        Steps before the recorded ones, and recorded steps.
-    `timeout_s`
-        Limit for every wait of one rank for another.
-    `trace`
-        Folder for one torch.profiler trace per rank.
+    `emulate_costs` is a `--costs` file. `straggling_steps` has numbers of steps, counted after the warm-up, and the
+    factors by which their emulated actions are slower. `num_steps` does not include `num_warm_up`. `timeout_s`
+    limits every wait of one rank for another. `trace` is a folder.
     """
 
     schedule: str
@@ -142,7 +130,6 @@ class TrainConfig:
             raise ConfigError(f"--learning-rate must be a number from 0 on: got {self.learning_rate:g} (as 0.001)")
 
     def plan_of(self, stage: int) -> Sequence[LayerPlan]:
-        """Return how the layers of a stage are recomputed."""
         plain = LayerPlan(self.layers_per_stage[stage], self.recompute)
         return [plain] if self.layer_plans is None else self.layer_plans[stage]
 
@@ -157,7 +144,6 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "TrainConfig":
-        """Return the configuration from the output of `dataclasses.asdict`."""
         plans = data.get("layer_plans")
         data = data | {"layer_plans": plans and [[LayerPlan(*one) for one in stage] for stage in plans]}
         model = data["model"]
@@ -168,10 +154,10 @@ class TrainConfig:
 
 
 def word_of(folder: Path, rank: int) -> Path:
-    """Return the path of the file that a rank writes at its end; it contains JSON: null, or the rank's error."""
+    """Return the file that a rank writes at its end: null or the rank's error, as JSON."""
     return folder / f"rank{rank}.json"
 
 
 def turns_of(folder: Path) -> Path:
-    """Return the file with the number of finished turns, written by rank 0."""
+    """Return the file in which rank 0 writes the number of finished turns."""
     return folder / "turns.txt"

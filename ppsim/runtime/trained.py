@@ -14,13 +14,10 @@ class RunModel(Protocol):
     """Stages, data and loss of a model."""
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
-        """Return the stages in `wanted`, by stage index; each call, in any process, creates the same weights."""
+        """Return the stages by index; each call, in any process, creates the same weights."""
 
     def boundary(self, stage: int) -> Tensor:
-        """Return a tensor shaped like a microbatch's input of `stage`.
-
-        If `stage` is the number of stages, it is shaped like the output of the last stage.
-        """
+        """Return a tensor shaped like a microbatch's input of `stage`, or the output of the last stage."""
 
     def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
         """Return a step's inputs and targets, equal in every process; dimension 0 is divided later."""
@@ -33,12 +30,8 @@ class TrainedModel(RunModel, Protocol):
     """A model with real layers."""
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
-        """Return the whole model with the weights of the stages, and its parameters per stage.
-
-        The parameters are in the order of `stage.parameters()`.
-        """
+        """Return the whole model with the weights of the stages, and its parameters per stage."""
 
 
 def model_of(config: TrainConfig) -> TrainedModel:
-    """Return the model of a run."""
     return UserModelStages(config) if isinstance(config.model, UserModel) else GPT(config)

@@ -1,7 +1,6 @@
-"""A user's own model: stages, data and loss, built by a function that is named on the command line.
+"""A user's own model, built by a function that is named on the command line (docs/howto/own_model.md).
 
-The function needs to know nothing of ppsim (docs/howto/own_model.md). From the number of layers of each stage, it
-returns the stages, inputs, targets and the loss:
+The function has this form:
 
     def stages(layers=(8,)):
         return modules, inputs, targets, loss
@@ -33,9 +32,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A user's function; `where` is its FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION as given.
+    """A user's function: `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.
 
-    `home` is the folder of its file, "" for a module.
+    `home` is the folder of the file, "" for a module.
     """
 
     where: str
@@ -44,19 +43,14 @@ class UserFunction:
 
     @property
     def name(self) -> str:
-        """Name of the function in its file."""
         return self.where.rpartition(":")[2]
 
     @property
     def takes_layers(self) -> bool:
-        """True if the function has a parameter, the layers per stage; else it cannot build stages."""
+        """True if the function has a parameter, without which it cannot build stages."""
         return bool(inspect.signature(self.call).parameters)
 
     def num_layers(self, given: int | None) -> int:
-        """Return the model's number of layers: the given one, or from the parameter's default.
-
-        Raises `ConfigError` if there is neither, and for an invalid number.
-        """
         self.require_parameter()
         if given is not None:
             require_layers(given, "--layers")
@@ -73,7 +67,6 @@ class UserFunction:
         return total
 
     def require_parameter(self) -> None:
-        """Raise `ConfigError` for a function that cannot build stages."""
         if not self.takes_layers:
             raise ConfigError(
                 f"{self.where} takes no layers of each stage, so that there is nothing to split: write "
@@ -81,7 +74,6 @@ class UserFunction:
             )
 
     def made(self, *arguments: Any) -> Any:
-        """Call the function; its errors become `ConfigError`."""
         told = f" for the layers {list(arguments[0])}" if arguments else ""
         with import_folder(self.home), _failing(f"{self.where} fails{told}"):
             return self.call(*arguments)
@@ -99,7 +91,7 @@ class UserModelParts:
     loss: Loss
 
     def stages(self) -> Iterator[nn.Module]:
-        """Yield the stages; raises `ConfigError` if their number is wrong, or one is not a module."""
+        """Yield the stages; raises `ConfigError` if their number is wrong, or if a stage is not a module."""
         where, found, wanted = self.function.where, 0, len(self.layers)
         modules = iter(self.modules)
         while True:
@@ -119,16 +111,12 @@ class UserModelParts:
             raise ConfigError(f"{where} gives {found} stages for the {wanted} of the layers {list(self.layers)}")
 
     def rows(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Return `count` inputs and their targets, drawn with a seed."""
         drawn = torch.randint(0, len(self.inputs), (count,), generator=torch.Generator().manual_seed(seed))
         return self.inputs[drawn], self.targets[drawn]
 
 
 def function_of(where: str) -> UserFunction:
-    """Return the function that FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION names; runs the code of its file.
-
-    Raises `ConfigError` if there is no such file, module or function, or if the file fails.
-    """
+    """Import a function; raises `ConfigError` if there is no such file, module or function, or the import fails."""
     home, colon, name = where.rpartition(":")
     if not (home and colon and name):
         raise ConfigError(f"--module is '{where}': write it as FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
@@ -148,10 +136,6 @@ def function_of(where: str) -> UserFunction:
 
 
 def build_user_model(function: UserFunction, layers: Sequence[int], *, seed: int) -> UserModelParts:
-    """Return a function's result for the layers of each stage, with torch's random seed set.
-
-    Raises `ConfigError` if it does not return stages, inputs, targets and loss.
-    """
     where, form = function.where, "it must return stages, inputs, targets and loss"
     function.require_parameter()
     torch.manual_seed(seed)
@@ -197,32 +181,26 @@ class UserModelStages:
         return self._without_modules
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
-        """Return these stages by index; if the function yields stages one by one, the others are released."""
+        """If the function yields stages one by one, the stages that are not wanted are released."""
         made = self._made(self._config.layers_per_stage)
         self._without_modules = replace(made, modules=())
         return {stage: module for stage, module in enumerate(made.stages()) if stage in wanted}
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
-        """Return the model as a single stage with the weights of all stages, and its parameters per stage.
-
-        Raises `ConfigError` if it has other parameters than the stages together.
-        """
+        """Raises `ConfigError` if the model in one stage has other parameters than the stages together."""
         stages = self.stages(range(len(self._config.layers_per_stage)))
         (whole,) = self._made([self._model.num_layers]).stages()
         return whole, copy_weights(whole, list(stages.values()), self._model.module)
 
     def boundary(self, stage: int) -> Tensor:
-        """Return zeros like a microbatch before a stage, or after the last."""
         boundary = self._model.boundaries[stage]
         return torch.zeros(boundary.shape, dtype=getattr(torch, boundary.dtype))
 
     def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
-        """Return samples of the function's data, drawn by seed and step."""
         config = self._config
         return self._data().rows(num_microbatches * config.micro_batch, 1_000_003 * config.seed + step)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of the user's function."""
         return self._data().loss(output, targets)
 
 
@@ -263,11 +241,10 @@ def _without_numbers(name: str) -> str:
 def check_user_model(
     function: UserFunction, layers: Sequence[int], *, micro_batch: int, seed: int, device: str, splits: bool = False
 ) -> tuple[list[StageBoundary], str]:
-    """Run one microbatch through the stages one after the other, each forward and backward by itself.
+    """Run one microbatch through the stages one after the other, with a separate backward (or I and W) per stage.
 
-    With `splits`, the backward is split into I and W as in torch's runtime, except on the first stage. Returns the
-    microbatch's shape before, between and after the stages, and the name of the parameters' number format (the
-    shortest, if there are several). Raises `ConfigError`, naming the stage, for a model that no pipeline could run.
+    Returns the form of the microbatch before, between and after the stages, and the name of the parameters'
+    shortest number format. Raises `ConfigError`, naming the stage, for a model that no pipeline could run.
     """
     made = build_user_model(function, layers, seed=seed)
     inputs, targets = (part.to(device) for part in made.rows(micro_batch, seed))
@@ -285,7 +262,7 @@ def check_user_model(
 def _tried_stage(
     made: UserModelParts, stage: int, module: nn.Module, x: Tensor, *, targets: Tensor | None, splits: bool
 ) -> Tensor:
-    """Return the output of a stage after its backward has run too; `targets` are given for the last stage."""
+    """`targets` are given for the last stage only."""
     where = made.function.where
     before = f"what stage {stage - 1} returns" if stage else "the inputs"
     x = x.detach().requires_grad_(stage > 0)

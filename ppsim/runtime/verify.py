@@ -1,4 +1,4 @@
-"""Compare loss and gradients of a pipelined step with a single process without pipelining."""
+"""Comparison of loss and gradients of a pipelined step with a single process without pipelining."""
 
 from typing import TypedDict
 
@@ -11,7 +11,10 @@ from ppsim.schedule.table import Schedule
 
 
 class Differences(TypedDict):
-    """Largest relative differences: of the mean loss, and over parameters of max |a − b| / max |b|."""
+    """Relative difference of the mean loss, and the largest relative difference of a parameter's gradient.
+
+    A gradient a of the pipeline differs from the gradient b of the single process by max |a − b| / max |b|.
+    """
 
     loss: float
     gradient: float
@@ -26,11 +29,11 @@ def differences(
     losses: list[Tensor],
     gradients: dict[int, list[Tensor | None]],
 ) -> Differences:
-    """Return the differences of a rank's losses and gradients (per stage on the rank) from the whole model.
+    """Run the whole model in this process, and compare its losses and gradients with the pipeline's.
 
-    The whole model has the weights of the stages and runs the same microbatches one after the other, each weighted
-    1/m as torch's runtime scales its gradients. A gradient that only one of the two has counts as an infinite
-    difference. Raises the errors of `TrainedModel.unsplit`.
+    Each microbatch of the whole model is weighted 1/m, as torch's runtime scales its gradients. A gradient that
+    only the pipeline or only the whole model has counts as an infinite difference. Raises the errors of
+    `TrainedModel.unsplit`.
     """
     model = model_of(config)
     whole, parameters = model.unsplit()

@@ -43,12 +43,10 @@ def run_all(
     turns: TurnLimits = ONCE,
     watch: Callable[[int], None] = lambda done: None,
 ) -> list[dict[str, Any]] | None:
-    """Run this process's rank of each run, one after the other; return the results on rank 0, None elsewhere.
+    """Return the results on rank 0, None elsewhere; there is one result per run and turn.
 
-    torchrun or `ppsim.runtime.launch` must have started one process per rank of the tables. The ranks meet in
-    `store`, or else in torchrun's store. Device and timeout are the first run's, because the runs share their
-    processes. In later turns each run continues without a warm-up. There is one result per run and turn. On rank 0,
-    `watch` gets the number of finished turns. After an error, connections stay open until the process ends.
+    The ranks meet in `store`, or else in torchrun's store. Device and timeout are the first run's, because the runs
+    share their processes. After an error, connections stay open until the process ends.
     """
     require_torch()
     tables = [read_schedule(config.schedule) for config in configs]
@@ -97,8 +95,6 @@ def run_all(
 
 
 class _Rank:
-    """The stages of one rank, and torch's runtime for them."""
-
     def __init__(self, config: TrainConfig, table: Schedule, rank: int, device: torch.device) -> None:
         self.config, self.table, self.rank, self.device = config, table, rank, device
         self.costs = emulate.emulated_costs(config, table)
@@ -130,7 +126,6 @@ class _Rank:
         )  # fmt: skip
 
     def train(self) -> dict[str, Any]:
-        """Train the steps of the run, the first time after the warm-up steps."""
         config, reference = self.config, self.reference
         network: emulate.EmulatedNetwork | None = None
         num_warm_up = 0 if self.num_done else config.num_warm_up
@@ -259,7 +254,6 @@ def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]
 
 
 def main(name: str) -> None:
-    """Run one rank in the folder of its run; rank 0 writes the results, and every rank its end or its error."""
     folder, rank = Path(name), int(os.environ["RANK"])
     launcher = threading.Thread(target=_end_with_launcher, daemon=True)
     launcher.start()

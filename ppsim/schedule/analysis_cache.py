@@ -18,7 +18,7 @@ Found = TypeVar("Found")
 
 
 def cached(schedule: Schedule, what: Hashable, make: Callable[[], Found], *, part: float = 1.0) -> Found:
-    """Compute `what` once per table; `part` is the result's size per action, relative to 50 bytes."""
+    """Call `make` once per table and key `what`; `part` is the result's size per action, relative to 50 bytes."""
     # The reference to the table prevents another table from getting the same id.
     size = int(part * len(schedule)) + _BESIDE
     found: Found = KEPT.get((id(schedule), what), size=size, make=lambda: (schedule, make()))[1]

@@ -6,8 +6,8 @@ Source: `megatron/core/pipeline_parallel/schedules.py` (megatron-core 0.16.1).
 previous rank follows each backward. Warm-up and cool-down use single calls, a send and then a receive.
 
 Interleaved 1F1B: calls block in warm-up and cool-down. In the steady state with `overlap_p2p_comm`, a rank issues
-its transfers after each action and waits only for its input. Without it, one blocking call after each
-forward-backward pair covers all four directions.
+its transfers after each action without blocking. Without `overlap_p2p_comm`, one blocking call after each
+forward-backward pair makes all four sends and receives.
 """
 
 from dataclasses import dataclass
@@ -51,8 +51,9 @@ class MessageEnds:
 
 @dataclass(frozen=True)
 class _Row:
-    """The rows of a table in Megatron-LM's order; `forward` and `backward` have shape [ranks, count].
+    """The rows of a table in Megatron-LM's order.
 
+    `forward` and `backward` are the table entries of each rank's forwards and backwards, with shape [ranks, count].
     `number` is the index of each table entry among the entries of its kind on its rank. `warmup` is the number of
     forwards before the first steady-state pair.
     """

@@ -13,13 +13,13 @@ from ppsim.base.argument_checks import require_kind
 from ppsim.base.display import Printable
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.analysis_cache import cached
-from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, messages_in, order_messages
 from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.messages import MessageTable
+from ppsim.schedule.option_types import Channel, Communication, Receives
 from ppsim.schedule.placement import style_of
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.schedule.waits import broken_waits
@@ -103,7 +103,7 @@ def check(schedule: Schedule) -> CheckReport:
 
 
 _AS_IN = {"edge": ("rank", "pair"), "pair": ("rank",), "direction": ("rank",)}
-"""For each channel, the channels whose queues contain its queues: a table that runs on those also runs on it."""
+"""For each channel, channels that merge its queues. A table that runs on one of these also runs on the channel."""
 
 
 def _verdicts(messages: Callable[[], MessageTable], receives: Receives) -> list[CommunicationCheck]:
@@ -133,7 +133,7 @@ def _verdicts(messages: Callable[[], MessageTable], receives: Receives) -> list[
 
 
 def _broken_rules(schedule: Schedule) -> Iterator[Finding]:
-    """Later rules assume that earlier ones hold."""
+    """Yield the findings of the first broken rule, because later rules assume that earlier ones hold."""
     compute = schedule.compute_only()
     for rule, finder in (
         ("placement", _misplaced_stages), ("microbatch-ids", _odd_microbatches), ("replicas", _odd_replicas),
@@ -213,7 +213,7 @@ def _odd_replicas(compute: Schedule) -> Iterator[str]:
 
 def _replicas_of(compute: Schedule) -> int | None:
     """Return the number of model replicas of a table that was read as one chain, or None."""
-    num_pairs = compute.num_stages * compute.num_units  # each pair that occurs has two or three actions
+    num_pairs = compute.num_stages * compute.num_units  # pairs of stage and microbatch: two or three actions each
     for num_replicas in range(max(2, 2 * num_pairs // len(compute)), 3 * num_pairs // len(compute) + 1):
         read_so = replace(compute, num_replicas=num_replicas)
         if next(_odd_replicas(read_so), None) is None and next(_incomplete(read_so), None) is None:
@@ -275,7 +275,7 @@ def _misordered(compute: Schedule) -> Iterator[str]:
 
 
 def _loss_order(compute: Schedule) -> Iterator[str]:
-    """torch appends losses in forward order and looks them up by microbatch number."""
+    """Require forwards in microbatch order on the last stage: torch appends losses and looks them up by number."""
     depth = compute.num_model_stages
     for last, forwards in enumerate(index_of(compute, (Op.F,))[depth - 1 :: depth]):
         units = np.flatnonzero(compute.chain_of_unit == last)
@@ -290,7 +290,7 @@ def _loss_order(compute: Schedule) -> Iterator[str]:
 
 
 def _odd_fusions(compute: Schedule) -> Iterator[str]:
-    """torch starts a fused cell only when all its inputs are known."""
+    """No part may need the result of another part: torch starts a fused cell only when it has all inputs."""
     fused = compute.fused
     if not np.any(fused != NONE):
         return

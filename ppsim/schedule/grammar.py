@@ -3,7 +3,7 @@
 ::
 
     file   = [ slices newline ] row { newline row }       row r is rank r
-    slices = "# slices " number                  only if microbatches are cut into slices: torch refuses it
+    slices = "# slices " number                  only if microbatches are cut into slices; torch refuses this line
     row    = cell { "," cell }
     cell   = "" | action                         "" is an idle slot
     action = stage op [ microbatch ]  |  "(" action { ";" action } ")OVERLAP_F_B"
@@ -141,7 +141,7 @@ _AT_ONCE = 1 << 18
 
 
 def _columns_of(text: str) -> list[NDArray[Any]] | None:
-    """Return None for other tables than those of F, B, I, W and idle cells, and for malformed tables."""
+    """Return the columns of a table of F, B, I, W and idle cells only, or None for other or malformed tables."""
     data = text.replace("\r\n", "\n").removesuffix("\n").encode() + b"\n"
     parts, counts, begin = [], [], 0
     while begin < len(data):
@@ -208,7 +208,7 @@ def format_rows(schedule: Schedule) -> list[str]:
         return [""] * schedule.num_ranks
     texts = _texts_of(schedule)
     rows = ["".join(texts[begin:end]) for begin, end in pairwise((3 * schedule.rank_offsets).tolist())]
-    lone_idle = np.diff(schedule.rank_offsets) == 1  # quoted: the row must not look blank
+    lone_idle = np.diff(schedule.rank_offsets) == 1  # written as "": the row must not look blank
     for rank in np.flatnonzero(lone_idle).tolist():
         rows[rank] = rows[rank] or '""'
     return rows

@@ -5,11 +5,13 @@ order of their receiving actions. `build_graph` has these options:
 
 communication
     "overlap": an action waits only for its own input.
-    "blocking": a rank blocks until its sends and receives are done. Those between two compute actions are posted
-    together, so `channel` has no effect.
+    "blocking": a rank blocks until its sends and receives are done. All of them between two compute actions are
+    posted together, so `channel` has no effect.
     "megatron", "megatron-no-overlap": see `ppsim.schedule.blocking_calls`; `channel` and `receives` have no effect.
 channel
-    With "ideal", a transfer does not wait for its receive to be posted.
+    "ideal": no queues, and a transfer does not wait for its receive to be posted. Other channels: see `CHANNELS`.
+receives
+    Positions of the receives in the rows: see `ppsim.schedule.lowering.RECEIVES`.
 pairs
     "parts": each part of a fused cell starts when its own input has arrived (torch).
     "whole": no part starts before all inputs have arrived.
@@ -27,11 +29,11 @@ from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.base.numba_jit import run_kernel
 from ppsim.schedule.analysis_cache import cached
 from ppsim.schedule.blocking_calls import MessageEnds, megatron_calls
-from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.lowering import lowered_messages, with_receives
 from ppsim.schedule.messages import MessageTable, messages_of
+from ppsim.schedule.option_types import Channel, Communication, Pairs, Receives
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
 
 COMMUNICATIONS: dict[Communication, str] = {
@@ -205,7 +207,10 @@ def _joined(*parts: _Listed) -> _Waits:
 
 
 def _ahead_in_queue(messages: MessageTable, channel: Channel) -> list[Ints32]:
-    """Return one array for "edge"; otherwise two, for the queues at the sender and at the receiver."""
+    """Return the transfer ahead of each transfer in its queue, or −1.
+
+    There is one array for "edge", otherwise two, for the queues at the sender and at the receiver.
+    """
     num_ranks, num_transfers = messages.compute.num_ranks, len(messages.source)
     if channel == "edge":  # the order on a route is the same at both ends
         sent, route = messages.by_route, messages.route[messages.by_route]
@@ -265,7 +270,7 @@ def _blocking_waits(messages: MessageTable) -> _Waits:
 def _wait_for_batches(
     following: Any, end_of_rank: Any, rank_offsets: Any, num_transfers: Any, ends: Any, counts: Any, waits_for: Any
 ) -> Any:
-    """An action also waits for the transfers posted since the previous action, sends first."""
+    """An action waits for the previous action and for the transfers posted since then, sends first."""
     used = place = 0
     for rank in range(len(end_of_rank)):
         for action in range(rank_offsets[rank], rank_offsets[rank + 1]):
@@ -301,8 +306,8 @@ def _called_waits(
 ) -> _Waits:
     """A transfer starts when both ranks reach its call. A rank continues when the calls that block it are done.
 
-    Transfers of one kind between two ranks run one after another. A rank waits for a non-blocking transfer when it
-    issues its next transfer of the same kind to the same rank.
+    Transfers of one kind (forward or backward) from one rank to another run one after another. A rank waits for a
+    non-blocking transfer when it issues its next transfer of the same kind to the same rank.
     """
     num_actions, num_transfers = len(compute), len(source)
     transfer = np.arange(num_actions, num_actions + num_transfers, dtype=np.int32)
@@ -343,7 +348,7 @@ def _first_calls(compute: Schedule, rank: Ints32, ends: MessageEnds) -> tuple[In
     held = np.flatnonzero((ends.turn == 0) & ends.holds)
     second = np.flatnonzero(ends.turn == 1)
     pairs = []
-    for one in (held, held[::-1]):  # one call can both send and receive a message
+    for one in (held, held[::-1]):  # a first call can be both a send and a receive
         first = np.full(len(compute) + compute.num_ranks, NONE, dtype=np.int64)
         first[place[one]] = one
         pairs.append((second, first[place[second]]))

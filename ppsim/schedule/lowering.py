@@ -3,9 +3,9 @@
 1. UNSHARD the next three distinct stages that a rank computes, RESHARD the others (no effect without FSDP).
 2. REDUCE_GRAD after the last weight gradient of a stage.
 3. WAIT_REDUCE_GRAD after each REDUCE_GRAD, from torch 2.15 on.
-4. Round-robin over the ranks: take a rank's next cell if its inputs are known. Its SENDs follow it at once. The
-   matching RECV is appended to the receiver's row *as it is at that moment*, which decides how long transfers block
-   each other.
+4. Round-robin over the ranks: take a rank's next cell if the actions that produce its inputs are already placed.
+   Its SENDs follow it at once. The matching RECV is appended to the receiver's row *as it is at that moment*,
+   which decides how long transfers block each other.
 5. WAIT_SEND_F and WAIT_SEND_B, from torch 2.15 on.
 """
 
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import ScheduleError
 from ppsim.base.numba_jit import run_kernel
-from ppsim.schedule.choices import Receives
 from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.messages import MessageTable, sorted_by
+from ppsim.schedule.option_types import Receives
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, is_compute
 from ppsim.schedule.waits import with_send_waits
 
@@ -39,7 +39,7 @@ _SEND, _RECEIVE = 1, 2  # 0: the action itself
 _ROLES = np.array([
     (Op.F, Op.SEND_F, Op.RECV_F), (Op.B, Op.SEND_B, Op.RECV_B), (Op.I, Op.SEND_B, Op.RECV_B), (Op.W, NONE, NONE),
 ], dtype=np.int8)  # fmt: skip
-"""Names of an action, the send of its result and the receive of its input, indexed by op."""
+"""Op of an action, of the send of its result and of the receive of its input, indexed by the action's op."""
 
 
 def lower(schedule: Schedule, *, receives: Receives = "torch", waits: bool = False) -> Schedule:
@@ -107,7 +107,7 @@ def _torch_order(schedule: Schedule, waits: bool) -> tuple[Schedule, Ints32, NDA
 
 
 def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
-    """Return each rank's actions with gathers and reductions, coded as −(5·stage + code), and the rank offsets."""
+    """Return each rank's entries with its stage operations, coded as −(5·stage + code), and the rank offsets."""
     parts = []
     num_weights = np.bincount(
         schedule.stage[(schedule.op == Op.B) | (schedule.op == Op.W)], minlength=schedule.num_stages
@@ -177,7 +177,7 @@ def _add_stage_actions(
 
 
 def _want_next(fused: Any, upcoming: Any, entry: Any, end: Any, wanted: Any) -> Any:
-    """Mark the next NUM_UNSHARDED chunks of a rank, and the other chunks of the fused cell with the last one.
+    """Mark the next NUM_UNSHARDED chunks of a rank, and all chunks of the fused cell that has the last of these.
 
     Returns the first entry of an unmarked chunk: until then the marks stay valid. Returns 0 if that entry is in a
     fused cell, whose other chunks could change the marks earlier.
@@ -289,9 +289,10 @@ def _decode(schedule: Schedule, codes: Ints32, offsets: Ints64) -> tuple[Schedul
 
 
 def _deferred(messages: MessageTable) -> MessageTable:
-    """As torch's `defer_pp_recv`: receive just before the consumer, or before a send to a higher peer.
+    """Place each receive as torch's `defer_pp_recv`: just before its consumer.
 
-    A receive ignores the order of other receives, so the first received message may not be the first one sent.
+    If the peer is a higher rank and a send to it comes earlier, the receive is just before that send. Each receive
+    is placed independently, so messages may be received in another order than sent.
     """
     consumer, num_entries = _consumers(messages), len(messages.table)
     sent, route = messages.by_route, messages.route
@@ -324,7 +325,7 @@ def _consumers(messages: MessageTable) -> Ints32:
 
 
 def _received_before(messages: MessageTable, place: Ints32, turn: Ints32) -> MessageTable:
-    """Order receives at one place by `turn`, then by sending."""
+    """Move each receive before the entry `place`; order receives at the same place by `turn`, then by sending."""
     num_entries = len(messages.table)
     key = place.astype(np.int64) * num_entries + turn
     turns = messages.by_route[np.argsort(key[messages.by_route], kind="stable")]

@@ -18,8 +18,8 @@ _SENT_OR_RECEIVED = Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B
 class MessageTable:
     """The position of the send and the receive of each transfer.
 
-    `source` and `target` are indices into `compute`, `send` and `receive` into `lowered`: `table` after its entries
-    have moved to the positions `moved_to`.
+    `source` and `target` are indices into `compute`; `send` and `receive` are indices into `lowered`. `lowered` is
+    `table` after its entries have moved to the positions `moved_to`.
     """
 
     table: Schedule
@@ -51,7 +51,7 @@ class MessageTable:
 
     @property
     def ends(self) -> Ints32:
-        """In row order, transfer t of T appears as t at its send and as T + t at its receive."""
+        """Sends and receives in row order: t is the send of transfer t, T + t its receive (of T transfers)."""
         return self._in_rows[0]
 
     @property
@@ -95,7 +95,7 @@ class MessageTable:
         return moved
 
     def check_order(self) -> None:
-        """Raise `ScheduleError` if two ranks send messages in one order and receive them in another.
+        """Raise `ScheduleError` if a rank receives messages of one sender in another order than they are sent.
 
         Runtimes do not match messages by tags.
         """

@@ -25,8 +25,9 @@ def name_of(graph: EventGraph, node: int) -> str:
 
 
 def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
-    """Set the attributes of `Schedule.to_networkx`; edges of kind message also connect transfers that share a
-    channel.
+    """Set the attributes that `Schedule.to_networkx` describes.
+
+    Edges of kind message also connect consecutive transfers of a queue.
     """
     import networkx
 

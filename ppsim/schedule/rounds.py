@@ -1,7 +1,7 @@
 """Accumulation rounds: one pipeline schedule, run several times per optimizer step.
 
 TorchTitan calls `schedule.step()` once per gradient accumulation step (trainer.py). A rank starts its next round
-when it has finished its own row of the last round; it does not wait for the slowest rank.
+when it has finished its own row of the previous round; it does not wait for the slowest rank.
 """
 
 from dataclasses import replace
@@ -80,8 +80,9 @@ def one_round(schedule: Schedule) -> Schedule:
 
 
 def round_starts(schedule: Schedule) -> Ints64:
-    """Return the first entries of later rounds that wait for no message, on the ranks that start with a first
-    stage.
+    """Return the first entry of each round but the first, on the ranks that start with the first stage of a chain.
+
+    These entries wait for no message.
     """
     of_entry, found = schedule.round_of_unit[schedule.microbatch], []
     for begin, end in pairwise(schedule.rank_offsets.tolist()):

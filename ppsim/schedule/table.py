@@ -80,10 +80,10 @@ IDLE = Action(Op.IDLE, NONE)
 
 
 forward, backward, backward_input, backward_weight = (partial(Action, op) for op in (Op.F, Op.B, Op.I, Op.W))
-"""Make an action of one kind from stage and microbatch. The stage before waits for an I, no action for a W."""
+"""Make an action from stage and microbatch. The previous stage waits for an I; no action waits for a W."""
 
 Cell: TypeAlias = Action | tuple[Action, ...]
-"""An action, or a tuple of fused actions whose results leave together."""
+"""An action, or a tuple of fused actions whose results are sent together."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,12 +95,13 @@ class Schedule(HasRepr):
     survives a round trip through its file. Entries of one rank with the same `fused` id ≥ 0 form a fused cell.
 
     The S stages are `num_replicas` (R) chains of S/R stages, each a whole model replica. Chain k starts at stage
-    k·S/R and serves the microbatches b with ⌊b·R/m⌋ = k of all m. With `num_slices` (K) slices per microbatch,
-    `microbatch` holds b·K + slice in token order. A step of `num_rounds` rounds (gradient accumulation steps)
-    drains the pipeline after each round; each chain's microbatches are divided among the rounds in order.
+    k·S/R and serves the microbatches b with ⌊b·R/m⌋ = k (m: `num_microbatches`). With `num_slices` (K)
+    slices per microbatch, `microbatch` holds b·K + slice in token order. A step of `num_rounds` rounds (gradient
+    accumulation steps) drains the pipeline after each round; each chain's microbatches are divided among the rounds
+    in order.
 
     Raises `ScheduleError` for columns of different lengths, for fewer than 1 replica or slice, and for rounds that
-    do not divide the microbatches. It must be possible to build a table with other errors in order to explain them.
+    do not divide the microbatches. Other errors do not raise here, so that `ppsim.check` can explain them.
 
     >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]], name="one rank")
     >>> [str(action) for action in table]
@@ -375,7 +376,7 @@ class Schedule(HasRepr):
 
         An edge leads from a node to each node that waits for it. Node attributes: number (index in the arrays of a
         timeline), kind (F, B, I, W, SEND_F, SEND_B), rank, stage, microbatch; for a transfer also to_rank. Edge
-        attribute: kind, one of order (previous action on the rank), message (to or from a transfer) and input.
+        attribute: kind, either order (from the previous action on the rank) or message (to or from a transfer).
         Raises `ScheduleError` for a table that cannot run, `MissingExtra` if networkx is not installed.
 
         >>> import networkx, ppsim

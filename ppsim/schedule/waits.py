@@ -3,7 +3,7 @@
 torch 2.15 (`_add_wait_send`, `_add_reduce_grad`) holds a send's buffer until its wait, and refuses a compute+comms
 table without waits:
 
-- WAIT_REDUCE_GRAD right after the REDUCE_GRAD, with at most receives between them;
+- WAIT_REDUCE_GRAD after the REDUCE_GRAD; only receives may be between them;
 - WAIT_SEND_F after the same stage's B or I of the microbatch, which can run only after the next stage has received
   the message;
 - WAIT_SEND_B, and WAIT_SEND_F without such a backward, at the end of the row, in the order of sending.

@@ -11,7 +11,7 @@ from ppsim.base.arrays import Floats, Ints32
 from ppsim.schedule.table import Op
 
 _PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
-assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # indices into it
+assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # indices into `_PASSES`
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -19,9 +19,10 @@ _TINY = float(np.finfo(np.float64).tiny)
 class CostArrays:
     """`StageCosts` for one schedule, as float64 arrays with one entry per stage.
 
-    `static_bytes` is per rank, shares are per slice. `fused_s` and `fused_activation_bytes` have the shape [stages
-    of forwards, stages of backwards]. If microbatches differ, the fields hold seconds of the mean microbatch and
-    bytes of the largest one; `by_microbatch` holds matrices [stages, microbatches].
+    `static_bytes` is per rank; `time_shares` and `token_shares` are per slice. `fused_s` and
+    `fused_activation_bytes` have the shape [stages of forwards, stages of backwards]. If microbatches differ, the
+    fields hold seconds of the mean microbatch and bytes of the largest one; `by_microbatch` holds matrices [stages,
+    microbatches].
     """
 
     forward_s: Floats

@@ -125,7 +125,7 @@ def _side_by_side(graph: EventGraph, durations: Floats, overheads: Floats) -> Ra
 
 
 def blockers_of(graph: EventGraph, end: Floats) -> Ints32:
-    """Return, for measured ends, the predecessor of each node that ended last (−1: none)."""
+    """Return, for each node and measured ends, the predecessor that ended last (−1: none)."""
     blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
     inputs = graph.offsets, graph.waits_for, end
     run_kernel(_last_to_end, inputs=inputs, outputs=(blocker,), size=graph.num_nodes)

@@ -23,9 +23,10 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class IdleGaps:
-    """Idle time before each action from `begin_s` on, by cause in this order.
+    """Idle time from `begin_s` to the start of each action, by cause.
 
-    `communication_s` includes the wait for the parameters of the stage.
+    The causes follow each other in the order of the fields. `communication_s` includes the wait for the parameters
+    of the stage.
     """
 
     begin_s: Floats

@@ -48,7 +48,7 @@ def memory_per_action(
 ) -> tuple[Floats, Floats]:
     """Return the memory during and after each action.
 
-    `activation` and `kept_for_weight` have one entry per stage; `share` is the fraction of an action's slice.
+    `activation` and `kept_for_weight` have one entry per stage; `share` is each action's fraction of a microbatch.
     """
     by_op = memory_changes(np.arange(len(_WHOLE), dtype=np.int8)[:, None], activation, kept_for_weight)
     added = by_op[schedule.op, schedule.stage]
@@ -64,7 +64,7 @@ def _held_by(schedule: Schedule, added: Floats) -> tuple[Floats, Floats]:
 
 
 def slice_shares(schedule: Schedule, costs: CostArrays) -> tuple[Ints32, Floats | float, Floats | float]:
-    """Return the whole microbatch of every action, and its slice's fraction of the time and of the tokens."""
+    """Return each action's microbatch number, and its slice's fraction of the time and of the tokens."""
     if schedule.num_slices == 1:
         return schedule.microbatch, 1.0, 1.0
     microbatch, place = np.divmod(schedule.microbatch, schedule.num_slices)

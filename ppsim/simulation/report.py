@@ -13,7 +13,7 @@ def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: floa
     """Bounds are for tables within `memory_limit_bytes` per rank, or for any memory if the timeline exceeds it."""
     bounds = bounds_of(timeline.schedule, costs, memory_limit_bytes=_kept(timeline, memory_limit_bytes))
     schedule, idle, busy_s = timeline.schedule, idle_by_cause_s(timeline), timeline.busy_s
-    memory = timeline.memory  # last, because for large tables it needs more memory than all the others
+    memory = timeline.memory  # last: for large tables it needs more host memory than the values above
     ranks = [
         {
             "rank": rank,

@@ -84,8 +84,8 @@ def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
 def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: Floats, compute: Floats) -> None:
     """Replace the durations of fused forward-backward pairs by proportional shares of the pair's cost.
 
-    `fused_s` is for whole mean microbatches. Other pairs save in proportion to the smaller of the two sizes in
-    `share`.
+    `fused_s` is for whole microbatches of mean size. Otherwise, the time saved by fusing scales with the smaller of
+    the two sizes in `share`.
     """
     forward, backward = fused_pairs(schedule)
     first = np.minimum(forward, backward)

@@ -10,9 +10,9 @@ import numpy as np
 from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.display import HasRepr
 from ppsim.base.errors import CostsError
-from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
 from ppsim.schedule.lowering import RECEIVES
+from ppsim.schedule.option_types import Channel, Communication, Pairs, Receives
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.cost_arrays import CostArrays
 
@@ -273,7 +273,7 @@ class StageCosts(HasRepr):
         return self.replace(**{name: value if value.ndim else float(value) for name, value in longer.items()})
 
     def with_calls(self, communication: Communication) -> "StageCosts":
-        """Set `communication`; in Megatron-LM's calls a rank blocks for the latency, which moves into `transfer_s`.
+        """Set `communication`; Megatron-LM's calls block for `hop_overhead_s`, which moves into `transfer_s`.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, hop_overhead_s=0.1)
         >>> costs.with_calls("megatron").transfer_s

@@ -40,8 +40,8 @@ class StepActivity:
 class TrainingStep:
     """The pipeline's timeline, in which 0 is the start of the step, and everything around it.
 
-    `time_s` is the time from one step to the next. It is the longest time of any rank if the optimizer does not
-    wait for all ranks. `exposed_s` divides the time beyond the pipeline on that rank.
+    `time_s` is the time from one step to the next (on the slowest rank if the optimizer waits for no other rank).
+    `exposed_s` divides the part of `time_s` outside the pipeline by cause.
     """
 
     timeline: Timeline
@@ -95,7 +95,7 @@ def simulate_step(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) 
 def _pipeline(
     schedule: Schedule, costs: StageCosts, around: StepCosts, pieces: list[StepActivity]
 ) -> tuple[Timeline, Floats, Floats]:
-    """Return the timeline, the earliest first forward per stage, and when each rank has reduced its gradients."""
+    """Return the timeline, the earliest start of each stage's first forward, and each rank's end of reduction."""
     gather_s = _entries("gather_s", around.gather_s, schedule.num_stages, "stage")
     reduce_s = _entries("reduce_s", around.reduce_s, schedule.num_stages, "stage")
     buckets = np.maximum(_entries("num_buckets", around.num_buckets, schedule.num_stages, "stage"), 1.0)
@@ -151,7 +151,7 @@ def _gathered(
     *,
     overlap: bool,
 ) -> Floats:
-    """Return the earliest first forward of each stage, if all ranks start to gather at 0."""
+    """Return the earliest start of each stage's first forward if all ranks start to gather at 0."""
     ready = np.zeros(schedule.num_stages)
     for rank in range(schedule.num_ranks):
         moment = 0.0
@@ -199,7 +199,8 @@ def _reduced(
     """Return when each rank has reduced the gradients of a round.
 
     The k gradient buckets of a stage become complete one after another during its last backward of d seconds. The
-    first reduction can start d/k into this backward, and the last (of R/k) cannot end before R/k after it.
+    first reduction can start d/k into this backward, and the last one (R/k seconds, R: `reduce_s`) starts after
+    this backward.
     """
     schedule = timeline.schedule
     actions = slice(0, timeline.num_actions)

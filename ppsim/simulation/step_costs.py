@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ppsim.base.arrays import Numbers
-from ppsim.schedule.choices import Update
+from ppsim.schedule.option_types import Update
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class StepCosts:
     slow_rank: float = 0.0
 
     def scaled(self, times: float) -> "StepCosts":
-        """The rest and the two relative fields do not change."""
+        """`rest_s`, `straggling` and `slow_rank` do not change."""
         return replace(
             self,
             gather_s=np.multiply(self.gather_s, times),

@@ -26,8 +26,8 @@ class Timeline(Drawable):
     """Start and end of every action and transfer of a step, in seconds from the first start.
 
     Arrays have one entry per node of `graph`: the compute actions in table order, then the transfers. `blocker` is
-    the node whose end determined the start (−1: none). `earliest` is the end of the collective that a node needs
-    first. In a measured timeline, transfers that no action waited for end when the runtime posted them.
+    the node whose end determined the start (−1: none). `earliest` is the time before which a node lacks its
+    parameters. In a measured timeline, a transfer for which no action waited ends when the runtime posted it.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=4, microbatches=8)
@@ -90,7 +90,7 @@ class Timeline(Drawable):
 
     @cached_property
     def span_s(self) -> float:
-        """Longest time from a rank's own first start to its own last end, the cost in the papers."""
+        """Longest time from a rank's own first start to its own last end (the cost in zero-bubble papers)."""
         return float((self.rank_end_s - self.rank_begin_s).max())
 
     @cached_property

@@ -22,7 +22,7 @@ _NORMAL = 1.349
 
 _DRAWS = 100
 _MOST_DRAWN = 2_000_000
-"""Maximum number of random numbers per step. Steps with many actions need fewer draws because more average out."""
+"""Maximum number of random numbers. Steps with many actions need fewer draws: their variations average out."""
 
 _LEAST_DRAWS = 16
 _ROUNDS = 12
@@ -62,7 +62,7 @@ def simulate_samples(graph: EventGraph, variation: Variation) -> Floats:
 
 
 def with_variation(schedule: Schedule, costs: StageCosts, variation: Variation | None) -> StageCosts:
-    """Return costs with which a step takes the expected time of a step with varying actions.
+    """Return costs with which a step takes the expected time of a step with varying action times.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=4, microbatches=8)

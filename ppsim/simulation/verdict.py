@@ -14,8 +14,7 @@ _MOST_NAMED = 4
 class MemoryVerdict:
     """The rank with the highest peak memory, and the usable bytes per rank (`limit_bytes`, None: unknown).
 
-    `assumed_gpus` is the number of GPUs if it was assumed. `activations_only`: only the given activations are
-    known.
+    `assumed_gpus` is the number of GPUs if it was assumed. `activations_only`: static bytes are unknown.
 
     >>> verdict = MemoryVerdict(rank=1, peak_bytes=77.0 * 2**30, limit_bytes=75.7 * 2**30)
     >>> verdict.fits

@@ -1,26 +1,18 @@
 """Adapters to trainers, one package per trainer: configurations, schedules and recordings.
 
-Modules with the same job have the same name in every package: `read_config`, `write_config`, `write_schedule`,
-`read_log`, `read_trace`. `read_config.py` in this package detects the format of a configuration from its content.
-Configurations of Primus, Megatron-Bridge and NeMo are first converted to Megatron-LM's arguments (`arguments.py`).
-`megatron/read_config.py` reads these arguments as options of `ppsim project`, `megatron/read_model.py` as a model.
+Modules with the same job have the same name in every package. Configurations of Primus, Megatron-Bridge and NeMo
+are first converted to Megatron-LM's arguments (`arguments.py`).
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 ConfigTarget = Literal["megatron", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@0.3"]
-"""Trainers that `--to-config` writes a configuration for."""
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """Formats of one trainer that ppsim reads and writes; an empty string means none.
-
-    `config` describes the input of `--run-config`, `to_config` lists the values of `--to-config`, `export` is the
-    value of `ppsim export --to`, `writer` the function that writes the schedule ("module:name"), and `recording`
-    describes the input of `ppsim read` and `ppsim explain`.
-    """
+    """Formats of one trainer that ppsim reads and writes; an empty string means none."""
 
     name: str
     config: str = ""
@@ -72,15 +64,12 @@ TRAINERS = (
 
 
 def export_targets() -> tuple[str, ...]:
-    """Return the values of `ppsim export --to`: one per trainer, torch with communication, and plain JSON."""
     return (*(one.export for one in TRAINERS if one.export), "torch-comms", "json")
 
 
 def configurations() -> str:
-    """Return the readable configurations, as a list in a sentence."""
     return ", ".join([*(one.config for one in TRAINERS if one.config), "a Hugging Face config.json"])
 
 
 def recordings() -> str:
-    """Return the readable recordings of trainers, as a list in a sentence."""
     return ", ".join(one.recording for one in TRAINERS if one.recording)

@@ -1,4 +1,4 @@
-"""Megatron-LM's arguments by their names in `args`, from any format, with a record of the ones that were read."""
+"""Megatron-LM's arguments by their names in `args`, with a record of the ones that were read."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -27,11 +27,9 @@ _SPELLED = {
     "num_moe_experts": "num_experts",
     "gated_linear_unit": "swiglu",
 }
-"""Other spellings of names in `args` that take a value."""
 
 
 def megatron_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options by their names in Megatron-LM's `args`; a flag without a value is True."""
     found: dict[str, Any] = {}
     for option, value in given.items():
         name = option.lstrip("-").replace("-", "_")
@@ -47,7 +45,6 @@ def megatron_names(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert the text of a command line, a log or YAML to a number, a bool or None."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if not isinstance(value, str):
@@ -70,11 +67,11 @@ _UNCHANGED = ("default", "none", "no_shard", "Adam", "AdamW", "adam", "adamw")
 
 
 class Arguments:
-    """Arguments of a run, with a record of the ones that were read.
+    """Arguments of a run.
 
-    `source` is the prefix of error messages. `asked` are the arguments that the user wrote, if the file also
-    contains defaults. `is_complete` marks a file that contains all arguments and does not say which ones the user
-    wrote.
+    `asked` are the arguments that the user wrote, if the file also contains defaults. `is_complete` marks a file
+    that contains all arguments. The parameter `word` of a method is the option of ppsim for which an argument is
+    read.
     """
 
     def __init__(
@@ -92,22 +89,19 @@ class Arguments:
         self.assumed: list[str] = []
 
     def get(self, name: str, default: Any = None, *, word: str = "model") -> Any:
-        """Return an argument, or the default if it is missing or None; `word` is the option that it is read for."""
         self._read[name] = word
         value = self._values.get(name)
         return default if value is None else value
 
     def flag(self, name: str, *, default: bool = False, word: str = "model") -> bool:
-        """Return whether a flag is set."""
         value = self.get(name, default, word=word)
-        if isinstance(value, str) and value.startswith("$"):  # a flag, and a variable with further options
+        if isinstance(value, str) and value.startswith("$"):  # a flag, followed by a variable with further options
             return True
         if not isinstance(value, bool | int):
             raise ConfigError(f"{self.source}: {name} must be true or false: got {value!r}")
         return bool(value)
 
     def count(self, name: str, default: int | None = None, *, word: str = "model", least: int = 1) -> int | None:
-        """Return a whole number of at least `least`, or the default."""
         value = self.get(name, default, word=word)
         if value is None:
             return None
@@ -116,19 +110,16 @@ class Arguments:
         return count_from(value, f"{self.source}: {name}", least=least)
 
     def part(self, name: str, default: float, *, word: str) -> float:
-        """Return a number from 0 to 1, or the default."""
         value = self.get(name, default, word=word)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise ConfigError(f"{self.source}: {name} must be a number from 0 to 1: got {value!r}")
         return float(value)
 
     def number(self, name: str, default: int, *, least: int = 1) -> int:
-        """Return a whole number of at least `least`, or the default."""
         value = self.count(name, least=least)
         return default if value is None else value
 
     def need(self, name: str, *others: str) -> int:
-        """Return the whole number (1 or more) under the first of these names, or raise `ConfigError`."""
         for known in (name, *others):
             value = self.count(known)
             if value is not None:
@@ -136,31 +127,28 @@ class Arguments:
         raise ConfigError(f"{self.source}: {name} is missing")
 
     def has(self, name: str) -> bool:
-        """Return whether an argument is set and neither false nor 0; only then it counts as read."""
+        """An argument counts as read only if it is set and neither false nor 0."""
         return bool(self._values.get(name)) and bool(self.get(name))
 
     def asks(self, name: str) -> bool:
-        """Return whether the user set an argument to a true value; False if the file contains all arguments."""
+        """Return whether the user set an argument; False for a complete file, in which this is unknown."""
         return not self._is_complete and name in self._asked and bool(self._values.get(name))
 
     @property
     def ignored_that_matter(self) -> tuple[IgnoredOption, ...]:
-        """Arguments that were not read and are known to change time or memory."""
         return tuple(ignored for ignored in self.ignored if ignored.effect != "unknown")
 
     @property
-    def understood(self) -> tuple[tuple[str, str], ...]:
-        """Arguments that the user wrote and that were read, each with the option that it was read for."""
+    def read_options(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, word) for name, word in self.read if name in self._asked)
 
     @property
     def read(self) -> tuple[tuple[str, str], ...]:
-        """Arguments that were read and have a value, including defaults of the file."""
+        """Arguments that were read, each with the option of ppsim; includes defaults of the file."""
         return tuple((name, word) for name, word in self._read.items() if self._values.get(name) is not None)
 
     @property
     def unread(self) -> list[tuple[str, Any]]:
-        """Arguments that the user wrote, that are not off, and that were not read."""
         return [
             (name, value)
             for name, value in self._values.items()

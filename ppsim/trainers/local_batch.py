@@ -12,7 +12,7 @@ from ppsim.parallel.layout import fewest_replicas
 class LocalBatch:
     """Sequences per data-parallel rank: per round, per microbatch of a pipeline, per microbatch without a pipeline.
 
-    A round is one gradient-accumulation step. Without a pipeline it is one microbatch. `source` is the file.
+    A round is one gradient-accumulation step.
     """
 
     of_round: int
@@ -21,7 +21,7 @@ class LocalBatch:
     source: str
 
     def words(self, pp: int, global_batch: int | None) -> dict[str, int | None]:
-        """Return the batch options of the file; a `global_batch` of None or below 1 means one round."""
+        """A `global_batch` of None or below 1 means one round."""
         micro, of_round = self._sizes(pp)
         if of_round % micro:
             raise ConfigError(
@@ -35,9 +35,9 @@ class LocalBatch:
         return (self.of_microbatch, self.of_round) if pp > 1 else (self.without_pipeline,) * 2
 
     def fill(self, options: dict[str, Any], given: Collection[str]) -> None:
-        """Set microbatch size, number of microbatches and accumulation rounds for the pp and dp of the options.
+        """Set microbatch size, number of microbatches and rounds, except options in `given`.
 
-        Options in `given` stay. Raises `ConfigError` if the batch is not a whole number of rounds.
+        Raises `ConfigError` if the batch is not a whole number of rounds.
 
         >>> options = {"pp": 4, "dp": 2, "global_batch": 128, "gradient_accumulation_steps": None}
         >>> LocalBatch(8, 1, 8, "run.sh").fill(options, {})
@@ -68,7 +68,6 @@ class LocalBatch:
 
 
 def _replicas(options: dict[str, Any]) -> int:
-    """Return the data-parallel ranks, or the smallest possible number if the number of GPUs is not given."""
     if options.get("dp"):
         return int(options["dp"])
     tp, cp, pp, ep = (options.get(name) or 1 for name in ("tp", "cp", "pp", "ep"))

@@ -1,4 +1,4 @@
-"""LoRA adapters in the configurations of Megatron-Bridge (`peft`) and Primus (`lora`), as the value of `--lora`."""
+"""LoRA adapters in the configurations of Megatron-Bridge (`peft`) and Primus (`lora`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -21,10 +21,9 @@ _DEFAULTS = {
 
 
 def without_adapters(content: Mapping[str, Any], source: str) -> tuple[dict[str, Any], RunConfig | None]:
-    """Return a configuration without its section of LoRA adapters, and the contents of the section, or None.
+    """Split off the section of LoRA adapters: return the rest, and the contents of the section or None.
 
-    Other adapters (DoRA, one for each of queries, keys and values), and sections without a rank, stay in it.
-    Raises `ConfigError` for modules that are no names of Megatron-Core's.
+    Other adapters (DoRA, one for each of queries, keys and values) stay in the rest.
     """
     for *above, name in _places(content):
         section = _at(content, (*above, name))
@@ -34,19 +33,17 @@ def without_adapters(content: Mapping[str, Any], source: str) -> tuple[dict[str,
 
 
 def with_adapters(config: RunConfig, found: RunConfig | None) -> RunConfig:
-    """Return a configuration with the options of its section of adapters."""
     if found is None:
         return config
     return replace(
         config,
         options={**config.options, **found.options},
-        understood=(*config.understood, *found.understood),
+        read_options=(*config.read_options, *found.read_options),
         ignored=(*config.ignored, *found.ignored),
     )
 
 
 def _places(content: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Where such a section can be."""
     yield from (("peft",), ("config", "peft"))
     if "extends" in content:
         yield ("lora",)
@@ -67,7 +64,6 @@ def _without(content: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any
 
 
 def _is_lora(section: Mapping[str, Any]) -> bool:
-    """Whether a section asks for plain LoRA with a rank."""
     kind = str(section.get("type") or section.get("_target_") or "LoRA").rpartition(".")[2]
     rank = section.get("dim", section.get("rank"))
     is_rank = isinstance(rank, int) and not isinstance(rank, bool) and rank > 0

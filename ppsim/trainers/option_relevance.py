@@ -1,8 +1,4 @@
-"""The effect of a trainer's option on time and memory, judged by its name; and options that ppsim refuses.
-
-ppsim lists each option that it does not read, with the quantity that the option changes. It omits only options that
-are known to change neither time nor memory. An unlisted name that suggests otherwise is "unknown".
-"""
+"""Effects of trainers' options on time and memory, judged by name; and options that ppsim refuses."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -50,9 +46,7 @@ _CHANGES = (
         r"reuse_grad_buf.*|optimizer\.early_step_in_backward|data_types\..*",
     ),
 )
-"""Patterns for whole names of options, by the quantity that they change. TorchTitan's and DeepSpeed's names include
-the section.
-"""
+"""Patterns for whole names of options; TorchTitan's and DeepSpeed's names include the section."""
 
 _INERT = re.compile(
     r"(min_|head_|decoupled_)?lr(_.*)?|lr_scheduler\..*|log_.*|.*_log(_.*)?|.*logger.*|logging_.*|timing_.*|"
@@ -93,7 +87,6 @@ _SUSPECT = re.compile(
     r"parallel|overlap|pipeline|mtp|mamba|ssm|layer|block|chunk|ffn|mlp|hidden|head|embed|kv_|qk_|pack|"
     r"sequence|seq_len|grad_accum|accumulat|buffer|_dim$|_size$"
 )
-"""Parts of names that suggest a change of the computation."""
 
 _KNOWN_INERT = frozenset({
     "activation_checkpoint.selective_ac_option", "adam_beta1", "attention_dropout", "bert_embedder_type",
@@ -120,11 +113,11 @@ options that ppsim reads.
 """
 
 _GENERATION = re.compile(r"inference_.*|rl_.*|retro_.*|checkpoint\..*|profiling\..*|metrics\..*|lr_scheduler\..*")
-"""Options of parts that do not belong to the training step, whatever their names suggest."""
+"""Parts that do not belong to the training step, whatever the names of their options suggest."""
 
 
 def effect_of(name: str) -> str:
-    """Return the effect of an option: "time", "memory", "time and memory", "unknown", or "" for none.
+    """Return "time", "memory", "time and memory", "unknown", or "" for none.
 
     >>> effect_of("optimizer_cpu_offload"), effect_of("adam_beta1"), effect_of("encoder_layers_frozen")
     ('time and memory', '', 'unknown')
@@ -140,12 +133,12 @@ def effect_of(name: str) -> str:
 _ADAPTER = re.compile(r"(?:^|_)(?:q?lora|dora|peft)(?:_|$)", re.IGNORECASE)
 _FROZEN = re.compile(r"(?:^|_)(?:un)?(?:freez\w*|frozen)(?:_|$)", re.IGNORECASE)
 _OTHERS = re.compile(r"(?:q|k|v|kv|o|qk|qkv)_lora_(?:rank|dim)|dino_.*", re.IGNORECASE)
-"""Names that look like adapters or frozen weights and are neither: ranks of latent attention, and
-`dino_freeze_last_layer`, which is in Megatron-LM's logs with its default.
+"""Names that look like adapters or frozen weights, but are not: ranks of latent attention, and
+`dino_freeze_last_layer`, which is in Megatron-LM's logs by default.
 """
 
 _SWITCH = re.compile(r"(?:(?:use_|enable_)?lora_?|peft_?)?(?:enabled?|scheme|type|method|rank|r|dim|_target_)?")
-"""Names that switch adapters on or off: if one is off, the other options of the adapter have no effect."""
+"""Switches of adapters: if one is off, the other options of the adapter have no effect."""
 
 _OFF = ("", "none", "null", "false", "no", "off", "0", "full")
 

@@ -1,4 +1,4 @@
-"""Read a training configuration of any trainer; the format is detected from the content."""
+"""Reader of training configurations of any trainer; the format is detected from the content."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,6 @@ from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 
 def model_named(given: str | Path | RunConfig) -> Model:
-    """Return a model by name, from a Hugging Face config.json, or from a trainer's configuration."""
     if not isinstance(given, RunConfig) and (Path(given).suffix == ".json" or not isfile(given)):
         return read_model(given)
     config = given if isinstance(given, RunConfig) else read_run_config(given)

@@ -1,4 +1,4 @@
-"""Read a recipe as a trainer's configuration, with the code that reads the trainer's files."""
+"""Reader of recipes, with the code that reads the trainer's files."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,11 +21,10 @@ CLUSTERS = {
     "vr200": "vr200-nvl144", "r100": "r100-nvl8",
     "mi300x": "mi300x-8", "mi325x": "mi325x-8", "mi355x": "mi355x-8",
 }  # fmt: skip
-"""The cluster for each device type of a recipe."""
 
 
 def read_recipe(name: str) -> RunConfig:
-    """Return a recipe as a trainer's configuration; raises `ConfigError` as `find_recipe` does.
+    """Raises `ConfigError` as `find_recipe` does.
 
     >>> found = read_recipe("deepseek-v3/gb200/mxfp8@26.08")
     >>> found.options["gpus"], found.options["pp"], found.options["dtype"], found.options["cluster"]
@@ -59,19 +58,16 @@ _FROZEN = {
     "freeze_vision_model": "encoder",
     "freeze_vision_projection": "projector",
 }
-"""Settings of Megatron-Bridge (modelling_qwen3_vl/model.py: `freeze`), and values of --freeze."""
+"""Settings of Megatron-Bridge (modelling_qwen3_vl/model.py: `freeze`), each with its value of --freeze."""
 
 _TOKENS_OF_MOCK_IMAGE = 64
-"""Recipes with images train on synthetic data with one image of 256 × 256 pixels per sequence (Megatron-Bridge at
-067f987d, data/builders/mock_vlm_sft.py): 16 × 16 patches of Qwen3-VL and Qwen3.5, merged 2 × 2."""
+"""Recipes with images train on synthetic data with one image of 256 × 256 pixels per sequence (Megatron-Bridge
+at 067f987d, data/builders/mock_vlm_sft.py): 16 × 16 patches of Qwen3-VL and Qwen3.5, merged 2 × 2.
+"""
 
 
 def _of_bridge(recipe: Recipe) -> RunConfig:
-    """Read a recipe of Megatron-Bridge like the YAML that its run writes.
-
-    Options that the recipe does not set get Megatron-Bridge's defaults (models/*_provider.py), not the assumed
-    defaults of its stack.
-    """
+    """Options that the recipe does not set get Megatron-Bridge's defaults (models/*_provider.py)."""
     settings, ignored = recipe.settings, []
     model = find_model(recipe.model) if recipe.model in NAMES else None
     further, repeats = (settings.pop(name, None) for name in ("mtp_num_layers", "mtp_use_repeated_layer"))
@@ -95,7 +91,7 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
         settings.setdefault("tp_comm_overlap", False)
     settings.setdefault("cross_entropy_loss_fusion", True)
     found = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
-    read = {*dict(found.understood), *(one.name for one in found.ignored)}
+    read = {*dict(found.read_options), *(one.name for one in found.ignored)}
     ignored += [
         IgnoredOption(name, value, "unknown")
         for name, value in settings.items()
@@ -116,10 +112,7 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
 
 
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for an option next to a recipe that the recipe's trainer refuses.
-
-    `options` are all options in force, `typed` the ones that the user gave.
-    """
+    """Raise `ConfigError` if the trainer refuses an option in `typed` (given by the user) next to all `options`."""
     if recipe.device not in (*CLUSTERS, "any") and options.get("cluster") is None:
         raise ConfigError(
             f"recipe {recipe.name} is for {recipe.device.upper()}, which no cluster has: give --cluster"

@@ -1,7 +1,7 @@
 """Recipes by name: the settings that a trainer publishes for a model on a type of GPU.
 
-scripts/extract_recipes.py writes the table (data/recipes.json). A name is MODEL/DEVICE/PRECISION@RELEASE, with
-/VARIANT before the @ if there are several variants.
+A name is MODEL/DEVICE/PRECISION@RELEASE, with /VARIANT before the @ if there are several variants.
+scripts/extract_recipes.py writes data/recipes.json.
 """
 
 import difflib
@@ -15,16 +15,11 @@ from ppsim.base.files import read_json
 from ppsim.base.package_data import data_folder
 
 TITLES = {"megatron-bridge": "Megatron-Bridge", "primus": "Primus", "torchtitan": "TorchTitan"}
-"""Trainers with recipes, and their names in prose."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe of one release.
-
-    `gpus` is None if the recipe sets no number of GPUs. `plan` is the index of its settings in the table, `file`
-    the file of the trainer that contains it.
-    """
+    """A recipe of one release; `plan` is the index of its settings in the table."""
 
     trainer: str
     release: str
@@ -38,12 +33,10 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """The full name, with the release."""
         return f"{self.base}@{self.release}"
 
     @property
     def model(self) -> str:
-        """The model: a name of `ppsim models`, or a name that ppsim does not know."""
         return self.base.split("/")[0]
 
     @property
@@ -53,22 +46,19 @@ class Recipe:
 
     @property
     def precision(self) -> str:
-        """The number format of GEMMs."""
         return self.base.split("/")[2]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that differ from the trainer's defaults, by the trainer's names."""
+        """Settings that equal the trainer's defaults are left out."""
         table = _table()
         return dict(sorted(table["settings"][number] for number in table["plans"][self.plan]))
 
     @property
     def source(self) -> str:
-        """The file, the tag of its release and the commit."""
         return f"{self.file} at {self.tag}{f' ({self.commit[:8]})' if self.commit else ''}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return name and source as JSON."""
         return {
             "name": self.name, "trainer": self.trainer, "release": self.release, "model": self.model,
             "device": self.device, "precision": self.precision, "gpus": self.gpus, "file": self.file,
@@ -84,7 +74,7 @@ def _table() -> dict[str, Any]:
 
 @cache
 def recipes() -> tuple[Recipe, ...]:
-    """Return all recipes of all releases, by trainer and name, the oldest release first."""
+    """The oldest release comes first."""
     table, found = _table(), []
     for trainer, one in table["trainers"].items():
         releases = [(release, *source) for release, source in one["releases"].items()]
@@ -99,9 +89,9 @@ def recipes() -> tuple[Recipe, ...]:
 
 
 def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe]:
-    """Return the recipes that match every word: as a part of the name, the trainer or the release.
+    """Each word must equal a part of the name, the trainer or the release, or occur in the model.
 
-    `filters` maps properties of a recipe to the required text. For the model, a part of its name is enough.
+    `filters` maps properties of a recipe to the values that they must have.
 
     >>> {one.device for one in matching_recipes(["deepseek-v3", "mxfp8"], release="26.08")} >= {"gb200", "gb300"}
     True
@@ -120,10 +110,7 @@ def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return a recipe by name, of the newest release unless the name has one.
-
-    Raises `ConfigError` with the nearest names, the releases that contain the recipe, or its variants.
-    """
+    """Without a release in the name, return the newest; raises `ConfigError` with the nearest names."""
     base, _, release = name.strip().lower().partition("@")
     named = [one for one in recipes() if one.base == base]
     if not named:

@@ -12,17 +12,13 @@ from ppsim.trainers.recipe_table import Recipe
 
 
 def shorten(value: object) -> str:
-    """Return a value for a table: flags as on and off, at most 40 characters."""
     text = "on" if value is True else "off" if value is False else str(value)
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 @dataclass(frozen=True)
 class IgnoredOption:
-    """An option of the trainer that ppsim ignores.
-
-    `effect` is the quantity that it changes: "time", "memory", "time and memory" or "unknown".
-    """
+    """`effect` is the quantity that the option changes: "time", "memory", "time and memory" or "unknown"."""
 
     name: str
     value: Any
@@ -30,7 +26,6 @@ class IgnoredOption:
 
     @property
     def in_words(self) -> str:
-        """The name and the shortened value."""
         return f"{self.name} {shorten(self.value)}"
 
 
@@ -38,13 +33,10 @@ class IgnoredOption:
 class RunConfig(Printable):
     """A trainer's configuration as ppsim reads it.
 
-    `options` are options of `ppsim.project` by name, without the model. If `model` is None, `why_no_model` is a
-    sentence with the reason. `understood` maps options of the trainer to options of ppsim. `notes` are sentences
-    about settings that the file leaves open. `local_batch` is the batch per accumulation round, for trainers that
-    have rounds. `needed` has the options that the file leaves to the launching program ("auto"), each with the
+    `read_options` maps options of the trainer to options of ppsim. `notes` are sentences about settings that the
+    file leaves open. `needed` has the options that the file leaves to the launching program ("auto"), each with the
     trainer's name and the ppsim option that sets it. `layers_per_virtual_stage` is Megatron-LM's indirect way to
-    set vpp, which depends on the model and on pp. `typed` are options that the user gave in addition to the file.
-    `recipe` is set if a recipe was read instead of a file.
+    set vpp.
     """
 
     trainer: str
@@ -52,7 +44,7 @@ class RunConfig(Printable):
     options: Mapping[str, Any]
     model: Model | None
     why_no_model: str
-    understood: tuple[tuple[str, str], ...]
+    read_options: tuple[tuple[str, str], ...]
     ignored: tuple[IgnoredOption, ...]
     notes: tuple[str, ...] = ()
     local_batch: LocalBatch | None = None
@@ -63,7 +55,6 @@ class RunConfig(Printable):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Assumptions as sentences: first the number of GPUs and the parts of the model that are left out."""
         words = {name: value for name, value in {**self.options, **self.typed}.items() if isinstance(value, int)}
         sizes = {name: words.get(name) for name in ("tp", "cp", "ep", "pp", "etp")}
         gpus = [] if words.get("gpus") or words.get("dp") else [assumed_devices(**sizes)]
@@ -75,21 +66,18 @@ class RunConfig(Printable):
         return (*gpus, *of_model, *self.notes)
 
     def beside(self, options: Mapping[str, Any]) -> "RunConfig":
-        """Return the configuration together with options that the user typed, which change the assumptions."""
         return replace(self, typed={name: value for name, value in options.items() if value is not None})
 
     @property
     def ignored_memory_options(self) -> tuple[str, ...]:
-        """Options that ppsim ignores and that change the memory of a rank, with their values."""
         return tuple(one.in_words for one in self.ignored if "memory" in one.effect)
 
     def to_json(self) -> dict[str, Any]:
-        """Return options, their origin, and ignored options as JSON."""
         return {
             "trainer": self.trainer,
             "source": self.source,
             "options": dict(self.options),
-            "understood": dict(self.understood),
+            "read_options": dict(self.read_options),
             "ignored": [{"name": one.name, "value": one.value, "effect": one.effect} for one in self.ignored],
             "assumed": list(self.assumed),
             **({"recipe": self.recipe.to_json()} if self.recipe else {}),

@@ -12,36 +12,34 @@ from ppsim.trainers.recipe_table import Recipe, recipes
 SETTINGS = (
     "moe_dispatcher", "fused_experts", "moe_expert_rank_capacity_factor", "moe_paged_stash", "cuda_graphs",
 )  # fmt: skip
-"""Options of `ppsim project` that are derived; a setting comes after the ones that it requires."""
+"""A setting comes after the ones that it requires."""
 
 _DTYPES = {
     "bfloat16": "bf16", "float8": "fp8", "float8-block": "fp8-block", "mxfp8": "mxfp8", "nvfp4": "nvfp4",
 }  # fmt: skip
-"""Precision in names of recipes, by `--dtype`."""
 
 _CANCELLED: dict[str, dict[str, tuple[str, ...]]] = {
     "cuda_graphs": {"recompute": ("full", "moe"), "offload": ()},
     "moe_paged_stash": {"offload": (), "offload_modules": ()},
 }
-"""Per setting, options with values (none: any value) that leave it out."""
+"""Options, with values (empty: any value), that exclude a setting; keyed by setting."""
 
 _REQUIRED: dict[str, dict[str, tuple[Any, ...]]] = {
     "moe_expert_rank_capacity_factor": {"fused_experts": (True,), "moe_dispatcher": ("hybridep",)},
     "moe_paged_stash": {"moe_expert_rank_capacity_factor": ()},
 }
-"""Per setting, options with values (none: any value) without which it is left out."""
+"""Options, with values (empty: any value), that a setting requires; keyed by setting."""
 
 _FIXED_SIZES = ("moe_expert_rank_capacity_factor", "moe_expert_capacity_factor")
 """Options with which token counts are known before the run: a graph of the whole iteration needs one of them."""
 
 
 def releases_of(trainer: str) -> list[str]:
-    """Return the releases of a trainer with packaged recipes, the oldest first; empty if it has none."""
     return list(dict.fromkeys(one.release for one in recipes() if one.trainer == trainer))
 
 
 def release_named(trainer: str, release: str) -> str:
-    """Return a release, the newest for ""; raises `ConfigError` for an unknown release or a trainer without any."""
+    """Return the newest release for ""; raises `ConfigError` for an unknown release or a trainer without any."""
     known = releases_of(trainer)
     if not release and known:
         return known[-1]
@@ -52,10 +50,7 @@ def release_named(trainer: str, release: str) -> str:
 
 
 def moe_recipes(trainer: str, release: str, device: str, dtype: str) -> list[Recipe]:
-    """Return the MoE recipes of a release for a device and a number format.
-
-    `device` is the device name of a cluster: a recipe is for it if its device type is a word of the name.
-    """
+    """A recipe is for a device if its device type is a word of the device's name."""
     words, precision = device.lower().split(), _DTYPES.get(dtype)
     return [
         one for one in recipes()
@@ -66,7 +61,7 @@ def moe_recipes(trainer: str, release: str, device: str, dtype: str) -> list[Rec
 
 @cache
 def _is_moe_text_model(model: str) -> bool:
-    """Whether a model has experts and no encoder, whose recipes have other settings."""
+    """Recipes of models with encoders have other settings."""
     from ppsim.model.registry import NAMES, find_model
 
     if model not in NAMES:
@@ -79,9 +74,9 @@ def _is_moe_text_model(model: str) -> bool:
 def shared_settings(trainer: str, release: str, device: str, dtype: str) -> Mapping[str, Any]:
     """Return the settings that more than half of the MoE recipes set, each with its most common value.
 
-    Each recipe counts once, variants included. A setting that requires another one is counted among the recipes
-    that set that one. A value that is as common as another is left out. CUDA graphs are the whole iteration if more
-    than half of the recipes capture it, else the modules that more than half capture.
+    A setting that requires other settings is counted only among the recipes with these other settings. A setting is
+    left out if its two most common values are equally common. CUDA graphs get the scope that more than half of the
+    recipes set, or the modules that more than half capture.
     """
     from ppsim.trainers.read_recipe import read_recipe  # heavy import
 
@@ -103,7 +98,6 @@ def _shared(name: str, found: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _captured(scopes: Counter[str]) -> str | None:
-    """The scope of CUDA graphs of more than half of the recipes: as a whole, or module by module."""
     for scope in ("full", "layer", "none"):
         if 2 * scopes[scope] > scopes.total():
             return scope
@@ -114,8 +108,7 @@ def _captured(scopes: Counter[str]) -> str | None:
     return "+".join(one for one, count in modules.items() if 2 * count > scopes.total()) or None
 
 
-def settings_beside(shared: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shared settings without the given ones and without those that the given options rule out."""
+def applicable_settings(shared: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name in SETTINGS:
         if options.get(name) is not None or name not in shared:

@@ -1,9 +1,7 @@
-"""Parse a shell script into words: quotes, variables, arrays and arithmetic, in time linear in its length.
+"""Parser of shell scripts, in time linear in the length of the script; nothing is executed.
 
-Nothing is executed. A command substitution `$(…)` and a variable that the script does not set stay as written. As
-in a shell, quotes in the value of a variable do not open or close a quotation: `NOTE="bob's run"` is harmless.
-Unlike a shell, `$ARRAY` expands to all elements, and quotes inside a value group its words (scripts `eval` such
-values).
+A command substitution `$(…)` and a variable that the script does not set stay as written. Unlike a shell, `$ARRAY`
+expands to all elements, and quotes inside a value group its words (scripts `eval` such values).
 """
 
 import ast
@@ -36,8 +34,6 @@ _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 
 @dataclass
 class _Word:
-    """A word in pieces; for an assignment, `assigned` is the match of `NAME=` or `NAME+=` before the pieces."""
-
     pieces: list[str] = field(default_factory=list)
     assigned: re.Match[str] | None = None
     array: list[str] | None = None
@@ -62,7 +58,7 @@ class ShellScript:
     def statements(self) -> Iterator[list[str]]:
         """Yield the words of each statement; for an assignment, the words of its value.
 
-        Raises `ConfigError` for an unclosed quote or array, and if variables expand to too many characters.
+        Raises `ConfigError` if variables expand to too many characters.
         """
         words: list[_Word] = []
         while self._place < len(self.text):
@@ -101,7 +97,6 @@ class ShellScript:
             self.variables[name] = self._counted(before + value)
 
     def _words(self, *, in_array: bool = False) -> list[_Word]:
-        """Return the words up to the next blank: several if a variable with blanks is expanded."""
         begin, depth = self._place, 0
         found = [_Word(assigned=_ASSIGNED.match(self.text, begin))]
         if found[0].assigned:
@@ -154,7 +149,6 @@ class ShellScript:
         raise self._unclosed("parenthesis", begin)
 
     def _double_quoted(self, found: list[_Word], begin: int) -> None:
-        """Add the content of double quotes; an array in them adds one word per element."""
         self._place += 1
         found[-1].pieces.append("")
         while self._place < len(self.text):
@@ -175,7 +169,7 @@ class ShellScript:
         raise self._unclosed("quotation", begin)
 
     def _expansion(self) -> list[str]:
-        """Return the value of the `$…` that starts here and move past it; an array has several elements."""
+        """Move past the `$…` that starts here; the value of an array has several elements."""
         begin = self._place
         for opening, closing in (("$((", "))"), ("$(", ")"), ("${", "}")):
             if not self.text.startswith(opening, begin):
@@ -194,7 +188,7 @@ class ShellScript:
         return self._variable(match[1], match[0], 0) if match else ["$"]
 
     def _variable(self, name: str, written: str, depth: int) -> list[str]:
-        """Return a variable with nested variables expanded, or the text as written if the variable is not set."""
+        """Return the text as written if the variable is not set."""
         value = self.variables.get(name, [written])
         if name in self.variables and depth < _DEEPEST and any("$" in one for one in value):
             value = [self._with_variables(one, depth + 1) for one in value]
@@ -223,12 +217,11 @@ class ShellScript:
         return self._with_variables(match[2].strip("\"'"), depth + 1)
 
     def _computed(self, text: str) -> str | None:
-        """Evaluate whole-number arithmetic, in which variables need no dollar sign."""
         text = self._with_variables(text, 0)
         return _computed(re.sub(r"[A-Za-z_]\w*", lambda name: " ".join(self._variable(name[0], name[0], 0)), text))
 
     def _closing(self, text: str, begin: int, closing: str) -> int | None:
-        """Return the position after the closing bracket, or None if there is none within `_LONGEST` characters."""
+        """Return None if there is no closing bracket within `_LONGEST` characters."""
         opener, shut, depth = "{" if closing == "}" else "(", closing[0], 0
         for match in re.compile(f"[{opener}{shut}]").finditer(text, begin, begin + _LONGEST):
             depth += 1 if match[0] == opener else -1
@@ -239,7 +232,6 @@ class ShellScript:
         return None
 
     def _counted(self, value: list[str]) -> list[str]:
-        """Return the value and count its characters; raises `ConfigError` above `MOST_EXPANDED`."""
         self._expanded += sum(map(len, value)) + len(value)
         if self._expanded > MOST_EXPANDED:
             raise ConfigError(
@@ -266,7 +258,6 @@ class ShellScript:
 
 
 def _add(words: list[_Word], value: list[str]) -> None:
-    """Append a value to the last word; each further element of an array starts a new word."""
     if value:
         words[-1].pieces.append(value[0])
         words += [_Word([one]) for one in value[1:]]
@@ -298,17 +289,13 @@ _LOGGED = re.compile(r"(?:^|\s)(\w+) \.{3,} (.*)$")
 
 
 def logged_arguments(text: str) -> dict[str, Any]:
-    """Return the arguments that Megatron-LM prints at the start of a log, one `name ........ value` per line."""
+    """Megatron-LM prints its arguments at the start of a log, one `name ........ value` per line."""
     found = (_LOGGED.search(line) for line in text.splitlines() if " ..." in line)
     return {match[1]: match[2].strip() for match in found if match}
 
 
 def flags_of(text: str, source: str) -> dict[str, Any]:
-    """Return the options of the commands in a shell script, with its variables expanded.
-
-    An option without a value is True; the last value of a repeated option counts. Raises `ConfigError` for unclosed
-    quotes, and if variables expand to too many characters.
-    """
+    """An option without a value is True; the last value of a repeated option counts."""
     options: dict[str, Any] = {}
     for words in ShellScript(text, source).statements():
         options |= _options(words)
@@ -316,7 +303,6 @@ def flags_of(text: str, source: str) -> dict[str, Any]:
 
 
 def _options(tokens: list[str]) -> dict[str, Any]:
-    """Return each option with the value that follows it; options for modules and files take several values."""
     options: dict[str, Any] = {}
     several: dict[str, list[str]] = {}
     name = None

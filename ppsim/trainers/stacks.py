@@ -1,7 +1,7 @@
 """Defaults of training stacks as options of `ppsim project`, and the stack of a job that names none.
 
-A stack's own defaults are in data/stacks.toml, with a source per line. Errors of the stacks on measured runs, which
-decide on the stack of a job that names none, are in data/stack_errors.json (scripts/make_accuracy.py).
+The defaults are in data/stacks.toml, the errors of the stacks on measured runs in data/stack_errors.json
+(scripts/make_accuracy.py).
 """
 
 from collections.abc import Mapping
@@ -15,21 +15,17 @@ from ppsim.base.files import read_json, read_toml
 from ppsim.base.package_data import data_folder
 
 PLAIN = "plain"
-"""The stack of jobs without measured runs of their kind."""
 WITHOUT_RECIPES = "none"
 """In place of a release: the stack without the settings that its MoE recipes share."""
 ERRORS = "stack_errors.json"
 NEAREST = "default: smallest error on"
-"""Beginning of the reason for a stack that measured runs decided on."""
 
 
 class StackDefault(FileSchema):
-    """One default: the option `word`, its value and the source.
+    """One default, which holds if all conditions hold that are not None.
 
-    The default holds if all set conditions hold: `dtypes` lists number formats, `devices` lists words in the device
-    name, `experts` requires a model with (True) or without (False) experts, `pipelined` a run with or without a
-    pipeline. None means no condition. `unless` maps options to values that cancel the default; an empty list means
-    any value.
+    `devices` are words in the device name. `unless` maps options to values that cancel the default (empty: any
+    value).
     """
 
     word: str
@@ -42,7 +38,6 @@ class StackDefault(FileSchema):
     unless: dict[str, list[str]] = field(default_factory=dict)
 
     def holds(self, options: Mapping[str, Any], *, device: str, has_experts: bool) -> bool:
-        """Return whether the default applies to a job."""
         if self.devices is not None and not any(name in device.split() for name in self.devices):
             return False
         if self.experts not in (None, has_experts):
@@ -57,11 +52,10 @@ class StackDefault(FileSchema):
 
 
 class StackDefaults(FileSchema):
-    """Title and defaults of a stack.
+    """For options without a default, `extends` names the stack that applies.
 
-    For other options, `extends` names the stack that applies. `ended` is true for software of past years, which
-    applies only if it is named. `generations` are the GPUs that it is for, None for all. `has_recipes` is true if
-    the stack includes the settings that its MoE recipes share.
+    `ended` marks software of past years, which applies only if it is named. `has_recipes` is true if the stack
+    includes the settings that its MoE recipes share.
     """
 
     title: str
@@ -73,10 +67,7 @@ class StackDefaults(FileSchema):
 
 
 class StackErrors(FileSchema):
-    """Errors of projections of one generation and kind of model, per stack, over the same calibration rows.
-
-    `errors` has the mean absolute and the mean signed error of each stack.
-    """
+    """Mean absolute and mean signed error of each stack, over the same calibration rows."""
 
     generation: str
     kind: str
@@ -85,16 +76,12 @@ class StackErrors(FileSchema):
 
     @property
     def nearest(self) -> str:
-        """The stack with the smallest mean absolute error."""
         return min(self.errors, key=lambda name: self.errors[name][0])
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack for one job: its name, the options that it sets, and sentences about it.
-
-    The name has a release, as in megatron-bridge@26.08, if the stack includes settings of MoE recipes.
-    """
+    """The name has a release, as in megatron-bridge@26.08, if the stack includes settings of MoE recipes."""
 
     name: str
     options: Mapping[str, Any]
@@ -103,21 +90,20 @@ class Stack:
 
 @cache
 def stacks() -> dict[str, StackDefaults]:
-    """Return the stacks by name."""
     found = read_toml(data_folder("trainers/data") / "stacks.toml")
     return {name: load_packaged(StackDefaults, data) for name, data in found.items()}
 
 
 @cache
 def stack_errors() -> dict[tuple[str, str], StackErrors]:
-    """Return the errors of the stacks, by generation of the device and kind of the model (dense, MoE)."""
+    """Keys are the generation of the device and the kind of the model (dense, MoE)."""
     found = read_json(data_folder("trainers/data") / ERRORS)
     made = [load_packaged(StackErrors, one) for one in found]
     return {(one.generation, one.kind): one for one in made}
 
 
 def base_of(name: str) -> str:
-    """Return the name of a stack without its release.
+    """Leave out the release.
 
     >>> base_of("megatron-bridge@26.08")
     'megatron-bridge'
@@ -126,13 +112,13 @@ def base_of(name: str) -> str:
 
 
 def without_recipes(name: str) -> str:
-    """Return the stack without the settings of its MoE recipes, for a configuration that states its own."""
+    """Use this for a configuration that states its own settings."""
     has_recipes = name in stacks() and stacks()[name].has_recipes
     return f"{name}@{WITHOUT_RECIPES}" if has_recipes else name
 
 
 def current_stacks(generation: str) -> list[str]:
-    """Return the stacks of today's software for a generation of GPUs."""
+    """Leave out software of past years."""
     return [
         name
         for name, one in stacks().items()
@@ -143,8 +129,8 @@ def current_stacks(generation: str) -> list[str]:
 def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> tuple[str, str]:
     """Return the stack of a job that names none, and the reason.
 
-    It is the stack with the smallest error over the calibration rows of the generation and the kind of model.
-    Without such rows, or if times are `measured` (by an option or a cluster), it is the plain stack.
+    It is the stack with the smallest error over the calibration rows of the generation and the kind of model, or
+    the plain stack without such rows or with `measured` times.
     """
     kind = "MoE" if has_experts else "dense"
     if measured:
@@ -156,16 +142,11 @@ def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> 
 
 
 def measured_stacks(generation: str, *, has_experts: bool) -> list[str]:
-    """Return the stacks whose errors are known for a generation and kind of model; empty if none are."""
     found = stack_errors().get((generation, "MoE" if has_experts else "dense"))
     return [] if found is None else list(found.errors)
 
 
 def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts: bool) -> Stack:
-    """Return a stack for a job; raises `ConfigError` for an unknown stack or release.
-
-    `device` is the device name of the cluster, `has_experts` describes the model.
-    """
     base, at, release = name.partition("@")
     if base not in stacks():
         raise ConfigError(f"unknown stack '{base}': there are {', '.join(stacks())}")
@@ -178,14 +159,14 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
         return Stack(base, said)
     if release == WITHOUT_RECIPES:
         return Stack(name if has_experts else base, said)
-    from ppsim.trainers.shared_settings import moe_recipes, release_named, settings_beside, shared_settings
+    from ppsim.trainers.shared_settings import moe_recipes, release_named, applicable_settings, shared_settings
 
     dtype = options.get("dtype") or "bfloat16"
     release = release_named(base, release)
     shared = shared_settings(base, release, device, dtype) if has_experts else {}
     if not shared:
         return Stack(base, said)
-    brought = settings_beside(shared, options)
+    brought = applicable_settings(shared, options)
     count = len(moe_recipes(base, release, device, dtype))
     texts = ", ".join(_option_text(word, value) for word, value in brought.items()) or "nothing else"
     name = f"{base}@{release}"

@@ -1,7 +1,4 @@
-"""Schedule tables as plain JSON, for runtimes that build tables in Python.
-
-The structure is rank → cells → actions [op, stage, microbatch].
-"""
+"""Schedule tables as plain JSON, for runtimes that build tables in Python."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,10 +29,10 @@ class _Table(FileSchema):
 
 
 def table_to_json(schedule: Schedule) -> dict[str, Any]:
-    """Return a table as JSON: for each rank a list of cells, each a list of actions `[op, stage, microbatch]`.
+    """Return, for each rank, a list of cells, each a list of actions `[op, stage, microbatch]`.
 
-    Most cells have one action. A cell with several actions is fused, an empty cell is idle. Microbatch −1 marks an
-    action without a microbatch (UNSHARD, RESHARD, REDUCE_GRAD).
+    A cell with several actions is fused, an empty cell is idle. Microbatch −1 marks an action without a microbatch
+    (UNSHARD, RESHARD, REDUCE_GRAD).
     """
     return {
         "format": FORMAT,
@@ -49,7 +46,6 @@ def table_to_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def table_from_json(data: Any, source: str) -> Schedule:
-    """Return the table in a parsed file; raises `ConfigError` or `ScheduleError` with the reason."""
     if isinstance(data, dict) and "forward_s" in data:
         raise ConfigError(f"{source} holds costs, and a table is needed here: --costs takes it")
     table = validated(_Table, data, source)
@@ -66,7 +62,6 @@ def table_from_json(data: Any, source: str) -> Schedule:
 
 
 def read_table(path: str | Path) -> Schedule:
-    """Read a file that `table_to_json` wrote."""
     return table_from_json(read_json(path), str(path))
 
 

@@ -1,4 +1,4 @@
-"""Write options of `ppsim project` as a trainer's configuration: the inverse of `read_config`."""
+"""Writer of a trainer's configuration from options of `ppsim project`: the inverse of `read_config`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -13,11 +13,9 @@ from ppsim.trainers.torchtitan.write_config import models_of, write_torchtitan
 
 
 def files_of(words: Mapping[str, Any], model: Model, trainer: ConfigTarget, layout: str) -> Iterator[str]:
-    """Yield the configurations in a trainer's format that match the options of a run and its model best.
+    """Yield the configurations that match the options of a run and its model best.
 
-    The result is a command for Megatron-LM and TorchTitan 0.3, an experiment for Primus, and TOML for TorchTitan
-    0.2. Options and models that the trainer does not have are left out. `layout` is the split as Megatron-LM's
-    layout string. Raises `ConfigError` for an unknown trainer.
+    Options and models that the trainer does not have are left out.
 
     >>> from ppsim.model.registry import find_model
     >>> words = {"tp": 2, "pp": 4, "gpus": 8, "seq_len": 8192}

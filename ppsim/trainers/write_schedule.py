@@ -1,8 +1,4 @@
-"""Runtimes that a schedule table can be exported to, and the schedules that each one can run.
-
-The exporters themselves are tried on a small table. `ppsim schedules NAME` and docs/schedules.md therefore follow
-the code.
-"""
+"""Runtimes that a schedule table can be exported to, and the schedules that each one can run."""
 
 from collections.abc import Iterable
 
@@ -13,16 +9,16 @@ from ppsim.catalog.entry import ScheduleEntry
 from ppsim.trainers import TRAINERS
 
 RUNTIMES = {one.export: load_function(one.writer) for one in TRAINERS if one.writer}
-"""The exporter of each runtime, by its name in `ppsim export --to`; it raises for tables it cannot express."""
+"""Exporters by name in `ppsim export --to`; they raise for tables that they cannot express."""
 
 _SMALL_PP, _SMALL_MICROBATCHES = 4, 8
 
 
 def refusals(entry: ScheduleEntry) -> dict[str, str | None]:
-    """Return, for each runtime, None if it can run this schedule, or else a sentence with the reason.
+    """Return None for each runtime that can run this schedule, or else a sentence with the reason.
 
-    The test table has 4 ranks, 2 stages per rank if the schedule allows it, 8 microbatches (or the schedule's
-    minimum if that is higher) and unit costs.
+    The exporters are tried on a table with 4 ranks, 2 stages per rank if the schedule allows it, 8 microbatches (or
+    the schedule's minimum if that is higher) and unit costs.
     """
     fewest = round(entry.least_microbatches(p=_SMALL_PP))
     least, most = entry.stages_per_rank
@@ -42,7 +38,6 @@ def refusals(entry: ScheduleEntry) -> dict[str, str | None]:
 
 
 def runtime_facts(entry: ScheduleEntry) -> list[tuple[str, str]]:
-    """Return the runtimes that run a schedule, and why others do not, in the format of `Entry.facts`."""
     reasons = refusals(entry)
     runs = [name for name, reason in reasons.items() if reason is None]
     return [
@@ -52,9 +47,7 @@ def runtime_facts(entry: ScheduleEntry) -> list[tuple[str, str]]:
 
 
 def not_run_by(runtime: str, names: Iterable[str]) -> str:
-    """Return a sentence with the schedules that a runtime cannot run and the runtimes that can, or "".
-
-    A runtime outside `RUNTIMES` refuses nothing; unknown names of schedules are skipped.
+    """Name the runtimes that can run the refused schedules; "" if the runtime runs all of them.
 
     >>> not_run_by("megatron", ["1f1b", "zb-h1"])
     'zb-h1: run by torch, primus'

@@ -34,7 +34,7 @@ def infeasible_message(
 def _smallest(
     outlooks: BoundsCalculator, found: Iterable[ConfigurationBounds], enough: float = 0.0
 ) -> tuple[ConfigurationBounds, float]:
-    """Stop at a peak of at most `enough`; the result includes the peak in bytes."""
+    """Return the smallest configuration and its peak in bytes; stop at a peak of at most `enough`."""
     in_order = sorted(found, key=lambda one: (one.least_bytes, one.candidate))
     best, least = in_order[0], float("inf")
     for one in in_order:

@@ -140,7 +140,7 @@ class BoundsCalculator:
         return self._shared(("counts", pp * vpp, key), found)
 
     def _layers_of(self, counts: tuple[int, ...]) -> NDArray[np.int64]:
-        """[stage, kind]"""
+        """Return the number of layers, with shape [stages, kinds]."""
         ends = np.cumsum(counts)
         found: NDArray[np.int64] = (self._before[:, ends] - self._before[:, ends - np.array(counts)]).T
         return found
@@ -172,7 +172,7 @@ class BoundsCalculator:
         return rank_memory(job.model, [stage], job.settings, in_flight=[0]).total
 
     def _activation_bytes(self, job: Job, layers: NDArray[np.int64]) -> Floats:
-        """[2, stage]: activations per microbatch, and their part that stays allocated from I to W."""
+        """Return bytes per microbatch [2, stages]: all activations, and the part that stays from I to W."""
         layout = job.layout
         sizes = (layout.tp, layout.cp, layout.ep, job.micro_batch)
         key = ("activations", sizes, job.execution.recompute, job.optimizer.zero_stage)
@@ -294,7 +294,7 @@ class BoundsCalculator:
 
 @lru_cache(maxsize=2)
 def bounds_calculator(question: bytes) -> BoundsCalculator:
-    """The argument is pickled; a process caches the latest two."""
+    """`question` is a pickled `SearchProblem`; each process caches the latest two calculators."""
     return BoundsCalculator(pickle.loads(question))
 
 
@@ -315,19 +315,19 @@ def _hop_s(job: Job) -> float:
 def _least_bytes(
     configuration: Configuration, microbatches: int, static: Floats, activation: Floats, stages: NDArray[np.int64]
 ) -> float:
-    """Use one microbatch per rank, or the schedule's known peak if exact."""
+    """Assume one microbatch per rank, or the peak by the schedule's formula if that is exact."""
     least = float((static + activation[0][stages].sum(axis=1)).max())
     peak = find(configuration.schedule).peak_activations
     symbols = {"p": configuration.pp, "v": configuration.vpp, "m": microbatches, "k": 1}
     if peak.at_most or not peak.holds(**symbols):
         return least
     in_flight = round(peak(**symbols) * configuration.vpp)
-    return max(least, float(static.min() + in_flight * activation.min()))  # some may wait for W
+    return max(least, float(static.min() + in_flight * activation.min()))  # some may hold only the part for W
 
 
 @lru_cache(maxsize=1024)
 def _stages_of_ranks(style: str, pp: int, vpp: int) -> NDArray[np.int64]:
-    """[rank, stage index]"""
+    """Return the stages of each rank, with shape [ranks, vpp]."""
     rank_of = np.array(STYLES[style](pp, pp * vpp))
     return np.argsort(rank_of, kind="stable").reshape(pp, vpp)
 

@@ -25,10 +25,10 @@ Refinement: TypeAlias = Literal["recompute", "vpp", "schedule", "plan"]
 REFINEMENTS: tuple[Refinement, ...] = ("recompute", "vpp", "schedule")
 
 _LAYOUTS = 10
-"""Number of layouts of each of the two kinds."""
+"""Number of fastest layouts, and of layouts that need recomputation."""
 
 _OF_LAYOUT = 3
-"""Configurations per layout that does not fit without recomputation."""
+"""Maximum number of configurations for each layout that needs recomputation."""
 
 _MOST = 40
 """Maximum simulations per choice, so that the refinement stays short compared with the search."""
@@ -43,7 +43,7 @@ _GAIN_OF_PLAN = 1e-3
 """Minimum relative gain for a row with a plan per stage."""
 
 _PLANNED_LAYOUTS = 3
-"""Layouts of each of the two kinds for which a plan per stage is searched."""
+"""As `_LAYOUTS`, for the search of a plan per stage."""
 
 _CHEAP = ("moe_act", "layernorm", "mla_up_proj")
 """Modules that take little time to recompute; also tried in combination. No trainer supports mlp_act."""
@@ -144,8 +144,8 @@ def least_recomputed(
 ) -> list[Configuration]:
     """Return configurations without recomputation that do not fit, best first.
 
-    The order is an estimate of their time with just enough recomputation: by memory, between the bound of full
-    recomputation and that bound reduced by `_RECOMPUTED`.
+    The order is an estimate of their time with just enough recomputation. It interpolates by memory between the
+    bound of full recomputation and this bound reduced by `_RECOMPUTED`.
     """
     looks = list(looks)
     full = {
@@ -192,7 +192,7 @@ def _words(job: Job) -> list[str]:
 
 
 def _try_fewest_layers(search: RefineState, one: Configuration) -> None:
-    """Find the smallest N that fits for block/N by bisection; N = 0 does not fit.
+    """Find the smallest N for which recompute block/N fits, by bisection; N = 0 does not fit.
 
     The largest N is full recomputation, which is in the space. If block/N neither fits nor is faster than the best,
     a larger N is useless.
@@ -238,7 +238,7 @@ def _try_plan(search: RefineState, one: Configuration) -> None:
 
 
 def _of_other_stages(search: RefineState, one: Configuration) -> Iterator[Configuration]:
-    """The stages must divide the layers, or the layers + 2 because embedding and head may count as layers."""
+    """The number of stages must divide the layers, or layers + 2, because embedding and head may count."""
     num_layers = len(search.outlooks.question.job.model.layers)
     microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
     for vpp in range(2, _MOST_STAGES_PER_RANK + 1) if one.pp > 1 else ():

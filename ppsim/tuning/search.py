@@ -15,7 +15,7 @@ import numpy as np
 from ppsim.base.display import Drawable, Printable
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.files import require_writable, to_json, write_atomically
-from ppsim.base.pareto import pareto_front
+from ppsim.base.pareto_front import pareto_front
 from ppsim.base.units import seconds
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
@@ -269,7 +269,7 @@ class _Search:
         self.pickled = pickle.dumps(question)
 
     def screen(self, workers: Workers) -> None:
-        """`open` are the configurations that could fit, fastest bound first."""
+        """Set `open` to the configurations that could fit, fastest bound first."""
         possible = configurations(self.question, self.space)
         together: dict[tuple[int, ...], list[Configuration]] = {}
         for one in possible:

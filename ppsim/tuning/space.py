@@ -235,8 +235,8 @@ class SearchSpace:
 def space_for(question: SearchProblem, **given: Any) -> SearchSpace:
     """Missing or None ranges get the defaults of `RangeOptions`.
 
-    tp must also fit in the innermost domain. If `--overlap-ep` names an order, ep is above 1 and the schedules are
-    those with F/B pairs. With FSDP2, models without experts also try `selective-op`.
+    tp must also fit in the innermost network domain. If `--overlap-ep` names an order, ep is above 1 and the
+    schedules have fused F/B pairs. With FSDP2, models without experts also try `selective-op`.
     """
     model, num_gpus, length = question.job.model, question.num_gpus, question.job.length
     require_devices(num_gpus)
@@ -288,7 +288,7 @@ def _divides(question: SearchProblem, tp: int) -> bool:
 
 
 class _Refusals:
-    """Remembers the rejection at the latest check, with the smallest distance to a valid value."""
+    """Remembers the rejection that came after most passed checks; in a tie, the one nearest to a valid value."""
 
     def __init__(self) -> None:
         self.sentence, self._rank = "", (-1, 0)

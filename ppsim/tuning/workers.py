@@ -64,7 +64,7 @@ class _Here:
 
 
 class _Pool:
-    """Workers that may be lost, with the exceptions `lost`."""
+    """Workers that may be lost; calls then raise one of the exceptions `lost`."""
 
     lost: tuple[type[BaseException], ...] = ()
 
@@ -132,7 +132,7 @@ class _Processes(_Pool):
         self.renew()
 
     def renew(self) -> None:
-        # loky starts fresh processes that do not import the user's script and end with it.
+        # loky starts fresh processes, which do not import the user's script and end with this process.
         from joblib.externals.loky import ProcessPoolExecutor
 
         self._executor: Executor = ProcessPoolExecutor(max_workers=self._number, initializer=reduce_startup)
@@ -182,7 +182,7 @@ class _Ray(_Pool):
             raise MissingExtra.of("ray", "Ray's workers need ray") from None
         self._ray = ray
         self.lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
-        self._is_ours = not ray.is_initialized()  # otherwise this process stays connected
+        self._is_ours = not ray.is_initialized()  # else the caller's connection stays open
         if self._is_ours:
             _require_answer(address)
             try:

@@ -1,9 +1,8 @@
 """Bayesian fit of a cluster's and its jobs' constants to measured steps, with uncertainties.
 
-Maximum a posteriori estimate. The priors are log-normal around the GPU type's constants
-(`ppsim.validation.priors`). The remaining errors of jobs are a Gaussian process (`ppsim.machine.job_similarity`).
-Laplace's approximation gives the uncertainty (Tierney and Kadane 1986, section 2). If the rows cannot separate two
-constants, the priors decide the division.
+Maximum a posteriori estimate with log-normal priors (`ppsim.validation.priors`). The remaining errors of jobs are a
+Gaussian process (`ppsim.machine.job_similarity`). Laplace's approximation gives the uncertainty (Tierney and Kadane
+1986, section 2).
 """
 
 import math
@@ -29,15 +28,17 @@ MOVED = 0.99
 """A constant counts as determined by the rows if posterior / prior standard deviation is below this."""
 
 ADDED = 0.9
-"""The same threshold for constants that are absent without a fit."""
+"""Threshold, like `MOVED`, for constants that are absent without a fit."""
 
 _ROUNDS, _HALVINGS, _DONE, _NEAR, _STEP = 8, 6, 0.02, 0.3, 0.05
-"""Gauss-Newton: maximum steps, and halvings per step. In prior sigmas: step at which to stop, step below which the
-slopes are reused, and finite difference for the slopes."""
+"""Gauss-Newton: maximum steps, and halvings per step. In prior sigmas: step at which to stop, step below which
+the slopes are reused, and finite difference for the slopes.
+"""
 
 OUTLIER = 2.0
-"""Standard deviations beyond which a row is reported as doubtful; beyond the same deviation from similar runs, its
-loss is linear."""
+"""Standard deviations beyond which a row is reported as doubtful; beyond the same deviation from similar runs,
+its loss is linear.
+"""
 
 _ROUNDS_OF_WEIGHTS, _SAME = 5, 0.1
 """Maximum number of reweightings, and relative change of weights at which to stop."""
@@ -45,7 +46,7 @@ _ROUNDS_OF_WEIGHTS, _SAME = 5, 0.1
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A measured step: its case, plan and seconds, and its place in a file ("runs.csv, row 3")."""
+    """`name` is its place in a file ("runs.csv, row 3")."""
 
     case: PublishedRun
     plan: Plan
@@ -55,7 +56,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True)
 class ConstantEstimate:
-    """A constant of the fit: its prior, its value, and the standard deviation of its logarithm."""
+    """`spread` is the standard deviation of the logarithm of the value."""
 
     prior: Prior
     value: float
@@ -63,16 +64,12 @@ class ConstantEstimate:
 
     @property
     def moved(self) -> bool:
-        """Whether the rows determine it."""
         return self.spread < MOVED * self.prior.spread
 
 
 @dataclass(frozen=True)
 class OutlierRow:
-    """A row whose `error` is `times` the spread of its GPU type.
-
-    The error is attributed to its job instead of the cluster: its loss is linear.
-    """
+    """A row whose `error` is `times` the spread of its GPU type; the error is attributed to its job."""
 
     row: str
     error: float
@@ -88,11 +85,9 @@ class Posterior:
     """Result of a fit for a cluster and its jobs.
 
     - `found`: constants determined by the rows; `left`: constants that stay at their priors.
-    - `correlation`: correlation of `found`.
     - `runs`: runs of an earlier fit, then the rows, each with its time relative to the constants.
     - `before`, `after`: signed errors of the rows.
     - `jobs`: the model of each job; `rest` constants are numbered by this list.
-    - `operators`: measured times of operators by kind, which `cluster` has.
     """
 
     cluster: Cluster
@@ -108,7 +103,6 @@ class Posterior:
     operators: Mapping[str, Constant] = field(default_factory=dict)
 
     def constants(self, source: str) -> Constants:
-        """Return the cluster's constants including the fitted ones, each with its origin."""
         mine = [index for index, one in enumerate(self.found) if not one.prior.name.startswith(REST)]
         names = [self.found[index].prior.name for index in mine]
         told = {
@@ -126,7 +120,6 @@ class Posterior:
         )  # fmt: skip
 
     def rest_s(self, plan: Plan) -> float | None:
-        """Return the fitted extra step time of a plan's job, None if there is none."""
         names = {
             f"{REST}.{number}" for number, model in enumerate(self.jobs) if plan.job and model == plan.job.model
         }
@@ -144,7 +137,6 @@ def _rounded(value: float) -> float:
 def rows_of(
     cases: Sequence[PublishedRun], plan_of: PlanOf, source: str
 ) -> tuple[list[MeasuredStep], list[tuple[PublishedRun, str]]]:
-    """Return the usable rows with times, and the others with the reason."""
     rows, refused = [], []
     for number, case in enumerate(cases, start=1):
         try:
@@ -162,7 +154,6 @@ def rows_of(
 
 
 def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
-    """Fit the constants of a cluster to its rows; raises `ConfigError` for no rows, and for several clusters."""
     if not rows:
         raise ConfigError("there is no row to fit on")
     clusters = {row.plan.job.cluster.name: row.plan.job.cluster for row in rows if row.plan.job}
@@ -187,7 +178,7 @@ def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
             asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
     question = FitProblem(cluster, rows, jobs, plan_of)
     solved = question.solved(asked)
-    if untold := _untold(asked, solved, cluster):  # otherwise the rates would compensate for the removed constants
+    if untold := _undetermined(asked, solved, cluster):  # otherwise the rates would compensate for the removed constants
         without = {one.prior for one in untold}
         asked = [one for one in asked if one not in without]
         solved = question.solved(asked)
@@ -210,7 +201,7 @@ def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
 
 
 def _operators(rows: Sequence[MeasuredStep]) -> dict[str, Constant]:
-    """Constants of operators in recorded runs; of a kind in several runs, the geometric mean."""
+    """For a kind of operator in several runs, the constant is the geometric mean."""
     by_name: dict[str, list[Constant]] = {}
     for row in rows:
         for name, one in operator_constants(row.plan, row.case.recorded).items() if row.case.recorded else ():
@@ -223,7 +214,7 @@ def _operators(rows: Sequence[MeasuredStep]) -> dict[str, Constant]:
 
 
 def _is_measured(name: str, operators: Mapping[str, Constant]) -> bool:
-    """Whether a constant's effect is in the measured operators: the rate of the GEMMs of a dtype."""
+    """Measured GEMMs contain the effect of the rate of their dtype."""
     kind, _, dtype = name.partition(".")
     return kind == "compute_share" and any(
         f"operator_time.{one}-{dtype}" in operators for one in ("gemm", "experts")
@@ -234,8 +225,8 @@ def _with_cluster(row: MeasuredStep, cluster: Cluster) -> dict[str, Any]:
     return {**row.case.options, "cluster": cluster}
 
 
-def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[ConstantEstimate]:
-    """Extra step times, and launch times on a cluster without any, that the rows cannot separate from a rate."""
+def _undetermined(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[ConstantEstimate]:
+    """Return extra step times, and new launch times, that the rows cannot separate from a rate."""
     nothing = ("launch_s",) if cluster.constants.launch_s is None else ()
     return [
         ConstantEstimate(one, one.median, one.spread * spread)
@@ -254,7 +245,7 @@ def _doubts(rows: Sequence[MeasuredStep], logs: Sequence[float]) -> list[Outlier
 
 @dataclass(frozen=True)
 class _Solved:
-    """Constants and their posterior deviations (in prior sigmas), correlations, and the deviation of each run."""
+    """Posterior deviations are in prior sigmas; `sigmas` are the deviations of the runs."""
 
     at: Floats
     spreads: Floats
@@ -273,7 +264,6 @@ class FitProblem:
 
     @property
     def earlier(self) -> tuple[MeasuredJob, ...]:
-        """Runs of an earlier fit."""
         return self.cluster.constants.runs
 
     def logs(
@@ -300,7 +290,6 @@ class FitProblem:
         return found
 
     def runs(self, priors: Sequence[Prior], at: Floats, sigmas: Floats) -> tuple[MeasuredJob, ...]:
-        """Return runs of an earlier fit, then the rows relative to the constants and extra step times."""
         rests = {one.name: one.value(there) for one, there in zip(priors, at.tolist(), strict=True)}
         found = list(self.earlier)
         for row, log, sigma in zip(self.rows, self.logs(priors, at), sigmas[: len(self.rows)], strict=True):
@@ -328,10 +317,7 @@ class FitProblem:
         return found
 
     def solved(self, priors: Sequence[Prior]) -> _Solved:
-        """Return the most probable constants.
-
-        Outliers have reduced weight: runs with a large error, or with a much larger error than similar runs.
-        """
+        """Outliers have reduced weight: runs with a large error, or with a much larger error than similar runs."""
         jobs = [*(row.plan.job.job_features for row in self.rows if row.plan.job), *self.earlier]
         spreads = np.array(
             [*map(spread_of, (row.plan for row in self.rows)), *(run.spread for run in self.earlier)]
@@ -399,7 +385,7 @@ def _usual(deviations: Floats, most: float) -> Floats:
 
 @dataclass(frozen=True)
 class _State:
-    """State of the optimisation: constants in prior sigmas, errors of rows, and slopes if still valid."""
+    """Constants in prior sigmas, errors of rows, and slopes if still valid."""
 
     at: Floats
     errors: Floats
@@ -407,7 +393,7 @@ class _State:
 
 
 def _may_depend(row: MeasuredStep, name: str, jobs: Sequence[Any]) -> bool:
-    """Whether a row's step can depend on a constant; saves the computation of zero slopes."""
+    """If False, the slope is zero, and its computation is skipped."""
     job = row.plan.job
     assert job is not None
     kind, _, of = name.partition(".")
@@ -425,7 +411,6 @@ def _may_depend(row: MeasuredStep, name: str, jobs: Sequence[Any]) -> bool:
 
 
 def fitted_plan_of(posteriors: Mapping[str, Posterior], plan_of: PlanOf) -> PlanOf:
-    """Return `plan_of` with fitted clusters and, for fitted jobs, their extra step times."""
     clusters = {
         name: one.cluster.with_constants(one.constants("the rows fitted on")) for name, one in posteriors.items()
     }

@@ -1,4 +1,4 @@
-"""Selection of a set's rows for fitting: marked rows, one run per dtype or model, or row numbers."""
+"""Selection of a set's rows for fitting."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,10 @@ SPARING = (MARKED, ONE, ONE_A_MODEL)
 
 
 def calibration_rows(cases: Sequence[PublishedRun], selection: str, plan_of: PlanOf) -> list[PublishedRun]:
-    """Return the rows selected by "fit", "one", "one-a-model" or row numbers such as "1,3-5" (from 1).
+    """Rows are selected by "fit", "one", "one-a-model" or row numbers such as "1,3-5" (from 1).
 
     "fit" selects marked rows. "one" selects, for each cluster and dtype, the run with the fewest GPUs (among rows
-    marked fit, if any): the situation after one run. "one-a-model" selects one for each model too: the situation
-    after one run of the model in question. Raises `ConfigError` for other values and unknown row numbers.
+    marked fit, if any). "one-a-model" selects one for each model too. Raises `ConfigError` for other values.
     """
     if selection == MARKED:
         return [case for case in cases if case.properties.use == "fit"]

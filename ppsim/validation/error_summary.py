@@ -22,7 +22,7 @@ from ppsim.validation.published_runs import CaseSet, PublishedRun, case_sets, ca
 
 @dataclass(frozen=True)
 class CaseError:
-    """A case, its plan, and seconds or bytes: measured, predicted by ppsim, and at a constant MFU (None: unknown).
+    """Values are seconds or bytes; `constant_mfu` is the value at a constant MFU (None: unknown).
 
     `spread` is the standard deviation of log(predicted seconds); 0 for bytes.
     """
@@ -36,18 +36,17 @@ class CaseError:
 
     @property
     def error(self) -> float:
-        """Signed error of ppsim."""
         return self.projected / self.measured - 1
 
     @property
     def kind(self) -> Literal["dense", "MoE"]:
-        """Whether the model has experts; "dense" for measured costs."""
+        """The kind is "dense" for measured costs."""
         job = self.plan.job
         return "MoE" if job is not None and any(layer.is_moe for layer in job.model.kinds) else "dense"
 
     @property
     def inside_interval(self) -> bool | None:
-        """Whether the measured time is inside the 90 % interval; None for bytes, which have no interval."""
+        """None for bytes, which have no interval."""
         if self.case.is_memory:
             return None
         low, high = interval_by_spread(self.projected, self.spread)
@@ -55,17 +54,14 @@ class CaseError:
 
     @property
     def constant_mfu_error(self) -> float | None:
-        """Signed error of a constant MFU."""
         return None if self.constant_mfu is None else self.constant_mfu / self.measured - 1
 
     @property
     def other_error(self) -> float | None:
-        """Signed error of another tool."""
         told = self.case.properties
         return None if told.other is None else told.other / told.value - 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return the case, its command and its errors; the keys contain the unit."""
         unit = "bytes" if self.case.is_memory else "s"
         plan = self.plan
         return {
@@ -88,7 +84,7 @@ class CaseError:
 
 @dataclass(frozen=True)
 class ErrorSummary:
-    """Summary of errors: number, mean, mean absolute error, and the largest error with its sign."""
+    """`worst` is the largest error with its sign."""
 
     num_rows: int
     mean: float
@@ -102,7 +98,6 @@ class SetValidation:
 
     - `rank_correlations`: Spearman's correlation of measured and predicted values, per group of schedules.
     - `groups_in_order`: number of groups with the right order of all schedules whose measurements differ.
-    - `skipped`: cases that cannot be projected, with the reason; they are in no score.
     """
 
     name: str
@@ -115,22 +110,19 @@ class SetValidation:
 
     @property
     def test_rows(self) -> list[CaseError]:
-        """The test rows, or all rows if there are none."""
-        return [row for row in self.rows if row.case.properties.use == "judge"] or self.rows
+        return [row for row in self.rows if row.case.properties.use == "test"] or self.rows
 
     @property
     def calibration_rows(self) -> list[CaseError]:
-        """The rows used for fitting."""
         return [row for row in self.rows if row.case.properties.use == "fit"]
 
     @property
     def score(self) -> ErrorSummary:
-        """Errors of ppsim on the test rows."""
         return score_of([row.error for row in self.test_rows])
 
     @property
     def clusters_fitted_on_file(self) -> list[str]:
-        """Clusters with constants that `ppsim fit` fitted to a file with this name; empty for packaged sets."""
+        """Clusters whose constants were fitted to the file of this set; empty for packaged sets."""
         if self.name in case_sets():
             return []
         clusters = [row.plan.job.cluster for row in self.rows if row.plan.job is not None]
@@ -139,39 +131,31 @@ class SetValidation:
 
     @property
     def calibration_score(self) -> ErrorSummary | None:
-        """Errors of ppsim on the rows used for fitting."""
         return score_of([row.error for row in self.calibration_rows]) if self.calibration_rows else None
 
     @property
     def constant_mfu(self) -> ErrorSummary | None:
-        """Errors of a constant MFU on the test rows."""
         errors = [row.constant_mfu_error for row in self.test_rows]
         known = [error for error in errors if error is not None]
         return score_of(known) if known and len(known) == len(errors) else None
 
     @property
     def other(self) -> ErrorSummary | None:
-        """Errors of another tool on the test rows."""
         errors = [row.other_error for row in self.test_rows if row.other_error is not None]
         return score_of(errors) if errors else None
 
     @property
     def coverage(self) -> tuple[int, int] | None:
-        """(Times inside the 90 % interval, all times) of the test rows.
-
-        None if there are no times, or if the set only tests the order of schedules.
-        """
+        """(Times inside the 90 % interval, all times) of the test rows."""
         return coverage_of(self.test_rows) if not self.properties.order_only else None
 
     @property
     def mean_rank_correlation(self) -> float | None:
-        """Mean rank correlation over groups of schedules."""
         return (
             sum(self.rank_correlations.values()) / len(self.rank_correlations) if self.rank_correlations else None
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return scores and rows with units in the keys."""
         scores = {
             "ppsim": self.score if self.rows else None,
             "constant_mfu": self.constant_mfu,
@@ -203,7 +187,7 @@ class SetValidation:
 
 @dataclass(frozen=True)
 class HardwareErrors:
-    """Errors of the test rows with times for a cluster, a dtype and a kind of model (dense or MoE)."""
+    """Errors of the test rows with times for a cluster, a dtype and a kind of model."""
 
     cluster: str
     dtype: str
@@ -214,10 +198,7 @@ class HardwareErrors:
 
 
 def hardware_scores(sets: Sequence[SetValidation]) -> list[HardwareErrors]:
-    """Return the errors of all sets' test rows with times, by cluster, dtype and kind of model.
-
-    Excluded are projections from measured costs, and sets that only compare the order of schedules.
-    """
+    """Projections from measured costs, and sets that only compare the order of schedules, are excluded."""
     groups: dict[tuple[str, str, Literal["dense", "MoE"]], list[CaseError]] = {}
     for row in (row for one in sets if not one.properties.order_only for row in one.test_rows):
         job = row.plan.job
@@ -235,16 +216,13 @@ def hardware_scores(sets: Sequence[SetValidation]) -> list[HardwareErrors]:
 
 
 def coverage_of(rows: Sequence[CaseError]) -> tuple[int, int] | None:
-    """Return (number of times inside the 90 % interval, number of times); None without times."""
+    """Return None without times."""
     inside = [row.inside_interval for row in rows if row.inside_interval is not None]
     return (sum(inside), len(inside)) if inside else None
 
 
 def validate_set(name: str, plan_of: PlanOf, cases: Sequence[PublishedRun] | None = None) -> SetValidation:
-    """Compare a set or a user's file with projections; raises `ConfigError` for an unknown set.
-
-    `cases` are some of its rows (None: all). Cases that cannot be projected are listed with the reason.
-    """
+    """Raises `ConfigError` for an unknown set; cases that cannot be projected are listed with the reason."""
     told, cases = require_set(name), cases_of(name) if cases is None else cases
     projected, reasons = [], []
     for case in cases:
@@ -274,13 +252,12 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[PublishedRun] | Non
 
 
 def _spread(plan: Plan, seconds: float) -> float:
-    """The standard deviation of the logarithm of a projected step, as in a projection's answer."""
     of_class = spread_of(plan)
     return fitted_spread(plan, seconds, lambda other: outcome_of(other)[0], of_class) or of_class
 
 
 def score_of(errors: Sequence[float]) -> ErrorSummary:
-    """Return the summary of errors; zeros without errors.
+    """Summarise errors; all values are 0 for an empty list.
 
     >>> score_of([0.02, -0.04])
     ErrorSummary(num_rows=2, mean=-0.01, mean_absolute=0.03, worst=-0.04)
@@ -313,9 +290,9 @@ def _is_in_order(measured: Sequence[float], predicted: Sequence[float]) -> bool:
 
 
 def _constant_mfu(cases: Sequence[tuple[PublishedRun, Plan, float]]) -> tuple[list[float | None], str]:
-    """Seconds at a constant MFU per dtype (mean of the fit rows, else the best fit), and a description.
+    """A constant MFU per dtype is the mean of the fit rows, else the best fit.
 
-    `cases` are (case, plan, measured seconds). All None for memory, and if a plan has no model.
+    Seconds are None for memory, and if a plan has no model.
     """
     if any(case.is_memory or plan.job is None for case, plan, _ in cases):
         return [None] * len(cases), ""
@@ -335,7 +312,7 @@ def _constant_mfu(cases: Sequence[tuple[PublishedRun, Plan, float]]) -> tuple[li
 
 
 def _best_share(rows: Sequence[tuple[float, float]]) -> float:
-    """The share with the least mean absolute error; the optimum fits one row exactly."""
+    """Try the shares that fit one row exactly: the least mean absolute error is at one of these."""
 
     def error(share: float) -> float:
         return sum(abs(seconds / share / measured - 1) for measured, seconds in rows)

@@ -25,10 +25,7 @@ _OUTLIER = 0.02
 
 @dataclass(frozen=True)
 class FittedCluster:
-    """A cluster, its refitted constants (three digits), those in use, and the number of rows.
-
-    Names are as in `Constants.named`, or options of the jobs that were fitted together with the constants.
-    """
+    """Names are as in `Constants.named`, or options of the jobs that were fitted together with the constants."""
 
     cluster: Cluster
     found: dict[str, float]
@@ -37,9 +34,8 @@ class FittedCluster:
 
 
 def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluster:
-    """Refit the constants of a cluster: minimise the errors on the published runs marked fit.
+    """Gauss-Newton on relative errors of time, from fixed starting values, with reduced weight beyond `_OUTLIER`.
 
-    Gauss-Newton on relative errors of time, from fixed starting values, with reduced weight beyond `_OUTLIER`.
     Raises `ConfigError` for a cluster whose constants come from no set.
     """
     cluster = load_cluster(name)

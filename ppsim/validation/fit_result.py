@@ -1,4 +1,4 @@
-"""Result of `ppsim fit`: constants of a cluster and its jobs from measured steps, for a calibration file."""
+"""Result of `ppsim fit`: constants of a cluster and its jobs, for a calibration file."""
 
 import os
 from collections.abc import Sequence
@@ -26,8 +26,7 @@ DEFAULT_BASE = "dgx-h100"
 class FitResult(Printable):
     """Constants fitted to measured steps of a cluster, whose name or file is `base`, and of its jobs.
 
-    `skipped` are unusable rows with the reason. `source` names the files of the rows. `str` is the output of `ppsim
-    fit`.
+    `skipped` are unusable rows with the reason. `source` names the files of the rows.
 
     >>> import ppsim
     >>> with open("runs.csv", "w") as file:
@@ -44,17 +43,14 @@ class FitResult(Printable):
 
     @property
     def one_line(self) -> str:
-        """One-line description."""
         return f"{self.base}: {', '.join(self.constants.named) or 'nothing'} from {self.source}"
 
     @property
     def constants(self) -> Constants:
-        """The cluster's constants, including the fitted ones."""
         return self.posterior.constants(self.source)
 
     @property
     def cluster(self) -> Cluster:
-        """The fitted cluster, for `ppsim.project(cluster=…)`."""
         return self.posterior.cluster.with_constants(self.constants)
 
     @property
@@ -73,11 +69,10 @@ class FitResult(Printable):
 
     @property
     def estimates(self) -> list[ConstantEstimate]:
-        """All constants of the fit, those determined by the rows first."""
+        """Constants that the rows determine come first."""
         return [*self.posterior.found, *self.posterior.left]
 
     def to_json(self) -> dict[str, Any]:
-        """Return constants, rows and unusable rows, with units in the keys."""
         posterior = self.posterior
         return {
             "cluster": posterior.cluster.name,
@@ -106,8 +101,8 @@ class FitResult(Printable):
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row per constant of the fit.
 
-        Columns: constant, is_told (determined by the rows; else it stays at its prior), value, relative_sigma,
-        prior, prior_relative_sigma, prior_reason; "rest.0" is the extra step time of the first job, in seconds.
+        is_determined is False if a constant stays at its prior; "rest.0" is the extra step time of the first job,
+        in seconds.
 
         >>> import ppsim
         >>> ppsim.fit("dgxc-gb200", rows="one").to_frame()["constant"][0]
@@ -119,8 +114,6 @@ class FitResult(Printable):
 
     def to_calibration(self, path: str | Path) -> dict[str, Any]:
         """Return the part of a calibration file at `path` with the fitted constants, which extend the base cluster.
-
-        `ppsim.save` and `ppsim fit -o` write it.
 
         >>> import ppsim
         >>> with open("runs.csv", "w") as file:
@@ -161,10 +154,7 @@ def _without_defaults(run: MeasuredJob) -> dict[str, Any]:
 def fit_cases(
     cases: Sequence[PublishedRun], plan_of: PlanOf, *, source: str, cluster: str | None = None
 ) -> FitResult:
-    """Fit the constants of the cases' cluster; `cluster` selects one of several.
-
-    Raises `ConfigError` for cases of several clusters, and, with all reasons, if no case is usable.
-    """
+    """Raises `ConfigError` for cases of several clusters without `cluster`, and if no case is usable."""
     rows, listed = rows_of(cases, plan_of, source)
     if cluster is not None:
         mine = [row for row in rows if _cluster_of(row) == cluster]

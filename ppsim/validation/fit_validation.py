@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AfterFit:
-    """A set: the fit per cluster, the other rows before and after, and rows that cannot be projected."""
+    """Test rows are pairs of errors before and after the fit; `skipped` rows cannot be projected."""
 
     name: str
     fits: list[Posterior]
@@ -26,7 +26,6 @@ class AfterFit:
     skipped: list[tuple[PublishedRun, str]]
 
     def to_json(self) -> dict[str, Any]:
-        """Return scores and rows; errors are predicted / measured − 1."""
         return {
             "set": self.name,
             "fits": [
@@ -60,11 +59,9 @@ class AfterFits(Printable):
     sets: list[AfterFit]
 
     def to_json(self) -> dict[str, Any]:
-        """Return scores and rows of every set."""
         return {"sets": [one.to_json() for one in self.sets]}
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame, one row per test row: set, row, measured_s, error_before, error_after."""
         import pandas
 
         return pandas.DataFrame(
@@ -77,8 +74,7 @@ class AfterFits(Printable):
 
 
 def after_fits(name: str | None, selection: str, plan_of: PlanOf, *, announce: Callable[[str], None]) -> AfterFits:
-    """Return a set or file after a fit, or all sets (None) with times; `selection` selects rows as in
-    `chosen_rows`.
+    """`selection` is as in `calibration_rows`.
 
     Raises `ConfigError` for an unknown set, and for a named set without any row to fit to.
     """

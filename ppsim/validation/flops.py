@@ -22,7 +22,6 @@ parameters
 
 
 def flops_a_token(model: Model, sequence_length: int, counted: Counted) -> float:
-    """Return the training FLOPs per token, counted like in a publication."""
     if counted == "parameters":
         return 6.0 * model.active_parameters
     flops = model.training_flops(sequence_length, causal=counted == "causal")

@@ -1,15 +1,14 @@
 """Multipliers on the time of operators by kind, from the kernels, messages or passes of a recorded run.
 
 Each multiplier is measured / projected seconds per step, over the recorded pipeline ranks. Projected seconds of a
-kind are the increase of F + B if the kind takes twice the time. What a recording tells:
+kind are the increase of F + B if the kind takes twice the time. Recordings have
 
-- kernels by name (Kineto, Nsight Systems): GEMMs, expert GEMMs, attention, memory-bound kernels, and the
-  optimizer, each for itself. If the names do not separate expert or narrow GEMMs from the others, all GEMMs get
-  one multiplier.
-- messages with their sizes (Kineto): collectives, by the shortest of the messages of one operation, size and
-  group, because longer ones wait for other ranks.
-- passes (dumps of Primus, spans, timers of Megatron-LM): one multiplier for all kinds of kernels. Communication
-  inside a pass is assumed to be as projected.
+- kernels by name (Kineto, Nsight Systems). If the names do not separate expert or narrow GEMMs from the others, all
+  GEMMs get one multiplier.
+- messages with their sizes (Kineto). The shortest message of one operation, size and group counts, because longer
+  ones wait for other ranks.
+- passes (dumps of Primus, spans, timers of Megatron-LM), which give one multiplier for all kinds of kernels.
+  Communication inside a pass is assumed to be as projected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +39,7 @@ _FACTORS = 0.05, 20.0
 class RecordedTimes:
     """Times of a recorded step: `kernels` per process, or `passes_s`, the seconds of all F and B per pipeline rank.
 
-    With one process or rank, a step has the same kernels on each rank, or `passes_s` is the longest rank's.
+    A single value of `passes_s` belongs to the rank with the longest passes.
     """
 
     source: str
@@ -49,7 +48,7 @@ class RecordedTimes:
 
 
 def operator_constants(plan: Plan, recorded: RecordedTimes) -> dict[str, Constant]:
-    """Return the multipliers by their names in `Constants.named`; raises `ConfigError` if ranks do not match."""
+    """Names are as in `Constants.named`; raises `ConfigError` if ranks do not match."""
     assert plan.job is not None
     multipliers = dict((_by_kernels if recorded.kernels else _by_passes)(plan, plan.job, recorded))
     return {
@@ -74,7 +73,6 @@ def _constant(kind: str, value: float, source: str) -> Constant:
 
 
 def _by_kernels(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float]]:
-    """Multipliers of kernels and of messages."""
     num_ranks = len(recorded.kernels)
     if num_ranks not in (1, plan.pp) or (num_ranks == 1 and plan.pp > 1):
         raise ConfigError(
@@ -99,7 +97,7 @@ def _by_kernels(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple
     of_gemms = {f"gemm-{wide}": "gemm"} | ({f"gemm-{dtype}": "narrow gemm"} if dtype != wide else {})
     of_gemms |= {f"experts-{dtype}": "experts"}
     of_gemms = {kind: name for kind, name in of_gemms.items() if projected[kind]}
-    if not all(measured_s(name) for name in of_gemms.values()):  # names do not separate them
+    if not all(measured_s(name) for name in of_gemms.values()):  # kernel names do not separate the kinds of GEMMs
         whole = sum(measured_s(name) for name in ("gemm", "narrow gemm", "experts"))
         times = whole / sum(projected[kind] for kind in of_gemms)
         yield from ((kind, times) for kind in of_gemms if times)
@@ -115,7 +113,6 @@ def _kinds(job: Job) -> list[str]:
 
 
 def _projected_s(plan: Plan, job: Job, kind: str, busy: Sequence[float]) -> float:
-    """Projected seconds of a kind per step, of all pipeline ranks; `busy`: `_busy_s` of the plan."""
     cluster = job.cluster
     twice = cluster.with_constants(
         cluster.constants.having({f"operator_time.{kind}": Constant(value=2 * _before(job, kind))})
@@ -125,7 +122,7 @@ def _projected_s(plan: Plan, job: Job, kind: str, busy: Sequence[float]) -> floa
 
 
 def _busy_s(plan: Plan) -> list[float]:
-    """Seconds of a step that each pipeline rank computes, without communication and waits for the host."""
+    """Communication and waits for the host are excluded."""
     table, assembled = assembled_of(plan)
     seconds = [_computing_s(one) * plan.num_microbatches for one in assembled.parts]
     return [sum(mine) / table.num_replicas for mine in values_of_ranks(table, seconds)]
@@ -137,7 +134,7 @@ def _computing_s(one: CostEstimate) -> float:
 
 
 def _by_messages(job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float]]:
-    """Multipliers of collectives whose group is known by its number of ranks."""
+    """Return multipliers of collectives whose group is known by its number of ranks."""
     shortest: dict[tuple[str, float, int], list[float]] = {}
     for one in recorded.kernels:
         for operation, size, ranks, seconds in one.messages:
@@ -156,7 +153,6 @@ def _by_messages(job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float
 
 
 def _by_passes(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float]]:
-    """One multiplier for all kernels."""
     table, assembled = assembled_of(plan)
     number = plan.num_microbatches / table.num_replicas
     whole = [

@@ -1,7 +1,7 @@
 """Prior distributions of a cluster's constants, from the GPU type.
 
-Constants are positive, and their logarithms are normally distributed around the cluster's values or, for values
-that the cluster lacks, around the values here.
+Logarithms of constants are normally distributed around the cluster's values or, for values that the cluster lacks,
+around the values here.
 """
 
 import math
@@ -19,7 +19,7 @@ MOST = 3.0 / SHARES.machine
 
 @dataclass(frozen=True)
 class Prior:
-    """A constant by its name in `Constants.named`: median, standard deviation of the logarithm, and reason."""
+    """`name` is as in `Constants.named`, `spread` is the standard deviation of the logarithm."""
 
     name: str
     median: float
@@ -27,7 +27,7 @@ class Prior:
     reason: str
 
     def value(self, deviations: float) -> float:
-        """Return the constant at up to `MOST` deviations from the median; link efficiencies are at most 1."""
+        """Deviations are limited to `MOST`, and link efficiencies to 1."""
         found = self.median * math.exp(self.spread * max(-MOST, min(MOST, deviations)))
         return min(found, 1.0) if self.name.startswith("link_efficiency.") else found
 
@@ -48,11 +48,10 @@ REST = "rest"
 
 
 def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
-    """Return the priors of a cluster's constants that may affect the plans.
+    """Use the spread of an earlier fit if the cluster has one.
 
-    The median is the cluster's value. The spread comes from an earlier fit if the cluster has one; otherwise it is
-    `SHARES.machine` times the spread of the GPU type, because that spread also contains differences between jobs.
-    Constants that are 0 for the GPU type are left out. No GPU type has `launch_s`, so its median is `host_s`.
+    Otherwise it is `SHARES.machine` times the spread of the GPU type, because that spread also contains differences
+    between jobs. No GPU type has `launch_s`, so its median is `host_s`.
     """
     known = {
         name: one.sigma / one.value for name, one in cluster.constants.named.items() if one.sigma and one.value
@@ -65,7 +64,7 @@ def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
 
 
 def rest_of(job: int, plans: Sequence[Plan], shortest_s: float) -> Prior:
-    """Return the prior of a job's extra step time: around its option, else 1 % of a step."""
+    """The median is the option of the jobs (`--extra-step-time`), else 1 % of the shortest step."""
     told = max((plan.job.rest_s for plan in plans if plan.job), default=0.0)
     median = told or _REST_MEDIAN * shortest_s
     return Prior(

@@ -9,7 +9,7 @@ from ppsim.validation.flops import flops_a_token
 from ppsim.validation.published_runs import PublishedRun
 
 PlanOf = Callable[[Mapping[str, Any]], Plan]
-"""Function from options of `ppsim project` to its plan (`ppsim.api.project.plan_of`)."""
+"""Function from options of `ppsim project` to its plan (`ppsim.api.project.plan_of_keywords`)."""
 
 
 def project_run(case: PublishedRun, plan: Plan) -> float:
@@ -28,7 +28,7 @@ def project_run(case: PublishedRun, plan: Plan) -> float:
 
 
 def measured_of(case: PublishedRun, plan: Plan) -> float:
-    """Return the measured seconds per step or bytes per device, converted with the plan's model and batch."""
+    """Return seconds per step or bytes per device, converted with the plan's model and batch."""
     source, job = plan.modelled_source, plan.job
     tokens = source.tokens_per_microbatch * plan.num_microbatches
     flops = flops_a_token(job.model, job.length, case.properties.counted) * tokens if job else 0.0

@@ -11,13 +11,12 @@ from ppsim.validation.project_case import measured_of
 from ppsim.validation.published_runs import PublishedRun, case_sets, cases_of
 
 _SAME = ("gpus", "tp", "cp", "ep", "pp", "vpp", "micro_batch", "global_batch", "seq_len", "dtype", "cluster")
-"""Options that must be equal for a recipe and its published run."""
 _DEFAULTS: dict[str, Any] = {"tp": 1, "cp": 1, "ep": 1, "pp": 1, "vpp": 1, "micro_batch": 1, "dtype": "bfloat16"}
 
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """A published run of a recipe: measured step time, value as published, and source."""
+    """A published run of a recipe; `value` is as published."""
 
     seconds: float
     value: float
@@ -26,7 +25,6 @@ class PublishedResult:
     source: str
 
     def to_json(self, projected_s: float) -> dict[str, Any]:
-        """Return JSON, with the signed error of a projected step."""
         return {
             "iteration_time_s": self.seconds, "value": self.value, "metric": self.metric, "table": self.table,
             "source": self.source,
@@ -35,9 +33,9 @@ class PublishedResult:
 
 
 def published_of(config: RunConfig, plan: Plan) -> PublishedResult | None:
-    """Return the published run of a recipe, None if there is none with the same layout.
+    """Return None if there is no published run with the same layout.
 
-    `plan` is the recipe's plan; its FLOPs convert a published throughput to seconds.
+    The FLOPs of the recipe's `plan` convert a published throughput to seconds.
     """
     recipe = config.recipe
     if recipe is None or recipe.model not in NAMES:

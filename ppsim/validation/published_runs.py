@@ -1,7 +1,6 @@
 """Published runs as cases: options of `ppsim project`, the measured value, its source, and its use for fitting.
 
-A set is a CSV file in ppsim/validation/data with one row per value; `sets.toml` has the common properties of all
-rows. Users' files have the same columns.
+A set is a CSV file in ppsim/validation/data; `sets.toml` has the common properties of all rows.
 """
 
 import csv
@@ -38,26 +37,24 @@ Section = Literal[
     "measured costs", "dense on A100", "dense on Hopper", "dense on Blackwell", "dense on AMD", "MoE on Hopper",
     "MoE on Blackwell", "MoE on AMD", "fine-tuning", "memory", "order of schedules", "runs of one's own",
 ]  # fmt: skip
-"""Sections of tables of sets, in this order."""
 
 FOLDER = data_folder("validation/data")
 WORDS = declared_options(PlanOptions)
 
 
 class RowProperties(FileSchema, strict=False):  # CSV cells are texts: "8", "0.5", "yes"
-    """Columns of a row besides options of `ppsim project`: a measured value and its properties.
+    """Columns of a row in addition to options of `ppsim project`.
 
     - `other`: another tool's prediction.
     - `group`: rows of a group differ only in their schedule.
     - `counted`: the FLOPs that the publication counts for FLOP/s or MFU.
     - `tflops`: TFLOP/s that the publication gives for the same run, in addition to `value`.
     - `bytes_are`: memory of tensors (torch's `max_memory_allocated`) or of the allocator (`max_memory_reserved`).
-    - `rank`: the pipeline rank of a measured peak memory: the one with the highest peak, or the last.
+    - `rank`: the pipeline rank of a measured peak memory.
     - `unexpressed`: why no projection is possible, e.g. a missing setting.
-    - `remarks`: other properties of the run, which no projection uses.
     """
 
-    use: Literal["fit", "judge"] = "judge"
+    use: Literal["fit", "test"] = "test"
     table: str = ""
     title: str = ""
     metric: Metric
@@ -74,10 +71,9 @@ class RowProperties(FileSchema, strict=False):  # CSV cells are texts: "8", "0.5
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A measured value, the options of `ppsim project` that describe the run, and the row number in its file.
+    """`number` is the row number in the file.
 
     If the row names a recipe, `options` include the options of the recipe, and `typed` has only the row's options.
-    `recorded` are the times of operators in the run, if they were recorded.
     """
 
     properties: RowProperties
@@ -88,12 +84,10 @@ class PublishedRun:
 
     @property
     def is_memory(self) -> bool:
-        """Whether the value is memory, not time."""
         return self.properties.metric in ("peak_gib", "peak_gb")
 
     @property
     def command(self) -> str:
-        """The `ppsim project …` command of the case."""
         names = [name for names in options_by_section(WORDS.values()).values() for name in names]
         words = self.typed or self.options
         texts = [text for name in names for text in command_arguments(WORDS[name], words.get(name))]
@@ -102,8 +96,7 @@ class PublishedRun:
     def measured(self, *, num_gpus: int, sequences: int, tokens: int, flops: float, peak: float) -> float:
         """Return the measured seconds per step, or bytes per device.
 
-        `sequences`, `tokens` and `flops` are per step, `flops` counted like in the publication; `peak` is the
-        device's peak in FLOP/s.
+        `sequences`, `tokens` and `flops` are per step; `peak` is in FLOP/s per device.
         """
         value, per_s = self.properties.value, num_gpus * self.properties.value
         return {
@@ -121,8 +114,8 @@ class CaseSet(FileSchema):
     """Rows of one publication.
 
     - `others`: errors of other tools on these rows; `other_tool`: the tool of the column `other`.
-    - `order_only`: the publication omits something that times or memory depend on, so only the order of schedules
-      is compared.
+    - `order_only`: only the order of schedules is compared, because the publication omits something that times or
+      memory depend on.
     - `fitted`: options in `defaults` that were fitted to the set's fit rows, together with the cluster's constants.
     """
 
@@ -139,7 +132,6 @@ class CaseSet(FileSchema):
 
 @cache
 def case_sets() -> dict[str, CaseSet]:
-    """Return the properties of each set by name, in the order of sets.toml."""
     return {name: load_packaged(CaseSet, data) for name, data in read_toml(FOLDER / "sets.toml").items()}
 
 
@@ -153,7 +145,7 @@ def require_set(name: str) -> CaseSet:
             section="runs of one's own",
             title="Runs of one's own",
             source=name,
-            notes="rows marked fit do not judge",
+            notes="rows marked fit are not test rows",
         )
     close = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
@@ -161,17 +153,15 @@ def require_set(name: str) -> CaseSet:
 
 
 def cases_of(name: str) -> list[PublishedRun]:
-    """Return the rows of a set or file; raises `ConfigError` for an unknown set and for invalid rows."""
     told = require_set(name)
     path = FOLDER / f"{name}.csv" if name in case_sets() else Path(name)
     return read_cases(path, told.defaults)
 
 
 def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
-    """Return the rows of a file; empty cells take the default.
+    """Empty cells take the default; names of columns have dashes or underscores.
 
-    Columns are those in `RowProperties` and options of `ppsim project`, with dashes or underscores. A `run_config`
-    is a path relative to the file. Raises `ConfigError` with the errors of all rows.
+    A `run_config` is a path relative to the file. Raises `ConfigError` with the errors of all rows.
     """
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
@@ -202,7 +192,7 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
 
 
 def _with_recipe(case: PublishedRun) -> PublishedRun:
-    """A case with the options of its recipe, overridden by those in the row."""
+    """Options in the row override the recipe's options."""
     from ppsim.trainers.read_recipe import read_recipe  # heavy import
 
     own = {name: value for name, value in case.options.items() if name != "recipe"}
@@ -222,11 +212,11 @@ def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, n
 
 
 def _given(row: Mapping[Any, Any]) -> dict[str, str]:
-    return {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
+    given = {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
+    return given | {"use": "test"} if given.get("use") == "judge" else given  # 0.3.0.dev0 wrote "judge"
 
 
 def _unknown_names(row: Mapping[Any, Any]) -> list[str]:
-    """Additional errors of an invalid row: one message per unknown name."""
     from ppsim.catalog.build import find
     from ppsim.machine.cluster_files import load_cluster
     from ppsim.trainers.read_config import model_named  # heavy import

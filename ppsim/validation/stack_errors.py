@@ -1,7 +1,4 @@
-"""Errors of each software stack on measured runs, projected from the options of a user who sets no --stack.
-
-The calibration rows determine the default stack of jobs without --stack (`ppsim.trainers.stacks.default_stack`).
-"""
+"""Errors of each software stack on measured runs, projected from the options of a user who sets no --stack."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +19,6 @@ OPTIONS = (
     "offload", "offload_modules", "optimizer", "zero", "memory_limit",
     *(name for name, word in WORDS.items() if (word.option.field or "").startswith("split.")),
 )  # fmt: skip
-"""Options of a row that are projected: model, layout, batch, precision, schedule, recomputation and sharding."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +31,11 @@ class StackRow:
 
 
 def rows_by_stack(
-    plan_of: PlanOf, use: Literal["fit", "judge"], stacks_of: Callable[[str], Sequence[str | None]]
+    plan_of: PlanOf, use: Literal["fit", "test"], stacks_of: Callable[[str], Sequence[str | None]]
 ) -> Iterator[StackRow]:
-    """Yield the measured times of runs that ppsim can project with every stack of their GPU generation.
+    """Yield the errors on runs with measured times that ppsim can project with every requested stack.
 
-    Excluded are sets of measured costs, sets that only compare the order of schedules, and runs of software that is
-    no longer current. `plan_of` makes a plan from options. `stacks_of` returns the stacks of a generation; None
-    stands for no --stack.
+    Runs of software that is no longer current are excluded. In `stacks_of`, None stands for no --stack.
     """
     for name, told in case_sets().items():
         if told.order_only or told.section in ("measured costs", "memory"):
@@ -55,7 +49,7 @@ def rows_by_stack(
 
 
 def options_of(case: PublishedRun) -> dict[str, Any]:
-    """Return the options of a user who names no stack; a fitted cluster is replaced by the one that it extends."""
+    """A fitted cluster is replaced by the one that it extends."""
     found = {name: case.options[name] for name in OPTIONS if name in case.options}
     cluster = cluster_of(found.get("cluster"))
     return found | {"cluster": cluster.base or cluster.name}
@@ -77,7 +71,6 @@ def _row(case: PublishedRun, plan_of: PlanOf, stacks_of: Callable[[str], Sequenc
 
 
 def errors_by_stack(rows: Sequence[StackRow]) -> list[StackErrors]:
-    """Return the mean absolute and mean signed errors, to four digits, by generation and kind of model."""
     groups: dict[tuple[str, str], list[StackRow]] = {}
     for row in rows:
         groups.setdefault((row.generation, row.kind), []).append(row)
@@ -96,5 +89,5 @@ def _errors(errors: Sequence[float]) -> tuple[float, float]:
 
 
 def calibration_errors(plan_of: PlanOf) -> list[StackErrors]:
-    """Return the errors of today's stacks over the calibration rows: the content of data/stack_errors.json."""
+    """Return the content of data/stack_errors.json."""
     return errors_by_stack(list(rows_by_stack(plan_of, "fit", current_stacks)))

@@ -12,12 +12,10 @@ if TYPE_CHECKING:
 
 
 def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
-    """Return every row of sets, each given in the form of `ppsim.validation.error_summary.SetValidation.to_json`.
+    """Sets are in the form of `ppsim.validation.error_summary.SetValidation.to_json`.
 
-    Columns: set, table (of the publication), title, schedule, gpus, cluster, dtype, use (fit or judge), quantity
-    (time or memory), measured and projected (seconds or bytes), error (signed: projected / measured − 1),
-    constant_mfu_error and other_error (of a constant MFU and of another tool on the same row; NaN: none),
-    order_only. Rows that cannot be projected are omitted.
+    Measured and projected are seconds or bytes, error is projected / measured − 1. constant_mfu_error and
+    other_error are of a constant MFU and of another tool on the same row (NaN: none).
     """
     import pandas
 
@@ -26,7 +24,7 @@ def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
 
 
 def read_rows(path: str | Path) -> "pandas.DataFrame":
-    """Read a file of `ppsim validate -o FILE.json`; raises `ConfigError` for other files."""
+    """Raises `ConfigError` for files that `ppsim validate -o FILE.json` did not write."""
     found = read_json(path, made_by="ppsim validate writes a validation with -o NAME.json")
     try:
         rows = rows_of(found["sets"]).astype(_KINDS)
@@ -59,7 +57,7 @@ def _number_of(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         "use": row["use"],
         "quantity": quantity,
         "measured": row[f"measured_{unit}"],
-        "projected": row.get(f"projected_{unit}", row.get(f"predicted_{unit}")),  # the second: 0.3.0.dev0
+        "projected": row.get(f"projected_{unit}", row.get(f"predicted_{unit}")),  # 0.3.0.dev0 wrote predicted_…
         "error": row["error"],
         "constant_mfu_error": row["constant_mfu_error"],
         "other_error": row["other_error"],

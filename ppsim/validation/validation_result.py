@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 class ValidationReport(Printable):
     """Published values compared with projections; errors are predicted / measured − 1, negative is optimistic.
 
-    `str` is the output of `ppsim validate`.
-
     >>> import ppsim
     >>> found = ppsim.validate("zero-bubble")
     >>> len(found.sets[0].rows), round(found.sets[0].score.mean_absolute, 3)
@@ -30,13 +28,10 @@ class ValidationReport(Printable):
 
     @property
     def one_line(self) -> str:
-        """One-line description."""
         return ", ".join(f"{one.name}: {len(one.rows)} rows" for one in self.sets)
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame, one row per published value; see `ppsim.validation.table_rows.rows_of`.
-
-        `ppsim.plot.accuracy_figure` draws it.
 
         >>> import ppsim
         >>> ppsim.validate("zero-bubble").to_frame()[["schedule", "quantity"]].iloc[0].tolist()
@@ -46,8 +41,6 @@ class ValidationReport(Printable):
 
     def scores(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with the errors of each set's test rows, one row per set.
-
-        Columns: num_rows, mean, mean_absolute, worst.
 
         >>> import ppsim
         >>> ppsim.validate("zero-bubble").scores()["num_rows"].to_dict()
@@ -61,8 +54,8 @@ class ValidationReport(Printable):
     def by_hardware(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame of the test errors of times, one row per cluster, dtype and kind of model.
 
-        Columns: cluster, dtype, kind (dense or MoE), num_rows, mean, mean_absolute, worst, constant_mfu (mean
-        absolute error of a constant MFU on the same rows), inside (number of times in the 90 % interval).
+        constant_mfu is the mean absolute error of a constant MFU on the same rows; inside is the number of times in
+        the 90 % interval.
 
         >>> import ppsim
         >>> ppsim.validate("dgxc-405b").by_hardware()[["cluster", "dtype", "num_rows"]].values.tolist()
@@ -79,16 +72,10 @@ class ValidationReport(Printable):
         return pandas.DataFrame(rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Return scores and rows of every set, with units in the keys."""
         return {"sets": [one.to_json() for one in self.sets]}
 
 
 def validate_sets(name: str | None, plan_of: PlanOf, *, announce: Callable[[str], None]) -> ValidationReport:
-    """Compare published values with projections, for one set by name or file, or for all sets (None).
-
-    `plan_of` makes the plan of options of `ppsim project`; `announce` is called with the name of each set before
-    its projection. Raises `ConfigError` for an unknown set.
-    """
     found = []
     for one in case_sets() if name is None else [name]:
         announce(one)

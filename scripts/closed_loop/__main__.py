@@ -1,9 +1,9 @@
-"""Project, run, compare, on this machine: the sections of docs/validation-results.md on step times.
+"""Project, run and compare on this machine: write the sections of docs/validation-results.md on step times.
 
-    python scripts/closed_loop               everything, into that page and CSV files: 20 minutes on two quiet cores
-    python scripts/closed_loop real --print  one part, printed
+    python scripts/closed_loop               all parts, into the page and CSV files: 20 minutes on two idle cores
+    python scripts/closed_loop real --print  print one part
 
-Errors are projected / measured − 1: negative is optimistic.
+Errors are projected / measured − 1: negative errors are optimistic.
 """
 
 import argparse
@@ -26,7 +26,7 @@ PARTS = {
 
 
 def main() -> None:
-    """Run the parts that were asked for, and put each where the page has it, or print it."""
+    """Run the requested parts, and write each into its section of the page, or print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--print", action="store_true", dest="only_print", help="leave the page as it is")
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def replaced(page: str, name: str, text: str) -> str:
-    """Return the page with what stands between the marks of a part replaced.
+    """Return the page with the text between the marks of a part replaced.
 
     >>> replaced("a\\n<!-- real -->\\nold\\n<!-- /real -->\\nb", "real", "new\\n")
     'a\\n<!-- real -->\\n\\nnew\\n\\n<!-- /real -->\\nb'

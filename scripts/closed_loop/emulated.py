@@ -1,8 +1,8 @@
-"""Measured against simulated where the costs are known exactly: torch's runtime waits instead of computing.
+"""Compare simulated with measured steps whose costs are known exactly: torch's runtime waits instead of computing.
 
-Every step runs in torch.distributed.pipelining's own runtime over gloo; ordering, messages and host time are
-real, the seconds of an action are given. Two constants, host time an action and latency a hop, are fitted on the
-GPipe runs of equal stages alone and used for every other one.
+Every step runs in the runtime of torch.distributed.pipelining over gloo. The order of actions, messages and host
+time are real; the seconds of each action are given. Two constants, the host time per action and the latency per P2P
+transfer, are fitted to the GPipe runs with equal stages, and used for all other runs.
 """
 
 import functools
@@ -29,7 +29,7 @@ from ppsim.simulation.simulate import simulate_graph
 
 @dataclass(frozen=True)
 class Case:
-    """One run: an action of a rank takes `action_s` in all, spread over its stages by ± `spread`."""
+    """One run. On each stage, an action takes `action_s` / vpp, times a random factor of 1 ± `spread`."""
 
     name: str
     p: int
@@ -41,13 +41,13 @@ class Case:
 
     @property
     def table(self) -> ppsim.Schedule:
-        """What runs."""
+        """The schedule to run."""
         vpp = 2 if self.name in ("interleaved-1f1b", "zbv-fixed") else None
         return ppsim.build(self.name, pp=self.p, vpp=vpp, microbatches=self.m)
 
     @property
     def costs(self) -> ppsim.StageCosts:
-        """What is waited for, the same numbers in every run."""
+        """The times for which the runtime waits; random, with the same seed in every run."""
         table, random = self.table, np.random.default_rng(7)
         one = self.action_s / table.vpp
 
@@ -62,7 +62,7 @@ class Case:
 
 SHAPES = ((4, 8), (8, 16))
 NUM_STEPS = 3
-"""Recorded steps a run; the median one counts."""
+"""Recorded steps per run; the median step is used."""
 CALIBRATION = [Case("gpipe", p, m, action_s) for p, m in SHAPES for action_s in (0.05, 0.1)]
 GRID = [
     case
@@ -80,7 +80,7 @@ CHANNELS = [
 
 
 def run(cases: list[Case], *, num_steps: int) -> dict[Case, ImportedRun]:
-    """Run the cases, those of as many ranks in the same processes."""
+    """Run the cases; cases with the same number of ranks share processes."""
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
         for p in sorted({case.p for case in cases}):
@@ -103,7 +103,7 @@ def run(cases: list[Case], *, num_steps: int) -> dict[Case, ImportedRun]:
 
 
 def simulated_s(measured: ImportedRun, fitted: dict[str, float] | None) -> float:
-    """Return the step time of the same table and costs, with the two constants or without."""
+    """Return the simulated step time of the measured table and costs, with `fitted` constants or without."""
     costs = measured.costs
     if fitted:
         costs = costs.replace(**fitted)
@@ -111,20 +111,20 @@ def simulated_s(measured: ImportedRun, fitted: dict[str, float] | None) -> float
 
 
 def grid_section() -> tuple[str, list[dict[str, str]]]:
-    """Return the errors of every schedule over p, m, action time and imbalance of the stages, and a row per run."""
+    """Return a table of errors over schedule, p, m, action time and stage imbalance, and a row per run."""
     return _section(GRID)
 
 
 def channel_section() -> tuple[str, list[dict[str, str]]]:
-    """Return the errors with transfers that take time, for each kind of channel, and a row per run."""
+    """Return a table of errors with transfers that take time, for each channel, and a row per run."""
     return _section(CHANNELS)
 
 
 @functools.cache
 def fitted_on_gpipe() -> dict[str, float]:
-    """Return the two constants, fitted once."""
+    """Return the host time per action and the latency per P2P transfer, fitted once."""
     found = calibrate([one.run for one in run(CALIBRATION, num_steps=NUM_STEPS).values()])
-    assert found.hop is not None  # all of these run on several ranks
+    assert found.hop is not None  # all calibration runs have several ranks
     return {"action_overhead_s": found.action.value, "hop_overhead_s": found.hop.value}
 
 

@@ -1,7 +1,7 @@
-"""Real compute: the loop of docs/howto/own_model.md, its commands typed as they stand, in empty folders.
+"""Real compute: run the commands of docs/howto/own_model.md (profile, project, train, compare) in empty folders.
 
-Errors are as seen, and at equal pace: as if the machine had run as fast as while it was profiled, by what the same
-work took it beside both.
+Errors are given as measured, and at equal speed: corrected for the machine's speed during training relative to its
+speed during profiling. Both speeds come from the time of the same reference work.
 """
 
 import json
@@ -32,12 +32,12 @@ SHOWN = {
     "error": "error",
     "at equal pace": "at equal speed",
 }
-"""Columns of the file that the page shows, and their titles there."""
+"""Columns of the file that the page shows, and their titles on the page."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """One: what the last command wrote, the measured steps, the processes that waited, what each command took."""
+    """One run of the commands: JSON of the last command, measured steps, load average, and seconds per command."""
 
     compared: dict[str, Any]
     steps_s: list[float]
@@ -46,7 +46,7 @@ class Loop:
 
     @property
     def errors(self) -> dict[str, float]:
-        """Projected / measured - 1 as seen and at equal pace, and of a replay."""
+        """Projected / measured − 1 as measured and at equal speed, and the error of a replay."""
         names = {"error": "step_error", "at equal pace": "error_at_pace", "replay": "replay_error"}
         return {title: self.compared[name] for title, name in names.items()}
 
@@ -57,7 +57,7 @@ class Loop:
 
     @property
     def cells(self) -> dict[str, str]:
-        """A row of the file."""
+        """The row of the file, by column."""
         low, high = map(seconds, self.compared["projected_interval_s"])
         least, most = seconds(min(self.steps_s)), seconds(max(self.steps_s))
         return {
@@ -73,7 +73,7 @@ class Loop:
 
     @property
     def spread(self) -> float:
-        """Within what half of the steps are of each other, as a part of the median."""
+        """Interquartile range of the steps, relative to the median."""
         low, _, high = statistics.quantiles(self.steps_s, n=4)
         return (high - low) / self.measured_s
 
@@ -104,7 +104,7 @@ def section() -> tuple[str, list[dict[str, str]]]:
 
 
 def commands_of(page: str) -> list[str]:
-    """Return the commands of the loop as a page has them, without what is said behind them.
+    """Return the commands of the loop in a page, without the comments after them.
 
     >>> commands_of("ppsim train\\nppsim profile -o c.json   # y\\nppsim project\\nppsim train\\nppsim compare\\n")
     ['ppsim profile -o c.json', 'ppsim project', 'ppsim train', 'ppsim compare']
@@ -116,7 +116,7 @@ def commands_of(page: str) -> list[str]:
 
 
 def run(commands: list[str]) -> Loop:
-    """Run the loop once; the commands write measured.json, and the last one what it found, here as numbers too."""
+    """Run the loop once. The commands write measured.json, and the last command also its result as compare.json."""
     taken_s = []
     with tempfile.TemporaryDirectory() as folder:
         for command in [*commands[:-1], f"{commands[-1]} -o compare.json"]:

@@ -1,4 +1,4 @@
-"""Signed errors of a column of runs, summed up the same way everywhere."""
+"""Summary of signed errors, the same for all parts."""
 
 import statistics
 

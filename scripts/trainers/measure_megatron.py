@@ -1,12 +1,12 @@
-"""Measure the chunks of a Megatron-core GPT on one device, and write a profile that answers any pipeline of it.
+"""Measure the chunks of a Megatron-Core GPT on one device, and write a profile for projections of any pipeline.
 
     pip install megatron-core 'torch>=2.13' .
     python scripts/trainers/measure_megatron.py --layers 16 --hidden 128 --heads 8 --pp 4 --vpp 2 -o chunks.json
     ppsim project --profile chunks.json --pp 8 --vpp 2 --schedule all
 
-On a GPU in bfloat16, with TransformerEngine where it is there; on a CPU in float32, with what of Megatron-core runs
-without kernels of its own. In a training script of one's own, `ppsim.integrations.megatron.measure` gets its
-`model_provider` and configuration.
+On a GPU, the script uses bfloat16, and TransformerEngine if it is installed. On a CPU, it uses float32 and the
+parts of Megatron-Core that need no GPU kernels. In your own training script, call
+`ppsim.integrations.megatron.measure` with its `model_provider` and configuration.
 """
 
 import argparse
@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore", module="megatron")
 
 
 def model_provider(pre_process: bool, post_process: bool, config: Any) -> Any:
-    """A chunk of a GPT, as Megatron-LM's own `model_provider` builds it."""
+    """Return a chunk of a GPT, like the `model_provider` of Megatron-LM."""
     from megatron.core.models.gpt import GPTModel, gpt_layer_specs
 
     has_engine = importlib.util.find_spec("transformer_engine") is not None and not config.use_cpu_initialization
@@ -32,7 +32,7 @@ def model_provider(pre_process: bool, post_process: bool, config: Any) -> Any:
 
 
 def configuration(given: argparse.Namespace) -> Any:
-    """The `TransformerConfig` of the options; without a GPU, without the kernels that need one."""
+    """Return the `TransformerConfig` of the options; without a GPU, GPU kernels are disabled."""
     import torch
     from megatron.core.transformer import TransformerConfig
 
@@ -50,7 +50,7 @@ def configuration(given: argparse.Namespace) -> Any:
 
 
 def main() -> None:
-    """Write the profile, and say what is measured."""
+    """Write the profile, and print the progress of the measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {
         "layers": 16, "hidden": 128, "heads": 8, "tp": 1, "pp": 4, "vpp": 2, "micro-batch": 1, "seq-len": 256,

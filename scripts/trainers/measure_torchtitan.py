@@ -1,10 +1,10 @@
-"""Measure the chunks of TorchTitan's debug Llama in its own trainer, on a CPU, and project pipelines from them.
+"""Measure the chunks of TorchTitan's debug Llama in TorchTitan's trainer on a CPU, and write a profile.
 
     pip install torchtitan==0.3.0 'torch>=2.14' .
     python scripts/trainers/measure_torchtitan.py -o chunks.json
 
-The trainer is made as TorchTitan makes it, alone, with its fake process groups; `run_torchtitan._on_cpu` says what
-is put in its way where there is no GPU.
+The trainer is created by TorchTitan's code in one process, with its fake process groups. `run_torchtitan._on_cpu`
+replaces the parts that need a GPU.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from run_torchtitan import NUM_MICROBATCHES, NUM_RANKS, _on_cpu, write_assets
 
 
 def main() -> None:
-    """Write the profile of the chunks, and print what is measured."""
+    """Write the profile of the chunks, and print the progress of the measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", default="chunks.json")
     parser.add_argument("--repeats", type=int, default=30)

@@ -1,10 +1,10 @@
-"""Run exported tables in DeepSpeed's own pipeline engine, and its own schedule beside them, on processes of a CPU.
+"""Run exported tables, and for comparison DeepSpeed's own schedule, in DeepSpeed's pipeline engine on a CPU.
 
     pip install torch . && DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed
     python scripts/trainers/run_deepspeed.py
 
-Each table goes the way of docs/export.md: `ppsim build`, `ppsim export --to deepspeed`, and one line behind
-`deepspeed.initialize`. Printed are the loss of the third step and the sum of the absolute weights after it.
+Each table is made as in docs/export.md: `ppsim build`, `ppsim export --to deepspeed`, and one line after
+`deepspeed.initialize`. The script prints the loss of the third step and the sum of the absolute weights after it.
 """
 
 import json
@@ -20,7 +20,7 @@ TABLES = ("1f1b", "eager-1f1b")
 
 
 def run_rank(table: str) -> None:
-    """Train a chain of layers, by the table or, without one, by DeepSpeed's own schedule."""
+    """Train a chain of layers with the table or, if it is empty, with DeepSpeed's own schedule."""
     import deepspeed
     import torch
     from deepspeed.pipe import PipelineModule
@@ -55,7 +55,7 @@ def run_rank(table: str) -> None:
 
 
 def train(table: Path | None) -> tuple[float, float]:
-    """Return loss and sum of weights; raises with DeepSpeed's error."""
+    """Return loss and sum of weights; raises `RuntimeError` with DeepSpeed's error."""
     command = [
         sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={NUM_RANKS}", "--rdzv_backend=c10d",
         "--rdzv_endpoint=localhost:0", str(Path(__file__).resolve()), str(table or ""),
@@ -71,7 +71,7 @@ def train(table: Path | None) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print a row a table, DeepSpeed's own schedule first."""
+    """Print a row per table, after a row for DeepSpeed's own schedule."""
     print(f"{'table':<14}{'loss':>12}{'sum of weights':>20}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for name in ("its own", *TABLES):

@@ -1,12 +1,12 @@
-"""Run exported tables in TorchTitan's own trainer, and its own schedules beside them, on processes of a CPU.
+"""Run exported tables, and for comparison TorchTitan's own schedules, in TorchTitan's trainer on a CPU.
 
     pip install torchtitan==0.3.0 'torch>=2.14' .
     python scripts/trainers/run_torchtitan.py            # or with names of `ppsim schedules`
 
-Each table goes the way that docs/howto/torchtitan.md tells: `ppsim build`, `ppsim export --to torch`, and two
-options of TorchTitan. Its debug Llama trains for three steps on text of its test set's form; printed are loss and
-gradient norm of the last step. TorchTitan has no CPU mode: `_on_cpu` says what is put in its way,
-none of it in its pipeline.
+Each table is made as in docs/howto/torchtitan.md: `ppsim build`, `ppsim export --to torch`, and two options of
+TorchTitan. TorchTitan's debug Llama trains for three steps on text in the format of TorchTitan's test set. The
+script prints the loss and the gradient norm of the last step. TorchTitan has no CPU mode, so `_on_cpu` replaces the
+parts that need a GPU, none of them in the pipeline.
 """
 
 import argparse
@@ -26,18 +26,18 @@ TABLES = {
     "interleaved-zb": "Interleaved1F1B", "gis": "Interleaved1F1B", "zbv-fixed": "ZBVZeroBubble",
     "zbv": "ZBVZeroBubble", "v-half": "ZBVZeroBubble", "v-min": "ZBVZeroBubble",
 }  # fmt: skip
-"""Tables, and TorchTitan's name of the same placement, by which it splits the model."""
+"""For each table, TorchTitan's schedule with the same placement, by which TorchTitan splits the model."""
 
 
 def debug() -> Any:
-    """The configuration of TorchTitan's debug Llama, with a loss whose parameters a split backward can see."""
+    """Return the configuration of TorchTitan's debug Llama, with a loss whose parameters a split backward finds."""
     from torchtitan.models.llama3.config_registry import llama3_debugmodel_ce_loss
 
     return llama3_debugmodel_ce_loss()
 
 
 def run_rank() -> None:
-    """TorchTitan's `main`, as torchrun starts it."""
+    """Run the `main` of TorchTitan in a process of torchrun."""
     _on_cpu()
     from torchtitan.train import main
 
@@ -45,7 +45,7 @@ def run_rank() -> None:
 
 
 def _on_cpu() -> None:
-    """Name the CPU as the device, answer what is asked of a GPU, and attend without its compiled kernel."""
+    """Make the CPU the device, answer queries of a GPU with fixed values, and compute attention uncompiled."""
     import types
     from collections import defaultdict
 
@@ -74,11 +74,11 @@ def _on_cpu() -> None:
         return output, types.SimpleNamespace(lse=None)
 
     FlexAttention.compiled_flex_attn = staticmethod(attend)
-    utils.set_pg_timeouts = lambda *_, **__: None  # its barrier names a device
+    utils.set_pg_timeouts = lambda *_, **__: None  # the original has a barrier on a device
 
 
 def train(folder: Path, schedule: str, table: Path | None) -> tuple[str, str]:
-    """Return loss and gradient norm of the last step, as TorchTitan prints them; raises with its error."""
+    """Return loss and gradient norm of the last step as printed; raises `RuntimeError` with TorchTitan's error."""
     command = [
         sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={NUM_RANKS}", "--rdzv_backend=c10d",
         "--rdzv_endpoint=localhost:0", "--role=rank", "--tee=3", str(Path(__file__).resolve()),
@@ -103,7 +103,7 @@ def train(folder: Path, schedule: str, table: Path | None) -> tuple[str, str]:
 
 
 def write_assets(folder: Path) -> None:
-    """A tokenizer of single letters and a text for TorchTitan's `c4_test`."""
+    """Write a tokenizer of single letters, and a text for TorchTitan's `c4_test`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     letters = [chr(code) for code in range(32, 127)]
@@ -122,7 +122,7 @@ def write_assets(folder: Path) -> None:
 
 
 def exported(folder: Path, name: str) -> Path:
-    """The table as TorchTitan reads it, by the commands of the how-to."""
+    """Return the file of a table for TorchTitan, made with the commands of docs/howto/torchtitan.md."""
     table, ready = folder / f"{name}.csv", folder / f"{name}.ready.csv"
     shape = ["--pp", str(NUM_RANKS), "--num-microbatches", str(NUM_MICROBATCHES)]
     for command in (["build", name, *shape, "-o", str(table)],
@@ -132,7 +132,7 @@ def exported(folder: Path, name: str) -> Path:
 
 
 def main() -> None:
-    """Print a row a table: loss, gradient norm, and those of TorchTitan's own schedule of that placement."""
+    """Print a row per table: loss and gradient norm, also with TorchTitan's own schedule of the same placement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", default=list(TABLES), help=f"of {', '.join(TABLES)}")
     names = parser.parse_args().tables

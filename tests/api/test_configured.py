@@ -64,7 +64,7 @@ def test_the_command_says_what_it_understood_and_what_not(script: Path) -> None:
     assert "save" not in done.stderr
     found = json.loads(done.stdout)["run_config"]
     assert found["trainer"] == "Megatron-LM"
-    assert found["understood"]["tp_comm_overlap"] == "overlap_tp"
+    assert found["read_options"]["tp_comm_overlap"] == "overlap_tp"
     assert {one["name"] for one in found["ignored"]} == {"some_new_option"}
 
 

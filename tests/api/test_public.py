@@ -42,7 +42,7 @@ def test_the_examples_are_found_by_doctest_where_the_name_is_at_home() -> None:
 
 
 def test_every_name_is_grouped_in_the_docstring_and_in_nothing_else() -> None:
-    groups = (ppsim.__doc__ or "").partition("what there is")[2].partition("Inside are")[0]
+    groups = (ppsim.__doc__ or "").partition("what there is")[2].partition("Times are in")[0]
     words = groups.replace(",", " ").replace("\n", " ").split()
     assert {word for word in words if word in ppsim.__all__} == set(ppsim.__all__)
     assert sorted(ppsim.__all__) == sorted(ppsim._HOME)

@@ -26,7 +26,7 @@ def error_of(made: Projection, run: Path) -> float:
 def test_a_run_on_8_gpus_is_projected_to_interleaved_1f1b_within_its_interval():
     """Primus' own recordings of one model, 1F1B and interleaved: −2.4 % and +0.4 %."""
     interleaved = ppsim.project(run=ONE_STAGE, vpp=2)
-    low, high = interleaved.answer.iteration_time_interval_s
+    low, high = interleaved.summary.iteration_time_interval_s
     assert interleaved.timeline.schedule.name == "interleaved-1f1b"
     assert low < measured_s(TWO_STAGES) < high
     assert -0.03 < error_of(interleaved, TWO_STAGES) < 0

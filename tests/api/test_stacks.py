@@ -103,14 +103,14 @@ def test_a_job_without_a_stack_gets_the_nearest_to_calibration_runs_and_says_so(
 
 def test_times_by_stack_are_of_the_same_stages() -> None:
     made = ppsim.project(**UNNAMED)
-    times = made.answer.by_stack_s
+    times = made.summary.by_stack_s
     assert list(times) == ["megatron-bridge", "plain", "torchtitan"]
     assert list(times.values()) == sorted(times.values())
     assert f"by stack: megatron-bridge {seconds(times['megatron-bridge'])}, plain " in str(made)
     for name, value in times.items():
         assert value == ppsim.project(**UNNAMED, stack=name, split=made.split).iteration_time_s, name
     assert made.summarise(with_advice=False).by_stack_s == {}
-    assert made.answer.to_json()["by_stack_s"] == times
+    assert made.summary.to_json()["by_stack_s"] == times
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_hidden_parts_scale_what_is_exposed() -> None:
         (moe, "overlap_ep", "EP", 1 - 20 / 132), (long, "overlap_cp", "CP", 1.0),
     ):  # fmt: skip
         whole, half = (
-            ppsim.project(**words, **{option: part}).answer.time_breakdown_s[f"{term} communication"]
+            ppsim.project(**words, **{option: part}).summary.time_breakdown_s[f"{term} communication"]
             for part in (0.0, 0.5)
         )
         assert half == pytest.approx(whole * (1 - gain / 2))
@@ -221,8 +221,8 @@ def test_what_runs_said_of_an_installation_is_in_measured_times_the_slowest_rank
     varies = ppsim.project(**words, cluster=machine.with_constants(Constants(jitter=Constant(value=0.04))))
     longer = 0.04 * expected_maximum(8) * 32 * 28e-3
     assert varies.iteration_time_s - none.iteration_time_s == pytest.approx(longer)
-    assert varies.answer.time_breakdown_s["slow ranks"] == pytest.approx(longer)
-    assert sum(varies.answer.time_breakdown_s.values()) == pytest.approx(varies.iteration_time_s)
+    assert varies.summary.time_breakdown_s["slow ranks"] == pytest.approx(longer)
+    assert sum(varies.summary.time_breakdown_s.values()) == pytest.approx(varies.iteration_time_s)
     parts = {**words, "forward_ms": [10.0] * 8}  # each rank's own: the slowest is among them
     assert ppsim.project(**parts, cluster=varies.plan.job.cluster).iteration_time_s == pytest.approx(
         none.iteration_time_s
@@ -230,7 +230,7 @@ def test_what_runs_said_of_an_installation_is_in_measured_times_the_slowest_rank
     slows = ppsim.project(**words, cluster=machine.with_constants(Constants(overlap_slowdown=Constant(value=0.5))))
     assert slows.costs.overlap_slowdown == 0.5
     assert slows.iteration_time_s > none.iteration_time_s
-    assert slows.answer.time_breakdown_s["slower next to P2P"] > 0.9 * (
+    assert slows.summary.time_breakdown_s["slower next to P2P"] > 0.9 * (
         slows.iteration_time_s - none.iteration_time_s
     )
 
@@ -256,8 +256,8 @@ def test_measured_times_of_a_rank_take_the_place_of_estimates() -> None:
     assert ppsim.project(**words, **times).iteration_time_s == pytest.approx(11 * 3e-3)
     looped = ppsim.project(**words, **times, vpp=2)
     assert looped.iteration_time_s == pytest.approx((8 + 3 / 2) * 3e-3)
-    assert {type(one.change) for one in looped.answer.advice} <= {str}
-    assert all("--schedule " in one.change for one in looped.answer.advice)
+    assert {type(one.change) for one in looped.summary.advice} <= {str}
+    assert all("--schedule " in one.change for one in looped.summary.advice)
 
 
 def test_measured_times_of_a_rank_take_the_place_of_a_profile_s_and_bytes_too() -> None:

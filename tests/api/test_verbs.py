@@ -105,7 +105,7 @@ def test_the_defaults_of_options_are_those_of_the_fields_that_they_set(made: Any
 def test_project_is_the_command(options: dict[str, Any]) -> None:
     made = ppsim.project(**options)
     told = json.loads(command("project", *arguments(options), "--json").output)
-    assert json.loads(json.dumps(made.to_json() | made.answer.to_json())) == told
+    assert json.loads(json.dumps(made.to_json() | made.summary.to_json())) == told
     assert str(made) == command("project", *arguments(options)).output.rstrip("\n")
 
 

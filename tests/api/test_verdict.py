@@ -10,7 +10,7 @@ from ppsim.app import pictures
 from ppsim.app.projector import Projector
 from ppsim.app.state import PageState
 from ppsim.cli.serve import _read_project
-from ppsim.machine.choices import MEMORY_SHARE
+from ppsim.machine.defaults import MEMORY_SHARE
 from ppsim.plot.plotly_tradeoffs import TradeoffPoint
 from ppsim.simulation.verdict import MemoryVerdict
 from tests.cli.running import ppsim as command
@@ -109,8 +109,8 @@ def test_every_change_that_is_advised_for_a_job_can_be_typed_and_makes_it_fit():
     ]
     made = ppsim.project(model="llama3-8b", pp=2, dp=2, global_batch=8, seq_len=8192, split="even")
     assert made.fits is False
-    assert made.answer.advice
-    for one in made.answer.advice:
+    assert made.summary.advice
+    for one in made.summary.advice:
         found = json.loads(command(*words, *one.change.split(), "--json").stdout)
         assert found["fits"]
         assert found["memory_fit"]["headroom_bytes"] == pytest.approx(one.projection.verdict.headroom_bytes)

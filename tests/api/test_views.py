@@ -22,11 +22,11 @@ def test_the_page_of_a_job_names_model_cluster_layout_and_schedule():
 
 def test_what_to_change_points_to_the_search_of_the_same_model_on_as_many_gpus():
     projection = ppsim.project(pp=2, job=job(tp=2, dp=4, pp=2))
-    line = view_of(projection, "", projection.answer).notes["To change"][-1]
+    line = view_of(projection, "", projection.summary).notes["To change"][-1]
     command = "ppsim tune --model llama3-8b --cluster dgx-h100 --gpus 16 --global-batch-size 32 --seq-len 4096"
     assert line == f"further away than one step: {command} tries every layout, micro-batch and schedule"
     by_profile = ppsim.project(pp=4, microbatches=8)
-    assert "ppsim tune" not in str(view_of(by_profile, "", by_profile.answer).notes)
+    assert "ppsim tune" not in str(view_of(by_profile, "", by_profile.summary).notes)
 
 
 def test_the_page_of_a_profile_names_what_was_measured():

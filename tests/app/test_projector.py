@@ -73,7 +73,7 @@ def test_a_fitted_table_is_searched_for_beside_and_stands_in_for_the_next_costs(
     )
     moved = PageState(state.words | {"transfer_ms": "5"}, ("zbv",))
     there = bench.answer(moved)
-    assert there.standing_in == {"zbv"}
+    assert there.substitutes == {"zbv"}
     assert there.projections["zbv"].timeline.schedule is answer.projections["zbv"].timeline.schedule
     assert there.projections["zbv"].iteration_time_s > answer.projections["zbv"].iteration_time_s
     assert "its own is being searched for" in pictures.cards_html(there)

@@ -26,7 +26,7 @@ _ROW = {
     "gpus": 8,
     "table": "1",
     "title": "a model",
-    "use": "judge",
+    "use": "test",
     "constant_mfu_error": None,
     "other_error": None,
 }

@@ -130,7 +130,7 @@ def test_scales_of_what_is_gathered_keep_gathers_out_of_products_and_scatters_in
 def test_every_second_layer_computed_again_takes_half_of_all_in_time_and_the_mean_in_bytes() -> None:
     words = {"model": "llama3-8b", "gpus": 8, "stack": "torchtitan", "pp": 1}
     none, half, full = (
-        ppsim.project(**words, recompute=word).answer.time_breakdown_s.get("recomputation", 0.0)
+        ppsim.project(**words, recompute=word).summary.time_breakdown_s.get("recomputation", 0.0)
         for word in ("none", "full/2", "full")
     )
     assert (none, half) == (0.0, pytest.approx(full / 2))
@@ -192,7 +192,7 @@ def test_what_fsdp_gathers_is_copied_into_each_parameter_before_each_pass() -> N
     rate = device.memory_bytes_per_s * device.efficiency.memory
     for dtype, size in (("bfloat16", 2), ("float8", 1)):
         seconds = [
-            ppsim.project(**words, dtype=dtype, fully_shard=mode).answer.time_breakdown_s["memory-bound kernels"]
+            ppsim.project(**words, dtype=dtype, fully_shard=mode).summary.time_breakdown_s["memory-bound kernels"]
             for mode in (True, False)
         ]
         weights = find_model("llama3-8b").parameters

@@ -171,7 +171,7 @@ def configs(archive: Path) -> dict[str, Any]:
             text = json.dumps(read, default=str).replace(f"{folder}/", "")
             found[name] = {
                 **json.loads(text),
-                "understood": sorted(f"{a} > {b}" for a, b in read["understood"].items()),
+                "understood": sorted(f"{a} > {b}" for a, b in read["read_options"].items()),
             }
     return found
 

@@ -81,11 +81,11 @@ def test_what_varying_passes_cost_is_no_overhead_and_comes_back_in_the_projectio
     made = ppsim.project(pp=2, schedule="1f1b", layers=4, profile=profile, split=[2, 2])
     expected = drawn(published, 2, spread, slowdown).step_times_s
     assert made.timeline.step_time_s == pytest.approx(np.mean(expected), rel=0.01)
-    assert made.answer.time_breakdown_s["passes that vary"] == pytest.approx(
+    assert made.summary.time_breakdown_s["passes that vary"] == pytest.approx(
         made.timeline.step_time_s
         - ppsim.simulate(made.timeline.schedule, made.costs.replace(variation_s=0)).step_time_s
     )
-    low, high = made.answer.iteration_time_interval_s
+    low, high = made.summary.iteration_time_interval_s
     assert low < made.iteration_time_s < high
 
 
@@ -116,12 +116,12 @@ def test_a_machine_whose_pace_drifts_tells_the_same_of_its_passes(published: Pro
     pair = [simulated(published, layers, action_overhead_s=4e-4, hop_overhead_s=9e-4) for layers in (FEW, MORE)]
     few_s, more_s = np.array([6e-3, 9e-3]), np.array([16e-3, 19e-3])  # of a layer 5, of the ends 1 and 4 ms
     paces = 0.8 * 1.25 ** np.arange(4)
-    windows_s = [paces[0] * few_s, paces[1] * more_s, paces[2] * few_s, paces[3] * more_s]
+    reference_times_s = [paces[0] * few_s, paces[1] * more_s, paces[2] * few_s, paces[3] * more_s]
     drifted = [
         at_other_paces(one, np.repeat(paces[index::2], 2), ranks_s)
         for index, (one, ranks_s) in enumerate(zip(pair, (few_s, more_s), strict=True))
     ]
-    found, steady = fit_overheads(published, published.shape_at(), drifted, windows_s=windows_s), fit_overheads(
+    found, steady = fit_overheads(published, published.shape_at(), drifted, reference_times_s=reference_times_s), fit_overheads(
         published, published.shape_at(), pair
     )  # fmt: skip
     at_median = np.median(paces)
@@ -136,7 +136,7 @@ def test_a_machine_whose_pace_drifts_tells_the_same_of_its_passes(published: Pro
 
 def test_passes_too_short_to_tell_a_layer_still_have_a_pace(published: Profile) -> None:
     pair = [at_other_paces(simulated(published, layers), [1.0] * 4, np.ones(2)) for layers in (FEW, MORE)]
-    found = fit_overheads(published, published.shape_at(), pair, windows_s=[[2e-3, 2e-3], [1e-3, 1e-3]])
+    found = fit_overheads(published, published.shape_at(), pair, reference_times_s=[[2e-3, 2e-3], [1e-3, 1e-3]])
     assert found["reference_s"] == pytest.approx([2e-3, 2e-3])
     assert found["reference_ends_s"] == pytest.approx([0, 0])
 
@@ -144,10 +144,10 @@ def test_passes_too_short_to_tell_a_layer_still_have_a_pace(published: Profile) 
 def test_the_interval_is_as_wide_as_the_machines_own_pace(published: Profile) -> None:
     """An older profile, and one of other ranks, know no pace: theirs is that of measured costs."""
     widths = []
-    for num_processes, windows_s in ((2, []), (2, [4e-3, 5e-3, 6e-3]), (4, [4e-3, 5e-3, 6e-3])):
+    for num_processes, reference_times_s in ((2, []), (2, [4e-3, 5e-3, 6e-3]), (4, [4e-3, 5e-3, 6e-3])):
         rehearsed = slowed(published, num_processes=num_processes).rehearsal
         assert rehearsed is not None
-        with_pace = replace(rehearsed, reference_s=windows_s)
+        with_pace = replace(rehearsed, reference_s=reference_times_s)
         made = ppsim.project(pp=2, schedule="1f1b", layers=8, profile=replace(published, rehearsal=with_pace))
         answer = made.summarise(with_advice=False)
         low, high = answer.iteration_time_interval_s
@@ -230,7 +230,7 @@ def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
         assert found.pace == pytest.approx(1 / factor)
         assert found.error_at_pace == pytest.approx(1 / (1 + off) - 1)
         assert found.inside_interval == (factor == 1.0)
-        assert made.answer.iteration_time_interval_s == pytest.approx(found.iteration_time_interval_s)
+        assert made.summary.iteration_time_interval_s == pytest.approx(found.iteration_time_interval_s)
     page, summary = tmp_path / "compare.html", tmp_path / "compare.json"
     words = words_of(command("compare", path, projected, "-o", page, "-o", summary).stdout)
     both = f"({signed_percent(found.step_error)}, at equal pace {signed_percent(found.error_at_pace)})"

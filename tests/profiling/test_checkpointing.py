@@ -19,7 +19,7 @@ from ppsim.profiling.checkpointing import recompute_result
 from ppsim.profiling.layers import build_layer
 from ppsim.profiling.measure import MeasuredModule, measure
 from ppsim.profiling.split import why_not_split
-from ppsim.runtime.live_bytes import held_seen_by
+from ppsim.runtime.live_bytes import watch_saved_tensors
 from tests.profiling.once import ONCE
 
 from .test_layers import BATCH, LAYERS, SEQUENCE, SHARDS, shard_of
@@ -169,7 +169,7 @@ def test_what_can_be_computed_again_is_not_kept() -> None:
     assert passes.activation_bytes == 4 * 8 * 4
     kept: list[int] = []
     x = torch.randn(4, 8, requires_grad=True)
-    with held_seen_by(lambda held: kept.append(held.tensor().data_ptr())):
+    with watch_saved_tensors(lambda held: kept.append(held.tensor().data_ptr())):
         Counted()(x)
     assert x.data_ptr() in kept
 

@@ -234,7 +234,7 @@ def test_a_dry_run_says_work_and_time_and_measures_nothing(tmp_path: Path) -> No
     single = ppsim("--model", "mini", "--micro-batch-size", "1,2", "--dry-run", "-o", str(tmp_path / "p.json"))
     assert "2 shapes, " in single.stdout
     assert "at 50 GFLOP/s, what a layer of micro runs at just now" in single.stdout.replace("\n", " ")
-    assert "to rehearse with 2 processes" in single.stdout.replace("\n", " ")
+    assert "for the calibration run with 2 processes" in single.stdout.replace("\n", " ")
 
 
 def test_the_standard_suite_is_what_is_shipped_and_fits_two_times_nine_minutes_of_an_h100(tmp_path: Path) -> None:

@@ -212,13 +212,13 @@ def test_a_model_that_fits_nowhere_says_by_how_much() -> None:
     made = project(Plan(pp=2, job=job("llama3-405b", pp=2, global_batch=8), memory_limit_bytes=80 * 2**30))
     assert re.fullmatch(r"DOES NOT FIT: rank \d needs [\d.]+ TiB, 80.0 GiB usable", str(made.verdict))
     assert re.match(r"rank \d peaks at [\d.]+ TiB > 80.0 GiB at ", made.memory_error)
-    assert made.answer.advice == []
+    assert made.summary.advice == []
 
 
 def test_two_changes_are_advised_if_no_single_one_makes_a_plan_fit() -> None:
     one = job("llama3-8b", pp=2, dp=8, global_batch=64, micro_batch=2, sequence_length=8192)
     made = project(Plan(pp=2, job=one, memory_limit_bytes=27 * 2**30))
-    advice = made.answer.advice
+    advice = made.summary.advice
     assert advice
     for each in advice:
         assert each.change.startswith("--recompute full --"), each.change

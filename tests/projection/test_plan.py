@@ -244,7 +244,7 @@ def test_replicas_hold_twice_the_weights_and_are_said_to_need_another_runtime():
 def test_advice_for_what_does_not_fit_are_options_to_type_that_make_it_fit():
     words = ["project", "--pp", 4, "--schedule", "gpipe", "--memory-limit", "60GiB"]
     made = project(pp=4, schedule="gpipe", memory_limit_bytes=60 * 2.0**30)
-    advice = made.answer.advice
+    advice = made.summary.advice
     assert len(advice) == 3
     for one in advice:
         assert one.change.startswith("--schedule ")

@@ -154,7 +154,7 @@ def test_the_timeline_has_the_rows_of_every_round() -> None:
 
 
 def test_a_larger_local_batch_is_advised() -> None:
-    changes = [one.change for one in rounds_of(8).answer.advice]
+    changes = [one.change for one in rounds_of(8).summary.advice]
     assert "--gradient-accumulation-steps 1" in changes
 
 

@@ -9,8 +9,8 @@ def width_of(tmp_path, **spreads):
     file = tmp_path / "overheads.json"
     file.write_text(json.dumps({"action_overhead_s": 0.0, "hop_overhead_s": 0.0} | spreads))
     found = ppsim.project(pp=4, microbatches=8, calibration=file)
-    low, high = found.answer.iteration_time_interval_s
-    return (high - low) / found.iteration_time_s, found.answer.interval_basis
+    low, high = found.summary.iteration_time_interval_s
+    return (high - low) / found.iteration_time_s, found.summary.interval_basis
 
 
 def test_ranks_that_differ_widen_the_interval_and_are_named(tmp_path):

@@ -51,7 +51,7 @@ def test_full_prints_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "P2P serialization" in text
     assert len(text.splitlines()) > 30
     made = ppsim.project(pp=4)
-    first_screen(made, made.answer)
+    first_screen(made, made.summary)
     assert capsys.readouterr().out.strip() == str(made).strip()
 
 

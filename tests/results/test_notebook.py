@@ -31,7 +31,7 @@ def result(name):
         "Profile": lambda: ppsim.load_profile("zb-a100-6.2b"),
         "StageCosts": lambda: COSTS,
         "CheckReport": lambda: ppsim.check(table),
-        "ProjectionSummary": lambda: result("Projection").answer,
+        "ProjectionSummary": lambda: result("Projection").summary,
     }[name]()  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def test_the_section_of_megatron_bridge_is_a_rank_and_modules(tmp_path: Path) ->
     (tmp_path / "run.yaml").write_text(BRIDGE + PEFT)
     found = read_run_config(tmp_path / "run.yaml")
     assert found.options["lora"] == "16:linear_qkv+linear_fc2"
-    assert ("peft.dim", "lora") in found.understood
+    assert ("peft.dim", "lora") in found.read_options
     assert [one.name for one in found.ignored if one.name.startswith("peft")] == ["peft.dropout"]
 
 

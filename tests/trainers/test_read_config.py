@@ -71,8 +71,8 @@ def test_a_script_says_what_its_variables_arrays_and_arithmetic_make(tmp_path: P
     assert found.model is not None
     assert found.model.parameters == find_model("llama3-70b").parameters
     assert found.ignored == ()
-    assert ("tensor_model_parallel_size", "tp") in found.understood
-    assert ("tp_comm_overlap", "overlap_tp") in found.understood
+    assert ("tensor_model_parallel_size", "tp") in found.read_options
+    assert ("tp_comm_overlap", "overlap_tp") in found.read_options
     assert "no attention_dropout or hidden_dropout: 0.1, Megatron-LM's default" in found.assumed
 
 

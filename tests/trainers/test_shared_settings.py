@@ -7,7 +7,7 @@ import pytest
 from ppsim.errors import ConfigError
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.trainers.read_recipe import read_recipe
-from ppsim.trainers.shared_settings import moe_recipes, release_named, settings_beside, shared_settings
+from ppsim.trainers.shared_settings import moe_recipes, release_named, applicable_settings, shared_settings
 from ppsim.trainers.stacks import stack_of
 
 GB200 = load_cluster("gb200-nvl72").device.name
@@ -49,13 +49,13 @@ def test_graphs_are_shared_by_module_if_no_scope_is() -> None:
 
 def test_given_options_replace_shared_settings_and_those_that_require_them() -> None:
     whole = shared("26.08", GB200, "mxfp8")
-    assert settings_beside(whole, {}) == whole
-    assert settings_beside(whole, {"fused_experts": False}) == {"moe_dispatcher": "hybridep"}
-    assert settings_beside(whole, {"cuda_graphs": "none"}) == {
+    assert applicable_settings(whole, {}) == whole
+    assert applicable_settings(whole, {"fused_experts": False}) == {"moe_dispatcher": "hybridep"}
+    assert applicable_settings(whole, {"cuda_graphs": "none"}) == {
         name: value for name, value in whole.items() if name != "cuda_graphs"
     }
-    assert set(settings_beside(whole, {"offload": 0.5})) == set(whole) - {"cuda_graphs", "moe_paged_stash"}
-    assert "cuda_graphs" not in settings_beside(whole, {"recompute": "full"})
+    assert set(applicable_settings(whole, {"offload": 0.5})) == set(whole) - {"cuda_graphs", "moe_paged_stash"}
+    assert "cuda_graphs" not in applicable_settings(whole, {"recompute": "full"})
 
 
 def test_a_stack_has_the_newest_release_unless_it_is_given() -> None:

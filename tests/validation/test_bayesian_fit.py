@@ -178,10 +178,10 @@ def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(tmp_path
     widths = [
         (high - low) / made.iteration_time_s
         for made in (before, after)
-        for low, high in [made.answer.iteration_time_interval_s]
+        for low, high in [made.summary.iteration_time_interval_s]
     ]
     assert widths[1] < 0.85 * widths[0]
-    low, high = after.answer.iteration_time_interval_s
+    low, high = after.summary.iteration_time_interval_s
     assert low < found.posterior.rows[0].measured_s < high
 
 
@@ -199,7 +199,7 @@ def test_constants_that_hang_together_leave_a_step_surer_than_by_themselves(tmp_
         )  # fmt: skip
         made = ppsim.project(**{**words, "cluster": BASE.with_constants(constants)})
         return (
-            made.answer.iteration_time_interval_s[1] - made.answer.iteration_time_interval_s[0]
+            made.summary.iteration_time_interval_s[1] - made.summary.iteration_time_interval_s[0]
         ) / made.iteration_time_s
 
     assert width(-0.9) < 0.8 * width(0.0) < 0.8 * width(0.9)
@@ -334,7 +334,7 @@ def test_after_one_run_of_each_dtype_a_set_is_judged_on_the_others() -> None:
     one = ppsim.validate("dgxc-405b", fit_on="one").sets[0]
     used = {row.case.number for row in one.fits[0].rows}
     assert used.isdisjoint(after.case.number for _, after in one.test_rows)
-    assert all(after.case.properties.use == "judge" for _, after in one.test_rows)
+    assert all(after.case.properties.use == "test" for _, after in one.test_rows)
     assert np.mean([abs(after.error) for _, after in one.test_rows]) < 0.025
 
 

@@ -58,7 +58,7 @@ def test_json_has_every_row_with_its_signed_error_and_source() -> None:
     assert found["source"].startswith("NVIDIA")
     for row in found["rows"]:
         assert row["error"] == row["projected_s"] / row["measured_s"] - 1
-    judged = [row["error"] for row in found["rows"] if row["use"] == "judge"]
+    judged = [row["error"] for row in found["rows"] if row["use"] == "test"]
     assert found["errors"]["ppsim"]["worst"] == max(judged, key=abs)
 
 
@@ -129,7 +129,7 @@ def test_wrong_use_is_a_sentence() -> None:
 
 
 def test_rows_of_0_3_0_dev0_are_read() -> None:
-    row = {"table": "1", "title": "", "gpus": 8, "use": "judge", "measured_s": 2.0, "error": -0.05,
+    row = {"table": "1", "title": "", "gpus": 8, "use": "test", "measured_s": 2.0, "error": -0.05,
            "constant_mfu_error": None, "other_error": None}  # fmt: skip
     old, new = (rows_of([{"set": "one", "rows": [row | {key: 1.9}]}]) for key in ("predicted_s", "projected_s"))
     assert old["projected"].tolist() == new["projected"].tolist() == [1.9]

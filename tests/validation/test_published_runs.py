@@ -250,4 +250,4 @@ def test_rank_correlation_of_ties_is_of_their_mean_rank() -> None:
 def test_of_releases_after_the_constants_no_row_fits() -> None:
     cases = [case for name in ("bridge-moe-2608-h100", "moe-folding") for case in cases_of(name)]
     assert len(cases) == 11 + 44
-    assert {case.properties.use for case in cases} == {"judge"}
+    assert {case.properties.use for case in cases} == {"test"}

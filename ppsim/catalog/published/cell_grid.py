@@ -1,6 +1,6 @@
 """A schedule as a grid with one row per rank and one cell per time unit, which holds the kind of an action.
 
-Steps of Qi et al. 2024 (arXiv 2405.15362), Appendix A, for two chunks per rank in a V.
+The functions are the steps of Qi et al. 2024 (arXiv 2405.15362), Appendix A, for two chunks per rank in a V.
 """
 
 from typing import Any, TypeAlias
@@ -44,7 +44,7 @@ def without_weights(grid: Grid) -> Grid:
 
 
 def with_weights(grid: Grid) -> Grid:
-    """Place each W in the first free cell after its I; W of the second chunk take precedence."""
+    """Place each W in the first free cell after its I; W on the way up take precedence."""
     room = np.full((len(grid), int((grid >= 2).sum(axis=1).max())), FREE, dtype=np.int64)
     filled = np.concatenate([grid, room], axis=1)
     _run(_place_weights, filled, inputs=filled.shape)
@@ -64,8 +64,9 @@ def advance_actions(
 ) -> Grid:
     """Move actions to earlier free cells, in order, if the memory peak does not grow.
 
-    If backwards take one cell, the steady state does not move (from the first I that ends on rank 0 to the last F).
-    Each W stays after the previous W, or only after its own I if `are_weights_in_order` is False.
+    If backwards take one cell, the steady state does not move: from the first I on the way down on rank 0 to the
+    first F of the last microbatch. Each W stays after the previous W, or only after its own I if
+    `are_weights_in_order` is False.
     """
     moved = grid.copy()
     num_ranks = len(grid)
@@ -82,7 +83,7 @@ def advance_actions(
 
 
 def advance_cool_down(grid: Grid, num_microbatches: int) -> Grid:
-    """In a grid without W, start actions after the last F earlier if the memory peak does not grow."""
+    """In a grid without W, move actions after the last microbatch's start earlier if the peak does not grow."""
     moved = grid.copy()
     memory = np.zeros(grid.size, dtype=np.int64)
     waiting = np.zeros(grid.size, dtype=np.int64)
@@ -144,7 +145,7 @@ def _earliest(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microba
 
 
 def _held_after(kind: Any, active: Any, late: Any) -> Any:
-    """A free cell runs a waiting W."""
+    """Return activations and waiting W after a cell of this kind; a free cell runs a waiting W."""
     if kind == 0 or kind == 1:
         return active + 1, late
     if kind != -1:
@@ -194,7 +195,7 @@ def _move_ahead(
     num_ranks: int, width: int, num_microbatches: int, backward_cells: int, peak: int, are_weights_in_order: int,
     cells: Any, memory: Any, finish: Any, inputs_at: Any, count: Any,
 ) -> None:  # fmt: skip
-    # `finish` (per action) and `inputs_at` (backwards of a rank, ascending) hold the cell after the last one.
+    # `finish` (per action) and `inputs_at` (backwards of a rank, ascending) hold the cell after the action.
     keeps_steady_state = backward_cells == 1
     phase = 0  # 0 warm-up, 1 steady state, 2 cool-down
     for cell in range(width):

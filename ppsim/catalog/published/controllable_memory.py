@@ -1,8 +1,8 @@
 """1F1B-V, V-Half, V-Min and similar patterns in a V, repeated every 6 cells, with less memory than 1F1B.
 
 Qi et al. 2024 (arXiv 2405.15362), §3 and Appendix A, and the authors' generator. A cell is one unit of time;
-microbatch i follows 6·i cells after microbatch 0. If F, I and W differ, a rank takes up to 6·max(F, I, W) of a
-chunk per microbatch. The paper writes B for I.
+microbatch i follows 6·i cells after microbatch 0. If F, I and W differ, a rank takes up to 6·max(F, I, W)
+per microbatch, with the times of one chunk. The paper writes B for I.
 """
 
 from itertools import product
@@ -27,12 +27,12 @@ _STEPS = range(1, 6)  # cells between neighbouring ranks
 def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """At most ⌊(p+4)/3⌋ activations on any rank, a third of 1F1B's."""
     rank = np.arange(num_ranks)
-    gap = 2 if num_ranks % 3 == 0 else 0  # lest two passes of a rank fall into one cell
+    gap = 2 if num_ranks % 3 == 0 else 0  # so that two passes of a rank never share a cell
     starts = np.array([
-        rank,  # F down the ranks
-        2 * num_ranks - 1 - rank,  # F up
-        2 * num_ranks + gap + rank,  # I of the way up, down the ranks
-        4 * num_ranks + gap - 1 - rank,  # I of the way down
+        rank,  # F on the way down
+        2 * num_ranks - 1 - rank,  # F on the way up
+        2 * num_ranks + gap + rank,  # I on the way up, from rank 0 on
+        4 * num_ranks + gap - 1 - rank,  # I on the way down, from rank p − 1 back
     ])  # fmt: skip
     return from_block("v-min-fixed", starts, num_microbatches)
 
@@ -40,12 +40,12 @@ def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """At most ⌊(p+2)/2⌋ activations on any rank, half of 1F1B's."""
     rank = np.arange(num_ranks)
-    gap = 3 if num_ranks % 2 == 0 else 0  # lest two passes of a rank fall into one cell
+    gap = 3 if num_ranks % 2 == 0 else 0  # so that two passes of a rank never share a cell
     starts = np.array([
-        2 * rank,  # F down the ranks, one cell after each
-        3 * num_ranks - 2 - rank,  # F up
-        3 * num_ranks + gap - 1 + 2 * rank,  # I of the way up, down the ranks
-        6 * num_ranks + gap - 2 - rank,  # I of the way down
+        2 * rank,  # F on the way down, with one cell between ranks
+        3 * num_ranks - 2 - rank,  # F on the way up
+        3 * num_ranks + gap - 1 + 2 * rank,  # I on the way up, from rank 0 on
+        6 * num_ranks + gap - 2 - rank,  # I on the way down, from rank p − 1 back
     ])  # fmt: skip
     return from_block("v-half-fixed", starts, num_microbatches)
 

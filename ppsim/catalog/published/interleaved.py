@@ -81,7 +81,7 @@ def combined_one_f_one_b(
 
 
 def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """torch requires m div p equal groups; for such m the tables are equal."""
+    """torch requires that m is divisible into ⌊m/p⌋ equal groups; for such m, this table equals torch's."""
     group_size = smallest_group_size(num_ranks, num_microbatches)
     # Postponed weight gradients let the input gradients reach the ranks above sooner.
     return _with_split_backwards("interleaved-zb", num_ranks, vpp, num_microbatches, group_size, puts_off=True)

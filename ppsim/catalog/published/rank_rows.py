@@ -20,7 +20,7 @@ def full_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> Row:
 
 
 def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tuple[Row, Ints32]:
-    """Fuse each forward after the warm-up with the next backward; return the pair of each action, or NONE."""
+    """Fuse forwards after the warm-up with the next backward; return the row and each action's pair, or NONE."""
     row = full_row(forwards, backwards, num_warm_up=num_warm_up)
     num_alone = min(num_warm_up, forwards.shape[1])
     pair = np.full(row.shape[1], NONE, dtype=np.int32)
@@ -38,7 +38,7 @@ def split_row(forwards: Visits, backwards: Visits, *, num_warm_up: int, num_put_
 
 
 def _row(*parts: tuple[Op, Visits, int]) -> Row:
-    """Each sequence starts at its own step, with one action per step."""
+    """Merge sequences of actions by step: each starts at its own step and has one action per step."""
     actions = [np.vstack([np.full(visits.shape[1], op, dtype=np.int32), visits]) for op, visits, _ in parts]
     steps = [np.arange(begin, begin + visits.shape[1]) for _, visits, begin in parts]
     row: Row = np.hstack(actions)[:, np.argsort(np.concatenate(steps), kind="stable")]

@@ -54,7 +54,7 @@ class RepeatedWindow(NamedTuple):
     codes: Codes
     """Rank r's codes start at ``3 * q * firsts[r]``."""
     ahead: Counts
-    """Per code: number of its first action in the first window, at most 0. Only numbers 0 … m − 1 are used."""
+    """Per code: microbatch of its first action in the first window, at most 0. Only microbatches 0 … m − 1 run."""
 
 
 def empty_timing(pipeline: Pipeline) -> Timing:
@@ -225,7 +225,7 @@ def _move_around(window: RepeatedWindow, first: int, behind: int, place: int, st
         other = codes[target]
         if other == code:
             break
-        if abs(target - place) > 1:  # past the end of a window
+        if abs(target - place) > 1:  # the move crosses the end of the window
             ahead[code] -= step
             ahead[other] += step
         codes[place], codes[target] = other, code
@@ -270,16 +270,17 @@ def _copy_window(source: RepeatedWindow, target: RepeatedWindow) -> None:
 
 
 def _drawn(dice: Counts, limit: int) -> int:
-    """Park and Miller's generator."""
+    """Draw a number below `limit` with Park and Miller's generator."""
     dice[0] = dice[0] * 48271 % 2147483647
     drawn: int = dice[0] % limit
     return drawn
 
 
 def _criterion(pipeline: Pipeline, handicap_s: Floats, order: Codes, timing: Timing) -> float:
-    """A rank runs until it waits, and continues when another rank has run an action that it may wait for.
+    """Compute the times of an order and return its score.
 
-    The cost per action is therefore constant, even if the order deadlocks.
+    A rank runs until it waits, and continues when another rank has run an action that it may wait for. The cost per
+    action is therefore constant, even if the order deadlocks.
     """
     done, at, now_s, stack, is_stacked = timing.done, timing.at, timing.now_s, timing.stack, timing.is_stacked
     p, row_length = pipeline.num_ranks, 3 * pipeline.num_microbatches

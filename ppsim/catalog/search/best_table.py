@@ -23,19 +23,20 @@ from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 _PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # fractions of the worst rank's idle time
-_MOST_PASSES = 15_000_000  # actions to evaluate at once: some 0.1 s
+_MOST_PASSES = 15_000_000  # actions to evaluate per round, some 0.1 s
 _MOST_RESCHEDULINGS = 6  # rescheduling rounds
 _SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # rounds, moves per round
 _MOST_ACTIONS = 30_000  # largest table for local search
 _NEAR = 1.01  # relative to the lower bound
 _SMALL, _MORE_ROUNDS = 768, 16  # actions of a small table, and its additional rounds
-_SLOW_ROUNDS, _SLOW_ROUNDS_TO_REPEAT = 8, 4  # for a larger table, and for a short one that is then repeated
+_SLOW_ROUNDS, _SLOW_ROUNDS_TO_REPEAT = 8, 4  # rounds for larger tables, and for short tables to repeat
 _PASSES_A_SLOW_ROUND = 60_000_000  # actions to evaluate, some 0.3 s: large tables need slow cooling
 _SHORT, _SHORT_ROUNDS = 2, 8  # microbatches per rank of a short table, and rounds of search on it
 _LONG = 3  # microbatches per rank above which a short table is searched and repeated
 _ROUNDS_ANEW = 10
 _PRIME = 7919  # distance between seeds
-_MOST_JUDGED, _FEWEST_JUDGED, _MOST_ACTIONS_JUDGED = 64, 3, 200_000  # tables, and actions of all tables together
+_MOST_EVALUATED, _FEWEST_EVALUATED = 64, 3  # tables
+_MOST_ACTIONS_EVALUATED = 200_000  # of all tables together
 _ROUNDING = 1 + 1e-9  # tolerance for the order of additions
 
 
@@ -89,15 +90,15 @@ def best_table(
     problem: Problem,
     *,
     criterion: Criterion = "step",
-    judge: TableEvaluator | None = None,
+    evaluator: TableEvaluator | None = None,
     engine: Engine = "auto",
     is_thorough: bool = False,
 ) -> Schedule:
     """Return the best table found in which no rank exceeds its memory cap, on an ideal network.
 
-    A `judge` then chooses among this table and the next best candidates, because the best table on an ideal network
-    can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is far above
-    the lower bound. The search is deterministic. Raises `SearchTimeout` if `time_limit` ends the time.
+    An `evaluator` then chooses among this table and the next best candidates, because the best table on an ideal
+    network can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is far
+    above the lower bound. The search is deterministic. Raises `SearchTimeout` if a `time_limit` expires.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)
@@ -106,16 +107,16 @@ def best_table(
     """
     target = SearchTarget(problem, criterion, engine)
     number = 1
-    if judge:
-        number = max(_FEWEST_JUDGED, min(_MOST_JUDGED, _MOST_ACTIONS_JUDGED // target.num_actions))
+    if evaluator:
+        number = max(_FEWEST_EVALUATED, min(_MOST_EVALUATED, _MOST_ACTIONS_EVALUATED // target.num_actions))
     seen: list[Candidate] = []
     try:
         found = best_candidates(target, number, seen)
         if is_thorough:
             found.insert(0, _searched_on(found[0], seen))
-        return judge.best(found) if judge else found[0].schedule("fitted")
+        return evaluator.best(found) if evaluator else found[0].schedule("fitted")
     except TimeIsUp as end:
-        raise SearchTimeout(_best_different(seen, _FEWEST_JUDGED)) from end
+        raise SearchTimeout(_best_different(seen, _FEWEST_EVALUATED)) from end
 
 
 def best_candidate(target: SearchTarget) -> Candidate:
@@ -215,7 +216,7 @@ def tables_without_end(
 
 
 def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
-    """The work is bounded for any number of actions."""
+    """Search on from `best`, unless it is near the lower bound; the work is bounded for any number of actions."""
     target = best.target
     if best.score_s <= target.bound_s * _NEAR:
         return best

@@ -258,7 +258,7 @@ class _Model:
                     freed = self.end(turn.until, backward, number - int(turn.in_flight))
                     self.model.add(self.start[Op.F, forward, number] >= freed)
         if len(stages) == 1 and sizes == kept_sizes:
-            return  # the turns are equivalent to the cap
+            return  # the constraints above are equivalent to the cap
         intervals, demands = [], []
         for stage, size, kept_size in zip(stages, sizes, kept_sizes, strict=True):
             for op, demand in ((Op.I, size - kept_size), (Op.W, kept_size)):

@@ -30,9 +30,9 @@ class AvailableActions(NamedTuple):
     first_to_come_s: float
     """Earliest arrival among the actions that are known to arrive later."""
     urgency_to_come: float
-    """Urgency of the most urgent of these actions."""
+    """Urgency of the most urgent action that is known to arrive later."""
     comes_s: float
-    """Its arrival."""
+    """Arrival of this most urgent later action."""
     urgency_blocked: float
     """Urgency of the most urgent forward that has arrived but lacks memory."""
 
@@ -47,8 +47,8 @@ def list_schedule(
 ) -> None:
     """Let ranks choose actions in the order of time; `decide_s` is the time of each rank's next choice.
 
-    A patient rank waits if a more urgent action will arrive before the chosen one would end, and would otherwise
-    start too late.
+    A patient rank waits if a more urgent action will arrive before the chosen action would end, and would
+    otherwise start too late.
     """
     while True:
         rank = _first_to_decide(decide_s)
@@ -151,7 +151,7 @@ def _decision(
                 chosen, most_urgent = code, urgency
     if wishes.patient and chosen != NOTHING:
         ends_s = time_s + pipeline.cost_s[chosen] - pipeline.tolerance_s
-        # Urgencies of patient ranks are latest starts: one below `ends_s` would be missed.
+        # Urgencies of patient ranks are latest starts: a latest start before `ends_s` would be missed.
         if view.comes_s < ends_s and view.urgency_to_come < min(most_urgent, ends_s):
             return NOTHING
     return chosen

@@ -112,10 +112,11 @@ def _choose_forwards(
 
 
 def _skips(pipeline: Pipeline, memory: MemoryCaps, table: SearchTable, idleness: IdleTime, rank: int) -> bool:
-    """Return whether the next rank has enough forwards, and its gradient would have to wait for one more.
+    """Return whether the rank skips a forward in order to idle until the next rank's gradient arrives.
 
-    The gradient would wait if the forward ends later, including the weight gradients that must run first to free
-    memory. The rank then idles instead, unless this would make its idle time the longest.
+    It skips if it is at least two forwards ahead of the next rank, and the forward would end after the arrival.
+    The forward includes the weight gradients that must run first to free memory. The rank does not skip if idling
+    would make its idle time the longest.
     """
     p, done, now_s, cost_s = pipeline.num_ranks, table.done, table.now_s, pipeline.cost_s
     if rank == p - 1 or done[rank] < done[rank + 1] + 2:

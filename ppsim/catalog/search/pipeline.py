@@ -85,7 +85,7 @@ class PendingWeightGradients(NamedTuple):
     num_queued: Counts
     """Number of entries ever added to each rank's queue."""
     num_run: Counts
-    """Number of these that have run."""
+    """Number of queued entries that have run, per rank."""
     held: Floats
     """Memory of each rank."""
 

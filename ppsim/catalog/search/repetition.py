@@ -1,6 +1,6 @@
 """Build a table for many microbatches by repeating a window of each row of a good short table.
 
-Compare the repetend of Tessel and the building blocks of V-Half.
+The window is similar to the repetend of Tessel and to the building blocks of V-Half.
 """
 
 from collections.abc import Iterator, Sequence

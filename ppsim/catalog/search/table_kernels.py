@@ -135,7 +135,7 @@ def place_weight_gradients(
     table: SearchTable,
     backlog: PendingWeightGradients,
 ) -> bool:
-    """Place weight gradients, oldest first, between the actions of `passes`; return success.
+    """Place weight gradients, oldest first, between the actions of `passes`; return False if impossible.
 
     A weight gradient runs if a forward lacks memory, if it fits before the next action can start, or if the gap is
     at least `least_gap` of its duration.
@@ -172,7 +172,7 @@ def _run_filled(
 ) -> int:
     """Return how many of `passes` ran, or −1 if one can never fit into memory."""
     m, first, behind = pipeline.num_microbatches, pipeline.firsts[rank], pipeline.firsts[rank + 1]
-    at = table.at[rank] - m * first - backlog.num_run[rank]  # `passes` has two actions for three in a row
+    at = table.at[rank] - m * first - backlog.num_run[rank]  # `passes` has two of a row's three actions
     num_run = 0
     while at < 2 * m * behind:
         code = passes[at]

@@ -71,7 +71,7 @@ class SearchTarget:
 
     @cached_property
     def tolerance_s(self) -> float:
-        """Neither the order of additions nor units change decisions within this tolerance."""
+        """Shorter differences are ignored, so that the order of additions and units do not change decisions."""
         problem = self.problem
         longest = (problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
         return 1e-9 * max(float(seconds.max(initial=0.0)) for seconds in longest)
@@ -101,7 +101,7 @@ class SearchTarget:
 
     @property
     def head_s(self) -> Floats:
-        """Work and start of each rank in excess of the rank with the most slack."""
+        """End of each rank if it never idled, relative to the earliest of these ends."""
         ends = self.work_s + self.first_start_s - self.handicap_s
         head: Floats = ends - ends.min()
         return head
@@ -191,7 +191,7 @@ class Candidate:
 
 
 def better(first: Candidate, second: Candidate) -> Candidate:
-    """The lower score wins; ties go to the lower other score, then to the first."""
+    """The lower score wins; ties go to the lower score by the other criterion, then to the first."""
     tolerance_s = first.target.tolerance_s
     if second.score_s < first.score_s - tolerance_s:
         return second

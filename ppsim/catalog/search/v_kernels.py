@@ -87,9 +87,10 @@ def _put_weight(run: VHeuristicState, rank: int) -> bool:
 
 
 def _put_after_weights(run: VHeuristicState, rank: int, code: int, may_fill: bool) -> bool:
-    """Run the weight gradients that fit before the action; return whether it fits the cap.
+    """Run the action after the weight gradients that fit before it; return whether the action fits the cap.
 
-    With `may_fill`, a shorter gap also gets one if idling would make this rank's idle time the longest.
+    With `may_fill`, a weight gradient also runs in a gap that is too short if idling would make this rank's idle
+    time the longest.
     """
     while exceeds_cap(run.pipeline, run.memory, run.backlog, rank, code):
         if not _put_weight(run, rank):
@@ -129,8 +130,8 @@ def _first_microbatch(run: VHeuristicState) -> bool:
 def _one_more_fits(run: VHeuristicState, rank: int) -> bool:
     """Return whether one more microbatch can reach this rank before the first returns.
 
-    As in the authors' scheduler, rank r must then have memory for 2r + 2 activations, and every rank above for the
-    way up of the microbatches that it has started.
+    As in the authors' scheduler, rank r must then have memory for 2r + 2 more activations, and each rank up to r
+    for one more activation of each of its stages.
     """
     activation, cap, held = run.memory.activation, run.memory.cap, run.backlog.held
     up = run.pipeline.num_stages - 1 - rank
@@ -168,9 +169,10 @@ def _level(run: VHeuristicState) -> None:
 
 
 def _choose_gradients(run: VHeuristicState, takes_down: Counts) -> None:
-    """The stage on the way down comes first if the rank's stage on the way up is ahead of it.
+    """Choose the stage on the way down if it has run fewer input gradients than the rank's other stage.
 
-    Its input must also have arrived, unless the stage on the way up has no input gradient left.
+    The input of the stage on the way down must also have arrived, unless the stage on the way up has no input
+    gradient left.
     """
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):
@@ -199,7 +201,7 @@ def _gradients(run: VHeuristicState, takes_down: Counts, may_fill: bool) -> bool
 
 
 def _forwards(run: VHeuristicState, may_fill: bool) -> bool:
-    """If possible, place a forward of the stage on the way up; return whether all fit the cap."""
+    """Place a forward on each rank, on the way up if possible; return whether all fit the cap."""
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     done = run.table.done
     for rank in range(p):

@@ -24,14 +24,14 @@ _TURNS = (0.0, 0.17, 0.33, 0.5, 0.67, 0.83)
 _MOST_BLOCKS, _MOST_CELL_BLOCKS, _MOST_ACTIONS = 600, 150, 1_000_000  # limits of one search: some 0.1 s
 _PASSES: LRUCache[Codes] = LRUCache(
     2_000_000
-)  # in actions; searches for other memory caps start from the same orders
+)  # capacity in actions; searches for other memory caps start from the same orders
 
 
 def heuristic_runs(target: SearchTarget) -> Iterator[Candidate]:
     """Run the ZB-V heuristic (arXiv 2401.10241, §6; the authors' scheduler).
 
-    Each combination of choices is repeated while the largest idle time shrinks, with each rank's margin in the last
-    run as slack.
+    Each combination of choices is repeated while the largest idle time shrinks. Each rank may then add idle time:
+    the difference between the largest idle time in the last run and its own.
     """
     for before_first_gradient, before_forward in product((True, False), repeat=2):
         choices = VChoices(before_forward=before_forward, before_first_gradient=before_first_gradient)

@@ -37,11 +37,10 @@ class Curves:
         self._peak = max(map(_rate, self._products))
 
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """Seconds of a GEMM, or of a grouped GEMM with `groups` groups and `m` rows in total.
+        """FLOP/s are interpolated between the nearest points in log m, log n and log k.
 
-        Its FLOP/s are interpolated between the nearest points in log m, log n and log k, so they never exceed the
-        best point. No GEMM is faster than the fastest of its form. If no grouped GEMM was measured, groups run one
-        after the other.
+        No GEMM is faster than the fastest of its form. If no grouped GEMM was measured, groups run one after the
+        other.
         """
         points = [point for point in self._products if point.form == form and (point.groups > 1) == (groups > 1)]
         if not points and groups > 1:
@@ -53,8 +52,6 @@ class Curves:
         return max(2.0 * m * n * k / rate, min(point.seconds.median for point in points))
 
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
-        """Seconds of causal attention, interpolated by sequence length, heads and head size."""
-
         def seconds(point: AttentionTime) -> float:
             time: MeasuredTime = point.forward_s if part == "forward" else point.backward_s
             return time.median
@@ -66,7 +63,7 @@ class Curves:
         return max(core.forward_flops / nearest, min(map(seconds, self._attention)))
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
-        """Seconds of a memory-bound kernel: interpolated; beyond the largest point, at its bandwidth."""
+        """Interpolate; beyond the largest point, use its bandwidth."""
         del launches  # included in the measurements
         of_kernel = [point for point in self._memory if point.kernel == kernel] or self._memory
         points = sorted((point.bytes, point.seconds.median) for point in of_kernel)
@@ -81,12 +78,10 @@ class Curves:
         return math.exp((1 - part) * math.log(low_s) + part * math.log(high_s))
 
     def peak(self, of: Literal["products", "attention"]) -> float:
-        """Return the FLOP/s of the fastest measured GEMM, for attention too."""
         del of
         return self._peak
 
     def is_measured(self, of: Kernels) -> bool:
-        """Return True."""
         del of
         return True
 

@@ -11,7 +11,7 @@ _TILE_ROWS, _TILE_COLUMNS = 128, 128
 """The tile of a GEMM that one core computes at a time (CUTLASS' default for large GEMMs)."""
 
 _GRADIENT_BYTES = 8
-"""Bytes per element of a weight gradient, which is read and written in float32."""
+"""A weight gradient is read and written in float32."""
 
 _IN_TURN = 1 - 0.379
 """Rate of a deterministic attention backward relative to the default one: see `DataSheetTimes`."""
@@ -27,14 +27,10 @@ OPERAND_BYTES = {
 class DataSheetTimes:
     """`KernelTimes` from a device's data sheet, for GEMMs of a dtype.
 
-    Each kernel adds `kernel_s`, the gap before it. Attention computes in at least 16 bits for any dtype of the
-    GEMMs.
-
-    `deterministic` selects kernels with a fixed order of summation. Memory that TransformerEngine allocates is then
-    filled before a GEMM writes to it (torch, `fill_uninitialized_memory`, `empty_cuda`). Attention has the shares
-    of `Efficiency.deterministic_attention`. Without these, only the backward pass is slower, because it adds the
-    query gradients in order: 1 / (1 - 0.379) times, the maximum loss of FlashAttention-3 (Qiang et al. 2026, arXiv
-    2601.21824).
+    In deterministic mode, memory that TransformerEngine allocates is filled before a GEMM writes to it (torch,
+    `fill_uninitialized_memory`, `empty_cuda`). Attention has the shares of `Efficiency.deterministic_attention`.
+    Without these, only the backward pass is slower, because it adds the query gradients in order: 1 / (1 - 0.379)
+    times, the maximum loss of FlashAttention-3 (Qiang et al. 2026, arXiv 2601.21824).
     """
 
     device: Device
@@ -42,11 +38,10 @@ class DataSheetTimes:
     deterministic: bool = False
 
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """Return the seconds of a GEMM, or of a grouped GEMM whose `groups` share the tokens.
+        """The time is FLOPs / (peak × efficiency), and at least the time to read the operands and write the output.
 
-        The time is FLOPs / (peak × efficiency). A fixed number of waves of tiles is added because the last wave is
-        not full (`wave_tail`), and a fixed inner dimension per tile (`depth_tail`). The result is at least the time
-        to read the operands and write the output.
+        A fixed number of waves of tiles is added because the last wave is not full (`wave_tail`), and a fixed inner
+        dimension per tile (`depth_tail`).
         """
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         device, efficiency = self.device, self.device.efficiency
@@ -58,13 +53,11 @@ class DataSheetTimes:
         return slowest + efficiency.kernel_s + self.filled_s(rows * columns * groups)
 
     def filled_s(self, elements: float) -> float:
-        """Return the seconds in which the result of a GEMM is filled before it; 0 if not deterministic."""
         if not self.deterministic:
             return 0.0
         return self.moved_s("copy", activation_bytes(self.dtype) * elements)
 
     def memory_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """Return the seconds in which memory delivers the operands of a GEMM and receives its result."""
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         operand = OPERAND_BYTES.get(self.dtype, activation_bytes(self.dtype)) * (rows * depth + depth * columns)
         result = _GRADIENT_BYTES if form == "weight" else activation_bytes(self.dtype)
@@ -89,26 +82,22 @@ class DataSheetTimes:
         return flops * of_peak / self.peak("attention") + constants.kernel_s
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
-        """Return the seconds of `launches` memory-bound kernels, `num_bytes` in total."""
         del kernel
         efficiency = self.device.efficiency
         return num_bytes / (self.device.memory_bytes_per_s * efficiency.memory) + launches * efficiency.kernel_s
 
     def peak(self, of: Literal["products", "attention"]) -> float:
-        """Return the data sheet's FLOP/s."""
         return self.device.peak(self.dtype if of == "products" else at_least_16_bits(self.dtype))
 
     def is_measured(self, of: Kernels) -> bool:
-        """Return False."""
         del of
         return False
 
 
 def at_least_16_bits(dtype: str) -> str:
-    """Return the dtype of attention and head for a job's dtype."""
     return dtype if dtype in ("bfloat16", "float16", "float32") else "bfloat16"
 
 
 def activation_bytes(dtype: str) -> int:
-    """Return the bytes per activation element for a GEMM dtype: 16-bit, except for 32-bit jobs."""
+    """Activations have 16 bits, except for 32-bit jobs."""
     return 4 if dtype in ("float32", "tf32") else 2

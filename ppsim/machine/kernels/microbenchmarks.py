@@ -28,7 +28,6 @@ class GemmTime(FileSchema):
 
     @property
     def flops(self) -> float:
-        """2 per multiply-add."""
         return 2.0 * self.m * self.n * self.k
 
 
@@ -63,7 +62,7 @@ class HostTransfer(FileSchema):
 
 
 class DeviceTransfer(FileSchema):
-    """A message between devices of this machine; `bytes` are per device, as passed to the operation."""
+    """A message between devices of the measured machine; `bytes` are per device, as passed to the operation."""
 
     kind: Literal["p2p", "all_reduce", "all_gather", "reduce_scatter"]
     num_devices: Positive
@@ -81,7 +80,7 @@ class GemmDuringCopy(FileSchema):
 
 
 class DeviceMicrobenchmarks(FileSchema):
-    """All microbenchmarks, and a sentence for each one that was not measured."""
+    """`not_measured` has a sentence for each missing microbenchmark."""
 
     products: list[GemmTime] = field(default_factory=list)
     attention: list[AttentionTime] = field(default_factory=list)

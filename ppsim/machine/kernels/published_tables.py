@@ -2,8 +2,7 @@
 
 A file in profiles/kernels contains, for each dtype, the rates of GEMMs over m, n and k, of causal attention over
 head size, sequence length and heads, and of grouped GEMMs over rows and columns of an expert. Values are the
-logarithm of TFLOP/s in steps of 1/`STEPS`, in 16 bits; `EMPTY` if not measured. `facts` has the source, its
-copyright and licence, and the substitutes for dtypes. scripts/make_kernel_tables.py makes the files.
+logarithm of TFLOP/s in steps of 1/`STEPS`. scripts/make_kernel_tables.py makes the files.
 """
 
 import json
@@ -39,7 +38,6 @@ class RateGrid:
     rates: Floats
 
     def rate(self, *sizes: float) -> float:
-        """Return the FLOP/s at sizes: interpolated between grid points, constant outside the grid."""
         places = [_place(axis, math.log(size)) for axis, size in zip(self.axes, sizes, strict=True)]
         found = self.rates
         for index, part in places:
@@ -62,13 +60,11 @@ class KernelTable:
     provenance: Mapping[str, str]
 
     def type_for(self, dtype: str) -> str | None:
-        """Return the dtype whose GEMM measurements apply to `dtype`; None if there are none."""
         return next((name for name in (dtype, self.stand_ins.get(dtype)) if name in self.products), None)
 
 
 @cache
 def kernel_table(name: str) -> KernelTable:
-    """Return the packaged table of a device."""
     with np.load(data_folder("profiles") / "kernels" / f"{name}.npz") as file:
         arrays: dict[str, Any] = dict(file)
     facts = json.loads(str(arrays["facts"]))
@@ -116,7 +112,7 @@ def _grids(arrays: Mapping[str, Any], kind: str, axes: Sequence[str]) -> _Grids:
 
 
 def fill_missing(steps: np.ndarray[Any, Any], axes: Sequence[Sequence[float]]) -> Floats:
-    """Return log(FLOP/s); missing points get the mean of the nearest ones, weighted by inverse squared distance."""
+    """Missing points get the mean of the nearest ones, weighted by inverse squared distance."""
     found: Floats = steps / STEPS + math.log(1e12)
     empty = steps == EMPTY
     if empty.any():
@@ -151,23 +147,20 @@ class TableTimes:
 
     @property
     def device(self) -> Device:
-        """The device."""
         return self.specified.device
 
     @property
     def in_situ(self) -> InSituRatio:
-        """In-situ factors of the device; every device with a kernel table has them."""
         found = self.device.efficiency.in_situ
         assert found is not None, "kernel_times takes the data sheet where there is none"
         return found
 
     @cached_property
     def name(self) -> str | None:
-        """The dtype whose GEMM measurements apply; None if there are none."""
         return self.table.type_for(self.specified.dtype)
 
     def factor(self, of: Kernels) -> float | None:
-        """Return the in-situ factor; None if these kernels come from the data sheet.
+        """Return None if these kernels come from the data sheet.
 
         GEMMs use the factor of the dtype itself, or of its substitute; attention always computes in 16 bits.
         """
@@ -194,17 +187,14 @@ class TableTimes:
 
     @property
     def most_expert_rows(self) -> float | None:
-        """Maximum measured rows per expert in grouped GEMMs; None if these do not come from the table."""
         if self.factor("experts") is None or self.name is None:
             return None
         return round(math.exp(self.table.grouped[self.name].axes[0][-1]))
 
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """Return the seconds of a GEMM, or of a grouped GEMM whose `groups` share the tokens.
+        """A grouped GEMM is at most as fast as one GEMM over all its rows.
 
-        The time is at least the memory time. A grouped GEMM is at most as fast as one GEMM over all its rows, which
-        was measured separately, whereas grouped rates were derived from whole MoE layers. Experts narrower than any
-        measured one use the data sheet.
+        Grouped rates were derived from whole MoE layers. Experts narrower than any measured one use the data sheet.
         """
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         factor = self.factor("experts" if groups > 1 else "products")
@@ -224,7 +214,7 @@ class TableTimes:
         return slowest + self._kernel_s + self.specified.filled_s(rows * columns * groups)
 
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
-        """Return the seconds of fused attention; the backward pass has 2.5 times the FLOPs."""
+        """The backward pass has 2.5 times the FLOPs."""
         factor = self.factor("attention")
         if factor is None:
             return self.specified.attention_s(part, core)
@@ -236,15 +226,12 @@ class TableTimes:
         return 2.5 * forward_s * constants.attention_forward / constants.attention_backward + self._kernel_s
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
-        """Return the seconds of memory-bound kernels, from the data sheet."""
         return self.specified.moved_s(kernel, num_bytes, launches=launches)
 
     def peak(self, of: Literal["products", "attention"]) -> float:
-        """Return the data sheet's FLOP/s."""
         return self.specified.peak(of)
 
     def is_measured(self, of: Kernels) -> bool:
-        """Return whether the table contains these kernels and the GPU type has a factor for them."""
         return self.factor(of) is not None
 
     @property
@@ -253,16 +240,15 @@ class TableTimes:
 
 
 def expert_rate(grouped: RateGrid, rows: float, columns: float) -> float:
-    """Return the FLOP/s of a grouped GEMM; proportional to the rows below the smallest measured number of rows."""
+    """The rate is proportional to the rows below the smallest measured number of rows."""
     fewest = math.exp(grouped.axes[0][0])
     return grouped.rate(rows, columns) * min(1.0, rows / fewest)
 
 
 def kernel_times(device: Device, dtype: str, *, deterministic: bool = False) -> TableTimes | DataSheetTimes:
-    """Return the best source of a device's kernel times: its table, or its data sheet.
+    """Use the device's table if the GPU type has in-situ factors, else its data sheet.
 
-    The table is used if the GPU type has in-situ factors. A measured profile takes precedence over both
-    (`ppsim.costs.profile_costs`).
+    A measured profile takes precedence over both (`ppsim.costs.profile_costs`).
     """
     specified = DataSheetTimes(device, dtype, deterministic)
     if device.kernels is None or device.efficiency.in_situ is None:

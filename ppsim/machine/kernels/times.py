@@ -1,4 +1,4 @@
-"""Interface of kernel times, independent of their source: data sheets, microbenchmarks or tables."""
+"""Interface of kernel times, independent of their source."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -8,7 +8,7 @@ from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 
 @dataclass(frozen=True)
 class AttentionCore:
-    """Causal attention without projections (scores, softmax, weighted sum); `heads` counts all sequences.
+    """Causal attention without projections (scores, softmax, weighted sum); `heads` is summed over all sequences.
 
     `unmasked` is the share of the FLOPs in separate kernels without a mask: keys of other context-parallel ranks.
     """
@@ -49,8 +49,8 @@ class KernelTimes(Protocol):
 class KernelTime:
     """Time of consecutive kernels: GEMMs, attention, and memory-bound kernels.
 
-    `…_ideal_s` is the time of the FLOPs of GEMMs and attention at the device's peak; `count` is the number of
-    launches; `measured_s` is the part of the time that comes from measured kernels.
+    `…_ideal_s` is the time of the FLOPs at the device's peak; `count` is the number of launches; `measured_s` is
+    the part of the time that comes from measured kernels.
     """
 
     matmul_ideal_s: float = 0.0
@@ -73,20 +73,16 @@ class KernelTime:
         )
 
     def without(self, other: "KernelTime") -> "KernelTime":
-        """Return these kernels minus `other`."""
         return self + other.times(-1)
 
     def times(self, number: int) -> "KernelTime":
-        """Return `number` repetitions."""
         return KernelTime(*(number * mine for mine in vars(self).values()))
 
     @property
     def busy_s(self) -> float:
-        """Compute time of the device."""
         return self.matmul_s + self.attention_s + self.memory_s
 
     def slowed(self, factor: float) -> "KernelTime":
-        """Return the same kernels with all times × `factor`."""
         return replace(
             self,
             matmul_s=factor * self.matmul_s,
@@ -96,7 +92,6 @@ class KernelTime:
         )
 
     def as_attention(self) -> "KernelTime":
-        """Return the same time, all classified as attention."""
         return KernelTime(
             attention_ideal_s=self.matmul_ideal_s,
             attention_s=self.busy_s,
@@ -106,7 +101,6 @@ class KernelTime:
 
 
 def gemm_time(times: KernelTimes, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> KernelTime:
-    """Return the time of a GEMM, or of a grouped GEMM in one launch."""
     if not m * n * k * groups:
         return KernelTime()
     rows, columns, depth = of_one_group(form, m, n, k, groups)
@@ -117,7 +111,7 @@ def gemm_time(times: KernelTimes, form: Form, m: float, n: float, k: float, *, g
 
 
 def attention_time(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime, KernelTime]:
-    """Return forward and backward time of fused attention; the ideal backward has 2 forwards, the real one 2.5."""
+    """The ideal backward has 2 times the forward FLOPs, the real one 2.5."""
     flops, peak = core.forward_flops, times.peak("attention")
     if not flops:
         return KernelTime(), KernelTime()
@@ -134,14 +128,13 @@ def attention_time(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime,
 def memory_kernel_time(
     times: KernelTimes, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1
 ) -> KernelTime:
-    """Return the time of memory-bound kernels that move `num_bytes`."""
     if not num_bytes:
         return KernelTime()
     return KernelTime(memory_s=times.moved_s(kernel, num_bytes, launches=launches), count=launches)
 
 
 def of_one_group(form: Form, m: float, n: float, k: float, groups: int) -> tuple[float, float, float]:
-    """Return m, n and k of one group; groups share the tokens evenly."""
+    """Groups share the tokens evenly."""
     if groups == 1:
         return m, n, k
     return (m, n, k / groups) if form == "weight" else (m / groups, n, k)

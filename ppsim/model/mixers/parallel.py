@@ -37,7 +37,7 @@ class ParallelMixers(Mixer):
 
     @property
     def transient_bytes(self) -> int:
-        """The largest of any backward, because mixers run one after the other."""
+        """The largest value of all mixers, because their backwards run one after the other."""
         return max(one.transient_bytes for one in self.mixers)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:

@@ -44,8 +44,8 @@ class TracedCore(ScoredAttention):
     """One attention call; window and chunks as in `Attention`.
 
     `q`, `k`, `v`: columns of the saved tensors that hold them; 0: another call or GEMM saves the tensor. `block`:
-    tokens per further, compressed key; a query sees at most `num_blocks` of them, chosen by an indexer with
-    `index_columns` columns (DeepSeek-V4).
+    tokens per compressed key. A query sees at most `num_blocks` compressed keys in addition, chosen by an indexer
+    with `index_columns` columns (DeepSeek-V4).
     """
 
     num_heads: int
@@ -114,7 +114,7 @@ class TracedScan(Recurrent):
 
     @property
     def inner_size(self) -> int:
-        """Columns exchanged among context-parallel ranks are unknown, and such layers are refused."""
+        """0: the columns that context-parallel ranks exchange are unknown, so cp above 1 is refused."""
         return 0
 
     @property

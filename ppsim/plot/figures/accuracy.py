@@ -86,9 +86,9 @@ def _draw_errors(axes: "Axes", rows: "pandas.DataFrame", looks: dict[str, Series
         mine = rows[rows["set"] == name]
         at = place + 0.5 * (np.arange(len(mine)) * _GOLDEN % 1 - 0.5)
         _points(axes, 100 * mine["error"], at, mine["use"] == "fit", look)
-        judged = mine[mine["use"] == "judge"] if (mine["use"] == "judge").any() else mine
+        tested = mine[mine["use"] == "test"] if (mine["use"] == "test").any() else mine
         axes.annotate(
-            f"{100 * judged['error'].abs().mean():.1f} %", (1, place), xycoords=("axes fraction", "data"),
+            f"{100 * tested['error'].abs().mean():.1f} %", (1, place), xycoords=("axes fraction", "data"),
             xytext=(3, 0), textcoords="offset points", va="center", annotation_clip=False,
         )  # fmt: skip
     axes.annotate(
@@ -109,7 +109,7 @@ def _draw_legend(axes: "Axes") -> None:
     grey: dict[str, Any] = {"color": palette.QUIET_TEXT, "linestyle": "none", **_POINT}
     axes.legend(
         handles=[
-            Line2D([], [], marker="o", label="judged", **grey),
+            Line2D([], [], marker="o", label="test", **grey),
             Line2D([], [], marker="o", markerfacecolor="none", label="fitted", **grey),
             Patch(facecolor=GRID, label="±5 %"),
         ],

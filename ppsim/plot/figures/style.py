@@ -147,7 +147,7 @@ def legend_rows(figure: "Figure", handles: list[Any], *, width: float) -> "list[
 
 
 def place_rows(figure: "Figure", rows: "list[Legend]", *, left: float, top: float) -> None:
-    """Inches from the upper left corner; the figure must have its final size."""
+    """`left` and `top` are inches from the upper left corner; the figure must have its final size."""
     across, height = figure.get_size_inches()
     for place, row in enumerate(rows):
         at = (left / across, 1 - (top + place * LEGEND_ROW) / height)

@@ -66,7 +66,7 @@ def timeline_figure(
     with_critical_path: bool = True,
     width: Width = "two-column",
 ) -> "Figure":
-    """Return a figure with the timelines on one time axis; transfers, then memory below.
+    """Return a figure with the timelines on one time axis, and transfers and memory below.
 
     If `titles` is None, a single timeline has no title. Of `panels`, transfers and memory are drawn only if the
     timelines have them. Raises `ConfigError` for an unknown panel or width.
@@ -189,7 +189,7 @@ def _legend_handles(
 
 
 def _height_of_rows(timeline: Timeline, aim: float, least: float, most: float) -> float:
-    """Inches: `aim` in total, a row between `least` and `most`."""
+    """Return the height of all rows in inches: `aim`, with each row between `least` and `most`."""
     num_ranks = timeline.schedule.num_ranks
     return num_ranks * min(max(aim / num_ranks, least), most)
 

@@ -1,7 +1,7 @@
 """CSV of actions, for recordings in other formats: rank, kind, stage, microbatch, start, end and optionally step.
 
-Times are in seconds, or in the unit of the column name (start_ms). Without `step`, a repeated action starts a step.
-`clock` names the clock of a row's times.
+Times are in seconds, or in the unit of the column name (start_ms). Without `step`, a repeated action starts a new
+step. The optional column `clock` names the clock of a row's times.
 """
 
 import csv
@@ -35,7 +35,7 @@ def _unit_of(names: Sequence[str]) -> str | None:
 
 
 def read_rows(path: str | Path) -> RunRecordings:
-    """Read a CSV; raises `ConfigError` that names the wrong line."""
+    """Read a CSV; raises a `ConfigError` that names the wrong line."""
     lines = csv.DictReader(lines_of(path), skipinitialspace=True)
     try:
         return _recordings(lines, str(path))

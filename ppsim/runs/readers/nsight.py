@@ -33,7 +33,7 @@ def read_processes(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS)
 
 def read_recordings(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> list[Recording]:
     """Return the processes that ran actions, or else had steps, in the order of their devices."""
-    # A read-only URI, so that SQLite creates no file next to it; Path quotes the name.
+    # A read-only URI, so that SQLite creates no file next to the export; `as_uri` quotes the path.
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
     with limit_recording(str(path), "export of Nsight Systems"), closing(sqlite3.connect(uri, uri=True)) as file:
         return _recordings(file, str(path), patterns)
@@ -70,7 +70,7 @@ def _recordings(file: sqlite3.Connection, path: str, patterns: Sequence[NamePatt
     ]
     found = sorted((device_of.get(process, 0), process) for process, _ in active)
     base_ns, host = _session(file, tables)
-    chosen = [processes[process] for _, process in found] or [Recording(path, names)]  # for its error message
+    chosen = [processes[process] for _, process in found] or [Recording(path, names)]  # empty: trace_of refuses it
     for number, recording in enumerate(chosen):
         recording.base_ns, recording.host = base_ns, host or path
         recording.rank = number if len(chosen) > 1 else None

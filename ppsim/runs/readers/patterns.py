@@ -70,7 +70,7 @@ class ParsedName:
 
 @dataclass
 class NameCounts:
-    """Sorts the names of a recording into actions, steps, and others, which are counted."""
+    """Matches the names of a recording with patterns of actions, and counts the unmatched names (`others`)."""
 
     patterns: Sequence[NamePattern]
     others: Counter[str] = field(default_factory=Counter)
@@ -85,7 +85,7 @@ class NameCounts:
         return None
 
     def most_common(self) -> str:
-        """Names that look like actions come first."""
+        """Return the most common unmatched names; names that look like actions come first."""
         names = sorted(self.others, key=lambda name: (_MAY_BE.search(name) is None, -self.others[name]))
         short = (name if len(name) <= 60 else name[:57] + "…" for name in names[:_SHOWN])
         return ", ".join(f"'{name}'" for name in short)
@@ -113,7 +113,7 @@ _PAIRS = (("forward", "backward"), ("Forward", "Backward"), ("FORWARD", "BACKWAR
 
 
 def _escaped(text: str) -> str:
-    """Escape like `re.escape`, except characters that are special in verbose expressions only."""
+    """Escape like `re.escape`, except characters that are special only in verbose expressions and in sets."""
     return re.sub(r"\\([ #&~-])", r"\1", re.escape(text))
 
 

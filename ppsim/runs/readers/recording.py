@@ -44,8 +44,8 @@ class Recording:
     """The recording of one process, in seconds from `base_ns` on.
 
     `ranges` are actions with the index of the matching pattern. `launches` have a time and the number under which
-    `device` has the launched work. `messages` are message sizes noted by the host. `waits`, `nodes` (autograd's)
-    and `operators` divide fused actions on a host.
+    `device` has the launched work. `messages` are times and message sizes noted by the host. `waits` (for
+    receives), `nodes` (of autograd) and `operators` are ranges on the host, which divide fused actions.
     """
 
     source: str

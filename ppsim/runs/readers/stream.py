@@ -1,6 +1,6 @@
 """Read a large JSON object entry by entry, and one long list in it item by item, in bounded memory.
 
-A streaming JSON library (ijson) would give events for single numbers, to be assembled in Python.
+A streaming JSON library (ijson) is not used: it gives events for single numbers, to be assembled in Python.
 """
 
 import codecs

@@ -20,19 +20,20 @@ Table: TypeAlias = list[list[list[Job]]]
 """Jobs of all microbatches so far, per kind (F, I, W) and stage."""
 
 _F, _I, _W = range(3)
-_NEVER = -np.inf  # head of an action that may have run before, tail of one that may run after
+_NEVER = -np.inf  # head of an action that may run before the first start, or tail after the last end
 _ROUNDING = 1e-9  # tolerance for rounded counts and amounts
 
-MOST_COUPLED = 128  # largest microbatches × stages for the step, and for the first rank's span
+MOST_COUPLED = 128  # largest microbatches × stages, for the step time and the span of the first stage's rank
 MOST_SPANS = 64  # the same for the spans of all ranks
 
 
 def coupled_bounds(problem: Problem) -> tuple[float, float]:
     """Return lower bounds on step time and span in seconds, or 0 if the problem is too large.
 
-    The first host time is not yet subtracted. For any set of actions of one rank, the smallest head, the sum of
-    durations and the smallest tail add up to a lower bound (Jackson 1955; Carlier, EJOR 11, 1982). A head or tail
-    follows from the path of the microbatch, the order of actions on the rank, or the memory that must be freed.
+    The bounds include the host time before the first start (`Problem.overhead_s`). For any set of actions
+    of one rank, the smallest head, the sum of durations and the smallest tail add up to a lower bound (Jackson
+    1955; Carlier, EJOR 11, 1982). A head or tail follows from the path of the microbatch, the order of actions on
+    the rank, or the memory that must be freed.
     """
     size = problem.num_stages * problem.num_microbatches
     if size > MOST_COUPLED:
@@ -187,7 +188,7 @@ def _one_after_another_s(jobs: list[Job]) -> float:
 
 
 def _fewest(jobs: list[Job], amount: float, size: float) -> list[Job]:
-    """Return the fewest jobs that make up `amount` with at most `size` each: the earliest, each the shortest."""
+    """Return the fewest jobs of at most `size` that sum to `amount`: smallest heads, all of shortest duration."""
     if amount <= 0 or size <= 0 or not jobs:
         return []
     shortest = min(seconds for _, seconds in jobs)

@@ -42,7 +42,7 @@ def _bounds_of_alike(
 def _bounds_by_microbatch(schedule: Schedule, costs: CostArrays) -> LowerBounds:
     """Bounds from each microbatch's own costs (docs/notes/bounds.md, section 11).
 
-    They are 0 if fused cells have their own cost, which may be smaller.
+    The bounds are 0 if fused cells have their own cost, which may be smaller than the cost of their parts.
     """
     overhead, num_slices = costs.action_overhead_s, schedule.num_slices
     if costs.fused_s is not None:
@@ -98,7 +98,7 @@ def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
     overhead = table.action_overhead_s
     to_input = np.minimum(table.backward_s, table.backward_input_s)
     split = table.backward_input_s + table.backward_weight_s
-    # Seconds of work, and of paths: the results of a fused cell leave when all of it is done.
+    # Work and paths differ: the results of a fused cell are sent when all its parts are done.
     forward_work, path_down, path_up = table.forward_s, table.forward_s, to_input
     least_pair = np.full(num_ranks, np.inf)
     if table.fused_s is not None:
@@ -107,7 +107,7 @@ def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
         forward_work = np.minimum(table.forward_s, (pair_s - table.backward_s[None, :]).min(axis=1))
         path_down, path_up = np.minimum(table.forward_s, pair_s.min(axis=1)), np.minimum(to_input, least_pair[rank])
 
-    begin, finish = np.full(num_ranks, np.inf), np.full(num_ranks, np.inf)  # before first, after last action
+    begin, finish = np.full(num_ranks, np.inf), np.full(num_ranks, np.inf)  # s before first F, after last I or B
     work, work_to_input = np.zeros(num_ranks), np.zeros(num_ranks)
     bounds = []
     of_time, of_tokens = table.time_shares[0], table.token_shares[0]

@@ -15,8 +15,8 @@ class MemoryUse(NamedTuple):
 def knapsack_bound(states: Sequence[MemoryUse], *, count: int, capacity: float) -> float:
     """Return an upper bound on the contribution of `count` microbatches, each in at most one of the states.
 
-    The bound is exact for up to two states that pay; more states are used fractionally (docs/notes/bounds.md,
-    section 8).
+    A state is useful if its value is larger than the value of every smaller state. The bound is exact for up to two
+    useful states; more states are used fractionally (docs/notes/bounds.md, section 8).
 
     >>> knapsack_bound([MemoryUse(3.0, 1.0)], count=8, capacity=2.5)
     6.0

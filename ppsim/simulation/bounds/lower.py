@@ -28,8 +28,8 @@ class LowerBounds:
 def lower_bounds(problem: Problem) -> LowerBounds:
     """Return lower bounds in seconds for every table of the problem, up to rounding of sums of floats.
 
-    Source for equal stages and activations freed by W: zero-bubble paper, arXiv 2401.10241, App. B (the first
-    window); arXiv 2405.15362 (the sum of both windows in a V).
+    Source for equal stages and activations freed by W: zero-bubble paper, arXiv 2401.10241, App. B (the idle time
+    before the first backward); arXiv 2405.15362 (in a V, also the idle time after the last forward).
 
     >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     >>> lower_bounds(Problem.of(stage_to_rank=[0, 1, 2, 3], num_microbatches=8, cap=4, **unit))
@@ -42,7 +42,7 @@ def lower_bounds(problem: Problem) -> LowerBounds:
 
 
 class _Rank:
-    """One rank and the ends that it forces on itself and on ranks with an earlier first stage.
+    """Lower bounds on the end of one rank, and of the ranks with an earlier first stage, from its actions.
 
     docs/notes/bounds.md, sections 4 to 6, explains the methods.
     """
@@ -58,7 +58,7 @@ class _Rank:
         self.weight_s = problem.weight_s[stages]
         self.activation = problem.activation[stages]
         self.kept = problem.kept[stages]
-        self.held = np.cumsum(self.activation)  # by a microbatch whose backward has not passed the chunk
+        self.held = np.cumsum(self.activation)  # memory of a microbatch before its backward on the chunk
         self.forward_above_s = _above(self.forward_s)
         self.backward_above_s = _above(self.backward_s)
         self.work_s = self.count * float(self.forward_s.sum() + self.backward_s.sum())
@@ -73,7 +73,7 @@ class _Rank:
         idle = max(*first_idle, *(trip.num * trip.idle_s for trip in trips))
         own_end = self.work_s + idle
 
-        last_backward = [0.0, *self.turns_s()]  # start of the rank's last backward
+        last_backward = [0.0, *self.turns_s()]  # lower bounds on the start of the rank's last backward
         for chunk, trip in zip(chunks, trips, strict=True):
             before = self.work_s - self.left_at_last_forward_s(chunk)
             apart = [first_idle[first] for first in chunks if self.are_apart(first, chunk)]
@@ -97,7 +97,7 @@ class _Rank:
         return max(0.0, float(way) - knapsack_bound(states, count=self.count, capacity=self.capacity))
 
     def idle_before_first_backward_s(self, chunk: int) -> float:
-        """Idle time until the end of a chunk's first backward: the window in App. B."""
+        """Idle time before the start of a chunk's first backward (zero-bubble paper, App. B)."""
         way = self.problem.down_s[self.first] + self.problem.up_s[self.stages[chunk]]
         return max(0.0, float(way) - self._most_begun(chunk, self.count, self.capacity))
 
@@ -120,7 +120,7 @@ class _Rank:
         return knapsack_bound(states, count=count, capacity=capacity)
 
     def left_at_last_forward_s(self, chunk: int) -> float:
-        """The most work that can be left on the rank, this forward included."""
+        """The most work that can be left when a chunk's last forward starts, this forward included."""
         whole_s = self._left_s(chunk)
         return float(self.forward_s[chunk]) + whole_s + self._most_left(self.backward_s, chunk, whole_s=whole_s)
 
@@ -135,8 +135,8 @@ class _Rank:
     def _most_left(self, values_s: Floats, chunk: int, *, whole_s: float) -> float:
         """The most work that the other microbatches can have left when a chunk's last forward starts.
 
-        A microbatch whose backward has passed the chunk counts the values of the chunks below, plus the W of any
-        chunks passed whose kept memory it then holds.
+        Before its backward on the chunk, a microbatch has `whole_s` left. Afterwards it has left the values of the
+        chunks below its last backward, and any W of the other chunks whose kept memory it still holds.
         """
         count, room = self.count - 1, self.capacity - float(self.held[chunk])
         chunks = range(len(self.stages))
@@ -153,11 +153,14 @@ class _Rank:
         return min(knapsack_bound(states, count=count * parts, capacity=room), count * whole_s)
 
     def are_apart(self, first: int, last: int) -> bool:
-        """Whether the window up to one chunk's first backward ends before another chunk's last forward starts."""
+        """True if the first backward of chunk `first` must start before the last forward of chunk `last`."""
         return bool(self.capacity < self.count * self.held[min(first, last)])
 
     def turns_s(self) -> Iterator[float]:
-        """Little's law: memory limits the number of microbatches at once, and each stays for a minimum time."""
+        """Yield lower bounds on the start of the rank's last backward by Little's law.
+
+        Memory limits the number of microbatches at once, and each stays for a minimum time.
+        """
         down, up = self.problem.down_s, self.problem.up_s
         for turn in in_flight_limits(self.activation, self.kept, self.capacity):
             if turn.in_flight >= self.count:

@@ -11,12 +11,12 @@ from ppsim.base.arrays import Floats, Ints32, Numbers
 from ppsim.base.errors import ConfigError
 
 Criterion = Literal["step", "span"]
-""""step": first start to last end of all ranks; "span": the longest rank from its own first start."""
+""""step": first start to last end of all ranks; "span": the longest time from a rank's own start to its own end."""
 
 _MOST = float(np.finfo(np.float64).max)
 
 CAP_ROUNDING = 1 + 1e-12
-"""Factor on caps, less than a byte, so that rounding of sums of floats does not exceed them."""
+"""Factor on memory caps that tolerates rounding errors of float sums; it adds less than a byte."""
 
 
 def is_within(num_bytes: float, cap: float | None) -> bool:
@@ -64,7 +64,7 @@ class Problem:
         """Return the problem for a placement, with costs as in `ppsim.StageCosts`.
 
         If `backward_s` is None, full backwards are not allowed. `cap` is the maximum memory of a rank in the unit
-        of `activation`. The `ConfigError` for a cap that is too small has the smallest possible cap.
+        of `activation`. The `ConfigError` for a cap that is too small names the smallest possible cap.
 
         >>> Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=8, forward_s=1, backward_input_s=1,
         ...            backward_weight_s=1, transfer_s=0.5, cap=4).hop_s
@@ -169,7 +169,7 @@ class Problem:
 
     @cached_property
     def down_s(self) -> Floats:
-        """Time from the start of each stage's forward to the end of the last stage's."""
+        """Time from the start of each stage's forward to the end of the last stage's forward."""
         down: Floats = np.cumsum((self.forward_s + np.append(self.hop_s, 0.0))[::-1])[::-1]
         return down
 

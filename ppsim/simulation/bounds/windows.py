@@ -16,7 +16,7 @@ from ppsim.base.arrays import Floats, Ints32, Ints64
 from ppsim.schedule.table import Op
 from ppsim.simulation.bounds.problem import Criterion, Problem
 
-_BITS = 36  # bits of the duration of a microbatch's path in ticks: sums of times are exact
+_BITS = 36  # bits for the duration of a microbatch's path in ticks: few enough that sums are exact
 _MOST_TABLES, _MOST_AT_ONCE = 400_000, 4_000  # tables per search, and per number of actions
 _MOST_COMPARED = 24  # tables with the same actions to compare with
 _MOST_SEARCHED = 8  # microbatches; the times of further ones are extrapolated from the last ones
@@ -81,7 +81,10 @@ class _Tables:
         return numbers
 
     def best(self) -> "_Tables":
-        """Remove tables that are nowhere earlier than another one with the same actions, as far as found."""
+        """Remove tables that are nowhere earlier than another table with the same actions.
+
+        Each table is compared with `_MOST_COMPARED` others, so some such tables may remain.
+        """
         same, ticks = self.numbers, self.ticks
         kept = np.lexsort((np.where(ticks > -np.inf, ticks, 0.0).sum(axis=1), same))
         for apart in range(1, _MOST_COMPARED + 1):
@@ -92,9 +95,9 @@ class _Tables:
         return self[kept]
 
     def later_by(self, earlier: "_Tables", turn: int) -> float:
-        """Return the most ticks by which each table is later everywhere than some earlier table.
+        """Return the most ticks by which every table is later, in all columns, than some table of `earlier`.
 
-        The earlier table has `turn` microbatches less.
+        Tables of `earlier` have run `turn` microbatches less.
         """
         everything = _Tables(np.concatenate((self.runs - turn, earlier.runs)), np.zeros((0, 0)))
         mine, others = np.split(everything.numbers, [len(self.runs)])
@@ -160,7 +163,7 @@ class _Window:
 
     @cached_property
     def waiting(self) -> dict[int, slice]:
-        """Columns of the microbatches between two actions, if the second does not follow immediately."""
+        """Columns of `ticks` for microbatches between two actions, if the second does not follow immediately."""
         columns, begin = {}, self.num_ranks + 1
         for action, delay in enumerate(self.delay):
             if delay > 0 or self.rank[action] != self.rank[action + 1]:

@@ -1,4 +1,4 @@
-"""Read the YAML or JSON that Megatron-Bridge and NeMo write for a run, as options of `ppsim project`."""
+"""Reader of the YAML or JSON that Megatron-Bridge and NeMo write for a run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,6 @@ _RENAMED = {
 
 
 def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
-    """Read a configuration of Megatron-Bridge or NeMo: sections whose fields have Megatron-Core's names."""
     flat: dict[str, Any] = {}
     others: dict[str, Any] = {}
     _flatten(content, flat, others)
@@ -37,7 +36,6 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
 
 
 def _flatten(content: Mapping[str, Any], flat: dict[str, Any], others: dict[str, Any]) -> None:
-    """Copy the fields of known sections into `flat`, and the other sections into `others`."""
     for name, value in content.items():
         *sections, field = str(name).split(".")
         if isinstance(value, dict):

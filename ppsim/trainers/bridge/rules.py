@@ -9,7 +9,7 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "combined-1f1b")
 
 @dataclass(frozen=True)
 class OptionRule:
-    """A rule: its options, a test on all options in force, an error sentence, and the trainer's file."""
+    """`refuses` tests all options in force; `source` is the trainer's file."""
 
     options: tuple[str, ...]
     refuses: Callable[[Mapping[str, Any]], bool]

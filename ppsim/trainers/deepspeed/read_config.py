@@ -1,4 +1,4 @@
-"""Read DeepSpeed's JSON configuration as options of `ppsim project`."""
+"""Reader of DeepSpeed's JSON configuration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,10 +21,7 @@ _AUTO = {
 
 
 def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
-    """Read a DeepSpeed configuration: batch, ZeRO stage and number format, but no model and no pipeline.
-
-    "auto" is decided by the launching program. ppsim takes the value from an option instead.
-    """
+    """The launching program decides "auto"; ppsim takes the value from an option instead."""
     for name in ("zero_optimization", "bf16", "fp16"):
         _require_object(content, name, source)
     given = dict(config_values(content))
@@ -55,7 +52,7 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
         given_options(words),
         None,
         f"{source}: DeepSpeed's configuration has no model: give --model",
-        arguments.understood,
+        arguments.read_options,
         arguments.ignored,
         needed={word: (name, option) for name, (word, option) in autos.items() if words[word] is None},
     )

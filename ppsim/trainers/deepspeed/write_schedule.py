@@ -1,8 +1,7 @@
-"""Write a schedule table as instructions of DeepSpeed's pipeline engine: one stage per rank, whole backward passes.
+"""Writer of instructions of DeepSpeed's pipeline engine (deepspeed/runtime/pipe).
 
-The engine (deepspeed/runtime/pipe) executes lists of instructions, each on a buffer, with blocking sends and
-receives. Both ranks of a pair must therefore list their transfers in the same order. A simulated timeline with unit
-costs, common to all ranks, determines this order.
+Sends and receives block, so both ranks of a pair must list their transfers in the same order. A simulated timeline
+with unit costs determines this order.
 """
 
 from itertools import pairwise
@@ -23,9 +22,8 @@ _SENDS, _RECEIVES = ("SendActivation", "SendGrad"), ("RecvActivation", "RecvGrad
 def deepspeed_instructions(schedule: Schedule) -> dict[str, Any]:
     """Return each rank's instructions in order, as [name, buffer], and the number of buffers that it needs.
 
-    Raises `ScheduleError` if the engine cannot run the table: several stages per rank, a split backward pass,
-    microbatches out of order on a rank (the engine loads them in order), or several pending losses on the last
-    stage (the engine stores one).
+    Raises `ScheduleError` for several stages per rank, a split backward pass, microbatches out of order on a rank,
+    and several pending losses on the last stage (the engine stores one).
     """
     compute = compute_for("DeepSpeed", schedule)
     if compute.vpp != 1 or compute.stage_to_rank.tolist() != list(range(compute.num_ranks)):
@@ -63,8 +61,8 @@ def _passes(compute: Schedule) -> list[list[Action]]:
 def _events(compute: Schedule) -> list[list[tuple[str, int]]]:
     """Return, for each rank, (instruction, microbatch) in the order of a timeline where F and B take 1 s each.
 
-    A transfer happens when its producer ends. A gradient transfer also waits until the rank's previous backward
-    pass has ended, because the engine receives all gradients into the same buffer.
+    A gradient transfer waits until the rank's previous backward pass has ended, because the engine receives all
+    gradients into the same buffer.
     """
     timeline = simulate(compute, StageCosts(forward_s=1.0, backward_input_s=0.5, backward_weight_s=0.5))
     last, ran = compute.num_ranks - 1, timeline.schedule
@@ -92,7 +90,7 @@ def _events(compute: Schedule) -> list[list[tuple[str, int]]]:
 
 
 def _on_buffers(events: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Replace microbatches by buffers; a buffer is free again after the last instruction of its microbatch."""
+    """A buffer is free again after the last instruction of its microbatch."""
     last_use = {microbatch: place for place, (_, microbatch) in enumerate(events)}
     free: list[int] = []
     held: dict[int, int] = {}

@@ -5,18 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.machine.choices import FLEX
+from ppsim.machine.defaults import FLEX
 from ppsim.model.cuda_graphs import MODULES, cuda_graphs_of
 from ppsim.trainers.arguments import Arguments
 
 _DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather"}
-"""`--moe-token-dispatcher-type` as values of ppsim, without flex. For flex, `--moe-flex-dispatcher-backend` selects
-one of `ppsim.machine.choices.FLEX`, by default the first.
-"""
+"""For flex, `--moe-flex-dispatcher-backend` selects one of `FLEX`, by default the first."""
 
 
 def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """Return the options for the token exchange of experts; a partial file leaves missing ones unset."""
+    """With `is_partial` (Megatron-Bridge, NeMo), options that the file leaves out stay unset."""
     words: dict[str, Any] = {}
     if not arguments.count("num_experts", least=0):
         return words
@@ -54,7 +52,6 @@ def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
 
 
 def cuda_graphs_in(arguments: Arguments) -> dict[str, Any]:
-    """Return the option for CUDA graphs, from today's arguments or the older ones that they replaced."""
     how = arguments.get("cuda_graph_impl", word="cuda_graphs")
     for name, meant in (("enable_cuda_graph", "local"), ("external_cuda_graph", "transformer_engine")):
         if arguments.flag(name, word="cuda_graphs") and how in (None, "none"):
@@ -77,7 +74,6 @@ def _text(scope: Any) -> str:
 
 
 def arguments_of_experts(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Megatron-LM's arguments for the options about experts and CUDA graphs."""
     found: dict[str, Any] = {}
     if dispatcher := words.get("moe_dispatcher"):
         found["moe_token_dispatcher_type"] = "flex" if dispatcher in FLEX else dispatcher

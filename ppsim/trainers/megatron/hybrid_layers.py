@@ -14,19 +14,14 @@ from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.trainers.arguments import Arguments
 
 HYBRIDS = ("mamba", "hybrid")
-"""Values of `model_type` and `model_provider` that build a hybrid model."""
 
 
 def kind_of(arguments: Arguments) -> str:
-    """Return the requested type of model, "gpt" by default."""
     return str(arguments.get("model_type") or arguments.get("model_provider") or "gpt")
 
 
 def hybrid_pattern(arguments: Arguments, num_layers: int | None) -> str | None:
-    """Return the pattern of a hybrid model, with MTP layers after "/", or None for other models.
-
-    Raises `ConfigError` if a hybrid has neither a pattern nor a ratio with a known meaning.
-    """
+    """MTP layers come after "/" in the pattern; None for models that are not hybrid."""
     for name in ("hybrid_layer_pattern", "hybrid_override_pattern"):
         if arguments.has(name):
             return str(arguments.get(name)).strip()
@@ -62,10 +57,7 @@ def _evenly(num_pairs: int, ratio: float) -> str:
 def hybrid_layers(
     arguments: Arguments, pattern: str, mixers: HybridMixers
 ) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
-    """Return the layers of a pattern, and the MTP layers, one per part after a "/".
-
-    "M" is a Mamba mixer, or the mixer that the spec uses in its place.
-    """
+    """MTP layers are the parts after a "/". "M" is a Mamba mixer, or the mixer that the spec uses in its place."""
     spec = _spec(arguments)
     main, *further = pattern.split("/")
     if not further and arguments.has("mtp_num_layers"):
@@ -97,7 +89,7 @@ def layout_of(pattern: str, num_further: int) -> str | None:
 
 
 def _mamba(arguments: Arguments, hidden: int) -> Mamba:
-    """Return Megatron-LM's `MambaMixer`; without a number of heads, their total width is twice the hidden size."""
+    """Without a number of heads, their total width is twice the hidden size (Megatron-LM's `MambaMixer`)."""
     size = arguments.number("mamba_head_dim", 64)
     heads = arguments.count("mamba_num_heads")
     inner = arguments.number("mamba_expand", 2) * hidden
@@ -128,10 +120,7 @@ def _delta(arguments: Arguments, *, is_kimis: bool = False) -> GatedDeltaNet:
 
 
 def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
-    """Return the mixer of each layer: a gated delta net, or attention in every `linear_attention_freq`-th layer.
-
-    With the variant dsa, attention has an indexer or the choice of an earlier layer.
-    """
+    """With the variant dsa, a layer has an indexer, or attends to the keys that an earlier layer chose."""
     variant = arguments.get("experimental_attention_variant")
     if not variant:
         return [attention] * num_layers
@@ -149,9 +138,9 @@ def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixe
 
 
 def _sparse(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
-    """Return sparse latent attention: the first `dsa_indexer_skip_topk_offset` layers have an indexer each.
+    """The first `dsa_indexer_skip_topk_offset` layers have an indexer each.
 
-    Of the others, every `dsa_indexer_topk_freq`-th has one (GLM-5.2: 3 and 4).
+    Of the remaining layers, every `dsa_indexer_topk_freq`-th layer has one.
     """
     if not isinstance(attention, LatentAttention):
         raise ConfigError(
@@ -167,7 +156,7 @@ def _sparse(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mix
 
 
 def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Return the layers with sliding-window attention: each token sees `window_size` tokens before it, and itself.
+    """With a window, each token sees `window_size` tokens before it, and itself.
 
     `window_attn_skip_freq` is k (every k-th layer sees all tokens), or a list with 1 for each layer with a window.
     """
@@ -188,7 +177,6 @@ def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, 
 
 
 def _tokens_before(size: object, source: str) -> int:
-    """Return the first of the two numbers of `window_size`, written as "128,0", "(128, 0)" or a list."""
     given = size if isinstance(size, list | tuple) else str(size).strip("()[] ").split(",")
     try:
         before, behind = (int(str(one)) for one in given)
@@ -232,7 +220,6 @@ def _list_of(text: str, name: str, source: str) -> list[int]:
 
 
 def is_gated_or_has_sinks(arguments: Arguments, attention: Attention) -> Attention:
-    """Return attention with an output gate and learned sinks, if the arguments set them."""
     softmax = arguments.get("softmax_type", "vanilla")
     return replace(attention, gated=arguments.flag("attention_output_gate"), sinks=str(softmax) == "learnable")
 
@@ -240,7 +227,7 @@ def is_gated_or_has_sinks(arguments: Arguments, attention: Attention) -> Attenti
 def parts_of(
     arguments: Arguments, dense: FeedForward, experts: MixtureOfExperts | None, num_layers: int
 ) -> list[FeedForward | MixtureOfExperts]:
-    """Return the MLP or experts of each layer: experts in every `moe_layer_freq`-th, or as its list says."""
+    """Experts are in every `moe_layer_freq`-th layer, or in the layers with 1 if it is a list."""
     if experts is None:
         return [dense] * num_layers
     freq = arguments.get("moe_layer_freq", 1)

@@ -1,4 +1,4 @@
-"""Read Megatron-LM's arguments as options of `ppsim project`: parallelism, batch, schedule and execution."""
+"""Reader of Megatron-LM's arguments for parallelism, batch, schedule and execution."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,6 @@ COUNTS = {
     "microbatch_group_size_per_vp_stage": "group_size",
     "world_size": "gpus",
 }
-"""Arguments that correspond to one option each."""
 
 SPLIT = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
@@ -34,12 +33,10 @@ ALGORITHMS = {
     "zero-bubble": "zb-h1", "zero-bubble-heuristic": "zb-auto", "zbv-formatted": "zbv", "v-half": "v-half",
     "v-min": "v-min",
 }  # fmt: skip
-"""Schedules for Primus' `pp_algorithm`."""
 ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
 def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConfig:
-    """Return the configuration that the arguments describe; raises `ConfigError` for an invalid value."""
     model, why_no_model = _model(arguments)
     words = _counts(arguments)
     layers_each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
@@ -55,7 +52,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
         given_options(words),
         model,
         why_no_model,
-        arguments.understood,
+        arguments.read_options,
         arguments.ignored if model is not None else arguments.ignored_that_matter,
         tuple(dict.fromkeys(arguments.assumed)),
         layers_per_virtual_stage=layers_each,
@@ -113,7 +110,7 @@ def _stages_of_pattern(arguments: Arguments, model: Model) -> str | None:
 
 
 def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
-    """Return the schedule of Primus' two pipeline implementations, if one replaces Megatron-LM's loops."""
+    """Primus has two pipeline implementations that replace Megatron-LM's loops."""
     if arguments.flag("patch_primus_pipeline", word="schedule"):
         name = ALGORITHMS.get(str(arguments.get("pp_algorithm", "1f1b-interleaved", word="schedule")))
     elif arguments.flag("patch_zero_bubble", word="schedule"):
@@ -151,10 +148,7 @@ def _step(arguments: Arguments) -> dict[str, Any]:
 
 
 def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """Return options for kernels: attention, dropout, cross entropy, determinism and context parallelism.
-
-    A partial file (`is_partial`) leaves missing options to the defaults of its stack.
-    """
+    """A partial file (`is_partial`: Megatron-Bridge, NeMo) leaves missing options to the defaults of its stack."""
     words: dict[str, Any] = {"attention": None, "dropout": None, "cross_entropy": None}
     backend = arguments.get("attention_backend", word="attention")
     is_local = arguments.get("transformer_impl", word="attention") == "local"
@@ -183,7 +177,7 @@ def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
 
 
 def _is_above_zero(value: Any) -> bool:
-    """Return whether a number is above 0; a variable that the file does not set counts as above 0."""
+    """A variable that the file does not set counts as above 0."""
     return not isinstance(value, int | float) or value > 0
 
 
@@ -192,10 +186,7 @@ DROPOUT = 0.1
 
 
 def _overlapped(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """Return communication that is overlapped with compute inside a stage, and scatter-gather of P2P transfers.
-
-    Without userbuffers, the trainer of a partial file (Megatron-Bridge) uses TransformerEngine's own overlap.
-    """
+    """Without userbuffers, the trainer of a partial file (Megatron-Bridge) uses TransformerEngine's own overlap."""
     words: dict[str, Any] = {}
     for name, word in (("tp_comm_overlap", "overlap_tp"), ("overlap_moe_expert_parallel_comm", "overlap_ep")):
         if arguments.get(name, word=word) is None:
@@ -213,8 +204,8 @@ def _overlapped(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
 
 
 HIDDEN_BY: dict[str, Any] = {"tp_comm_overlap": "0.5", "overlap_moe_expert_parallel_comm": "megatron"}
-"""Options for Megatron-Core's overlaps. `tp_comm_overlap`: hidden fraction of tensor-parallel communication, from
-the calibration runs of Megatron-Bridge. `overlap_moe_expert_parallel_comm`: order of operations of combined 1F1B.
+"""`tp_comm_overlap`: hidden fraction of tensor-parallel communication, from the calibration runs of
+Megatron-Bridge. `overlap_moe_expert_parallel_comm`: order of operations of combined 1F1B.
 """
 
 WITHOUT_USERBUFFERS = "0,0.67"
@@ -246,7 +237,7 @@ def _recompute(arguments: Arguments) -> str | None:
 
 
 def _layers_by_number(arguments: Arguments, ids: Any) -> str:
-    """Read Primus' `recompute_layer_ids`: indices of the model's layers, followed by the MTP layers."""
+    """Primus' `recompute_layer_ids` number the model's layers, followed by the MTP layers."""
     given = re.findall(r"-?\w+", ids if isinstance(ids, str) else " ".join(map(str, ids)))
     if not given or not all(one.isdecimal() for one in given):
         raise ConfigError(f"{arguments.source}: recompute_layer_ids are numbers of layers as 0,3,4: got {ids!r}")
@@ -261,7 +252,6 @@ OFFLOAD_RULES = {
     "min_offloaded_tensor_size": "min_offloaded_tensor_size",
     "fine_grained_offloading_max_inflight_offloads": "max_inflight_offloads",
 }
-"""Arguments of fine-grained offloading that correspond to one option each."""
 
 
 def _offload(arguments: Arguments) -> dict[str, Any]:
@@ -279,7 +269,7 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
 
 
 def _offloaded_layers(arguments: Arguments) -> float | None:
-    """Return the fraction of layers with activations on the host (`--cpu-offloading-num-layers`, not with pp)."""
+    """Megatron-LM's `--cpu-offloading-num-layers` is not possible with pipelines."""
     whole = arguments.count("num_layers", word="layers")
     number = arguments.count("cpu_offloading_num_layers", word="offload", least=0)
     is_on = arguments.flag("cpu_offloading", word="offload")
@@ -331,7 +321,7 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
 
 
 def _optimizer_offload(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """Return the fraction of the optimizer on the host: by default 1, but 0 in `OptimizerConfig`."""
+    """The default fraction is 1 in Megatron-LM's arguments, but 0 in `OptimizerConfig`, used by a partial file."""
     word, overlap = "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"
     is_on = arguments.flag("optimizer_cpu_offload", word=word)
     part = arguments.part(word, 0.0 if is_partial else 1.0, word=word)
@@ -350,7 +340,7 @@ MOMENTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "flo
 
 
 def _moments(arguments: Arguments) -> str | None:
-    """Return the number format of the optimizer moments, which only a precision-aware optimizer can change."""
+    """Only a precision-aware optimizer can change the number format of the moments."""
     given = [arguments.get(name, word="exp_avg_dtype") for name in ("exp_avg_dtype", "exp_avg_sq_dtype")]
     if not arguments.flag("use_precision_aware_optimizer", word="exp_avg_dtype") or given[0] is None:
         return None

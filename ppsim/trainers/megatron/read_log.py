@@ -1,4 +1,4 @@
-"""Read totals from a log of Megatron-LM or of a trainer built on it, such as Primus; a log has no timeline.
+"""Reader of logs of Megatron-LM or of a trainer built on it, such as Primus; a log has no timeline.
 
 These lines are read:
 
@@ -32,12 +32,10 @@ _MIB = 2**20
 
 
 def is_log(text: str) -> bool:
-    """Return whether a text contains the line of an iteration."""
     return _ITERATION.search(_COLOUR.sub("", text)) is not None
 
 
 def read_log(path: str | Path, *, num_warm_up: int = 1) -> LogTotals:
-    """Return the totals of a log, read line by line; raises `ConfigError` for a log without iterations."""
     return _totals(lines_of(path, errors="replace"), str(path), num_warm_up)
 
 
@@ -60,10 +58,7 @@ def _totals(lines: Iterable[str], source: str, num_warm_up: int) -> LogTotals:
 
 @dataclass
 class _Found:
-    """Values of the lines so far, in seconds and bytes. A line with an unreadable number is garbled.
-
-    Lines of several ranks are often written into each other.
-    """
+    """Values in seconds and bytes. Lines are garbled if ranks write into each other's lines."""
 
     iterations: list[float] = field(default_factory=list)
     timers: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
@@ -94,7 +89,7 @@ class _Found:
             self.heading, self.is_new = found[1], True
 
 
-_LEAST_MS = 1e-3  # a shorter iteration time is garbled
+_LEAST_MS = 1e-3  # a shorter iteration time counts as garbled
 
 
 def _number(text: str, *, least: float = 0.0) -> float:
@@ -105,7 +100,6 @@ _MOST_NUMBER = 1e12  # ms, or MB
 
 
 def _add_rank(pairs: list[tuple[float, float]], seconds: float, *, is_first: bool) -> None:
-    """Widen the last (min, max) pair, or start one: the first rank below a heading may not be rank 0."""
     if is_first:
         pairs.append((seconds, seconds))
     else:
@@ -113,7 +107,6 @@ def _add_rank(pairs: list[tuple[float, float]], seconds: float, *, is_first: boo
 
 
 def _medians(pairs: list[tuple[float, float]]) -> tuple[float | None, float]:
-    """Return the medians of minimum and maximum; the minimum is None if the log has only the maximum."""
     most = median(most for _, most in pairs)
     least = [least for least, _ in pairs if least == least]
     return (median(least) if least else None, most)

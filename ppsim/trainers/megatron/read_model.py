@@ -53,7 +53,7 @@ _BY_TYPE: Mapping[str, int] = MappingProxyType(
         "Llama3Tokenizer": 128_256,
     }
 )
-"""Vocabulary size of tokenizer types that are used with one vocabulary only."""
+"""Tokenizer types that are used with one vocabulary only."""
 
 _TYPICAL = 128_256
 
@@ -64,7 +64,6 @@ _OTHER_LAYERS = {
 
 
 def model_of(arguments: Arguments) -> Model:
-    """Return the model of Megatron-LM's arguments; raises `ConfigError` for unknown types of layers."""
     _require_decoder(arguments)
     hidden = arguments.need("hidden_size")
     norm: Norm = "rmsnorm" if arguments.get("normalization", "LayerNorm") == "RMSNorm" else "layernorm"
@@ -151,7 +150,7 @@ def _dense(arguments: Arguments, hidden: int) -> FeedForward:
 
 
 def _experts(arguments: Arguments, dense: FeedForward) -> MixtureOfExperts | None:
-    """Return the experts, or None; `moe_latent_size` narrows their input and output."""
+    """`moe_latent_size` narrows the experts' input and output."""
     num_experts = arguments.count("num_experts", least=0)
     if not num_experts:
         return None

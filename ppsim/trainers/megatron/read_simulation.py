@@ -1,9 +1,8 @@
-"""Read the result folder of Megatron-LM's simulated training step (`--simulate-global-step`).
+"""Reader of the result folder of Megatron-LM's simulated training step (`--simulate-global-step`).
 
-The format is from its pull requests 3138 and 5104, which were open as of August 2026. Three files are read:
+The format is from its pull requests 3138 and 5104, which were open as of August 2026:
 
-- `finished_tasks.json`: by pipeline rank, the tasks in execution order, each with `task_type` ("forward",
-  "backward"), `microbatch_id`, `model_chunk_id`, `dependencies` (`task_id`s of predecessors) and `duration` in ms.
+- `finished_tasks.json`: by pipeline rank, the tasks in execution order, with `duration` in ms.
 - `all_pp_vpp_layout.json`: by rank and chunk, the content of the chunk.
 - `static_memory_info.json`: by rank, GiB of parameters and gradients.
 
@@ -29,11 +28,10 @@ _LETTERS = {"embedding": "E", "encoder": "t", "decoder_layer": "t", "mtp": "m", 
 
 @dataclass(frozen=True)
 class MegatronSimulation:
-    """A simulated step: schedule table, stage costs, content of each stage, and the simulated step time.
+    """A simulated step, whose transfers take no time.
 
-    `step_time_s` is the longest path over the dependencies in the file, equal to the end of the file's own
-    timeline. The dependencies omit that the first rank waits for the last rank's previous chunk. Transfers take no
-    time.
+    `step_time_s` is the longest path over the dependencies in the file. These omit that the first rank waits for
+    the last rank's previous chunk.
     """
 
     schedule: Schedule
@@ -43,10 +41,7 @@ class MegatronSimulation:
 
 
 def read_simulation(folder: str | Path) -> MegatronSimulation:
-    """Return the content of a result folder; raises `ConfigError` if files or tasks are missing.
-
-    F and B of a stage are medians over its microbatches. The costs have no activation bytes and no transfers.
-    """
+    """F and B of a stage are medians over its microbatches."""
     home = Path(folder)
     ranks, layout, memory = (
         read_json(home / name)
@@ -85,7 +80,7 @@ def read_simulation(folder: str | Path) -> MegatronSimulation:
 
 
 def _action(task: dict[str, Any], rank: int, num_ranks: int) -> Action:
-    """Convert a task to an action; stages are numbered in the order in which a microbatch passes them."""
+    """Stages are numbered in the order in which a microbatch passes them."""
     return Action(_OPS[task["task_type"]], task["model_chunk_id"] * num_ranks + rank, task["microbatch_id"])
 
 
@@ -103,7 +98,6 @@ def _letter(part: str | list[str]) -> str:
 
 
 def _longest_path(tasks: list[dict[str, Any]], durations: list[float]) -> float:
-    """Return the end of the last task if every task starts as soon as its dependencies have ended."""
     lasts = {task["task_id"]: duration for task, duration in zip(tasks, durations, strict=True)}
     before = {task["task_id"]: task["dependencies"] for task in tasks}
     ends: dict[str, float] = {}

@@ -1,13 +1,8 @@
-"""Read OpenTelemetry spans of Megatron-LM as the actions of each rank.
+"""Reader of OpenTelemetry spans of Megatron-LM (`--otel-enabled`, NVIDIA/Megatron-LM#6438, August 2026).
 
-Megatron-LM writes spans with `--otel-enabled` (NVIDIA/Megatron-LM#6438, August 2026). The group `microbatch` has
-`megatron.microbatch.forward` and `.backward` around each forward and backward step, the group `step` has
-`megatron.train.iteration` around each training step. Spans measure host time: a kernel may run after its span.
-
-Two formats are read, one JSON object per line: OTLP JSON (`resourceSpans`) from the file exporter of the
-OpenTelemetry Collector, and spans of the SDK's console exporter. The resource of each span has `dl.rank`,
-`dl.world_size`, `dl.pipeline_parallel.size` and `host.name`. Pipeline ranks are the outermost dimension, as in
-Megatron-LM's default order tp-cp-ep-dp-pp.
+Spans measure host time: a kernel may run after its span. Two formats are read, one JSON object per line: OTLP JSON
+(`resourceSpans`) from the file exporter of the OpenTelemetry Collector, and spans of the SDK's console exporter.
+Pipeline ranks are the outermost dimension, as in Megatron-LM's default order tp-cp-ep-dp-pp.
 """
 
 import json
@@ -29,7 +24,7 @@ _GROUPS = "--otel-span-groups step,microbatch"
 
 @dataclass
 class _Rank:
-    """Spans of one global rank, in nanoseconds since the epoch."""
+    """Times in nanoseconds since the epoch."""
 
     source: str
     num_ranks: int
@@ -40,10 +35,7 @@ class _Rank:
 
 
 def read_spans(files: Sequence[str]) -> RunRecordings:
-    """Return the actions of one pipeline: the first data- and tensor-parallel index recorded on all pipeline ranks.
-
-    Raises `ConfigError` for spans without ranks, without microbatches, or without a complete pipeline.
-    """
+    """Return the recordings of the first data- and tensor-parallel index that is recorded on all pipeline ranks."""
     ranks: dict[int, _Rank] = {}
     for file in files:
         _read(file, ranks)

@@ -1,4 +1,4 @@
-"""Write options of `ppsim project` as Megatron-LM's arguments: the inverse of `read_config`."""
+"""Writer of Megatron-LM's arguments: the inverse of `read_config`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,6 @@ _GPUS_PER_NODE = 8
 
 
 def write_megatron(words: Mapping[str, Any], model: Model, layout: str) -> str:
-    """Return a command that trains with Megatron-LM; `layout` is the split as its layout string."""
     arguments = job_arguments(words, model, layout)
     arguments.pop("add_position_embedding", None)  # True is the default; the only flag is --no-position-embedding
     script = "pretrain_mamba.py" if arguments.get("is_hybrid_model") else "pretrain_gpt.py"
@@ -36,7 +35,7 @@ def write_megatron(words: Mapping[str, Any], model: Model, layout: str) -> str:
 
 
 def job_arguments(words: Mapping[str, Any], model: Model, layout: str) -> dict[str, Any]:
-    """Return Megatron-LM's arguments for model and run; a split that differs from its own rule becomes a layout."""
+    """A split that differs from Megatron-LM's own rule becomes a layout."""
     sizes = model_arguments(model, words["seq_len"]) or {}
     words = dict(words)
     if "num_experts" not in sizes:
@@ -64,7 +63,6 @@ def _divided(pattern: str, split: Sequence[int]) -> str:
 
 
 def command(words: Mapping[str, Any], program: str, flags: Sequence[str]) -> str:
-    """Return a shell command that runs a program on all GPUs of a run."""
     gpus = words.get("gpus", 1)
     per_node = next(count for count in range(min(gpus, _GPUS_PER_NODE), 0, -1) if gpus % count == 0)
     first = f"torchrun --nproc-per-node {per_node} --nnodes {gpus // per_node} {program}"
@@ -72,7 +70,7 @@ def command(words: Mapping[str, Any], program: str, flags: Sequence[str]) -> str
 
 
 def as_flags(arguments: Mapping[str, Any]) -> list[str]:
-    """Return Megatron-LM's arguments as command-line flags; false values are left out.
+    """Return command-line flags; false values are left out.
 
     >>> as_flags({"bf16": True, "pipeline-model-parallel-size": 2, "pipeline-model-parallel-layout": "Et|tL"})
     ['--bf16', '--pipeline-model-parallel-size 2', "--pipeline-model-parallel-layout 'Et|tL'"]
@@ -94,7 +92,7 @@ _LONG = {
 
 
 def as_entries(arguments: Mapping[str, Any]) -> list[str]:
-    """Return the arguments as lines of a YAML file with Megatron-LM's names in `args`, as in Primus' files.
+    """Return lines of a YAML file with Megatron-LM's names in `args`, as in Primus' files.
 
     >>> as_entries({"pipeline-model-parallel-layout": "Et|tL", "no-overlap-p2p-communication": True})
     ['pipeline_model_parallel_layout: "Et|tL"', 'overlap_p2p_comm: false']
@@ -111,7 +109,6 @@ def _yaml(value: Any) -> str:
 
 
 def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Megatron-LM's arguments for options of `ppsim project`; options without an argument are left out."""
     arguments = {name: words[word] for name, word in COUNTS.items() if word in words and word != "gpus"}
     if "etp" in words:
         arguments["expert_tensor_parallel_size"] = words["etp"]

@@ -18,9 +18,7 @@ _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 
 
 def model_arguments(model: Model, length: int) -> _Found | None:
-    """Return the arguments with which Megatron-LM builds this model for sequences of `length`, or None if none do.
-
-    The arguments are read back and returned only if they give the same model.
+    """Return None if no arguments build this model: the arguments are read back and compared.
 
     >>> from ppsim.model.registry import find_model
     >>> found = model_arguments(find_model("llama3-8b"), 8192)
@@ -40,7 +38,6 @@ def model_arguments(model: Model, length: int) -> _Found | None:
 
 
 def without_source(model: Model) -> Model:
-    """Return a model without source and default sequence length, for comparison with another model."""
     return replace(model, source="", sequence_length=1)
 
 
@@ -101,7 +98,6 @@ def _of_mixers(layers: Sequence[Layer]) -> _Found:
 
 
 def _of_indexers(mixers: Sequence[Mixer]) -> _Found:
-    """Arguments of sparse latent attention: the first layers have an indexer each, then every N-th."""
     have = [isinstance(one, LatentAttention) and one.indexer is not None for one in mixers]
     first = next((one.indexer for one in mixers if isinstance(one, LatentAttention) and one.indexer), None)
     if first is None:
@@ -188,7 +184,6 @@ def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
 
 
 def _of_hybrid(model: Model) -> _Found:
-    """Return the pattern of a hybrid: letters for each layer, then a "/" and letters for each MTP layer."""
     letters = "".join(_mixer(layer) + _feed_forward(layer) for layer in model.layers)
     further = "".join(f"/{_mixer(layer)}{_feed_forward(layer)}" for layer in model.mtp)
     return {"is_hybrid_model": True, "hybrid_layer_pattern": letters + further}

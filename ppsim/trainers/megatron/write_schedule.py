@@ -1,8 +1,7 @@
 """Megatron-LM's arguments for a schedule table that its loops can run, and its pipeline layout string.
 
-Megatron-LM reads no table. It has 1F1B and interleaved 1F1B, the latter with a microbatch group size
-(`get_schedule_table`). There are three ways to assign layers to stages, and it accepts one at a time
-(`validate_args`): a layout string, layers per chunk, or chunks per rank.
+`validate_args` of Megatron-LM accepts one of three ways to assign layers to stages: a layout string, layers per
+chunk, or chunks per rank.
 """
 
 import re
@@ -26,10 +25,9 @@ from ppsim.schedule.table import NONE, Op, Schedule
 _KINDS = {"E": "embedding", "t": "decoder layer", "m": "multi-token-prediction layer", "L": "loss"}
 
 LayersBy = Literal["layout", "counts"]
-"""How to express the layer split: as a layout string, which can express every split, or as layer counts."""
+"""A layout string can express every split."""
 
 WHO_ELSE = "torch runs such tables, Primus those in a loop or a V: --to torch, --to primus"
-"""Runtimes for the tables that Megatron-LM cannot run."""
 
 
 def megatron_arguments(
@@ -43,10 +41,8 @@ def megatron_arguments(
 
     `layers_per_stage` (one entry per stage) adds the layer split, as a layout string. With `layers_by` "counts", it
     becomes `--num-layers-per-virtual-pipeline-stage`, `--account-for-…-in-pipeline-split`, or the numbers of layers
-    on the first and last rank. Transfers of interleaved 1F1B overlap with compute unless `overlap_p2p` is off.
-    Raises `ScheduleError` with the reason if Megatron-LM's loops cannot run the table: model replicas, slices, a V
-    placement, a split backward pass, fewer ranks or microbatches than interleaving needs, or the first different
-    action. Raises `ConfigError` for a split that counts or a layout cannot express.
+    on the first and last rank. Raises `ScheduleError` if Megatron-LM's loops cannot run the table, and
+    `ConfigError` for a split that counts or a layout cannot express.
     """
     compute = compute_for("Megatron-LM", schedule)
     p, v, m = compute.num_ranks, compute.vpp, compute.num_microbatches
@@ -87,7 +83,6 @@ def _require_interleaving(p: int, m: int, overlap_p2p: bool) -> None:
 def _where_layers_are(
     layers: Sequence[int] | Sequence[str] | None, p: int, v: int, layers_by: LayersBy
 ) -> dict[str, Any]:
-    """Return the one argument that sets v chunks per rank, and the arguments that are allowed with it."""
     if layers is None:
         return {"num-virtual-stages-per-pipeline-rank": v} if v > 1 else {}
     if len(layers) != p * v:
@@ -136,7 +131,7 @@ def _rules(layers: Sequence[int], p: int, v: int) -> Iterator[MegatronSplit]:
 
 
 def _group_size(compute: Schedule, p: int, v: int, m: int) -> int:
-    """Return the group size that gives this order: rank 0's forward passes before its second chunk."""
+    """Return the group size: the number of rank 0's forward passes before its second chunk."""
     forwards = compute.stage[: compute.rank_offsets[1]][compute.op[: compute.rank_offsets[1]] == Op.F]
     size, legal = int(np.argmax(forwards != forwards[0])), legal_group_sizes(p, m)
     if size not in legal:
@@ -159,9 +154,7 @@ def _require_equal(compute: Schedule, theirs: Schedule, name: str) -> None:
 
 
 def layout_string(layers_per_stage: Sequence[int] | Sequence[str], *, num_mtp_layers: int = 0) -> str:
-    """Return the layout with the embedding on the first stage, and multi-token prediction and the loss on the last.
-
-    Stages that are already written out, as `parse_layout` returns them, stay unchanged.
+    """The embedding is on the first stage, multi-token prediction and the loss are on the last.
 
     >>> layout_string([1, 2, 2, 1])
     'Et|tt|tt|tL'
@@ -177,7 +170,7 @@ def layout_string(layers_per_stage: Sequence[int] | Sequence[str], *, num_mtp_la
 
 
 def format_layout(contents: Sequence[str]) -> str:
-    """Return the layout of written-out stages; more than three equal letters become `*n`.
+    """More than three equal letters become `*n`.
 
     >>> format_layout(["Ettt", "tttttt", "m", "L"])
     'Ettt|t*6|m|L'
@@ -188,11 +181,8 @@ def format_layout(contents: Sequence[str]) -> str:
 def parse_layout(text: str) -> list[str]:
     """Return the content of each stage, written out as one string of E, t, m and L per stage.
 
-    `ppsim.model.pipeline_stages.stages_of_layout` converts it to the stages of a model.
-
     `|` ends a stage, `*n` repeats a letter or a group in parentheses, commas are ignored. This is the syntax of
-    Megatron-core's `PipelineParallelLayerLayout`, which has no nested groups and no blanks. Raises `ConfigError`
-    with the position and the reason.
+    Megatron-core's `PipelineParallelLayerLayout`, which has no nested groups and no blanks.
 
     >>> parse_layout("Et*3|(tt|)*2,m|L")
     ['Ettt', 'tt', 'tt', 'm', 'L']
@@ -216,7 +206,7 @@ def parse_layout(text: str) -> list[str]:
 
 
 def _require_layout(text: str, stages: Sequence[str], p: int) -> None:
-    """Raise `ConfigError` if Megatron-LM does not accept the stage of multi-token prediction with p ranks."""
+    """Multi-token prediction must be in the last chunk of one of the p ranks."""
     (place,) = [index for index, stage in enumerate(stages) if "m" in stage] or [len(stages) - 1]
     if place < len(stages) - p:
         raise ConfigError(

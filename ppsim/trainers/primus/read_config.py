@@ -1,10 +1,8 @@
-"""Read Primus' experiments: YAML that names a module file and a model file of a trainer, and overrides both.
+"""Reader of Primus' experiments: YAML that names a module file and a model file of a trainer, and overrides both.
 
-A file extends others (`extends`, `bases`, `includes`), with paths relative to itself, and reads `${NAME:default}`
-from the environment. An experiment that extends another one may have overrides without `modules`. Module and model
-files come from the Primus checkout around the experiment: the first folder above it with `primus/configs`. Outside
-a checkout, only pre_trainer.yaml with language_model.yaml are known (data/primus.toml). `--to-config primus` writes
-these.
+Files extend others and read `${NAME:default}` from the environment. Module and model files come from the Primus
+checkout around the experiment: the first folder above it with `primus/configs`. Outside a checkout, only
+pre_trainer.yaml with language_model.yaml are known (data/primus.toml).
 """
 
 import os
@@ -27,11 +25,9 @@ from ppsim.trainers.torchtitan.read_config import from_torchtitan
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]{0,4096}))?\}")
 _DEEPEST = 16
 _OF_EXPERIMENTS = ("modules", "work_group", "user_name", "exp_name", "workspace", "platform")
-"""Top-level names of an experiment that are not overrides."""
 
 
 def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
-    """Return an experiment as options; raises `ConfigError` for an unknown framework or a missing file."""
     content = _extended(content, path, path)
     modules = content.get("modules")
     module = next(iter(modules.values())) if isinstance(modules, dict) and modules else None
@@ -65,7 +61,7 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
 
 
 def from_arguments(overrides: Mapping[str, Any], source: str) -> RunConfig:
-    """Return the options for arguments on top of Primus' own defaults for Megatron-LM (data/primus.toml)."""
+    """Primus' own defaults for Megatron-LM (data/primus.toml) apply to arguments that are not given."""
     asked = megatron_names(overrides)
     found = from_megatron(Arguments({**megatron_names(_defaults()), **asked}, source, asked), "Primus, Megatron-LM")
     return replace(found, options={**found.options, "stack": "primus"})
@@ -77,7 +73,6 @@ def _defaults() -> dict[str, Any]:
 
 
 def _named_files(path: Path, framework: str, module: str, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the module and model files of an experiment; the two default files are known without a checkout."""
     for folder in path.resolve().parents:
         if (configs := folder / "primus" / "configs").is_dir():
             return (
@@ -103,7 +98,6 @@ def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
 
 
 def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
-    """Resolve variables, and merge the content over the files that it extends (a list or one name)."""
     own, merged = _resolved(dict(content)), dict[str, Any]()
     for word in ("extends", "bases", "includes"):
         others = own.pop(word, None) or ()

@@ -1,11 +1,8 @@
-"""Read Primus' `dump_pp_data` folders as the actions of each rank.
+"""Reader of Primus' `dump_pp_data` folders (AMD-AGI/Primus, megatron/core/pipeline_parallel patches).
 
-The format is from AMD-AGI/Primus (megatron/core/pipeline_parallel patches). `pp_rank_R.json` has, for each
-iteration, lists of times in ms between CUDA events, from the rank's own start of the step: `fwd_start`, `fwd_end`,
-`bwd_start`, `bwd_end`, and for a split backward pass `wgrad_start` and `wgrad_end`. Newer dumps also have the
-minibatch and chunk of each entry. `memory` is the maximum that the allocator has reserved so far, in GiB.
-`config.json` has the sizes of the groups, `vp_size` (older: `vpp_size`) and `num_mbs` (older: `micro_batches`).
-Sends and receives are not recorded. A fused forward and backward pass is in both lists, with the same start.
+`pp_rank_R.json` has, for each iteration, lists of times in ms between CUDA events, from the rank's own start of the
+step. `memory` is the maximum that the allocator has reserved so far, in GiB. Sends and receives are not recorded. A
+fused forward and backward pass is in both lists, with the same start.
 """
 
 import json
@@ -29,12 +26,10 @@ _NUMBERS = ("pp_size", "vp_size", "vpp_size", "num_mbs", "micro_batches")
 
 
 def is_dump(folder: Path) -> bool:
-    """Return whether a folder contains the file of a rank."""
     return isdir(folder) and any(_FILE.fullmatch(file.name) for file in folder.iterdir())
 
 
 def read_dump(folder: Path) -> RunRecordings:
-    """Return the recordings in a folder; raises `ConfigError` for missing ranks and ranks that do not match."""
     files = {int(found[1]): file for file in folder.iterdir() if (found := _FILE.fullmatch(file.name))}
     config = _config(folder)
     num_ranks = config.get("pp_size") or max(files) + 1
@@ -92,7 +87,6 @@ _LISTS: Mapping[str, Op] = {"fwd": Op.F, "bwd": Op.B, "wgrad": Op.W}
 
 
 def _trace(source: str, rank: int, iterations: Mapping[str, dict[str, Any]], is_split: bool) -> RankTrace:
-    """Return the steps of a rank; the microbatch of each action is known for newer dumps only."""
     steps = []
     for name, lists in sorted(iterations.items(), key=lambda one: (len(one[0]), one[0])):
         step: list[CellRange] = []
@@ -122,7 +116,7 @@ def _passes(where: str, lists: dict[str, Any], kind: str, op: Op) -> list[CellRa
 
 
 def _one_by_one(step: list[CellRange], source: str) -> list[CellRange]:
-    """Return the actions; raises `ConfigError` for a fused pair, whose parts were not timed."""
+    """Raise `ConfigError` for a fused pair, whose parts were not timed."""
     if any(
         (one.begin, one.end) == (other.begin, other.end) for one, other in pairwise(step) if one.end > one.begin
     ):
@@ -134,7 +128,10 @@ def _one_by_one(step: list[CellRange], source: str) -> list[CellRange]:
 
 
 def _require_last_rank(folder: Path, traces: list[RankTrace]) -> None:
-    """Raise `ConfigError` if 1F1B continues after the last file: each rank starts with one forward pass more."""
+    """Raise `ConfigError` if 1F1B continues after the last file.
+
+    In 1F1B, each rank starts with one more forward pass than the next rank.
+    """
     forwards = [_num_forwards_first(trace) for trace in traces]
     if forwards[-1] > 1 and all(one == other + 1 for one, other in pairwise(forwards)):
         raise ConfigError(

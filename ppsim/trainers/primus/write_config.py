@@ -1,4 +1,4 @@
-"""Write options of `ppsim project` as a Primus experiment: the inverse of `read_config`."""
+"""Writer of Primus experiments: the inverse of `read_config`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,6 @@ _EXPERIMENT = (
 
 
 def write_primus(words: Mapping[str, Any], model: Model, layout: str) -> str:
-    """Return an experiment for Primus; `layout` is the split as Megatron-LM's layout string."""
     arguments, schedule = job_arguments(words, model, layout), words.get("schedule")
     if schedule is not None and schedule not in _NATIVE:
         arguments |= _pipeline_of(schedule)

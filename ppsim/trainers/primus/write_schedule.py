@@ -1,18 +1,14 @@
-"""Write a schedule table as Primus' node lists, one list of `SchedulerNode` per rank.
+"""Writer of Primus' node lists, one list of `SchedulerNode` per rank.
 
-A node is `SchedulerNode(func_type, mini_batch, chunk, args)`. Primus (AMD, primus.core.pipeline_parallel.scheduler)
-builds its tables in Python and reads no file. Its letters differ: its B is our I, its BW is our B.
+Primus (AMD, primus.core.pipeline_parallel.scheduler) builds its tables in Python and reads no file. Its letters
+differ: its B is our I, its BW is our B.
 
-Time steps. Primus' communication handler collects consecutive sends and receives of a rank's list into a batch. It
-starts the batch when the next node computes or has another `args["time_step"]`. Before that it waits for the sends
-of the previous batch (in `batch_p2p` for the whole batch). Therefore a batch must contain the same messages on both
-ranks, and all ranks must reach their batches in the same order.
-
-Both conditions hold if the time step of a message is the instant at which its content is produced, numbered on one
-timeline for all ranks. Each rank's list follows these instants: it sends its results immediately, and it receives
-the results of its peers before its next action. Then no rank waits for a batch whose other rank waits for a later
-batch, whatever the real durations are. The timeline uses unit costs (F, I and W 1, B 2), so that simultaneous
-transfers in both directions form one batch.
+Primus' communication handler collects consecutive sends and receives of a rank's list into a batch. It starts the
+batch when the next node computes or has another `args["time_step"]`. Before that it waits for the sends of the
+previous batch (in `batch_p2p` for the whole batch). Therefore a batch must contain the same messages on both ranks,
+and all ranks must reach their batches in the same order. Both conditions hold if the time step of a message is the
+instant at which its content is produced, on one timeline for all ranks, whatever the real durations are. The
+timeline uses unit costs (F, I and W 1, B 2), so that simultaneous transfers in both directions form one batch.
 """
 
 from collections.abc import Iterator
@@ -37,19 +33,16 @@ _SEND, _RECEIVE, _COMPUTE = range(3)  # order within an instant: a rank's messag
 
 
 class _Placed(NamedTuple):
-    """A node and its sort key in the list of its rank."""
-
     rank: int
     place: tuple[int, int]
     node: dict[str, Any]
 
 
 def primus_table(schedule: Schedule) -> dict[str, Any]:
-    """Return a table as JSON for Primus: `ranks` has one list of nodes per rank.
+    """A transfer between two stages on a rank is a send and a receive to itself, as in Primus' own V tables.
 
-    Raises `ScheduleError` if Primus has no node for an action (fused cells, model replicas, slices), and for a
-    placement that it does not build: it has loops, and a V of two chunks per rank. A transfer between two stages on
-    the same rank is a send and a receive to itself, as in Primus' own V tables.
+    Raises `ScheduleError` for actions without a node in Primus (fused cells, model replicas, slices), and for a
+    placement other than a loop or a V of two chunks per rank.
     """
     compute = compute_for("Primus", schedule)
     if (compute.fused >= 0).any():
@@ -79,7 +72,6 @@ def _require_placement(compute: Schedule) -> None:
 
 
 def _nodes(compute: Schedule) -> Iterator[_Placed]:
-    """Yield the nodes of all ranks: actions in the order of the table, then both ends of every message."""
     start, end = _instants(compute)
     rank, chunk_of = compute.rank.tolist(), _chunks(compute)
     for entry, (op, stage, microbatch) in enumerate(compute):
@@ -98,7 +90,7 @@ def _nodes(compute: Schedule) -> Iterator[_Placed]:
 
 
 def _instants(compute: Schedule) -> tuple[list[int], list[int]]:
-    """Return the start and end of each action at unit costs, as instants numbered from 0 for all ranks."""
+    """Instants are numbered from 0 for all ranks."""
     timeline = simulate(compute, _UNIT)
     times = np.stack([timeline.start[: len(compute)], timeline.end[: len(compute)]])
     instants: NDArray[np.int64] = np.unique(times, return_inverse=True)[1].reshape(times.shape)

@@ -1,19 +1,16 @@
-"""Read torch.profiler's chrome traces of a pipelined run as the actions of each rank. Does not import torch.
+"""Reader of torch.profiler's chrome traces of a pipelined run; does not import torch.
 
-The format is Kineto's (pytorch/kineto, libkineto/src/output_json.cpp): complete events ("ph": "X") with `ts` and
-`dur` in microseconds, relative to `baseTimeNanoseconds` (to the epoch if it is missing). All processes of a host
-share a clock. These events are read:
+The format is Kineto's (pytorch/kineto, libkineto/src/output_json.cpp), with `ts` and `dur` in microseconds,
+relative to `baseTimeNanoseconds` (to the epoch if it is missing). These events are read:
 
-- `user_annotation`, `python_function`: ranges on the host. `ppsim.runs.readers.patterns` decides which of these are
-  actions. torch's runtime names a cell "PP:3F0". "ProfilerStep#7" is a step.
+- `user_annotation`, `python_function`: ranges on the host. torch's runtime names a cell "PP:3F0". "ProfilerStep#7"
+  is a step.
 - `user_annotation` "gloo:recv" and "ppsim:wait", which end when the wait for a receive ends (CPU).
 - `cpu_op` "autograd::engine::evaluate_function…": separates backward and forward pass of a fused cell.
 - `cpu_op` "record_param_comms": size of a send, if its kernel does not have it. Torch up to 2.12 batches sends and
   launches their kernel at the end of NCCL's group, after these events (pytorch/pytorch#194693).
 - `cuda_runtime`, `cuda_driver`: launches (also of HIP). `correlation` in `args` links a launch to its kernel.
 - `kernel`, `gpu_memcpy`, `gpu_memset`: work on the device. All kernels of NCCL and RCCL have "nccl" in their name.
-
-The file is read event by event and unneeded data is dropped, so memory does not grow with the size of the file.
 """
 
 import re
@@ -51,15 +48,13 @@ _ELEMENT_BYTES = {
 def read_trace(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> RankTrace:
     """Return the steps in one rank's trace file, plain or gzip.
 
-    Memory grows with the stored events (at most `MOST_KEPT`, otherwise an error), not with the file. Raises
-    `ConfigError` for a file that is not a trace, a trace without actions, with a single step, or with unequal
-    steps.
+    Raises `ConfigError` for a trace without actions, with a single step, or with unequal steps, and for more than
+    `MOST_KEPT` stored events.
     """
     return trace_of(recording_of(path, patterns))
 
 
 def recording_of(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> Recording:
-    """Return the ranges, launches and kernels of a trace file; raises `ConfigError` for other files."""
     with closing(entries_of(path, "traceEvents")) as entries:
         return _recording(entries, str(path), patterns)
 
@@ -120,7 +115,7 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
 
 
 def _keep_message(name: str, args: dict[str, Any], seconds: float, found: Recording) -> None:
-    """Store a collective of known size: the bytes of the result of an all-gather, of the input of the others."""
+    """Store the bytes of the result of an all-gather, of the input of other collectives."""
     kind, ranks = kind_of_kernel(name), args.get("Group size")
     size = _bytes_of(args, "Out" if kind == "all-gather" else "In")
     if size and kind in COLLECTIVES and isinstance(ranks, int) and ranks > 1:
@@ -128,6 +123,5 @@ def _keep_message(name: str, args: dict[str, Any], seconds: float, found: Record
 
 
 def _bytes_of(args: dict[str, Any], side: str = "In") -> float | None:
-    """Return the bytes of a NCCL kernel or of the operator that launched it, or None if not recorded."""
     count, element = args.get(f"{side} msg nelems"), _ELEMENT_BYTES.get(str(args.get("dtype", "")).lower())
     return float(count * element) if isinstance(count, int) and count > 0 and element else None

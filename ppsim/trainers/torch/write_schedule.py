@@ -1,13 +1,13 @@
-"""Write a schedule table for torch.distributed.pipelining (`_PipelineScheduleRuntime._load_csv`)."""
+"""Writer of tables for torch.distributed.pipelining (`_PipelineScheduleRuntime._load_csv`)."""
 
 import re
 
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import compute_for
-from ppsim.schedule.choices import Receives
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower
+from ppsim.schedule.option_types import Receives
 from ppsim.schedule.table import Schedule
 from ppsim.schedule.waits import has_waits, with_waits, without_waits
 
@@ -27,13 +27,11 @@ def torch_csv(
     """Return the CSV text of a table, after a check that the table can run.
 
     By default compute-only (`format="compute_only"`, any torch from 2.9 on). `with_communication` adds the actions
-    that `torch_version` adds when it loads a table (`format="compute_comms"`): sends, receives, UNSHARD, RESHARD
-    and REDUCE_GRAD, and from 2.15 on a WAIT for every send and reduction. The version may have a suffix
-    ("2.15.0+cu130"); None means 2.13. A table with communication keeps it unless `receives` sets another position
-    of receives; an explicit version adds or drops its waits.
+    that `torch_version` adds when it loads a table (`format="compute_comms"`). A table with communication keeps it
+    unless `receives` is given; an explicit version adds or drops its waits.
 
-    Raises `ScheduleError` for a broken table and a table with model replicas or slices, `Deadlock` for a table that
-    cannot finish, `ConfigError` for an unknown version.
+    Raises `ScheduleError` for model replicas and slices, `Deadlock` for a table that cannot finish, `ConfigError`
+    for an unknown version.
     """
     waits = _spells_out_waits(torch_version or DEFAULT_VERSION)
     compute = compute_for("torch", schedule)
@@ -50,10 +48,9 @@ def torch_csv(
 
 
 def why_not_loaded(schedule: Schedule, torch_version: str) -> str | None:
-    """Return the reason why this torch cannot load a table with communication, or None if it can.
+    """Return None if this torch can load a table with communication.
 
-    Up to 2.14, torch reads a WAIT as a W. From 2.15 on it refuses sends without a WAIT. For a torch newer than the
-    known versions the result is None: torch itself decides.
+    Up to 2.14, torch reads a WAIT as a W. From 2.15 on it refuses sends without a WAIT.
     """
     if not schedule.has_communication:
         return None

@@ -1,7 +1,7 @@
 """TorchTitan's config registry: the options that `--module M --config C` sets (release 0.3 and later).
 
-scripts/make_torchtitan_registry.py writes the entries (data/torchtitan.toml) from one release. An installed
-TorchTitan is not used, because importing its registry imports torch and every model.
+scripts/make_torchtitan_registry.py writes data/torchtitan.toml from one release. An installed TorchTitan is not
+used, because importing its registry imports torch and every model.
 """
 
 from dataclasses import field
@@ -16,7 +16,7 @@ from ppsim.base.package_data import data_folder
 
 
 class Module(FileSchema):
-    """The registry entries of one model and their file; `refused` is the reason why none can be projected."""
+    """The registry entries of one model and their file; `refused`: why no entry can be projected."""
 
     source: str
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -44,11 +44,7 @@ def registry() -> Registry:
 
 
 def registered(name: str, config: str, source: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of a registry entry, and sentences about the settings that it makes.
-
-    `name` is the module, with or without its package. Raises `ConfigError` for an entry that is not in the packaged
-    registry (listing known ones), and for a model that is not a language model.
-    """
+    """Return the options of a registry entry, and sentences about the settings that it makes."""
     found, short = registry(), name.removeprefix("torchtitan.models.").removesuffix(".config_registry")
     module = found.modules.get(short)
     release = f"torchtitan {found.version}"

@@ -1,4 +1,4 @@
-"""Read TorchTitan's job configuration: TOML (to 0.2), flags over a registry entry (from 0.3), or Primus' YAML."""
+"""Reader of TorchTitan's job configuration: TOML (to 0.2), flags (from 0.3), or Primus' YAML."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +24,6 @@ _MODELS = {
     "llama417bx16e": "llama4-scout",
     "llama417bx128e": "llama4-maverick",
 } | {name.translate(_BETWEEN): name for name in NAMES}
-"""TorchTitan's model name and flavor, without separators, with the name of `ppsim models`."""
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -35,10 +34,9 @@ SCHEDULES = {
     "zbv-fixed": "ZBVZeroBubble",
     "dualpipev": "DualPipeV",
 }
-"""Schedules with TorchTitan's names."""
 
 HIDDEN_BY_ASYNC_TP = "0.5"
-"""Assumed hidden fraction of tensor-parallel communication: the value of Megatron-Core's overlap in pieces."""
+"""Assumed hidden fraction of tensor-parallel communication: the value for Megatron-Core's `tp_comm_overlap`."""
 
 COUNTS = {
     "parallelism.tensor_parallel_degree": "tp",
@@ -52,10 +50,10 @@ COUNTS = {
 def from_torchtitan(
     tree: Mapping[str, Any], source: str, trainer: str = "TorchTitan", asked: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """Return a tree of sections as options; raises `ConfigError` for an invalid number.
+    """`asked` is the part of the tree that the user wrote, if the tree also has defaults.
 
-    `asked` is the part of the tree that the user wrote, if the tree also has defaults. Options of the tree override
-    options of a registry entry (0.3: `--module`, `--config`) or of a job's TOML file (0.2: `--job.config_file`).
+    Options of the tree override options of a registry entry (0.3: `--module`, `--config`) or of a job's TOML file
+    (0.2: `--job.config_file`).
     """
     options, said = _with_files(_options(tree), source)
     arguments = Arguments(options, source, None if asked is None else _flat(asked))
@@ -131,7 +129,7 @@ def _with_files(options: dict[str, Any], source: str) -> tuple[dict[str, Any], l
 
 
 def _options(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a tree by full name; a nested tree is of 0.2 and gets that version's default."""
+    """A nested tree is of 0.2 and gets that version's default."""
     found = _flat(tree)
     mode = "activation_checkpoint.mode"
     if mode in found and found[mode] is None:  # "none" is a mode here; for other options it means no value
@@ -166,7 +164,6 @@ def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rounds(batch: LocalBatch, words: Mapping[str, Any]) -> int | None:
-    """Return the accumulation rounds of the file; None for one round and if the file has no number of GPUs."""
     options = dict(words)
     if not (words.get("dp") or words.get("gpus")):
         return None
@@ -177,13 +174,13 @@ def _rounds(batch: LocalBatch, words: Mapping[str, Any]) -> int | None:
 
 
 def _launched(arguments: Arguments, name: str) -> int | None:
-    """Return a number of the launcher, None if the file does not have it; torchrun's default is one node."""
+    """torchrun's default is one node."""
     value = arguments.get(name, 1 if name == "nnodes" else None, word="gpus")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _recompute(arguments: Arguments) -> str:
-    """Return the recomputation; the default is every second layer in 0.2's TOML, by operators from 0.3 on."""
+    """Selective recomputation is of every second layer by default in 0.2's TOML, and by operators from 0.3 on."""
     mode = str(arguments.get("activation_checkpoint.mode", "selective", word="recompute"))
     if mode == "memory_budget":
         arguments.assumed.append(
@@ -265,7 +262,6 @@ def _layers_of_parts(parts: Sequence[Any]) -> list[int]:
 
 
 def model_of(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
-    """Return the model for a name and a flavor, or None with the reason as a sentence."""
     known = _MODELS.get(f"{name}{flavor}".lower().translate(_BETWEEN))
     if known is None:
         return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
@@ -277,7 +273,7 @@ _NAMED = "parallelism.module_fqns_per_model_part"
 
 
 def stages_of(arguments: Arguments, pp: int, schedule: str | None, model: Model | None) -> dict[str, Any]:
-    """Return vpp if the file has layers per stage, and note the layers that TorchTitan assigns to each stage."""
+    """The layers per stage by TorchTitan's own rule become a note."""
     less = [
         arguments.number(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1, least=0)
         for end in ("first", "last")

@@ -1,4 +1,4 @@
-"""TorchTitan's settings for options of `ppsim project`: the inverse of `ppsim.trainers.torchtitan.read_config`."""
+"""Writer of TorchTitan's settings: the inverse of `ppsim.trainers.torchtitan.read_config`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,6 @@ _CONVERTERS = {"float8": ["float8"], "float8-row": ["float8"], "mxfp8": ["mx"]}
 
 
 def write_torchtitan(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> str:
-    """Return a command (0.3) or TOML (0.2) for TorchTitan; `choice` is an item of `models_of`."""
     settings = dict(choice) | settings_of(words, choice, version)
     said = f"# TorchTitan {version}. Add your own data, tokenizer and learning rate."
     if version == "0.2":
@@ -42,7 +41,7 @@ def _flag(name: str, value: Any) -> str:
 
 
 def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
-    """Yield the settings that select a model, per matching entry of TorchTitan's registry; `{}` if none matches.
+    """Yield `{}` if no entry of TorchTitan's registry matches.
 
     >>> from ppsim.model.registry import find_model
     >>> next(models_of(find_model("llama3-70b"), "0.2"))
@@ -66,11 +65,6 @@ def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
 
 
 def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """Return TorchTitan's settings by full name (`training.local_batch_size`).
-
-    `words` are ppsim's options by name, and `choice` the settings that select the model. ppsim options without a
-    TorchTitan setting are left out.
-    """
     pp, dp = words.get("pp", 1), _replicas(words)
     settings = {name: words[word] for name, word in COUNTS.items() if word in words}
     if version == "0.2" and words.get("ep", 1) > 1 and "etp" in words:
@@ -99,7 +93,7 @@ def _replicas(words: Mapping[str, Any]) -> int:
 
 
 def _replication(words: Mapping[str, Any], pp: int, dp: int) -> dict[str, Any]:
-    """Return the numbers of sharding ranks and of groups; with a pipeline, weights stay gathered as in ZeRO 1."""
+    """With a pipeline, TorchTitan keeps weights gathered, as in ZeRO 1."""
     is_sharded = words.get("zero", 1) >= (1 if pp > 1 else 2)
     copies = words.get("num_distributed_optimizer_instances", 1) if is_sharded else dp
     shard = -1 if dp == 1 and is_sharded else dp // copies

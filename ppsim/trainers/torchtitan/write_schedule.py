@@ -1,7 +1,4 @@
-"""TorchTitan's settings for a schedule table.
-
-TorchTitan reads torch's CSV, and splits the model by the name of a schedule.
-"""
+"""TorchTitan's settings for a schedule table; TorchTitan splits the model by the name of a schedule."""
 
 import json
 import re
@@ -26,11 +23,7 @@ def torchtitan_settings(
     micro_batch: int = 1,
     layers_per_stage: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Return the settings, by full name, with which TorchTitan runs the table in the file `csv`.
-
-    Raises `ScheduleError` for a placement that TorchTitan does not build, `ConfigError` for an unknown version, and
-    for layers that do not match the stages.
-    """
+    """Settings have full names; raises `ScheduleError` for a placement that TorchTitan does not build."""
     short = _short(version)
     compute = schedule.compute_only()
     settings = {
@@ -48,7 +41,6 @@ def torchtitan_settings(
 
 
 def name_of_placement(schedule: Schedule) -> str:
-    """Return the schedule whose name makes TorchTitan split a model as this table does."""
     p, placed = schedule.num_ranks, schedule.stage_to_rank.tolist()
     if placed == loop(p, len(placed)) and len(placed) % p == 0:
         return "1F1B" if len(placed) == p else "Interleaved1F1B"
@@ -61,7 +53,6 @@ def name_of_placement(schedule: Schedule) -> str:
 
 
 def settings_text(settings: dict[str, Any], version: str) -> str:
-    """Return settings to paste: flags for 0.3, lines of TOML for 0.2."""
     if VERSIONS[_short(version)] == "flags":
         flags = [f"--{name}" + ("" if value is True else f" {_plain(value)}") for name, value in settings.items()]
         return " \\\n".join(flags) + "\n"
@@ -73,7 +64,7 @@ def settings_text(settings: dict[str, Any], version: str) -> str:
 
 
 def warnings_of(schedule: Schedule, version: str) -> list[str]:
-    """Return known failures of TorchTitan with such a table, and how to avoid them."""
+    """Return known failures of TorchTitan with a table that splits the backward."""
     if not schedule.splits_backward:
         return []
     about = ["I and W need torch 2.13 or newer"]
@@ -97,7 +88,6 @@ def _short(version: str) -> str:
 
 
 def _layers(layers: Sequence[int], num_stages: int, head: str) -> dict[str, Any]:
-    """Return the layer split: a number if only the first and last stage have fewer layers, else module names."""
     if len(layers) != num_stages:
         raise ConfigError(f"the split has {len(layers)} entries, but there are {num_stages} stages")
     most = max(layers)

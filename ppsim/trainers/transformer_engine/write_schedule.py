@@ -1,4 +1,4 @@
-"""Write the `_order` lists of TransformerEngine's `make_graphed_callables`: passes of chunks in order."""
+"""Writer of the `_order` lists of TransformerEngine's `make_graphed_callables`."""
 
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.check import compute_for
@@ -8,10 +8,9 @@ from ppsim.schedule.table import Op, Schedule
 def graph_order(schedule: Schedule) -> list[list[float]]:
     """Return one list per rank: +c is a forward pass of chunk c (from 1), −c its backward pass, −c − 0.5 a W.
 
-    The microbatch is implied: forward and backward passes of a chunk count up, and a W belongs to the chunk's last
-    backward pass (`_make_graphed_callables` captures it into the graph of its microbatch). Raises `ScheduleError`
-    with the action for any other order, and for a stage that splits the backward pass for some microbatches only,
-    because −c means either kind.
+    Forward and backward passes of a chunk count microbatches up, and a W belongs to the chunk's last backward pass
+    (`_make_graphed_callables` captures it into the graph of its microbatch). Raises `ScheduleError` for any other
+    order, and for a stage that splits only some backward passes, because −c means either kind.
     """
     compute = compute_for("TransformerEngine", schedule)
     full, split = (set(compute.stage[compute.op == op].tolist()) for op in (Op.B, Op.I))

@@ -38,7 +38,7 @@ CONFIGURATIONS = pandas.DataFrame(
 ROWS = pandas.DataFrame(
     {
         "set": ["a", "a", "b"],
-        "use": ["fit", "judge", "judge"],
+        "use": ["fit", "test", "test"],
         "quantity": ["time", "time", "memory"],
         "measured": [1.0, 2.0, 2.0**34],
         "projected": [1.0, 2.1, 2.0**34],

@@ -1,15 +1,12 @@
-"""Names and defaults of user options, in a separate module so that help pages load nothing else."""
+"""Names and defaults of user options; help pages load nothing else."""
 
 from typing import Literal
 
 Dispatcher = Literal["deepep", "hybridep", "alltoall", "allgather"]
-"""Token dispatchers of expert parallelism, see `ppsim.machine.dispatch`."""
 
 FLEX: tuple[Dispatcher, ...] = ("deepep", "hybridep")
 """Dispatchers of Megatron-LM's flex dispatcher, which also sends the routing weights in float32."""
 
 CLUSTER = "dgx-h100"
-"""The default cluster."""
 
 MEMORY_SHARE = 0.95
-"""Default share of a device's memory that a step may use."""

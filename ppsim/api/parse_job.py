@@ -1,4 +1,4 @@
-"""A training job on a cluster, from the options of the command line."""
+"""A training job on a cluster."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ppsim.api.keyword_options import accept_options
-from ppsim.api.option_values import parse_overlap, parse_share, parse_stage_sizes
+from ppsim.api.option_values import parse_overlap, parse_compute_scale, parse_tp_overlap
 from ppsim.api.trainer_configuration import require_no_job, with_run_config
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, field_values, flag_of, given_options, require_least
@@ -36,10 +36,8 @@ def job(**options: Unpack[JobOptions]) -> Job:
     """Return a training job: a `model` on a `cluster`, and its division among `gpus`.
 
     Options and defaults are as for `ppsim project`. model is a name in `ppsim.models()` or a Hugging Face
-    config.json. cluster is a name in `ppsim.clusters()`, a file or a `Cluster` (default: dgx-h100). tp, cp, ep and
-    pp default to 1, dp to the remaining GPUs. global_batch is in sequences per step; the default is 4 · pp
-    microbatches of micro_batch (1) sequences per data-parallel rank. Raises `ConfigError` for an invalid
-    combination of model, cluster and layout.
+    config.json, cluster a name in `ppsim.clusters()`, a file or a `Cluster`. Raises `ConfigError` for an invalid
+    combination.
 
     >>> import ppsim
     >>> made = ppsim.job(model="llama3-70b", gpus=256, tp=8, pp=4, global_batch=512)
@@ -48,16 +46,12 @@ def job(**options: Unpack[JobOptions]) -> Job:
     """
     made = job_of_options(with_run_config(options))
     if made is None:
-        raise ConfigError("--model must be given: a job trains one")
+        raise ConfigError("--model must be given")
     return made
 
 
 def job_of_options(options: Mapping[str, Any]) -> Job | None:
-    """Return the job that the options describe, or None without a model.
-
-    `options` has every option of `JobOptions`, None if not given. Raises `ConfigError` for job options without a
-    model, and for an invalid combination of model, cluster and layout.
-    """
+    """Return None if the options have no model; raises `ConfigError` for job options without a model."""
     if options["model"] is None:
         require_no_job(options)
         return None
@@ -82,7 +76,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
         "sequence_parallel": layout.tp > 1,
     }
     read = {
-        "compute_share": parse_share(options["compute_share"], given_dtype),
+        "compute_share": parse_compute_scale(options["compute_share"], given_dtype),
         "recompute": recompute_of(options["recompute"] or "none"),
         "offload_modules": offload_modules_of(options["offload_modules"] or "none"),
         "lora": lora_of(options["lora"] or ""),
@@ -94,7 +88,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
     }
     given = depending | given_options(options) | read
     execution = field_values(_WORDS, given, "job.execution")
-    hidden = parse_stage_sizes(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
+    hidden = parse_tp_overlap(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
     execution |= {"hidden_tp_forward": hidden[0], "hidden_tp_backward": hidden[-1]}
     execution["sequence_parallel"] &= layout.tp > 1
     precision = _PRECISIONS.get(execution["dtype"], "bf16")
@@ -118,7 +112,6 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
 
 
 def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any]) -> Model:
-    """The model of a name or file (with --layers: that number of layers), or a GPT of the given sizes."""
     sizes = given_options({name: options[name] for name in ("hidden", "heads", "vocab", "kv_heads")})
     is_tied = options["tied_embeddings"]
     if given != GPT:
@@ -178,13 +171,13 @@ def _layout(options: Mapping[str, Any], num_devices: int | None) -> tuple[Layout
 
 
 def _fewest_replicas(sizes: Mapping[str, Any], etp: int | None) -> int:
-    """The minimum number of data-parallel ranks for the experts; 1 for sizes that `Layout` rejects."""
+    """Return 1 for sizes that `Layout` rejects, so that `Layout` reports the error."""
     given = {name: sizes[name] for name in ("tp", "cp", "ep") if name in sizes} | ({"etp": etp} if etp else {})
     return fewest_replicas(**given) if min(given.values(), default=1) > 0 else 1
 
 
 def _with_further_tokens(model: Model, options: Mapping[str, Any]) -> Model:
-    """The model with the requested number of MTP layers, which repeat its last one."""
+    """Added MTP layers are copies of the last MTP layer."""
     number, repeats = options["mtp_num_layers"], options["mtp_use_repeated_layer"]
     require_least("mtp_num_layers", number, least=0)
     if given := [name for name in ("mtp_num_layers", "mtp_use_repeated_layer") if options[name]]:
