@@ -77,7 +77,7 @@ def test_the_page_of_packages_is_what_its_script_writes(script: Callable[[str], 
     assert page.with_suffix(".svg").read_text() == made.picture()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/formats.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/formats.md", "docs/project.md", "docs/howto/slow_run.md"])
 def test_tables_are_what_their_script_writes(name: str, script: Callable[[str], ModuleType]) -> None:
     assert (ROOT / name).read_text() == script("make_tables").page(name)
 

@@ -46,18 +46,46 @@ _OF_STEP = {
 def loss_budget(projection: Projection) -> dict[str, float]:
     """Return the seconds of an iteration by part; they sum to `projection.iteration_time_s`.
 
-    "model FLOPs at peak" is MFU times the iteration. Parts of compute are means over ranks. Each later part is the
-    extra step time when its cause is added to the previous causes:
+    Parts of compute are means over ranks. From the pipeline bubble on, each part is the extra step time when its
+    cause is added to the previous causes. A part can be negative: unequal stages can suit a table.
 
-    - "pipeline bubble": equal stages on an ideal network
-    - "stage imbalance" and "microbatch imbalance": the real stages and microbatches
-    - "exposed P2P": transfers and their queues
-    - "host": overheads
-    - "slower next to P2P": slowdown of compute during transfers
-    - "passes that vary": variation of actions
-    - "data parallelism": forward passes that wait for parameters, and rounds that wait for collectives
-
-    The exposed parts after the pipeline follow. A part can be negative: unequal stages can suit a table.
+    model FLOPs at peak
+        Lower limit of compute: MFU times the iteration.
+    GEMMs below peak, attention below peak, memory-bound kernels
+        Additional time of kernels.
+    measured kernels below peak, compute below peak
+        The same for measured costs.
+    compute
+        Time of all actions, if the model is unknown.
+    recomputation
+        Time with its communication.
+    TP communication, EP communication, CP communication
+        Exposed part (not overlapped with compute).
+    non-model FLOPs
+        Masked scores, padded vocabulary, replicated weights and wider number formats, at peak.
+    parameter all-gather
+        Exposed all-gather of ZeRO 3, and reduce-scatter from ZeRO 2 on.
+    activation offload
+        Exposed copies to and from the host.
+    pipeline bubble
+        Idle time with equal stages on an ideal network.
+    stage imbalance, microbatch imbalance
+        Additional idle time of the real stages, and of sequences of many lengths.
+    exposed P2P
+        Additional idle time of transfers and their queues.
+    slower next to P2P
+        Slowdown of compute during transfers (`overlap_slowdown`).
+    passes that vary
+        Variation of action times.
+    slow ranks
+        `--straggler`, and the jitter of the slowest rank.
+    DP stragglers
+        Pipeline time · σ · E[max of n standard normals]: n data-parallel ranks on separate nodes, σ = jitter of the
+        GPU type.
+    data parallelism, optimizer
+        Exposed part before and after the pipeline, and forwards that wait for parameters.
+    host
+        Overheads per action and step, and waiting for kernel launches.
     """
     timeline, costs = projection.timeline, projection.costs
     schedule = timeline.schedule

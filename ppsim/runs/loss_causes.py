@@ -19,27 +19,27 @@ STAGES_OR_RANKS = "uneven stages or slow ranks"
 BETWEEN = "time between steps"
 
 CAUSES = {
-    BETWEEN: "from the last end of a step to the first start of the next",
-    "slow links": "messages between a pair of ranks take longer than between the others",
-    "waits for messages": "a pass starts later than its input was made, its rank being free",
-    "pauses between passes": "a rank waits once, much longer than it usually does at this place",
-    "gaps between passes": "what a rank does before a pass, its input being there: launches, blocking calls",
-    "blocking sends and receives": "what Megatron-LM's calls take, at which a rank blocks",
-    "pauses in passes": "a pass takes once much longer than it usually does",
-    "slow first passes": "the first pass of each kind of a stage beyond the stage's median",
-    "straggling steps": "all passes of a step, or of a rank in it, are slower than in other steps",
-    "drift over steps": "all passes, or those of a rank, get slower from step to step",
-    "drift over the step": "passes beyond those at the fast end of their rank's step",
-    "uneven microbatches": "some microbatches take longer than others on all stages",
-    "passes that vary": "passes beyond or below the median of their stage",
-    "slow ranks": "all stages of a rank are slower than the others'",
-    "uneven stages": "stages that take longer than the median one",
-    STAGES_OR_RANKS: "either of them, if nobody can tell: one stage per rank, or most stages of two ranks slow",
-    "pipeline bubble": "what the order of passes leaves idle if all stages are alike",
-    "compute": "the passes themselves, at the pace of the median stage",
-    "rest": "what the replay of the step is off by",
+    BETWEEN: "last end of a step to the first start of the next: data loader, optimizer, checkpoint",
+    "slow links": "messages between one pair of ranks take longer than between others",
+    "waits for messages": "an action waits for the transfer of its input, and its rank is free",
+    "pauses between passes": "a wait exceeds 1.5 × its usual time, by more than 2 % of the step",
+    "gaps between passes": "host time of a rank before every action",
+    "blocking sends and receives": "time of Megatron-LM's blocking calls in a run of Primus",
+    "pauses in passes": "an action exceeds 1.5 × its usual time, by more than 2 % of the step",
+    "slow first passes": "the first action of each kind on a stage is slower than the later ones",
+    "straggling steps": "all actions of one step are slower, or all of one rank in it",
+    "drift over steps": "all actions, or all of a rank, get slower from step to step",
+    "drift over the step": "actions get slower or faster within a step",
+    "uneven microbatches": "some microbatches (sequence lengths) take longer than others on all stages",
+    "passes that vary": "remaining difference of actions from the median of their stage",
+    "slow ranks": "all stages of a rank are slower than stages of other ranks",
+    "uneven stages": "stages take longer than the median stage",
+    STAGES_OR_RANKS: "one of the two, if a run cannot show which (for example, with one stage per rank)",
+    "pipeline bubble": "idle time of the schedule with equal stages",
+    "compute": "actions with the time of the median stage",
+    "rest": "error of the replay of the step",
 }
-
+"""All causes with their meanings, in the order of a report's table."""
 
 _ALIKE = 0.03
 """Stages whose times differ by less than this fraction count as equal."""

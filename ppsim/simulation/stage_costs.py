@@ -36,33 +36,39 @@ class StageCosts(HasRepr):
         F, I, W and B (full backward; None: I + W). With `backward_s`, I and W are needed only for tables that have
         them.
     fused_s
-        Fused cell of a forward and a full backward: a number, one entry per stage of the forward, or a matrix
-        [stages of forwards, stages of backwards]. The cell starts when all its inputs have arrived. None: its parts
-        run one after the other, each as soon as its own input has arrived. Other fused cells always take the sum of
-        their parts.
+        Fused forward and full backward: a number, one entry per stage of the forward, or a matrix [stages of
+        forwards, stages of backwards]. The pair starts when all its inputs have arrived. If this is None, its parts
+        run one after the other, each as soon as its own input has arrived. Other fused actions always take the sum
+        of their parts.
     fused_activation_bytes
-        Peak of the activations of such a pair beyond those held before it (None: the activations of the forward).
+        Highest additional memory during such a pair (None: the activations of the forward).
     activation_bytes, activation_bytes_kept_for_weight
         Bytes that F allocates at its start, and the part that remains from I to the end of W (None: all).
     transfer_s
         P2P transfer between stages s and s+1 on different ranks, in either direction.
-    communication, channel, receives
-        How transfers wait: see `ppsim.schedule.graph`.
+    communication
+        `overlap`; `blocking`: the rank waits during transfers; `megatron`, `megatron-no-overlap`: calls of
+        Megatron-LM's 1F1B loops.
+    channel
+        Transfers that share a queue: `ideal` none, `edge` directed pair of ranks, `pair` pair of ranks, `direction`
+        downstream and upstream of a rank, `rank` all of a rank.
+    receives
+        Time of posting receives: `torch` one action ahead, `deferred` just before use, `ordered` in the sender's
+        order.
     action_overhead_s, hop_overhead_s
         Host time before every compute action, and before a transfer that does not wait in a queue.
     message_overhead_s
         Time per message between ranks: on the sender before its next action, and on the receiver before the action
         that needs the message.
     overlap_slowdown
-        Relative slow-down of compute that overlaps with a transfer of its rank.
+        Relative slowdown of compute that overlaps with a transfer of its rank.
     first_pass_s, last_pass_s
         Extra time of the first action of every rank (clocks, caches, data), and of the last action of the rank with
         the first stage.
     variation_s
-        Time before every action that represents varying action times (`ppsim.simulation.variation`).
+        Time before every action that represents varying action times (set by projections).
     between_rounds_s
-        Exposed gradient reduction and parameter all-gather before a round
-        (`ppsim.simulation.step.between_rounds_s`).
+        Exposed gradient reduction and parameter all-gather before an accumulation round (set by projections).
     step_overhead_s
         Time between the timelines of two steps: optimizer, gradient norm, final reductions.
     static_bytes
