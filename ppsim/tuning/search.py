@@ -192,7 +192,7 @@ def tune(  # noqa: PLR0913
     >>> from ppsim.machine.cluster_files import load_cluster
     >>> from ppsim.model.registry import read_model
     >>> from ppsim.parallel.layout import Layout
-    >>> from ppsim.costs.assemble_job import Job
+    >>> from ppsim.costs.job import Job
     >>> job = Job(
     ...     model=read_model("gpt2"), model_name="gpt2", cluster=load_cluster("dgx-h100"), layout=Layout(),
     ...     global_batch=16,
