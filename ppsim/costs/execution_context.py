@@ -63,6 +63,9 @@ class Execution:
     fused_experts
         Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused, instead of one GEMM
         each (TransformerEngine's op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
+    moe_permute_fusion
+        Tokens are sorted by expert, and their outputs summed, in TransformerEngine's fused kernels. False: with
+        torch's gather and scatter-add (Megatron-LM, `moe/moe_utils.py`, permute and unpermute).
     expert_rank_capacity
         Buffer for the tokens of a rank's experts, relative to the mean, so that the host knows all shapes and does
         not wait (Megatron-LM's moe_expert_rank_capacity_factor); only actual tokens are computed. None: exact size,
@@ -94,6 +97,7 @@ class Execution:
     expert_imbalance: float = 1.0
     expert_capacity: float | None = None
     fused_experts: bool = False
+    moe_permute_fusion: bool = True
     expert_rank_capacity: float | None = None
     paged_stash: float | None = None
     hidden_tp_forward: float = 0.0

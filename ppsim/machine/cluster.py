@@ -59,6 +59,8 @@ class Efficiency:
         peak.
     memory
         Share of the memory bandwidth that memory-bound kernels achieve.
+    scatter
+        Share of the memory bandwidth at which torch's scatter-add sums rows of tokens. None: as `memory`.
     optimizer
         Share of the memory bandwidth that an optimizer step achieves.
     kernel_s
@@ -99,6 +101,7 @@ class Efficiency:
     routing_host_s: float = 0.0
     jitter: float = 0.0
     experts: float = 1.0
+    scatter: float | None = None
     spread: float | None = None
     experts_spread: float | None = None
     attention_fp8_gain: Mapping[str, Mapping[str, float]] | None = None

@@ -158,6 +158,7 @@ class EfficiencyTable(FileSchema):
     routing_host_s: NonNegative = 0.0
     jitter: NonNegative = 0.0
     experts: AboveZero = 1.0
+    scatter: AboveZero | None = None
     spread: AboveZero | None = None
     experts_spread: AboveZero | None = None
     attention_fp8_gain: dict[str, dict[str, AboveZero]] | None = None
