@@ -265,17 +265,24 @@ class OperatorKernels:
         """Additional time of unfused permutations, whose scatter-add is slower than a copy.
 
         The combine's forward adds each expert's output to its token, and the dispatch's backward adds the
-        gradients. The kernel moves rows of tokens and of (token, expert) pairs at `Efficiency.scatter` of the memory
-        bandwidth, and replaces a copy. HybridEP permutes in its own kernels.
+        gradients, instead of a copy. Without a measured rate (`Efficiency.scatter`), the kernels write zeros per
+        token, and per (token, expert) pair read a row and read and write its sum. HybridEP permutes in its own
+        kernels.
         """
-        execution, device = self.place.execution, self.place.device
+        execution, device, pairs = self.place.execution, self.place.device, self.rows["capacity"]
         if execution.moe_permute_fusion or execution.moe_dispatcher == "hybridep":
             return NOTHING
-        share = device.efficiency.scatter or device.efficiency.memory
-        size = execution.element_bytes * one.passed
-        scattered_s = (self.rows["own_tokens"] + self.rows["capacity"]) * size / (device.memory_bytes_per_s * share)
-        copied_s = self.moved(2 * self.rows["capacity"] * size, 0).memory_s
-        slower = KernelTime(memory_s=max(0.0, scattered_s - copied_s))
+        size, tokens, share = (
+            execution.element_bytes * one.passed,
+            self.rows["own_tokens"],
+            device.efficiency.scatter,
+        )
+        if (share := device.efficiency.scatter) is None:
+            scattered_s = self.moved((tokens + 3 * pairs) * size, 0).memory_s
+        else:
+            scattered_s = (tokens + pairs) * size / (device.memory_bytes_per_s * share)
+        copied_s = self.moved(2 * pairs * size, 0).memory_s
+        slower = KernelTime(memory_s=scattered_s - copied_s)
         return PassKernels(slower) if one.kind == "combine" else PassKernels(KernelTime(), slower)
 
     @property

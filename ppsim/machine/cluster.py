@@ -60,7 +60,8 @@ class Efficiency:
     memory
         Share of the memory bandwidth that memory-bound kernels achieve.
     scatter
-        Share of the memory bandwidth at which torch's scatter-add sums rows of tokens. None: as `memory`.
+        Share of the memory bandwidth of unfused permutations, which sum rows of (token, expert) pairs with torch's
+        scatter-add; pairs and tokens count once. None: unknown.
     optimizer
         Share of the memory bandwidth that an optimizer step achieves.
     kernel_s
