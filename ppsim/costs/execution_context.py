@@ -63,6 +63,9 @@ class Execution:
     fused_experts
         Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused, instead of one GEMM
         each (TransformerEngine's op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
+    legacy_grouped_gemm
+        Experts' GEMMs by the grouped_gemm package, which on AMD GPUs calls hipBLAS per expert (Megatron-LM's
+        moe_use_legacy_grouped_gemm).
     moe_permute_fusion
         Tokens are sorted by expert, and their outputs summed, in TransformerEngine's fused kernels. False: with
         torch's gather and scatter-add (Megatron-LM, `moe/moe_utils.py`, permute and unpermute).
@@ -97,6 +100,7 @@ class Execution:
     expert_imbalance: float = 1.0
     expert_capacity: float | None = None
     fused_experts: bool = False
+    legacy_grouped_gemm: bool = False
     moe_permute_fusion: bool = True
     expert_rank_capacity: float | None = None
     paged_stash: float | None = None

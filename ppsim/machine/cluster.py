@@ -72,6 +72,9 @@ class Efficiency:
         Host seconds to launch the forward pass of a MoE layer, and again for its backward pass, at any size: the
         many small kernels of routing and permutation, and the wait for the token counts per expert, during which
         nothing is launched ahead. The device waits if it is done earlier.
+    expert_call_s
+        Host seconds per expert and GEMM of the grouped_gemm package (`Execution.legacy_grouped_gemm`). None: it has
+        one kernel for all experts.
     jitter
         Relative standard deviation of a data-parallel rank's step time; all ranks wait for the slowest.
     experts
@@ -100,6 +103,7 @@ class Efficiency:
     scan_flops_per_s: float
     source: str
     routing_host_s: float = 0.0
+    expert_call_s: float | None = None
     jitter: float = 0.0
     experts: float = 1.0
     scatter: float | None = None

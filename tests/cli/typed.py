@@ -84,6 +84,7 @@ OF_EXPERTS = [
     "--moe-dispatcher alltoall", "--moe-dispatcher allgather", "--expert-imbalance 1.5",
     "--moe-expert-capacity-factor 1.2", "--fused-experts", same("--no-fused-experts"), "--overlap-ep 0.5",
     "--no-moe-permute-fusion", same("--moe-permute-fusion"),
+    "--moe-use-legacy-grouped-gemm", same("--no-moe-use-legacy-grouped-gemm"),
 ]  # fmt: skip
 SEEING = "project --model qwen3-vl-2b --layers 4 --gpus 2 --pp 2 --global-batch-size 4 --seq-len 1024 --json"
 PREDICTIONS = [same("--mtp"), "--no-mtp", "--mtp-num-layers 2", "--mtp-num-layers 2 --mtp-use-repeated-layer"]
