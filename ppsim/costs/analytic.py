@@ -58,7 +58,7 @@ def layer_estimate(
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
     calls_s = _calls_s(layer, place)
-    launching_s = (place.cluster.device.efficiency.routing_host_s + calls_s) * waits_for_counts(layer, place)
+    launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place) + calls_s
     forward = parts_of(
         place, kernels.forward, flops,
         tp_s=messages.forward_s(),
@@ -91,9 +91,8 @@ def layer_estimate(
     )
     frozen = 2.0 * layer.frozen_weights_per_token * tokens / tp
     ahead_s = max(0.0, backward_input.total_s - backward_input.host_s - launching_s)  # the host, at the end of I
-    launching_of_w_s = max(0.0, calls_s - ahead_s)
     backward_weight = parts_of(
-        place, kernels.backward_weight, flops - scores - frozen, launching_s=launching_of_w_s
+        place, kernels.backward_weight, flops - scores - frozen, launching_s=max(0.0, calls_s - ahead_s)
     )
     return CostEstimate(
         forward,
@@ -102,7 +101,10 @@ def layer_estimate(
         known=_known(kernels, again),
         sent_again_s=sent_again_s,
         times=_times(
-            operators, of, (forward, backward_input, backward_weight), _launches_s(place, kernels, launching_s)
+            operators,
+            of,
+            (forward, backward_input, backward_weight),
+            _launches_s(place, kernels, launching_s, calls_s),
         ),
     )
 
@@ -133,12 +135,15 @@ def _times(
     )
 
 
-def _launches_s(place: ExecutionContext, kernels: PassKernels, launching_s: float) -> tuple[float, float]:
+def _launches_s(
+    place: ExecutionContext, kernels: PassKernels, launching_s: float, calls_s: float = 0.0
+) -> tuple[float, float]:
+    """Host seconds of F and of B; `calls_s` is the part of B that is W's."""
     if place.execution.cuda_graphs == "full":
         return 0.0, 0.0
     of_kernel_s = place.cluster.device.efficiency.host_s
     backward = kernels.backward_input.count + kernels.backward_weight.count
-    return max(kernels.forward.count * of_kernel_s, launching_s), max(backward * of_kernel_s, launching_s)
+    return max(kernels.forward.count * of_kernel_s, launching_s), max(backward * of_kernel_s, launching_s + calls_s)
 
 
 def _known(kernels: PassKernels, *others: KernelTime) -> MeasuredSeconds:

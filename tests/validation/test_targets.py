@@ -134,9 +134,9 @@ def _on_nvidia(validations) -> list[SetValidation]:
     return [one for one in sets if not one.properties.section.endswith("AMD")]
 
 
-@pytest.mark.parametrize(("name", "within"), [("amd", 0.077), ("amd-moe", 0.17)])
+@pytest.mark.parametrize(("name", "within"), [("amd", 0.077), ("amd-moe", 0.1)])
 def test_amd_by_data_sheets_and_measured_kernels(validations, name: str, within: float) -> None:
-    """Asked: 10 % of 12 judged runs of three devices. Of the models with experts one constant was fitted."""
+    """Asked: 10 % of 12 judged runs of three devices. No constant of models with experts was fitted."""
     judged = validations[name].test_rows
     assert len(judged) >= 12
     assert validations[name].score.mean_absolute < within
