@@ -430,6 +430,17 @@ def test_the_legacy_grouped_gemm_calls_a_library_per_expert_and_gemm_on_amd_only
     assert took["mi355x-8", False, 128].forward.total_s == pytest.approx(efficiency.routing_host_s)
     assert large.forward == took["mi355x-8", False, 65536].forward
     assert large.backward == took["mi355x-8", False, 65536].backward
+    device = load_cluster("mi355x-8").device
+    slow = replace(device, efficiency=replace(efficiency, expert_call_s=0.1 / (calls_s / efficiency.expert_call_s)))
+    cluster = replace(load_cluster("mi355x-8"), device=slow)
+    ahead = layer_estimate(
+        LAYERS["moe"],
+        replace(place(dp=8, ep=4), cluster=cluster, execution=Execution(legacy_grouped_gemm=True)),
+        micro_batch=1,
+        sequence_length=65536,
+    )
+    assert ahead.backward_input == large.backward_input  # more than 0.1 s
+    assert ahead.backward.total_s == pytest.approx(efficiency.routing_host_s + 2 * 0.1)
     for tokens in (128, 65536):
         assert took["dgx-h100", True, tokens] == took["dgx-h100", False, tokens]
 
