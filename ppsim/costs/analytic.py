@@ -52,7 +52,8 @@ def layer_estimate(
     cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
-    launching_s = place.cluster.device.efficiency.routing_host_s * idles_for_token_counts(layer, place)
+    calls_s = _calls_s(layer, place)
+    launching_s = place.cluster.device.efficiency.routing_host_s * idles_for_token_counts(layer, place) + calls_s
     forward = parts_of(
         place, kernels.forward, flops,
         tp_s=messages.forward_s(),
@@ -84,7 +85,10 @@ def layer_estimate(
         ),
     )
     frozen = 2.0 * layer.frozen_weights_per_token * tokens / tp
-    backward_weight = parts_of(place, kernels.backward_weight, flops - scores - frozen)
+    ahead_s = max(0.0, backward_input.total_s - backward_input.host_s - launching_s)  # the host, at the end of I
+    backward_weight = parts_of(
+        place, kernels.backward_weight, flops - scores - frozen, launching_s=max(0.0, calls_s - ahead_s)
+    )
     return CostEstimate(
         forward,
         backward_input,
@@ -92,7 +96,10 @@ def layer_estimate(
         known=_known(kernels, again),
         sent_again_s=sent_again_s,
         times=_times(
-            operators, of, (forward, backward_input, backward_weight), _launches_s(place, kernels, launching_s)
+            operators,
+            of,
+            (forward, backward_input, backward_weight),
+            _launches_s(place, kernels, launching_s, calls_s),
         ),
     )
 
@@ -122,12 +129,15 @@ def _times(
     )
 
 
-def _launches_s(place: ExecutionContext, kernels: PassKernels, launching_s: float) -> tuple[float, float]:
+def _launches_s(
+    place: ExecutionContext, kernels: PassKernels, launching_s: float, calls_s: float = 0.0
+) -> tuple[float, float]:
+    """Host seconds of F and of B; `calls_s` is the part of B that is W's."""
     if place.execution.cuda_graphs == "full":
         return 0.0, 0.0
     of_kernel_s = place.cluster.device.efficiency.host_s
     backward = kernels.backward_input.count + kernels.backward_weight.count
-    return max(kernels.forward.count * of_kernel_s, launching_s), max(backward * of_kernel_s, launching_s)
+    return max(kernels.forward.count * of_kernel_s, launching_s), max(backward * of_kernel_s, launching_s + calls_s)
 
 
 def _known(kernels: PassKernels, *others: KernelTime) -> MeasuredSeconds:
@@ -297,6 +307,14 @@ def _experts_s(layer: Layer, place: ExecutionContext, tokens: float) -> float:
         experts_per_token=layer.experts_per_token,
     )
     return 2 * dispatch_s(execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster)
+
+
+def _calls_s(layer: Layer, place: ExecutionContext) -> float:
+    """Host seconds to call a library once per expert and GEMM, in F, and again in I and in W."""
+    of_call_s = place.device.efficiency.expert_call_s
+    if of_call_s is None or not place.execution.legacy_grouped_gemm:
+        return 0.0
+    return of_call_s * sum(one.count for one in layer.linears(place.cut) if one.kind == "routed")
 
 
 def _context_s(layer: Layer, place: ExecutionContext, tokens: int, cores: Cores) -> tuple[float, float]:

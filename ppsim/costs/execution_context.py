@@ -52,6 +52,12 @@ class Execution:
     fused_experts
         Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused (TransformerEngine's
         op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
+    legacy_grouped_gemm
+        Experts' GEMMs by the grouped_gemm package, which on AMD GPUs calls hipBLAS per expert (Megatron-LM's
+        moe_use_legacy_grouped_gemm).
+    moe_permute_fusion
+        TransformerEngine's fused kernels sort tokens by expert and sum their outputs. False: torch's gather and
+        scatter-add (Megatron-LM, `moe/moe_utils.py`, permute and unpermute).
     expert_rank_capacity
         Buffer for the tokens of a rank's experts, relative to the mean (Megatron-LM's
         moe_expert_rank_capacity_factor). None: exact size, which the host reads.
@@ -80,6 +86,8 @@ class Execution:
     expert_imbalance: float = 1.0
     expert_capacity: float | None = None
     fused_experts: bool = False
+    legacy_grouped_gemm: bool = False
+    moe_permute_fusion: bool = True
     expert_rank_capacity: float | None = None
     paged_stash: float | None = None
     hidden_tp_forward: float = 0.0

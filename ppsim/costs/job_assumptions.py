@@ -82,6 +82,8 @@ def _executed(job: Job) -> list[str]:
     lines += _fine_tuning(job)
     if not job.gradient_accumulation_fusion:
         lines.append("gradients: accumulated by separate kernels (no gradient accumulation fusion)")
+    if not execution.moe_permute_fusion:
+        lines.append("experts: tokens permuted by torch's gather and scatter-add (no permutation fusion)")
     if execution.cross_entropy != "fused":
         lines.append(f"cross entropy: {execution.cross_entropy}, with a float32 copy of the logits")
     if execution.cuda_graphs != "none":

@@ -148,7 +148,7 @@ class OperatorKernels:
             return self.moving((forward, backward, 1, 1), narrow.columns * self.rows[one.rows])
         if one.kind in ("dispatch", "combine"):
             again = 2 * self._orderings
-            return self.moving((again, again, 3, 3), one.passed * self.rows["capacity"])
+            return self.moving((again, again, 3, 3), one.passed * self.rows["capacity"]) + self._scatter(one)
         if one.kind not in _PASSES or (
             one.rows == "capacity" and self.place.execution.fused_experts and "activation" in one.kind
         ):
@@ -243,6 +243,30 @@ class OperatorKernels:
         columns = narrow * (up.inputs + up.columns[0]) + e * up.outputs
         copied = memory_kernel_time(self.place.times, "copy", 2 * self.rows["capacity"] * columns, launches=3)
         return PassKernels(copied, copied)
+
+    def _scatter(self, one: Operator) -> PassKernels:
+        """Additional time of unfused permutations, whose scatter-add is slower than a copy.
+
+        The combine's forward adds each expert's output to its token, and the dispatch's backward adds the
+        gradients, instead of a copy. Without a measured rate (`Efficiency.scatter`), the kernels write zeros per
+        token, and per (token, expert) pair read a row and read and write its sum. HybridEP permutes in its own
+        kernels.
+        """
+        execution, device, pairs = self.place.execution, self.place.device, self.rows["capacity"]
+        if execution.moe_permute_fusion or execution.moe_dispatcher == "hybridep":
+            return NOTHING
+        size, tokens, share = (
+            execution.element_bytes * one.passed,
+            self.rows["own_tokens"],
+            device.efficiency.scatter,
+        )
+        if (share := device.efficiency.scatter) is None:
+            scattered_s = self.moved((tokens + 3 * pairs) * size, 0).memory_s
+        else:
+            scattered_s = (tokens + pairs) * size / (device.memory_bytes_per_s * share)
+        copied_s = self.moved(2 * pairs * size, 0).memory_s
+        slower = KernelTime(memory_s=scattered_s - copied_s)
+        return PassKernels(slower) if one.kind == "combine" else PassKernels(KernelTime(), slower)
 
     @property
     def _orderings(self) -> int:

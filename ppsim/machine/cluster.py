@@ -54,6 +54,9 @@ class Efficiency:
         peak.
     memory, optimizer
         Share of the memory bandwidth that memory-bound kernels and the optimizer step achieve.
+    scatter
+        Share of the memory bandwidth that unfused permutations achieve, which sum rows of (token, expert) pairs
+        with torch's scatter-add; each pair and token counts once. None: unknown.
     kernel_s
         Seconds from the end of a kernel to the start of the next one on a busy device.
     host_s
@@ -61,6 +64,9 @@ class Efficiency:
     routing_host_s
         Host seconds to launch the forward pass of a MoE layer, and again for its backward pass, at any size: the
         many small kernels of routing and permutation, and the wait for the token counts per expert.
+    expert_call_s
+        Host seconds per expert and GEMM of the grouped_gemm package (`Execution.legacy_grouped_gemm`). None: it has
+        one kernel for all experts.
     jitter
         Relative standard deviation of a data-parallel rank's step time; all ranks wait for the slowest.
     experts
@@ -87,8 +93,10 @@ class Efficiency:
     scan_flops_per_s: float
     source: str
     routing_host_s: float = 0.0
+    expert_call_s: float | None = None
     jitter: float = 0.0
     experts: float = 1.0
+    scatter: float | None = None
     spread: float | None = None
     experts_spread: float | None = None
     attention_fp8_gain: Mapping[str, Mapping[str, float]] | None = None

@@ -322,6 +322,16 @@ class SearchBaseOptions(TypedDict, total=False):
         "[default: off]",
         section="model", field="job.execution.fused_experts", default=False, has_no=True,
     )]
+    moe_use_legacy_grouped_gemm: Annotated[bool | None, Option(
+        "Experts' GEMMs: the grouped_gemm package (on), on AMD GPUs one hipBLAS call per expert, or "
+        "TransformerEngine (off). [default: off]",
+        section="model", field="job.execution.legacy_grouped_gemm", default=False, has_no=True, is_hidden=True,
+    )]
+    moe_permute_fusion: Annotated[bool | None, Option(
+        "Token permutation of experts: TransformerEngine's fused kernels (on), or torch's gather and scatter-add "
+        "(off). [default: on]",
+        section="model", field="job.execution.moe_permute_fusion", default=True, has_no=True, is_hidden=True,
+    )]
     moe_expert_rank_capacity_factor: Annotated[float | None, Option(
         "Token capacity of a rank's experts, relative to the mean. The host then does not wait for token counts, "
         "and CUDA graphs can contain a dropless all-to-all. Requires --moe-dispatcher hybridep and "

@@ -32,7 +32,7 @@ _CHANGES = (
         r"fp8_recipe|moe_router_force_load_balancing|moe_router_dtype|use_.*_op_fuser|communication_method|"
         r"no_persist_layer_norm|torch_compile.*|apply_query_key_layer_scaling|moe_(deepep|hybridep)_num_sms|"
         r"high_priority_stream_groups|ddp_.*|empty_unused_memory_level|compile.*|"
-        r"moe_use_legacy_grouped_gemm|moe_use_fused_router_with_aux_score|"
+        r"moe_use_fused_router_with_aux_score|"
         # TorchTitan
         r"parallelism\..*|training\.enable_.*|.*\.precompute_.*|debug\..*|optimizer\.implementation|"
         # DeepSpeed

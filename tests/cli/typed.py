@@ -83,6 +83,8 @@ OF_JOBS = [  # those that `project` and `tune` share
 OF_EXPERTS = [
     "--moe-dispatcher alltoall", "--moe-dispatcher allgather", "--expert-imbalance 1.5",
     "--moe-expert-capacity-factor 1.2", "--fused-experts", same("--no-fused-experts"), "--overlap-ep 0.5",
+    "--no-moe-permute-fusion", same("--moe-permute-fusion"),
+    same("--no-moe-use-legacy-grouped-gemm"),
 ]  # fmt: skip
 SEEING = "project --model qwen3-vl-2b --layers 4 --gpus 2 --pp 2 --global-batch-size 4 --seq-len 1024 --json"
 PREDICTIONS = [same("--mtp"), "--no-mtp", "--mtp-num-layers 2", "--mtp-num-layers 2 --mtp-use-repeated-layer"]
@@ -99,6 +101,7 @@ OF_PROJECT = {
         "--plan P.toml",
         "--gpus 16",
     ],
+    EXPERTS.replace("project", "project --cluster mi355x-8", 1): ["--moe-use-legacy-grouped-gemm"],
     EXPERTS: [*OF_EXPERTS, same("--etp 1"), "--ep 4"],
     SEEING: ["--image-tokens 2x64", "--image-tokens 0", "--text-only", same("--no-text-only"), "--freeze encoder+projector"],
     GRAPHS: [same("--cuda-graph-reuse"), "--no-cuda-graph-reuse"],
@@ -149,7 +152,7 @@ OF_TUNE = {
         "--image-tokens 2x64", "--text-only", same("--no-text-only"),
     ],
     EXPERTS.replace("project", "tune") + " --micro-batch-size 1 --tp 1 --schedule 1f1b --vpp 1": [
-        *OF_EXPERTS, "--etp 1", "--cuda-graphs attn --no-cuda-graph-reuse", "--cuda-graphs attn --cuda-graph-reuse",
+        *OF_EXPERTS, "--moe-use-legacy-grouped-gemm --cluster mi355x-8", "--etp 1", "--cuda-graphs attn --no-cuda-graph-reuse", "--cuda-graphs attn --cuda-graph-reuse",
         "--moe-dispatcher hybridep --fused-experts --moe-expert-rank-capacity-factor 1.5",
         "--moe-dispatcher hybridep --fused-experts --moe-expert-rank-capacity-factor 1.5 --moe-paged-stash 1.2",
     ],

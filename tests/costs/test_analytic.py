@@ -406,6 +406,45 @@ def test_experts_of_a_fixed_capacity_keep_no_host_waiting_and_are_even():
         Execution(expert_capacity=0.0)
 
 
+def test_the_legacy_grouped_gemm_calls_a_library_per_expert_and_gemm_on_amd_only():
+    """Two calls per expert of a rank in F, I and W; at the end of an I that the device limits the host is ahead."""
+    took = {
+        (cluster, is_legacy, tokens): layer_estimate(
+            LAYERS["moe"],
+            replace(
+                place(dp=8, ep=4),
+                cluster=load_cluster(cluster),
+                execution=Execution(legacy_grouped_gemm=is_legacy),
+            ),
+            micro_batch=1,
+            sequence_length=tokens,
+        )
+        for cluster in ("mi355x-8", "dgx-h100") for is_legacy in (False, True) for tokens in (128, 65536)
+    }  # fmt: skip
+    efficiency = load_cluster("mi355x-8").device.efficiency
+    calls_s = 2 * LAYERS["moe"].ffn.num_experts // 4 * efficiency.expert_call_s
+    small, large = took["mi355x-8", True, 128], took["mi355x-8", True, 65536]
+    for part in (small.forward, small.backward_input):
+        assert part.total_s == pytest.approx(efficiency.routing_host_s + calls_s)
+    assert small.backward_weight.total_s == pytest.approx(calls_s)
+    assert took["mi355x-8", False, 128].forward.total_s == pytest.approx(efficiency.routing_host_s)
+    assert large.forward == took["mi355x-8", False, 65536].forward
+    assert large.backward == took["mi355x-8", False, 65536].backward
+    device = load_cluster("mi355x-8").device
+    slow = replace(device, efficiency=replace(efficiency, expert_call_s=0.1 / (calls_s / efficiency.expert_call_s)))
+    cluster = replace(load_cluster("mi355x-8"), device=slow)
+    ahead = layer_estimate(
+        LAYERS["moe"],
+        replace(place(dp=8, ep=4), cluster=cluster, execution=Execution(legacy_grouped_gemm=True)),
+        micro_batch=1,
+        sequence_length=65536,
+    )
+    assert ahead.backward_input == large.backward_input  # more than 0.1 s
+    assert ahead.backward.total_s == pytest.approx(efficiency.routing_host_s + 2 * 0.1)
+    for tokens in (128, 65536):
+        assert took["dgx-h100", True, tokens] == took["dgx-h100", False, tokens]
+
+
 def test_tokens_of_an_all_to_all_are_ordered_twice():
     """By ranks before it and by experts behind it: 4eh bytes a pair more, either way."""
     bare = {how: by_bandwidth(Execution(moe_dispatcher=how), dp=8, ep=8) for how in ("deepep", "alltoall")}

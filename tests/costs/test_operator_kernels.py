@@ -285,6 +285,32 @@ def test_fused_experts_are_a_launch_a_product_and_pass_their_activation_inside(d
     assert kernels(layer, fused)["routed act"] == PassKernels()
 
 
+@pytest.mark.parametrize(("cluster", "share"), [("mi355x-8", 0.057), ("dgx-h100", None)])
+def test_an_unfused_permutation_scatters_rows_in_the_combine_and_in_the_dispatchs_backward(cluster, share):
+    """Rows of 4096 tokens and of their 8 pairs each, 2048 wide, instead of a copy of the pairs."""
+    layer, found = find_model("qwen3-30b-a3b").layers[0], load_cluster(cluster)
+    fused, unfused, inside = (
+        kernels(
+            layer,
+            ExecutionContext(
+                cluster=found,
+                layout=Layout(dp=8, ep=8),
+                execution=Execution(moe_permute_fusion=is_fused, moe_dispatcher=dispatcher),
+            ),
+        )
+        for is_fused, dispatcher in ((True, "deepep"), (False, "deepep"), (False, "hybridep"))
+    )
+    assert found.device.efficiency.scatter == share
+    rate, copied = found.device.memory_bytes_per_s, found.device.efficiency.memory
+    scattered = 4096 * 9 / share if share else 4096 * 25 / copied  # unknown: zeros per token, 3 passes per pair
+    slower_s = 2 * 2048 * (scattered - 4096 * 16 / copied) / rate
+    for name, scatters in (("combine", "forward"), ("dispatch", "backward_input")):
+        for part in ("forward", "backward_input"):
+            more_s = getattr(unfused[name], part).memory_s - getattr(fused[name], part).memory_s
+            assert more_s == pytest.approx(slower_s if part == scatters else 0.0, abs=1e-12)
+        assert inside[name] == fused[name]
+
+
 def a_place(execution: Execution, **sizes: int) -> ExecutionContext:
     return ExecutionContext(cluster=load_cluster("dgx-h100"), layout=Layout(**sizes), execution=execution)
 

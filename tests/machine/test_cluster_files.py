@@ -158,6 +158,8 @@ class EfficiencyTable(FileSchema):
     routing_host_s: NonNegative = 0.0
     jitter: NonNegative = 0.0
     experts: AboveZero = 1.0
+    expert_call_s: AboveZero | None = None
+    scatter: AboveZero | None = None
     spread: AboveZero | None = None
     experts_spread: AboveZero | None = None
     attention_fp8_gain: dict[str, dict[str, AboveZero]] | None = None

@@ -422,6 +422,11 @@ def flags(values: dict) -> str:
             {"moe_expert_capacity_factor": 1.5},
         ),
         ({"moe_router_force_load_balancing": True}, {"expert_imbalance": 1.0}),
+        ({}, {"moe_permute_fusion": False, "moe_use_legacy_grouped_gemm": None}),
+        ({"moe_use_legacy_grouped_gemm": True}, {"moe_use_legacy_grouped_gemm": True}),
+        ({"moe_permute_fusion": True}, {"moe_permute_fusion": None}),
+        ({"turbo_sync_free_moe_stage": 1}, {"moe_permute_fusion": None}),
+        ({"turbo_sync_free_moe_stage": 0}, {"moe_permute_fusion": False}),
         (
             {
                 "use_transformer_engine_op_fuser": True,

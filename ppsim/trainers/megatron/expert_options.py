@@ -38,6 +38,11 @@ def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
         words["moe_expert_capacity_factor"] = float(capacity)
         if not arguments.flag("moe_pad_expert_input_to_capacity", word="moe_expert_capacity_factor"):
             arguments.assumed.append("experts with fewer tokens than their capacity are taken to be padded to it")
+    legacy = arguments.flag("moe_use_legacy_grouped_gemm", word="moe_use_legacy_grouped_gemm")
+    words["moe_use_legacy_grouped_gemm"] = legacy or None
+    permutes = arguments.flag("moe_permute_fusion", default=is_partial, word="moe_permute_fusion")
+    without_sync = arguments.get("turbo_sync_free_moe_stage", 0, word="moe_permute_fusion")  # Primus, from 1 on
+    words["moe_permute_fusion"] = None if permutes or without_sync else False
     room, stash = "moe_expert_rank_capacity_factor", "moe_paged_stash"
     words |= {
         "fused_experts": arguments.flag("use_transformer_engine_op_fuser", word="fused_experts") or None,
@@ -81,6 +86,10 @@ def arguments_of_experts(words: Mapping[str, Any]) -> dict[str, Any]:
             found["moe_flex_dispatcher_backend"] = dispatcher
     if capacity := words.get("moe_expert_capacity_factor"):
         found |= {"moe_expert_capacity_factor": capacity, "moe_pad_expert_input_to_capacity": True}
+    if words.get("moe_use_legacy_grouped_gemm"):
+        found["moe_use_legacy_grouped_gemm"] = True
+    if words.get("moe_permute_fusion", True):
+        found["moe_permute_fusion"] = True
     if words.get("fused_experts"):
         found["use_transformer_engine_op_fuser"] = True
     if room := words.get("moe_expert_rank_capacity_factor"):
