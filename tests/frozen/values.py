@@ -153,7 +153,7 @@ def digest(value: Any) -> str:
 
 
 def configs(archive: Path) -> dict[str, Any]:
-    """Return the reading of every trainer configuration in an archive: options, understood, assumed, not followed."""
+    """Return the reading of every trainer configuration in an archive: options, read, assumed, ignored."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(archive) as files:
@@ -171,7 +171,7 @@ def configs(archive: Path) -> dict[str, Any]:
             text = json.dumps(read, default=str).replace(f"{folder}/", "")
             found[name] = {
                 **json.loads(text),
-                "understood": sorted(f"{a} > {b}" for a, b in read["read_options"].items()),
+                "read_options": sorted(f"{a} > {b}" for a, b in read["read_options"].items()),
             }
     return found
 
