@@ -34,7 +34,7 @@ _LEAST_PASSES = 2
 
 @dataclass(frozen=True)
 class StepFactors:
-    """The factors of each action, from durations `taken`: seconds, shape [steps, actions]."""
+    """Estimates of all factors in the formula above, from action times `taken` [steps, actions] in seconds."""
 
     schedule: Schedule
     taken: Floats
@@ -105,7 +105,7 @@ class StepFactors:
 
     @cached_property
     def drift_in_step(self) -> Floats:
-        """Factor of each action relative to the fast end of its rank's step."""
+        """Factor of each action by the trend within its rank's step; 1 at the faster end of the step."""
         taken = self.taken / self.of_steps
         return 1 + drift_within_step(self.schedule, taken, self.each(pass_medians(self.schedule, taken)))
 
