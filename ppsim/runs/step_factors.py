@@ -125,8 +125,8 @@ class StepFactors:
     def _median_ratios(self) -> Floats:
         """Median of `_ratios` over the stages, relative to the kind's mean, [steps, kinds, microbatches].
 
-        The first action of a kind may be slow for another reason. Therefore all kinds get the smallest ratio of a
-        kind at the microbatches of first actions.
+        The first action of a kind on a stage may be slow for a reason other than the size of its microbatch. At
+        such microbatches, each ratio is therefore replaced by the smallest of the step's ratios over the kinds.
         """
         schedule, kinds = self.schedule, self._kinds
         found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
@@ -156,7 +156,7 @@ class StepFactors:
 
     @cached_property
     def _fixed_sizes(self) -> Floats:
-        """Shape [kinds, microbatches]."""
+        """Median of `_median_ratios` over the steps, relative to the median microbatch, [kinds, microbatches]."""
         found = self._median_ratios
         fixed: Floats = np.median(found / np.median(found, axis=2, keepdims=True), axis=0)
         return fixed
