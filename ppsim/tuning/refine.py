@@ -96,7 +96,7 @@ class RefineState:
                 self.note(look.candidate, outcome)
 
     def fastest(self, number: int) -> list[Configuration]:
-        """Return one configuration for each layout."""
+        """Return the fastest configuration of each of the `number` fastest layouts."""
         fits = [
             (one.iteration_time_s, self.known[key]) for key, one in self.verdicts.items() if one.status == "fits"
         ]
