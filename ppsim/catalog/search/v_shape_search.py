@@ -104,7 +104,7 @@ def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float)
 
 
 def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
-    """Vary the intervals between stages, for about a second."""
+    """Yield candidates from repeated building blocks with varied intervals between stages, for about a second."""
     num_blocks = min(_MOST_BLOCKS, _MOST_ACTIONS // target.num_actions)
     dice = np.random.default_rng(0)
     grid = [_Block(down, up, (0.0, turn, 0.0)) for up, turn, down in product(_PACES_UP, _TURNS, _PACES_DOWN)]
