@@ -119,7 +119,7 @@ class Explanation(Printable):
 
     @property
     def reasons(self) -> list[TimeLoss]:
-        """Causes other than pipeline bubble, compute and rest, the largest gain first."""
+        """Causes other than pipeline bubble, compute and unexplained time, the largest gain first."""
         found = [loss for loss in self.losses if loss.cause not in _OWN and loss.gain_s > 0]
         return sorted(found, key=lambda loss: -loss.gain_s)
 
