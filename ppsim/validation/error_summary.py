@@ -216,7 +216,7 @@ def hardware_scores(sets: Sequence[SetValidation]) -> list[HardwareErrors]:
 
 
 def coverage_of(rows: Sequence[CaseError]) -> tuple[int, int] | None:
-    """Return None without times."""
+    """Return (times inside the 90 % interval, all times), or None if no row is a time."""
     inside = [row.inside_interval for row in rows if row.inside_interval is not None]
     return (sum(inside), len(inside)) if inside else None
 
