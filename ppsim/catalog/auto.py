@@ -256,7 +256,7 @@ class _Search:
                     yield entry.name, table
 
     def _fits(self, entry: ScheduleEntry, until: float, **options: Any) -> list[Schedule]:
-        """Return the tables of a cost-optimised schedule, the best so far after half of the remaining time."""
+        """Return a cost-optimised schedule; after half of the remaining time, return the best tables so far."""
         seconds = (until - working_clock()) / 2 if self.best is not None else np.inf
         try:
             with time_limit(seconds):
