@@ -182,7 +182,7 @@ def attribute_losses(
 
 
 def _between(run: Run, first_step: int) -> str:
-    """Describe the rank that starts a step, and a rank that works far longest before its first collective."""
+    """Describe the first rank to start a step, and a rank whose first collective is much later than others."""
     gaps, actions = np.array(run.gaps_s), run.graph.num_actions
     longest, usual = int(np.argmax(gaps)), float(np.median(gaps))
     rank = run.graph.schedule.rank[np.argmin(run.start[-1, :actions])]
