@@ -145,7 +145,7 @@ def least_recomputed(
     """Return configurations that do not fit without recomputation but may fit with it, the fastest first.
 
     The time of each is estimated with just enough recomputation to fit: full_s · (1 - `_RECOMPUTED` · (1 - x)).
-    full_s is the lower bound with full recomputation; x is the necessary share of the memory that this saves.
+    full_s is the lower bound with full recomputation; x is the needed share of the memory that it saves.
     """
     looks = list(looks)
     full = {

@@ -176,7 +176,7 @@ class _Window:
         return columns
 
     def _most_waiting(self, action: int) -> float:
-        """Return how many microbatches fit in memory if each has just run `action`."""
+        """Return how many microbatches fit in memory if each has just run `action`, and W after every earlier I."""
         been = self.way[: action + 1]
         held = np.zeros(self.num_ranks)
         for before, (op, stage) in enumerate(been):
