@@ -256,7 +256,7 @@ class _Search:
                     yield entry.name, table
 
     def _fits(self, entry: ScheduleEntry, until: float, **options: Any) -> list[Schedule]:
-        """After half of the remaining time, return the best candidates so far."""
+        """Return a cost-optimised schedule; after half of the remaining time, return the best tables so far."""
         seconds = (until - working_clock()) / 2 if self.best is not None else np.inf
         try:
             with time_limit(seconds):
@@ -320,8 +320,9 @@ class _Search:
             self.prove(seconds, seed, progress)
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """Solve exactly with the time of the faster backward, full or split, so that no table is faster than the
-        bound.
+        """Solve exactly, with the shorter of B and I + W as each stage's backward.
+
+        The bound therefore holds for tables with full backwards, too.
         """
         problem, criterion, until = self.target.problem, self.target.criterion, working_clock() + time_limit_s
         found = optimal(

@@ -98,7 +98,7 @@ def _to_limit(
     is_thorough: bool = False,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
-    """Memory is not bounded without a limit or without bytes."""
+    """Return a schedule within `memory_limit_bytes`; ignores the limit if `costs` have no activation bytes."""
 
     def cap_of(stage_to_rank: list[int], num_microbatches: int, costs: CostArrays) -> Floats:
         if memory_limit_bytes is None or not _knows_bytes(costs):

@@ -6,7 +6,9 @@ from ppsim.costs.utilization import PASSES
 
 
 def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float, float]:
-    """Return (a, b) in seconds, or (0, `mean_s`) if noise would make a or b negative.
+    """Return a and b of a + n·b in seconds, from one layer's time and the mean of `num_in_row` consecutive layers.
+
+    If noise would make a or b negative, returns (0, `mean_s`).
 
     >>> line_through(1.25, 1.0625, 4)
     (0.25, 1.0)

@@ -195,9 +195,10 @@ class RunCosts(RankCosts):
         return f"recorded run {self.source}"
 
     def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
-        """If at least three recorded stages are divided, embedding and head stay on the first and the last stage.
+        """Divide each recorded stage evenly into several stages, or sum neighbouring ones.
 
-        Their times are the excess of the first and the last recorded stage over the median of the stages between.
+        With at least three recorded stages, the first new stage keeps the excess of the first recorded stage over
+        the median of those between (the embedding). The last new stage keeps the excess of the last one (the head).
         """
         parts, stages = len(self.forward_s), schedule.num_model_stages
         if stages % parts and parts % stages:

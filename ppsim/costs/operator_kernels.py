@@ -205,9 +205,9 @@ class OperatorKernels:
     def _fused(self, up: WeightMatrix) -> PassKernels:
         """Memory traffic of fused experts beyond the operands and results of their two GEMMs.
 
-        Bytes per pair: inputs and gradients of outputs are cast, e read and c written per element; the first GEMM
-        writes the activated values, c per column; the backward reads the result of the up-projection and writes its
-        gradients. c is the size of a narrow element times `operand_copies`; in 16 bits nothing is cast, and c = e
+        The forward casts the inputs and writes the activated values. The backward casts the output gradients, reads
+        the result of the up-projection and writes its gradients. Each element has e bytes when read, and narrow
+        bytes · `operand_copies` when written. In 16 bits nothing is cast, and each element is written with e bytes
         (TransformerEngine, `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
         """
         e, narrow = self.place.execution.element_bytes, OPERAND_BYTES.get(self.place.execution.dtype)
@@ -233,7 +233,7 @@ class OperatorKernels:
     def _stash(self, up: WeightMatrix) -> PassKernels:
         """Copies of experts' activations to pages in F and back in I.
 
-        Per pair: input and activated values as column-wise operands, and the result of the up-projection
+        Per token and expert: input and activated values as column-wise operands, and the up-projection's result
         (Megatron-LM, `moe/paged_stash.py`).
         """
         if self.place.execution.paged_stash is None:

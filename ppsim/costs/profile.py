@@ -249,9 +249,9 @@ class CalibrationRun(FileSchema):
     `hop_overhead_s`. `step_spread` is the interquartile range of the step times, relative to their median.
     `pass_factors` are equally likely ratios of a pass's time to its median.
 
-    `reference_s` are the seconds per layer for F + B of the ranks' own stages in successive windows
-    (`ppsim.runtime.machine_speed`); step times are corrected to the median of `reference_s`. `reference_ends_s`
-    has the extra times of the first and the last stage; None in files of older versions.
+    `reference_s` has one value per time window: seconds per layer of the reference work
+    (`ppsim.runtime.machine_speed`). Step times are corrected to the median of `reference_s`. `reference_ends_s` has
+    the extra times of the first and the last stage; None in files of older versions.
     """
 
     num_processes: Annotated[int, Bounds(ge=2)]

@@ -116,7 +116,10 @@ class StageOptions:
         return self.job.offload_rules.activation_offload_fraction
 
     def transients(self, stages: Sequence[Stage]) -> list[tuple[int, frozenset[Recompute]]]:
-        """Return a rank's possible bytes without microbatches, ascending, with the options that need no more."""
+        """Return possible values of a rank's bytes with no microbatch in flight, ascending.
+
+        Each value has the options of recomputation that need at most these bytes.
+        """
         needs = {word: self._static(stages, word) for word in self.useful_words}
         levels = sorted(set(needs.values()))
         return [(level, frozenset(word for word, need in needs.items() if need <= level)) for level in levels]

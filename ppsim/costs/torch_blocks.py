@@ -113,7 +113,7 @@ class TorchKernels(OperatorKernels):
         return NOTHING
 
     def sums(self) -> PassKernels:
-        """Separate matrices that read the same tensor each give a gradient too."""
+        """Also sum the gradients that separate matrices with the same input give, such as queries, keys, values."""
         read = [(width, number) for width, number in _inputs(self.operators) if number > 1]
         size, more = self.place.execution.element_bytes * self.rows["tokens"], 2 if self.is_divided else 0
         passes = sum(

@@ -33,7 +33,7 @@ def collective(operation: Operation, num_bytes: float, group: RankGroup, cluster
       the adapters of all of the group's ranks in a domain work in parallel.
     - tree (all-reduce): each byte goes up and down once, 2 log2 R steps.
     - hierarchical: a reduce-scatter inside the domains, the collective of the parts between domains, an all-gather
-      inside (Thakur et al. 2005 for each of the three).
+      inside; each with the formula of Thakur et al. 2005.
     - direct (all-to-all): pairwise messages, inside and between domains at the same time.
     """
     levels = [

@@ -39,9 +39,9 @@ def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int)
 def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: RankGroup, cluster: Cluster) -> float:
     """Return the seconds of one direction, to the experts or back.
 
-    - deepep, hybridep: a token is sent once to each domain with one of its experts, and from there once to each
-      rank with one; both at the same time (normal kernels of DeepSeek-AI's DeepEP, or NVIDIA's in its branch
-      hybrid-ep).
+    - deepep, hybridep: each token is sent once to every domain with any of its experts, and there once to every
+      rank with any of its experts. The two levels overlap (normal kernels of DeepSeek-AI's DeepEP, or NVIDIA's in
+      its branch hybrid-ep).
     - alltoall: once per expert of the token.
     - allgather: to all ranks.
     """

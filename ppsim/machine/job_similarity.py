@@ -102,7 +102,10 @@ class JobCorrection:
 def job_covariance(
     ones: Sequence[JobFeatures], others: Sequence[JobFeatures], shares: CovarianceParameters = SHARES
 ) -> Floats:
-    """The cluster's part is left out; a covariance is in units of the product of the spreads of its two jobs."""
+    """Return covariances [ones, others] of the logarithms, without the part of the cluster's constants.
+
+    The unit is the product of the GPU-type spreads of the two jobs.
+    """
     found = np.zeros((len(ones), len(others)))
     for row, one in enumerate(ones):
         for column, other in enumerate(others):

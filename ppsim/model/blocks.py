@@ -170,7 +170,8 @@ def mlp(
 def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelChoice) -> Iterator[Operator]:
     """Yield the operators of evenly loaded experts.
 
-    The row count `capacity` is T·k·etp/q token-expert pairs, times `KernelChoice.expert_buffer_factor`.
+    The row count `capacity` is T·k·etp/q token-expert pairs, times `KernelChoice.expert_buffer_factor`, with the
+    letters of `ppsim.model.activations`.
     """
     linears = {(one.kind, one.name): one for one in ffn.linears(h, cut)}
     width, component = ffn.latent_size or h, "experts"

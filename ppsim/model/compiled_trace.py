@@ -55,7 +55,7 @@ _REDUCED = {False: "{part}=W {pieces}=W -{part} {red}<O -{pieces}", True: "{part
 
 
 def _again(gathered: str) -> str:
-    """Rename for the second norm, whose names end in 2."""
+    """Append 2 to the names of tensors, for the second norm."""
     return gathered.replace("raw", "raw2").replace("cat", "cat2").replace("n=", "n2=").replace("-n", "-n2")
 
 

@@ -96,7 +96,7 @@ class CompressedAttention(EqualWidthAttention):
         return min(self.window, sequence_length) + min(blocks, self._chosen or blocks)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """The indexer's sum over heads and its choice are not counted."""
+        """Include the indexer's scores, but neither its sum over heads nor its selection of keys."""
         scored = self.indexer.columns * self.blocks_per_query(sequence_length) if self.indexer else 0.0
         return super().core_flops(sequence_length, causal=causal) + 2.0 * scored * (2 - causal)
 

@@ -82,7 +82,7 @@ class ConfigFields:
         return any(self._data.get(name) is not None for name in names)
 
     def is_word(self, name: str, word: object) -> bool:
-        """`word` None: whether the field is missing or null."""
+        """Return whether the field is `word`; with None, whether it is missing or null."""
         self.seen.add(name)
         return bool(self._data.get(name) == word)
 

@@ -103,7 +103,7 @@ class AutoSplit(tuple[int, ...]):
     """Layers per stage found by "auto"."""
 
     def __repr__(self) -> str:
-        """Differ from the repr of given layers."""
+        """Return a text that differs from the repr of the same layers given by the user."""
         return f"FoundSplit{super().__repr__()}"
 
 

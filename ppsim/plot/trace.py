@@ -86,7 +86,7 @@ def _slices_and_flows(timeline: Timeline, flow_ids: Iterator[int]) -> Iterator[E
 
 
 def _counters(timeline: Timeline) -> Iterator[Event]:
-    """Static bytes before the first action and at the end of the step."""
+    """Yield the bytes on each rank over time, starting with its static bytes at time 0."""
     if not timeline.memory.peak_bytes.max() > 0:
         return
     for line in memory_lines(timeline):

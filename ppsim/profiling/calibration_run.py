@@ -235,7 +235,8 @@ def fit_overheads(
 def _paces(reference_times_s: Floats) -> tuple[list[Floats], dict[str, Any]]:
     """Return the ranks' reference times at the median machine speed, and their entries in a profile.
 
-    Pairs of windows that start with `FEW` and with `MORE` have equal weight, so that a steady drift cancels.
+    Windows with `FEW` and with `MORE` layers alternate. The ratio of their times is the mean of two medians: over
+    changes from few to more layers, and over changes from more to few. A steady drift therefore cancels.
     """
     steps = (
         np.diff(np.log(reference_times_s), axis=0)

@@ -394,6 +394,6 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
 
 
 def communication_of(plan: Plan, schedule: Schedule) -> Communication:
-    """Return "overlap" if Megatron-LM's training loop cannot run the table."""
+    """Return the plan's communication, or "overlap" if Megatron-LM's training loop cannot run the table."""
     asked = plan.communication
     return asked if asked == "overlap" or has_megatron_loop(schedule.compute_only()) else "overlap"

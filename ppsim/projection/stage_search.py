@@ -286,7 +286,10 @@ def _improved(chosen: list[int], choices: Sequence[_Choices], over: Callable[[Se
 
 
 def _in_flight(schedule: Schedule, rank: int) -> Floats:
-    """Return the microbatches in flight at each moment that can be a rank's peak: [moment, stage, 2]."""
+    """Return the microbatches in flight at each moment that can be a rank's memory peak, [moments, stages, 2].
+
+    The last axis: microbatches between F and the backward (B or I), microbatches between I and W.
+    """
     mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
     op, stage = schedule.op[mine], schedule.stage[mine]
     stages = schedule.stages_of(rank)

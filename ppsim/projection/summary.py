@@ -59,9 +59,9 @@ IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
 """Function from a plan and a table to the seconds of an iteration and the peak bytes."""
 
 ESTIMATE_SPREAD = 0.14
-"""Standard deviation of costs estimated from specifications, for device classes without calibration runs.
+"""Standard deviation of costs estimated from specifications, for GPU types without calibration runs.
 
-±1.645 times this value contained 9 of 10 calibration rows of dense models before calibration constants per class
+±1.645 times this value contained 9 of 10 calibration rows of dense models before calibration constants per GPU type
 were fitted to them (`benchmarks/fit_shares.py`).
 """
 
@@ -134,8 +134,8 @@ def _spreads(projection: Projection) -> tuple[float, Variation]:
 def spread_of(plan: Plan) -> float:
     """Return the standard deviation of the logarithm of a projected step time.
 
-    Without runs on the device class, it is the larger of two spreads: of all classes, or of the device's in-situ
-    factor.
+    Without calibration runs on the GPU type, it is the common spread of all GPU types, or the spread of the type's
+    in-situ factors if that is larger.
     """
     job = plan.job
     if plan.rehearsal:

@@ -119,7 +119,7 @@ class Explanation(Printable):
 
     @property
     def reasons(self) -> list[TimeLoss]:
-        """Causes other than pipeline bubble, compute and rest, the largest gain first."""
+        """Causes other than pipeline bubble, compute and unexplained time, the largest gain first."""
         found = [loss for loss in self.losses if loss.cause not in _OWN and loss.gain_s > 0]
         return sorted(found, key=lambda loss: -loss.gain_s)
 
@@ -182,7 +182,7 @@ def attribute_losses(
 
 
 def _between(run: Run, first_step: int) -> str:
-    """Describe the rank that starts a step, and a rank that works far longest before its first collective."""
+    """Describe the first rank to start a step, and a rank whose first collective is much later than others."""
     gaps, actions = np.array(run.gaps_s), run.graph.num_actions
     longest, usual = int(np.argmax(gaps)), float(np.median(gaps))
     rank = run.graph.schedule.rank[np.argmin(run.start[-1, :actions])]

@@ -294,7 +294,7 @@ def _of_stages(paces: ActionSpeeds) -> list[CauseRemoval]:
 def _of_passes(
     cause: str, taken_without: Callable[[Floats], Floats], detail: str, factors: StepFactors | None = None
 ) -> CauseRemoval:
-    """Return a cause within actions; with `factors`, its removal alone leaves the pauses as they were."""
+    """Return the removal of a cause within actions; if only this cause is removed, the pauses of `factors` stay."""
 
     def with_taken(taken: Callable[[Floats], Floats]) -> Callable[[MeasuredSteps], MeasuredSteps]:
         return lambda steps: MeasuredSteps(taken(steps.taken), steps.hop, steps.after_own)

@@ -34,7 +34,7 @@ _LEAST_PASSES = 2
 
 @dataclass(frozen=True)
 class StepFactors:
-    """The factors of each action, from durations `taken`: seconds, shape [steps, actions]."""
+    """Estimates of all factors in the formula above, from action times `taken` [steps, actions] in seconds."""
 
     schedule: Schedule
     taken: Floats
@@ -105,7 +105,7 @@ class StepFactors:
 
     @cached_property
     def drift_in_step(self) -> Floats:
-        """Factor of each action relative to the fast end of its rank's step."""
+        """Factor of each action by the trend within its rank's step; 1 at the faster end of the step."""
         taken = self.taken / self.of_steps
         return 1 + drift_within_step(self.schedule, taken, self.each(pass_medians(self.schedule, taken)))
 
@@ -125,8 +125,8 @@ class StepFactors:
     def _median_ratios(self) -> Floats:
         """Median of `_ratios` over the stages, relative to the kind's mean, [steps, kinds, microbatches].
 
-        The first action of a kind may be slow for another reason. Therefore all kinds get the smallest ratio of a
-        kind at the microbatches of first actions.
+        The first action of a kind on a stage may be slow for a reason other than the size of its microbatch. At
+        such microbatches, each ratio is therefore replaced by the smallest of the step's ratios over the kinds.
         """
         schedule, kinds = self.schedule, self._kinds
         found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
@@ -156,7 +156,7 @@ class StepFactors:
 
     @cached_property
     def _fixed_sizes(self) -> Floats:
-        """Shape [kinds, microbatches]."""
+        """Median of `_median_ratios` over the steps, relative to the median microbatch, [kinds, microbatches]."""
         found = self._median_ratios
         fixed: Floats = np.median(found / np.median(found, axis=2, keepdims=True), axis=0)
         return fixed

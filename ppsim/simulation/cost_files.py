@@ -44,7 +44,7 @@ _Costs = with_field_types(
 
 
 def _model_of(data: Any) -> type[FileSchema]:
-    """Fields given as lists of lists become matrices."""
+    """Return the schema for `data`: matrices for lists of lists, a link if `transfer_s` is an object."""
     if not isinstance(data, dict):
         return _Costs
     others: dict[str, Any] = {

@@ -129,8 +129,8 @@ def current_stacks(generation: str) -> list[str]:
 def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> tuple[str, str]:
     """Return the stack of a job that names none, and the reason.
 
-    It is the stack with the smallest error over the calibration rows of the generation and the kind of model, or
-    the plain stack without such rows or with `measured` times.
+    It is the stack with the smallest error over the calibration rows of the generation and the kind of model. If
+    there are no such rows, or times come from `measured`, it is the plain stack.
     """
     kind = "MoE" if has_experts else "dense"
     if measured:

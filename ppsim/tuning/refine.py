@@ -96,7 +96,7 @@ class RefineState:
                 self.note(look.candidate, outcome)
 
     def fastest(self, number: int) -> list[Configuration]:
-        """Return one configuration for each layout."""
+        """Return the fastest configuration of each of the `number` fastest layouts."""
         fits = [
             (one.iteration_time_s, self.known[key]) for key, one in self.verdicts.items() if one.status == "fits"
         ]
@@ -142,10 +142,10 @@ def _first_of_layouts(ordered: Iterable[Configuration], number: int) -> list[Con
 def least_recomputed(
     looks: Iterable[ConfigurationBounds], verdicts: dict[str, EvaluationResult], limit: float
 ) -> list[Configuration]:
-    """Return configurations without recomputation that do not fit, best first.
+    """Return configurations that do not fit without recomputation but may fit with it, the fastest first.
 
-    The order is an estimate of their time with just enough recomputation. It interpolates by memory between the
-    bound of full recomputation and this bound reduced by `_RECOMPUTED`.
+    The time of each is estimated with just enough recomputation to fit: full_s · (1 - `_RECOMPUTED` · (1 - x)).
+    full_s is the lower bound with full recomputation; x is the needed share of the memory that it saves.
     """
     looks = list(looks)
     full = {

@@ -275,7 +275,7 @@ class FitProblem:
         only: Sequence[int] | None = None,
         runs: tuple[MeasuredJob, ...] = (),
     ) -> Floats:
-        """Return log(predicted / measured) per row, for constants `at` prior sigmas from their medians.
+        """Return log(projected / measured) per row, for constants `at` prior sigmas from their medians.
 
         `only` restricts the rows (others are 0); `runs` are the cluster's measured runs.
         """

@@ -1,6 +1,6 @@
 """Signed errors of a set for ppsim, for a constant MFU and for other tools on the same rows.
 
-Errors are predicted / measured − 1 of time or bytes: negative is optimistic.
+Errors are projected / measured − 1 of time or bytes: negative is optimistic.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from ppsim.validation.published_runs import CaseSet, PublishedRun, case_sets, ca
 class CaseError:
     """Values are seconds or bytes; `constant_mfu` is the value at a constant MFU (None: unknown).
 
-    `spread` is the standard deviation of log(predicted seconds); 0 for bytes.
+    `spread` is the standard deviation of log(projected seconds); 0 for bytes.
     """
 
     case: PublishedRun
@@ -96,7 +96,7 @@ class ErrorSummary:
 class SetValidation:
     """A set's rows and their evaluation; scores use the test rows, or the fit rows if there are no others.
 
-    - `rank_correlations`: Spearman's correlation of measured and predicted values, per group of schedules.
+    - `rank_correlations`: Spearman's correlation of measured and projected values, per group of schedules.
     - `groups_in_order`: number of groups with the right order of all schedules whose measurements differ.
     """
 
@@ -216,7 +216,7 @@ def hardware_scores(sets: Sequence[SetValidation]) -> list[HardwareErrors]:
 
 
 def coverage_of(rows: Sequence[CaseError]) -> tuple[int, int] | None:
-    """Return None without times."""
+    """Return (times inside the 90 % interval, all times), or None if no row is a time."""
     inside = [row.inside_interval for row in rows if row.inside_interval is not None]
     return (sum(inside), len(inside)) if inside else None
 

@@ -48,10 +48,10 @@ REST = "rest"
 
 
 def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
-    """Use the spread of an earlier fit if the cluster has one.
+    """Return the priors of the cluster's constants; the spread is from an earlier fit if the cluster has one.
 
-    Otherwise it is `SHARES.machine` times the spread of the GPU type, because that spread also contains differences
-    between jobs. No GPU type has `launch_s`, so its median is `host_s`.
+    Otherwise the spread is `SHARES.machine` times the spread of the GPU type, because the latter also contains
+    differences between jobs. GPU types have no `launch_s`; the median of `launch_s` is their `host_s`.
     """
     known = {
         name: one.sigma / one.value for name, one in cluster.constants.named.items() if one.sigma and one.value

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class ValidationReport(Printable):
-    """Published values compared with projections; errors are predicted / measured − 1, negative is optimistic.
+    """Published values compared with projections; errors are projected / measured − 1, negative is optimistic.
 
     >>> import ppsim
     >>> found = ppsim.validate("zero-bubble")

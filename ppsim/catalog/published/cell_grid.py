@@ -22,10 +22,10 @@ _REPEAT = 6
 
 
 def repeat_pattern(starts: Ints64, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
-    """Repeat the pattern every 6 cells.
+    """Return the grid of a pattern that starts again for each microbatch, 6 cells later.
 
-    `starts` holds the first cell of each of the first four kinds per rank. A backward of two cells is its I
-    followed by its W.
+    `starts` has the cells of the first microbatch, [kinds F down, F up, I up, I down; ranks]. With two
+    `backward_cells`, W directly follows its I.
     """
     num_ranks = starts.shape[1]
     width = int(starts.max()) + _REPEAT * (num_microbatches - 1) + backward_cells

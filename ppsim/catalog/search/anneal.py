@@ -251,7 +251,7 @@ def _window_fits(pipeline: Pipeline, memory: MemoryCaps, window: RepeatedWindow,
 
 
 def _begin_earlier(pipeline: Pipeline, window: RepeatedWindow, rank: int) -> None:
-    """Start a row whole windows earlier, so that none of its actions is omitted."""
+    """Shift a rank's window by whole windows until no `ahead` is above 0, which would omit microbatch 0."""
     most, at_once = 0, len(window.codes) // len(window.ahead)
     for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
         for code in range(pipeline.stages[k], 3 * pipeline.num_stages, pipeline.num_stages):

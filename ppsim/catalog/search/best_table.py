@@ -216,7 +216,7 @@ def tables_without_end(
 
 
 def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
-    """Search on from `best`, unless it is near the lower bound; the work is bounded for any number of actions."""
+    """Continue the search from `best` unless it is near the lower bound; the work is bounded for any table size."""
     target = best.target
     if best.score_s <= target.bound_s * _NEAR:
         return best

@@ -40,7 +40,7 @@ class VHeuristicState(NamedTuple):
     pipeline: Pipeline
     memory: MemoryCaps
     spare_s: Floats
-    """Idle time that each rank may add: its idle time in the last run, subtracted from the longest idle time."""
+    """Idle time allowed on each rank: the longest idle time in the last run minus the rank's own."""
     table: SearchTable
     backlog: PendingWeightGradients
     idleness: IdleTime

@@ -30,8 +30,8 @@ _PASSES: LRUCache[Codes] = LRUCache(
 def heuristic_runs(target: SearchTarget) -> Iterator[Candidate]:
     """Run the ZB-V heuristic (arXiv 2401.10241, §6; the authors' scheduler).
 
-    Each combination of choices is repeated while the largest idle time shrinks. Each rank may then add idle time:
-    the difference between the largest idle time in the last run and its own.
+    For each combination of choices, the heuristic runs again as long as the largest idle time decreases. In the
+    next run, a rank may idle for the largest idle time of the last run minus its own (`VHeuristicState.spare_s`).
     """
     for before_first_gradient, before_forward in product((True, False), repeat=2):
         choices = VChoices(before_forward=before_forward, before_first_gradient=before_first_gradient)
@@ -104,7 +104,7 @@ def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float)
 
 
 def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
-    """Vary the intervals between stages, for about a second."""
+    """Yield candidates from repeated building blocks with varied intervals between stages, for about a second."""
     num_blocks = min(_MOST_BLOCKS, _MOST_ACTIONS // target.num_actions)
     dice = np.random.default_rng(0)
     grid = [_Block(down, up, (0.0, turn, 0.0)) for up, turn, down in product(_PACES_UP, _TURNS, _PACES_DOWN)]

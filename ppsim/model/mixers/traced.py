@@ -100,9 +100,9 @@ class TracedCore(ScoredAttention):
 
 @dataclass(frozen=True)
 class TracedScan(Recurrent):
-    """A recurrent mixer as its Python code computes it: GEMMs without weights.
+    """The scan of a traced recurrent mixer: only the GEMMs of its Python code that have no weights.
 
-    The enclosing mixer has its matrices, convolution and saved columns.
+    The enclosing mixer has the weight matrices, the convolution and the saved columns.
     """
 
     num_heads: int

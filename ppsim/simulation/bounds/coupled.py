@@ -60,9 +60,9 @@ class _Coupled:
         self.last = problem.num_stages - 1
 
     def heads(self, first: int) -> Table:
-        """Return the minimum seconds from the start of the first F of stage `first` to every start.
+        """Return the minimum seconds from the start of the first F of stage `first` to the start of every action.
 
-        All I and W, and the F of stages from `first` on, start after it.
+        The heads of F of earlier stages are `_NEVER`, because these may start before.
         """
         heads = self._empty()
         for number in range(self.count):

@@ -113,7 +113,7 @@ class _Rank:
         return _Trips(-int(-self.count // in_flight), max(0.0, idle))
 
     def _most_begun(self, chunk: int, count: int, capacity: float) -> float:
-        """Return the most work of `count` microbatches before any backward has passed the chunk."""
+        """Return the maximum seconds of work on `count` microbatches before the first backward on the chunk."""
         values = np.cumsum(self.forward_s[: chunk + 1])
         values[chunk] += self.forward_above_s[chunk] + self.backward_above_s[chunk]
         states = [MemoryUse(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]

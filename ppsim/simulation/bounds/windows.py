@@ -97,7 +97,7 @@ class _Tables:
     def later_by(self, earlier: "_Tables", turn: int) -> float:
         """Return the most ticks by which every table is later, in all columns, than some table of `earlier`.
 
-        Tables of `earlier` have run `turn` microbatches less.
+        Tables of `earlier` have run `turn` fewer microbatches.
         """
         everything = _Tables(np.concatenate((self.runs - turn, earlier.runs)), np.zeros((0, 0)))
         mine, others = np.split(everything.numbers, [len(self.runs)])
@@ -150,7 +150,11 @@ class _Window:
         return float(max(seconds, 0.0) / self.tick_s // 1)
 
     def _set_ends(self, problem: Problem, criterion: Criterion, at_s: dict[tuple[Op, int], float]) -> None:
-        """A span may also start on ranks before the window."""
+        """Set the time before the window (`head_s`) and the time after its last I on earlier ranks (`back`).
+
+        With "span", `back` also includes the time from the first F of a rank before the window to the first F of
+        the window. `ends` are the ranks of the window whose last action counts.
+        """
         of_span = criterion == "span"
         self.head_s = 0.0 if of_span else at_s[Op.F, self.first]
         self.ends = [self.rank[0]] if of_span else list(range(self.num_ranks))
@@ -172,7 +176,7 @@ class _Window:
         return columns
 
     def _most_waiting(self, action: int) -> float:
-        """Return how many microbatches fit in memory after an action, each with all stages between its F and I."""
+        """Return how many microbatches fit in memory if each has just run `action`, and W after every earlier I."""
         been = self.way[: action + 1]
         held = np.zeros(self.num_ranks)
         for before, (op, stage) in enumerate(been):

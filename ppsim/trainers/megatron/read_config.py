@@ -148,7 +148,7 @@ def _step(arguments: Arguments) -> dict[str, Any]:
 
 
 def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """A partial file (`is_partial`: Megatron-Bridge, NeMo) leaves missing options to the defaults of its stack."""
+    """Return the kernel options; a partial file (Megatron-Bridge, NeMo) does not get Megatron-LM's defaults."""
     words: dict[str, Any] = {"attention": None, "dropout": None, "cross_entropy": None}
     backend = arguments.get("attention_backend", word="attention")
     is_local = arguments.get("transformer_impl", word="attention") == "local"

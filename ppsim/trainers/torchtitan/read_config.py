@@ -129,7 +129,7 @@ def _with_files(options: dict[str, Any], source: str) -> tuple[dict[str, Any], l
 
 
 def _options(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested tree is of 0.2 and gets that version's default."""
+    """Flatten a tree of options; a nested one comes from TorchTitan 0.2 and gets its default for recomputation."""
     found = _flat(tree)
     mode = "activation_checkpoint.mode"
     if mode in found and found[mode] is None:  # "none" is a mode here; for other options it means no value
@@ -273,7 +273,7 @@ _NAMED = "parallelism.module_fqns_per_model_part"
 
 
 def stages_of(arguments: Arguments, pp: int, schedule: str | None, model: Model | None) -> dict[str, Any]:
-    """The layers per stage by TorchTitan's own rule become a note."""
+    """Return `vpp` if the layers per stage are given; note the `--split` that equals TorchTitan's own split."""
     less = [
         arguments.number(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1, least=0)
         for end in ("first", "last")
