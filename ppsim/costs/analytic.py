@@ -62,9 +62,10 @@ def layer_estimate(
         launching_s=launching_s,
     )  # fmt: skip
     if not layer.has_backward:
-        passes, alone = (forward, TimeBreakdown(), TimeBreakdown()), PassKernels(kernels.forward)
+        only_forward, alone = (forward, TimeBreakdown(), TimeBreakdown()), PassKernels(kernels.forward)
         launches = _launches_s(place, alone, launching_s)[0], 0.0
-        return CostEstimate(*passes, known=_known(alone), times=_times(operators, of, passes, launches))
+        times = _times(operators, of, only_forward, launches)
+        return CostEstimate(*only_forward, known=_known(alone), times=times)
     again, names = forward_again(timed, of)
     again = with_recomputed_launches(again, layer, place)
     repeated = [one for one in operators if one.name in names]
@@ -89,19 +90,9 @@ def layer_estimate(
     backward_weight = parts_of(
         place, kernels.backward_weight, flops - scores - frozen, launching_s=max(0.0, calls_s - ahead_s)
     )
-    return CostEstimate(
-        forward,
-        backward_input,
-        backward_weight,
-        known=_known(kernels, again),
-        sent_again_s=sent_again_s,
-        times=_times(
-            operators,
-            of,
-            (forward, backward_input, backward_weight),
-            _launches_s(place, kernels, launching_s, calls_s),
-        ),
-    )
+    passes = forward, backward_input, backward_weight
+    times = _times(operators, of, passes, _launches_s(place, kernels, launching_s, calls_s))
+    return CostEstimate(*passes, known=_known(kernels, again), sent_again_s=sent_again_s, times=times)
 
 
 def _times(
