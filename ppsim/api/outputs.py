@@ -217,7 +217,7 @@ def export(
     0F0,0F1,0B0,0B1
     1F0,1B0,1F1,1B1
     """
-    require_kind("table", table, Schedule, "a ppsim.Schedule, as of ppsim.build or ppsim.read_schedule")
+    require_kind("table", table, Schedule, "a ppsim.Schedule, as from ppsim.build or ppsim.read_schedule")
     if to not in export_targets():
         raise ConfigError(f"there is no target '{to}': choose one of {', '.join(export_targets())}")
     if receives and to != "torch-comms":

@@ -86,7 +86,7 @@ def every_schedule() -> dict[str, ScheduleEntry]:
         except Exception as error:
             raise ConfigError(f"cannot load schedule '{point.name}' from {point.value}: {error}") from error
         if not isinstance(entry, ScheduleEntry):
-            raise ConfigError(f"schedule '{point.name}' from {point.value} is no ppsim.catalog.build.Entry")
+            raise ConfigError(f"schedule '{point.name}' from {point.value} is no ppsim.catalog.build.ScheduleEntry")
         if entry.name in found:
             raise ConfigError(f"schedule '{entry.name}' from {point.value} takes a name that is taken already")
         found[entry.name] = entry
@@ -134,7 +134,7 @@ def build(
     ['0F0', '0F1', '0B0', '0B1', '1F0', '1B0', '1F1', '1B1']
     """
     entry = find(name) if isinstance(name, str) else name
-    require_kind("a schedule", entry, ScheduleEntry, "a name or an Entry")
+    require_kind("a schedule", entry, ScheduleEntry, "a name or a ScheduleEntry")
     shape: dict[str, Any] = {
         "pp": pp, "microbatches": microbatches, "vpp": vpp, "group_size": group_size, "num_slices": num_slices,
     }  # fmt: skip
@@ -147,7 +147,7 @@ def build(
             return _made(entry, **shape)
         most = 3 * max(pp, 1) * (vpp or 2) * max(microbatches, 1) * (num_slices or entry.num_slices)
         return TABLES.get((entry.name, *shape.values()), size=most, make=lambda: _made(entry, **shape))
-    require_kind("costs", costs, StageCosts, "a ppsim.StageCosts", verb="are")
+    require_kind("costs", costs, StageCosts, "a ppsim.StageCosts")
     return optimise_entry(entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, is_thorough=True)[0]
 
 

@@ -84,7 +84,7 @@ def check(schedule: Schedule) -> CheckReport:
     >>> [(one.channel, one.outcome) for one in report.verdicts if one.receives == "deferred"]
     [('edge', 'runs'), ('pair', 'deadlock'), ('direction', 'runs'), ('rank', 'deadlock'), ('ideal', 'runs')]
     """
-    require_kind("schedule", schedule, Schedule, "a ppsim.Schedule, as of ppsim.build or ppsim.read_schedule")
+    require_kind("schedule", schedule, Schedule, "a ppsim.Schedule, as from ppsim.build or ppsim.read_schedule")
     findings = list(_broken_rules(schedule))
     if findings:
         return CheckReport(findings)

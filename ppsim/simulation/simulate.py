@@ -34,8 +34,8 @@ def simulate(
     >>> simulate(table, StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)).step_time_s
     33.0
     """
-    require_kind("schedule", schedule, Schedule, "a ppsim.Schedule, as of ppsim.build")
-    require_kind("costs", costs, StageCosts, "a ppsim.StageCosts", verb="are")
+    require_kind("schedule", schedule, Schedule, "a ppsim.Schedule, as from ppsim.build")
+    require_kind("costs", costs, StageCosts, "a ppsim.StageCosts")
     validate(schedule)
     with running_on(engine):
         graph = build_graph(

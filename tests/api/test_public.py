@@ -58,16 +58,16 @@ def test_import_costs_nothing() -> None:
     ("call", "said"),
     [
         (lambda: ppsim.build(5, pp=2, microbatches=4), "a schedule is a name or an Entry: got 5"),  # type: ignore[arg-type]
-        (lambda: ppsim.build("1f1b", pp="2", microbatches=4), "pp is a whole number: got '2'"),  # type: ignore[arg-type]
-        (lambda: ppsim.build("1f1b", pp=True, microbatches=4), "pp is a whole number: got True"),
-        (lambda: ppsim.build("1f1b", pp=2, microbatches=4.0), "microbatches is a whole number: got 4.0"),  # type: ignore[arg-type]
-        (lambda: ppsim.build("1f1b", pp=2, microbatches=4, vpp="x"), "vpp is a whole number: got 'x'"),  # type: ignore[arg-type]
-        (lambda: ppsim.build("v-half", pp=2, microbatches=4, costs={}), "costs are a ppsim.StageCosts: got {}"),  # type: ignore[arg-type]
-        (lambda: ppsim.simulate(TABLE, {"forward_s": 1.0}), "costs are a ppsim.StageCosts: got {'forward_s': 1.0}"),  # type: ignore[arg-type]
-        (lambda: ppsim.simulate("T.csv", {}), "schedule is a ppsim.Schedule, as of ppsim.build: got 'T.csv'"),  # type: ignore[arg-type]
-        (lambda: ppsim.check("T.csv"), "schedule is a ppsim.Schedule, as of ppsim.build or .*: got 'T.csv'"),  # type: ignore[arg-type]
-        (lambda: ppsim.export("T.csv", to="torch"), "table is a ppsim.Schedule, as of ppsim.build or .*: got 'T"),  # type: ignore[arg-type]
-        (lambda: ppsim.project("1f1b"), "plan is a ppsim.Plan: got '1f1b'"),  # type: ignore[arg-type]
+        (lambda: ppsim.build("1f1b", pp="2", microbatches=4), "pp must be a whole number: got '2'"),  # type: ignore[arg-type]
+        (lambda: ppsim.build("1f1b", pp=True, microbatches=4), "pp must be a whole number: got True"),
+        (lambda: ppsim.build("1f1b", pp=2, microbatches=4.0), "microbatches must be a whole number: got 4.0"),  # type: ignore[arg-type]
+        (lambda: ppsim.build("1f1b", pp=2, microbatches=4, vpp="x"), "vpp must be a whole number: got 'x'"),  # type: ignore[arg-type]
+        (lambda: ppsim.build("v-half", pp=2, microbatches=4, costs={}), "costs must be a ppsim.StageCosts: got {}"),  # type: ignore[arg-type]
+        (lambda: ppsim.simulate(TABLE, {"forward_s": 1.0}), "costs must be a ppsim.StageCosts: got {'forward_s': 1.0}"),  # type: ignore[arg-type]
+        (lambda: ppsim.simulate("T.csv", {}), "schedule must be a ppsim.Schedule, as from ppsim.build: got 'T.csv'"),  # type: ignore[arg-type]
+        (lambda: ppsim.check("T.csv"), "schedule must be a ppsim.Schedule, as from ppsim.build or .*: got 'T.csv'"),  # type: ignore[arg-type]
+        (lambda: ppsim.export("T.csv", to="torch"), "table must be a ppsim.Schedule, as from ppsim.build or .*: got 'T"),  # type: ignore[arg-type]
+        (lambda: ppsim.project("1f1b"), "plan must be a ppsim.Plan: got '1f1b'"),  # type: ignore[arg-type]
         (lambda: ppsim.report(5), "cannot print int: it is no result of ppsim's"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip

@@ -225,7 +225,7 @@ TIMELINE = ppsim.simulate(TABLE, COSTS)
     ("call", "words"),
     [
         (lambda: ppsim.project(pp=4, gpu=8), "project has no 'gpu': did you mean gpus?"),
-        (lambda: ppsim.project(pp="4"), "pp is a whole number: got '4'"),
+        (lambda: ppsim.project(pp="4"), "pp must be a whole number: got '4'"),
         (lambda: ppsim.project(), "--pp must be given"),
         (lambda: ppsim.project(pp=4, schedule=["1f1b"]), "schedule is a text: got ['1f1b']"),
         (lambda: ppsim.project(pp=4, split=[7.5] * 4), "split is a text or a list, a whole number each: got [7.5, 7.5"),

@@ -49,7 +49,7 @@ def test_the_example_of_the_docs_is_a_schedule_by_name(install):
     ("code", "target", "words"),
     [
         (CODE, "my_missing:ENTRY", "cannot load schedule 'gpipe-lifo' from my_missing:ENTRY"),
-        ("def ENTRY():\n    return 3\n", "my_wrong:ENTRY", "is no ppsim.catalog.build.Entry"),
+        ("def ENTRY():\n    return 3\n", "my_wrong:ENTRY", "is no ppsim.catalog.build.ScheduleEntry"),
         (CODE.replace("gpipe-lifo", "gpipe"), "my_double:ENTRY", "takes a name that is taken already"),
     ],
 )
