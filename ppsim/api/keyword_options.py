@@ -72,7 +72,7 @@ def require_valid_options(hints: Mapping[str, Any], options: Mapping[str, Any], 
         is_list = len(kinds) == 1 and get_origin(kinds[0]) is Sequence  # the decorated function checks the items
         if not choices and not is_list and not any(_is_of(value, kind) for kind in kinds):
             whats = " or ".join(dict.fromkeys(_what(kind) for kind in kinds))
-            raise ConfigError(f"{name} is {whats}: got {value!r}")
+            raise ConfigError(f"{name} must be {whats}: got {value!r}")
 
 
 _PLAIN: dict[Any, tuple[Any, str]] = {

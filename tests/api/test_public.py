@@ -57,7 +57,7 @@ def test_import_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: ppsim.build(5, pp=2, microbatches=4), "a schedule is a name or an Entry: got 5"),  # type: ignore[arg-type]
+        (lambda: ppsim.build(5, pp=2, microbatches=4), "a schedule must be a name or a ScheduleEntry: got 5"),  # type: ignore[arg-type]
         (lambda: ppsim.build("1f1b", pp="2", microbatches=4), "pp must be a whole number: got '2'"),  # type: ignore[arg-type]
         (lambda: ppsim.build("1f1b", pp=True, microbatches=4), "pp must be a whole number: got True"),
         (lambda: ppsim.build("1f1b", pp=2, microbatches=4.0), "microbatches must be a whole number: got 4.0"),  # type: ignore[arg-type]
