@@ -84,12 +84,12 @@ def arguments_of_experts(words: Mapping[str, Any]) -> dict[str, Any]:
         found["moe_token_dispatcher_type"] = "flex" if dispatcher in FLEX else dispatcher
         if dispatcher in FLEX:
             found["moe_flex_dispatcher_backend"] = dispatcher
+        if words.get("moe_permute_fusion", True):
+            found["moe_permute_fusion"] = True
     if capacity := words.get("moe_expert_capacity_factor"):
         found |= {"moe_expert_capacity_factor": capacity, "moe_pad_expert_input_to_capacity": True}
     if words.get("moe_use_legacy_grouped_gemm"):
         found["moe_use_legacy_grouped_gemm"] = True
-    if words.get("moe_permute_fusion", True):
-        found["moe_permute_fusion"] = True
     if words.get("fused_experts"):
         found["use_transformer_engine_op_fuser"] = True
     if room := words.get("moe_expert_rank_capacity_factor"):
