@@ -30,7 +30,7 @@ class CompiledKernels(BuildHookInterface):
         self._compile(Path(self.root))
         if version == "editable":
             return
-        python = f"*.py{sys.version_info[0]}{sys.version_info[1]}.nb[ci]"
+        python = f"*.py{sys.version_info[0]}{sys.version_info[1]}.*nb[ci]"
         root, files = Path(self.root), Path(self.root, "ppsim").rglob(python)
         compiled = {str(path): path.relative_to(root).as_posix() for path in files}
         build_data["force_include"] |= compiled
