@@ -477,11 +477,11 @@ def _kernels(job: Job) -> list[str]:
     if "table" not in shares or not isinstance(times, TableTimes):
         return []
     names = (name for name in ("data sheet", "profile", "links") if name in shares)
-    others = "".join(f", {shares[name]} by the {name}" for name in names)
+    others = "".join(f", {shares[name]} from the {name}" for name in names)
     factor = times.factor("products")
-    longer = "" if factor is None else f", {factor:g} × as long in a run"
+    longer = "" if factor is None else f", {factor:g} × these times in a training step"
     lines = [
-        f"kernels: {shares['table']} of F and B by the table of {times.table.name} "
+        f"kernels: {shares['table']} of F and B from the table of {times.table.name} "
         f"({times.table.provenance['source']}){longer}, error {percent(times.in_situ.sigma)}{others}"
     ]
     if factor is not None and times.name != job.execution.dtype:

@@ -67,8 +67,8 @@ def test_a_list_says_what_the_names_in_it_mean():
     text = words_of(
         ppsim("project", "--pp", 2, "--schedule", "zbv,zbv-fixed,v-flex,1f1b", "--num-microbatches", 4).stdout
     )
-    assert "zbv: fitted to the costs of every stage; v-flex: to the memory that is left too" in text
-    assert "those in -fixed: as published, the same at any costs." in text
+    assert "zbv: tables fitted to the costs of each stage; v-flex: also to the free memory" in text
+    assert "names with -fixed: the published table, independent of costs." in text
     assert "above bound" in text
     assert "fitted" not in ppsim("project", "--pp", 2, "--schedule", "gpipe,1f1b").stdout
 
