@@ -98,7 +98,7 @@ def test_bubbles_are_swept_and_what_is_left_out_is_said(folder):
         ("bubble --pp 4 --costs C.json --profile zb-a100-6.2b -o a.svg", "--profile is for measured costs"),
         ("bubble --pp 4 --costs C.json --runtime torch -o a.svg", "--runtime is for measured costs"),
         ("bubble --pp 4", "Missing option '-o'"),
-        ("pareto step.json -o a.svg", "step.json is no answer of ppsim tune"),
+        ("pareto step.json -o a.svg", "step.json is not a result of ppsim tune"),
         ("pareto empty.json -o a.svg", "empty.json has no configuration that fits"),
         ("pareto unasked.json -o a.svg", "unasked.json is wrong: its question has no memory_limit_bytes"),
         ("accuracy step.json -o a.svg", "step.json holds no validation"),
