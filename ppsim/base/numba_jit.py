@@ -114,7 +114,7 @@ def compilations() -> Compilations:
 
 
 def cache_folder() -> str:
-    return os.environ.get("NUMBA_CACHE_DIR") or "__pycache__ beside the code, or numba's cache of this user"
+    return os.environ.get("NUMBA_CACHE_DIR") or "__pycache__ next to the code, or in the numba cache of this user"
 
 
 def working_clock() -> float:

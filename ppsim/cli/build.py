@@ -123,7 +123,7 @@ def _searched(options: dict[str, Any]) -> "OptimisedSchedule":
 
     limit = parse_size(options["memory_limit"])
     if options["costs"] is None:
-        raise ConfigError("auto needs --costs: the table that it searches for is the best for them")
+        raise ConfigError("auto needs --costs: it searches for the best table for these costs")
     if options["group_size"] is not None or options["slices"] is not None:
         raise ConfigError("--group-size and --slices are for schedules by name; auto has neither")
     given = _of_search(options)

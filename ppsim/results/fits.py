@@ -22,9 +22,7 @@ def print_fitted(found: FitResult) -> None:
         out.add("no cluster constant: the rows do not determine any of them")
     for name, one in found.rests.items():
         spread = seconds(one.value * one.spread)
-        out.add(
-            f"job {name}: add --extra-step-time {one.value:.4g} (± {spread}) for this job; the cluster has no such term"
-        )
+        out.add(f"job {name}: add --extra-step-time {one.value:.4g} (± {spread}) for this job only")
     rows = zip(posterior.rows, posterior.before, posterior.after, posterior.runs[-num_rows:], strict=True)
     out.add("", TableLines.of([
         _changed(row.name, row.measured_s, *errors) | {"job factor": f"{run.times:.4g} ± {percent(run.sigma)}"}

@@ -249,8 +249,8 @@ def _marks(projection: Projection) -> str:
 def _of_marks(projections: Sequence[Projection]) -> list[str]:
     plan, lines = projections[0].plan, []
     if any(one.runtime_error for one in projections):
-        says_why = "ppsim schedules NAME says why."
-        lines.append(f"* {plan.runtime} cannot run this table; its network is assumed. {says_why}")
+        says_why = "ppsim schedules NAME prints the reason."
+        lines.append(f"* {plan.runtime} cannot run this table; P2P is simulated as in this runtime. {says_why}")
     if any(one.memory_error for one in projections):
         whose = "" if plan.memory_limit_bytes else " (95 % of the device's memory)"
         job = plan.job
