@@ -101,7 +101,7 @@ def test_bubbles_are_swept_and_what_is_left_out_is_said(folder):
         ("pareto step.json -o a.svg", "step.json is not a result of ppsim tune"),
         ("pareto empty.json -o a.svg", "empty.json has no configuration that fits"),
         ("pareto unasked.json -o a.svg", "unasked.json is wrong: its question has no memory_limit_bytes"),
-        ("accuracy step.json -o a.svg", "step.json holds no validation"),
+        ("accuracy step.json -o a.svg", "step.json contains no validation results"),
         ("accuracy order.json -o a.svg", "of these sets only the order of the schedules counts"),
         ("pareta tune.json -o a.svg", "unknown command 'pareta': did you mean pareto"),
     ],
