@@ -171,7 +171,7 @@ def file_format(path: str | Path) -> str:
     if is_log(text) or _is_long_log(path, text):
         return "log"
     raise ConfigError(
-        f"{path} is no recording of a run that ppsim reads: there are timelines of ppsim (-o NAME.json), "
+        f"{path} is not a recording that ppsim can read. It reads timelines of ppsim (-o NAME.json), "
         f"{recordings()}, exports of Nsight Systems (nsys export --type sqlite), and CSVs with columns "
         f"{', '.join(rows.NEEDED)}"
     )

@@ -42,10 +42,11 @@ def warm_up(
         with every_kernel_compiled():
             work()
         if now := compilations().number - number:
-            say(f"{name}: {now} compiled in {time.monotonic() - began:.1f} s")
+            say(f"{name}: {now} kernels compiled in {time.monotonic() - began:.1f} s")
             number += now
     made = number - begun
-    say(f"{made or 'nothing was to be'} compiled; kept in {cache_folder()}")
+    result = f"{made} kernels compiled" if made else "all kernels were compiled before"
+    say(f"{result}; cached in {cache_folder()}")
     return made
 
 

@@ -45,7 +45,7 @@ def every_kernel_compiled() -> Iterator[None]:
         _ALL.reset(token)
 
 
-COMPILING = "compiling, once for this installation (numba keeps it beside the code)"
+COMPILING = "compiling CPU kernels, once per installation (numba caches them next to the code)"
 
 _TOLD: ContextVar[Callable[[str], None] | None] = ContextVar("_TOLD", default=None)
 _ENGINE: ContextVar[Engine] = ContextVar("_ENGINE", default="auto")
@@ -114,7 +114,7 @@ def compilations() -> Compilations:
 
 
 def cache_folder() -> str:
-    return os.environ.get("NUMBA_CACHE_DIR") or "__pycache__ beside the code, or numba's cache of this user"
+    return os.environ.get("NUMBA_CACHE_DIR") or "__pycache__ next to the code, or in the numba cache of this user"
 
 
 def working_clock() -> float:

@@ -33,7 +33,7 @@ _in_a_v = partial(
 _fitted_zero_bubble = partial(
     _one_stage,
     splits_backward=True,
-    source="Qi et al. 2024 (arXiv 2401.10241), §3.1; costs per stage and more candidates: ppsim",
+    source="Qi et al. 2024 (arXiv 2401.10241), §3.1; extended by ppsim: per-stage costs, more candidates",
 )
 _two_chains = partial(
     ScheduleEntry,
@@ -202,7 +202,7 @@ ENTRIES: tuple[ScheduleEntry, ...] = (
         title="ZB-V: V placement, split backward, built for each stage's costs, the memory of 1F1B",
         build=zbv,
         peak_activations=Formula("min(p, m)", at_most=True),
-        source="Qi et al. 2024 (arXiv 2401.10241), §6; costs per stage and more candidates: ppsim",
+        source="Qi et al. 2024 (arXiv 2401.10241), §6; extended by ppsim: per-stage costs, more candidates",
         published=("zbv-fixed",),
     ),
     _in_a_v(
@@ -219,7 +219,7 @@ ENTRIES: tuple[ScheduleEntry, ...] = (
         title="V-Half: V placement, split backward, built for each stage's costs, half of 1F1B's memory",
         build=v_half,
         peak_activations=Formula("min((p + 2) // 2, m)", at_most=True),
-        source="Qi et al. 2024 (arXiv 2405.15362), §3; costs per stage and more candidates: ppsim",
+        source="Qi et al. 2024 (arXiv 2405.15362), §3; extended by ppsim: per-stage costs, more candidates",
         published=("v-half-fixed",),
     ),
     _in_a_v(
@@ -237,7 +237,7 @@ ENTRIES: tuple[ScheduleEntry, ...] = (
         title="V-Min: V placement, split backward, built for each stage's costs, a third of 1F1B's memory",
         build=v_min,
         peak_activations=Formula("min((p + 4) // 3, m)", at_most=True),
-        source="Qi et al. 2024 (arXiv 2405.15362), §3; costs per stage and more candidates: ppsim",
+        source="Qi et al. 2024 (arXiv 2405.15362), §3; extended by ppsim: per-stage costs, more candidates",
         published=("v-min-fixed",),
     ),
     _in_a_v(
@@ -255,7 +255,7 @@ ENTRIES: tuple[ScheduleEntry, ...] = (
         title="V-Flex: V placement, split backward, built for each stage's costs and the memory limit",
         build=v_flex,
         peak_activations=Formula("m", at_most=True),
-        source="Qi et al. 2024 (arXiv 2405.15362), App. A; costs per stage and more candidates: ppsim",
+        source="Qi et al. 2024 (arXiv 2405.15362), App. A; extended by ppsim: per-stage costs, more candidates",
         published=("v-min-fixed", "v-half-fixed", "zbv-fixed"),
     ),
     _in_a_v(

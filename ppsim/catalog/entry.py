@@ -147,7 +147,7 @@ class ScheduleEntry:
         return [
             *rows,
             ("peak activations", f"{self.peak_activations}   microbatches of a whole rank"),
-            ("messages", f"{self.messages}   a microbatch and direction"),
+            ("messages", f"{self.messages}   per microbatch and direction"),
             ("source", self.source),
         ]
 

@@ -143,8 +143,8 @@ def _told(error: Exception) -> tuple[str, int]:
         return f"cannot write the result: {error.strerror}", 2
     what = " ".join(f"{type(error).__name__}: {error}".split())
     return (
-        f"an error that ppsim {__version__} did not foresee ({what}); `ppsim --debug COMMAND …` shows where: "
-        "please report it with that to the developers of ppsim",
+        f"unexpected error in ppsim {__version__} ({what}): "
+        "please report it to the developers of ppsim, with the traceback of `ppsim --debug COMMAND …`",
         _UNFORESEEN,
     )
 

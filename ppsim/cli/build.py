@@ -123,7 +123,7 @@ def _searched(options: dict[str, Any]) -> "OptimisedSchedule":
 
     limit = parse_size(options["memory_limit"])
     if options["costs"] is None:
-        raise ConfigError("auto needs --costs: the table that it searches for is the best for them")
+        raise ConfigError("auto needs --costs: it searches for the best table for these costs")
     if options["group_size"] is not None or options["slices"] is not None:
         raise ConfigError("--group-size and --slices are for schedules by name; auto has neither")
     given = _of_search(options)
@@ -168,7 +168,7 @@ def _built(name: str, options: dict[str, Any]) -> "Schedule":
 def _verdict(found: "OptimisedSchedule") -> str:
 
     gain = 1 - found.value_s / found.start_s if found.start_s > 0 else 0.0
-    better = f"{percent(gain)} below" if gain > 1e-9 else "no better than"
+    better = f"{percent(gain)} below" if gain > 1e-9 else "equal to"
     return (
         f"{found.criterion} {seconds(found.value_s)}, {better} {found.started_from}; placement {found.placement}; "
         f"{found.proof} (bound {seconds(found.bound_s)})"

@@ -82,7 +82,7 @@ def dry_run(
     beside = f"{seconds(SHAPE_S[settings.device])} per shape for weights and memory"
     if with_facts:
         total_s += FACTS_S[settings.device]
-        beside += f", at most {seconds(FACTS_S[settings.device])} for the device's facts"
+        beside += f", at most {seconds(FACTS_S[settings.device])} for the device microbenchmarks"
     if num_processes > 1:
         calibration_s = expected_s(jobs[0].model, jobs[0].keys[0], settings, num_processes)
         total_s += calibration_s

@@ -100,7 +100,7 @@ def _require_backwards(job: Job, schedule: Schedule) -> None:
         )
     if job.offloads:
         raise ScheduleError(
-            f"{schedule.name} splits the backward, between whose halves nothing can be on the host: "
+            f"{schedule.name} splits the backward, and ppsim cannot offload activations between I and W: "
             f"leave out {'--offload' if job.offload else '--offload-modules'}"
         )
 

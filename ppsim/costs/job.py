@@ -330,12 +330,12 @@ class Job(HasRepr):
             return
         option = "--lora" if self.lora else "--freeze"
         for is_given, other in (
-            (self.profile is not None, "--profile, which measured the training of all weights"),
-            (self.fully_shard, "--fully-shard, whose memory is known for the training of all weights"),
+            (self.profile is not None, "--profile, which contains times for training all weights"),
+            (self.fully_shard, "--fully-shard, for which ppsim knows only the memory for training all weights"),
             (BY_OPERATORS in self.recompute_options_of_layers, f"--recompute {BY_OPERATORS}"),
         ):
             if is_given:
-                raise ConfigError(f"{option} does not go with {other}: leave out one of them")
+                raise ConfigError(f"{option} cannot be combined with {other}: leave out one of them")
 
     @property
     def offloads(self) -> bool:

@@ -37,8 +37,8 @@ def _straddling(job: Job) -> list[str]:
 
         tier, size = job.cluster.tiers[0], job.domain_sizes[0]
         lines.append(
-            f"{name} {getattr(job.layout, name)} lies across {tier.name}s of {size}: {seconds(of_layer(job))} of "
-            f"communication per layer and microbatch, {seconds(of_layer(together))} within one"
+            f"{name} {getattr(job.layout, name)} spans several {tier.name}s of {size} GPUs: {seconds(of_layer(job))} of "
+            f"communication per layer and microbatch, {seconds(of_layer(together))} within one {tier.name}"
         )
     return lines
 
@@ -78,7 +78,10 @@ def _executed(job: Job) -> list[str]:
     if order := execution.ep_order:
         lines.append(f"expert-parallel overlap: each pair of a forward and a backward, in the order of {order}")
     if any(hidden.values()):
-        lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
+        lines.append(
+            "communication hidden by compute: "
+            + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part)
+        )
     lines += _fine_tuning(job)
     if not job.gradient_accumulation_fusion:
         lines.append("gradients: accumulated by separate kernels (no gradient accumulation fusion)")
@@ -106,7 +109,7 @@ def _executed(job: Job) -> list[str]:
     if others:
         lines.append(f"constants of {job.cluster.name}: {', '.join(others)}")
     if job.rest_s:
-        lines.append(f"unexplained: {seconds(job.rest_s)} per step (--extra-step-time)")
+        lines.append(f"extra time per step: {seconds(job.rest_s)} (--extra-step-time)")
     if job.scatter_gather and not execution.sequence_parallel and job.layout.tp > 1:
         lines.append("P2P transfers: each tp rank sends its part, the receivers all-gather it")
     return lines
@@ -118,11 +121,11 @@ def _kernels(job: Job) -> list[str]:
     if "table" not in shares or not isinstance(times, TableTimes):
         return []
     names = (name for name in ("data sheet", "profile", "links") if name in shares)
-    others = "".join(f", {shares[name]} by the {name}" for name in names)
+    others = "".join(f", {shares[name]} from the {name}" for name in names)
     factor = times.factor("products")
-    longer = "" if factor is None else f", {factor:g} × as long in a run"
+    longer = "" if factor is None else f", {factor:g} × these times in a training step"
     lines = [
-        f"kernels: {shares['table']} of F and B by the table of {times.table.name} "
+        f"kernels: {shares['table']} of F and B from the table of {times.table.name} "
         f"({times.table.provenance['source']}){longer}, error {percent(times.in_situ.sigma)}{others}"
     ]
     if factor is not None and times.name != job.execution.dtype:

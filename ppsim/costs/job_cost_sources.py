@@ -56,7 +56,7 @@ class JobSource:
         """Dense peak of the data sheet in FLOP/s."""
         peak = self.job.cluster.device.peak(self.job.execution.dtype)
         return peak, [
-            f"MFU: model FLOPs, recomputation not counted, of attention the causal half, of {peak / 1e12:g} TFLOP/s"
+            f"MFU: model FLOPs (causal half of attention, no recomputation) relative to {peak / 1e12:g} TFLOP/s"
         ]
 
     def jitter(self) -> float | None:

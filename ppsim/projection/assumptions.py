@@ -17,7 +17,9 @@ def assumptions_of(plan: Plan, schedule: Schedule, assembled: StageCostSet, cost
         f"runtime: {plan.runtime} ({RUNTIMES[plan.runtime][1]}); channel {costs.channel}, receives {costs.receives}"
     )
     if plan.runtime != "ideal" and (reason := why_not_in_torch(schedule)):
-        lines.append(f"{plan.runtime} cannot run this table as it stands ({reason}); its network is assumed")
+        lines.append(
+            f"{plan.runtime} cannot run this table as it stands ({reason}); P2P is simulated as in this runtime"
+        )
     if costs.fused_s is None and (schedule.fused != NONE).any():
         lines.append("fused pairs: one part after the other, no gain; the profile has no cost of a pair")
     lines += [f"rank {rank} computes {factor:g} × as long" for rank, factor in plan.stragglers]

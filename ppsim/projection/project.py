@@ -306,7 +306,7 @@ def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
     if found.uniform_s is not None:
         line += f"; with the same recomputation on all stages {seconds(found.uniform_s)} ({found.uniform})"
     if found.busiest_s is not None:
-        line += f"; busiest rank at least {seconds(found.busiest_s)} (dynamic program)"
+        line += f"; lower bound {seconds(found.busiest_s)} (work of the busiest rank)"
     return replace(plan, job=planned, split=AutoSplit(found.trial.counts), searches_stages=False), line
 
 

@@ -56,7 +56,7 @@ QUANTITIES = (
     ),
     ReportedQuantity(
         "model_flops_utilization", "MFU", "ratio",
-        "model FLOPs per second over peak_flops_per_s; recomputation is not counted, of attention the causal half",
+        "model FLOPs (causal half of attention, no recomputation) per second, divided by peak_flops_per_s",
         lambda one: one.model_flops_utilization, ("json", "columns", "page"),
     ),
     ReportedQuantity(

@@ -79,7 +79,11 @@ def _add_section(out: Page, name: str, title: str, rows: Sequence[tuple[str, str
 
 
 def _link_facts(link: Link) -> list[tuple[str, str]]:
-    gain = f"; all-reduce {link.reduction_gain:g} × as fast" if link.reduction_gain > 1 else ""
+    gain = (
+        f"; all-reduce {link.reduction_gain:g} × this rate (reduction in the switch)"
+        if link.reduction_gain > 1
+        else ""
+    )
     return [
         ("line rate", f"{rate(link.bytes_per_s)} per device, one direction"),
         ("efficiency", f"{percent(link.efficiency)} of the line rate{gain}"),

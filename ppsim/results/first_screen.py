@@ -44,7 +44,8 @@ def _row(label: str, value: str) -> str:
 def _question(projection: Projection) -> str:
     plan, job = projection.plan, projection.plan.job
     if job is not None:
-        device = f"{projection.num_gpus} × {job.cluster.device.name} ({job.cluster.name})"
+        name, _, _ = job.cluster.device.name.partition(" (")
+        device = f"{projection.num_gpus} × {name} ({job.cluster.name})"
         return f"{job.model_name} on {device}, {job.global_batch} × {job.length} tokens"
     table = projection.timeline.schedule
     batch = microbatches_in_words(table.num_microbatches, table.num_rounds)

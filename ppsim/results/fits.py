@@ -19,18 +19,21 @@ def print_fitted(found: FitResult) -> None:
     if machine:
         out.add(TableLines.of([_as_row(one.prior.name, one) for one in machine], wraps=True))
     else:
-        out.add("no constant of the machine: the rows tell none of them apart from what they are off by")
+        out.add("no cluster constant: the rows do not determine any of them")
     for name, one in found.rests.items():
         spread = seconds(one.value * one.spread)
-        out.add(f"job {name}: add --extra-step-time {one.value:.4g} (± {spread}), which is none of the cluster's")
+        out.add(f"job {name}: add --extra-step-time {one.value:.4g} (± {spread}) for this job only")
     rows = zip(posterior.rows, posterior.before, posterior.after, posterior.runs[-num_rows:], strict=True)
     out.add("", TableLines.of([
-        _changed(row.name, row.measured_s, *errors) | {"its job": f"{run.times:.4g} ± {percent(run.sigma)}"}
+        _changed(row.name, row.measured_s, *errors) | {"job factor": f"{run.times:.4g} ± {percent(run.sigma)}"}
         for row, *errors, run in rows
     ]))  # fmt: skip
     left = ", ".join(one.prior.name for one in posterior.left)
     told: list[tuple[str, str]] = [
-        ("its job", "how many times as long it takes beside these constants, others the less the less alike"),
+        (
+            "job factor",
+            "measured time / time projected with these constants: applied to this job, and partly to similar jobs",
+        ),
         *[("far off", str(one)) for one in posterior.outliers],
         *([("at their priors", f"{left}: the rows do not determine them")] if left else []),
     ]
@@ -56,9 +59,9 @@ def _as_row(name: str, one: ConstantEstimate) -> dict[str, str]:
         "constant": name,
         "value": shown(one.value),
         "±": percent(one.spread),
-        "class": shown(one.prior.median),
+        "prior": shown(one.prior.median),
         "± ": percent(one.prior.spread),
-        "why": one.prior.reason,
+        "source of the prior": one.prior.reason,
     }
 
 

@@ -197,7 +197,7 @@ def card_of_search(tuned: TuneResult) -> str:
         _image(picture),
         {
             "the fastest": _table([in_columns(tuned.row(one)) for one in tuned.best]),
-            "less memory takes more time": _table([in_columns(tuned.row(one)) for one in tuned.pareto]),
+            "Pareto set of time and memory": _table([in_columns(tuned.row(one)) for one in tuned.pareto]),
         },
     )
 

@@ -69,7 +69,7 @@ def _print_full(
     ]
     rows = [
         ("bottleneck", answer.bottleneck),
-        ("gain of 1 % faster", ", ".join(sensitive)),
+        ("gain if 1 % faster", ", ".join(sensitive)),
         ("try next", advice or [projection.summary_without_advice]),
         ("P2P serialization", ", ".join(others)),
     ]
@@ -236,9 +236,9 @@ def _of_names(projections: Sequence[Projection]) -> list[str]:
     to_memory = sorted(entry.name for entry in entries if entry.takes("memory_limit_bytes"))
     fitted = sorted(entry.name for entry in entries if entry.takes("costs") and entry.name not in to_memory)
     fixed = any(entry.name.endswith("-fixed") for entry in entries)
-    said = [f"{', '.join(fitted)}: fitted to the costs of every stage" if fitted else ""]
-    said.append(f"{', '.join(to_memory)}: to the memory that is left too" if to_memory else "")
-    said.append("those in -fixed: as published, the same at any costs" if fixed else "")
+    said = [f"{', '.join(fitted)}: tables fitted to the costs of each stage" if fitted else ""]
+    said.append(f"{', '.join(to_memory)}: also to the free memory" if to_memory else "")
+    said.append("names with -fixed: the published table, independent of costs" if fixed else "")
     return ["; ".join(filter(None, said)) + "."] if any(said) else []
 
 
@@ -249,8 +249,8 @@ def _marks(projection: Projection) -> str:
 def _of_marks(projections: Sequence[Projection]) -> list[str]:
     plan, lines = projections[0].plan, []
     if any(one.runtime_error for one in projections):
-        says_why = "ppsim schedules NAME says why."
-        lines.append(f"* {plan.runtime} cannot run this table; its network is assumed. {says_why}")
+        says_why = "ppsim schedules NAME prints the reason."
+        lines.append(f"* {plan.runtime} cannot run this table; P2P is simulated as in this runtime. {says_why}")
     if any(one.memory_error for one in projections):
         whose = "" if plan.memory_limit_bytes else " (95 % of the device's memory)"
         job = plan.job

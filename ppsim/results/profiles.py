@@ -79,7 +79,7 @@ def print_measurements(profile: dict[str, Any]) -> None:
     for failure in profile["failed"]:
         out.add(f"\n{describe_key(failure['shape'])}: {failure['error']}")
     for dtype, (best, what) in peaks.items():
-        out.add(f"\nMFU, {dtype}: of {count(best)}FLOP/s, {what}; of attention the causal half is counted")
+        out.add(f"\nMFU, {dtype}: model FLOPs (causal half of attention) relative to {count(best)}FLOP/s, {what}")
 
 
 def _in_percent(mfu: dict[str, float | None]) -> str:

@@ -17,7 +17,7 @@ def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> 
     if not found:
         devices, precisions = _listed(one.device for one in recipes()), _listed(one.precision for one in recipes())
         raise ConfigError(
-            f"no recipe has all of these words: devices are {devices}; precisions {precisions}; trainers "
+            f"no recipe matches the filter. Devices: {devices}; precisions: {precisions}; trainers: "
             f"{' '.join(TITLES)}; `ppsim recipes` lists the models"
         )
     out = Page()

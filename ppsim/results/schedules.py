@@ -33,11 +33,19 @@ def print_entry(entry: ScheduleEntry, runtimes: Sequence[tuple[str, str]]) -> No
     out.add(f"{bold(entry.name)}   {entry.title}")
     out.add(facts([*entry.facts, *runtimes]))
     out.add(
-        "\np ranks, v stages per rank, m microbatches, k slices; F, I, W seconds per rank and microbatch (all its "
-        "stages of a replica), FB of a fused pair, c seconds a transfer.\nbubble: idle seconds of the rank that "
-        "idles longest, in a step of m·(F + I + W) + bubble where FB = F + I + W; by span: of the longest rank "
-        "from its own first start to its own last end.",
+        "\np ranks, v stages per rank, m microbatches, k slices. F, I, W: seconds per rank and microbatch (all "
+        "stages of the rank, of one model replica). FB: seconds of a fused forward and backward. c: seconds per "
+        "transfer."
     )
+    if entry.bubble:
+        out.add(
+            "bubble: idle time of the rank that idles longest. If FB = F + I + W, a step takes "
+            "m·(F + I + W) + bubble."
+        )
+    if entry.span_bubble:
+        out.add(
+            "bubble by span: idle time between a rank's own first start and last end, for the longest such span."
+        )
 
 
 def print_check(report: CheckReport, name: str = "the table") -> None:

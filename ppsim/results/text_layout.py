@@ -221,7 +221,7 @@ class TableLines:
             has_header=True,
         )  # fmt: skip
         if left_out:
-            said = f"no room for {', '.join(left_out)}: wider terminals and pipes have all columns"
+            said = f"columns omitted to fit {width} characters: {', '.join(left_out)}"
             yield from (styled(line, 2) for line in _wrapped(said, width))
 
     def _width(self, shown: Sequence[int], gap: int) -> int:

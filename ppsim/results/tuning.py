@@ -24,7 +24,7 @@ def print_tuned(tuned: TuneResult, *, full: bool = False) -> None:
         _add_search(out, tuned)
     out.add("", facts([("best", command_of(tuned, tuned.best[0]))]))
     if not full:
-        out.add(facts([("more", "--full (less memory, what was searched) · -o tune.html · --to-config megatron")]))
+        out.add(facts([("more", "--full (Pareto set, search statistics) · -o tune.html · --to-config megatron")]))
 
 
 def _add_search(out: Page, tuned: TuneResult) -> None:
@@ -33,7 +33,7 @@ def _add_search(out: Page, tuned: TuneResult) -> None:
     front = tuned.pareto[:_MOST_OF_THE_FRONT]
     if len(front) > 1:
         more = len(tuned.pareto) - len(front)
-        out.add("\nless memory takes more time" + (f"; {more} more with --json" if more else ""))
+        out.add("\nPareto set of time and memory" + (f"; {more} more configurations with --json" if more else ""))
         _add_found(out, tuned, front)
     too_large = counts["too_large_without_a_table"] + counts["too_large_by_their_table"]
     at_least = "at least " if counts["left_out_by_bounds"] else ""  # excluded before their exact memory was known
@@ -41,7 +41,7 @@ def _add_search(out: Page, tuned: TuneResult) -> None:
     limit = size(question.memory_limit_bytes)
     searched = (
         f"{counts['configurations']} configurations: {at_least}{too_large} do not fit {limit} per GPU, "
-        f"{counts['simulated']} simulated, {counts['left_out_by_bounds']} left out by their bounds{not_run}"
+        f"{counts['simulated']} simulated, {counts['left_out_by_bounds']} skipped because of their bounds{not_run}"
     )
     stages = sorted({one.candidate.zero for one in tuned.simulated})
     costs = (

@@ -97,11 +97,13 @@ def faults(found: Explanation) -> list[str]:
     for late in found.late_ranks[:MOST_REASONS]:
         if late.gain_s < _LEAST * found.step_s:
             continue
-        most = f"; on the critical path most by {late.action}, {seconds(late.action_s)}" if late.action else ""
+        most = (
+            f"; largest delay on the critical path: {late.action}, {seconds(late.action_s)}" if late.action else ""
+        )
         sentences.append(
             f"rank {late.rank}: if it were as fast as the median stage, the step would take {seconds(late.gain_s)} "
             f"({percent(late.gain_s / found.step_s)}) less, and the others wait {seconds(late.others_wait_s)} "
-            f"less in sum{most}"
+            f"less in total{most}"
         )
     return sentences
 
@@ -120,9 +122,9 @@ def whole_difference(found: ExplainedDifference, measured_s: float) -> str:
 
 
 def _lack(one: Difference, measured_s: float) -> str:
-    verb = "lacks" if one.seconds > 0 else "has too much"
+    sign = "too short" if one.seconds > 0 else "too long"
     detail = f" ({one.detail})" if one.detail else ""
-    return f"the projection {verb} {percent(abs(one.seconds) / measured_s)} of the step: {one.cause}{detail}."
+    return f"projected {sign} by {percent(abs(one.seconds) / measured_s)} of the step: {one.cause}{detail}."
 
 
 def table_of(found: Explanation) -> list[dict[str, str]]:

@@ -109,7 +109,7 @@ class MessageTable:
         raise ScheduleError(
             f"messages match out of order: rank {sender} sends {table[int(self.send[sent])]} to rank {receiver} "
             f"before {table[int(self.send[taken])]}, but rank {receiver} posts {table[int(self.receive[taken])]} "
-            f"before {table[int(self.receive[sent])]} and would take the one for the other"
+            f"before {table[int(self.receive[sent])]} and would receive the wrong data"
         )
 
 

@@ -76,8 +76,8 @@ class OutlierRow:
     times: float
 
     def __str__(self) -> str:
-        off = f"{self.row} by {signed_percent(self.error)}, {self.times:.1f} times what is usual of its class"
-        return f"{off}: its job's own, by which other jobs hardly move"
+        off = f"{self.row} by {signed_percent(self.error)}, {self.times:.1f} × the usual error of its GPU type"
+        return f"{off}: specific to its job, with little effect on other jobs"
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,17 @@ class Prior:
         return min(found, 1.0) if self.name.startswith("link_efficiency.") else found
 
 
-_LINK_SPREAD, _LINK_REASON = 0.15, "NCCL's tables are met within 7 %, networks are assumed; jobs share them"
-_OVERLAP_SPREAD, _OVERLAP_REASON = 0.25, "stacks say that a half to seven eighths are hidden"
+_LINK_SPREAD, _LINK_REASON = (
+    0.15,
+    "in a node within 7 % of published NCCL bandwidths; assumed between nodes, where jobs share links",
+)
+_OVERLAP_SPREAD, _OVERLAP_REASON = 0.25, "frameworks hide a half to seven eighths of this communication"
 _OF_PLAIN = {
-    "kernel_s": (0.35, "classes have 2 to 20 µs"),
-    "launch_s": (1.2, "a kernel's launch takes that; loops in Python take up to some tenths of a millisecond"),
-    "routing_host_s": (0.5, "2 to 6 ms per layer were seen"),
-    "jitter": (0.5, "0.015 and 0.038 came out for two models on one machine"),
-    "overlap_slowdown": (0.3, "of the zero-bubble paper's machine it is known within a seventh"),
+    "kernel_s": (0.35, "2 to 20 µs, depending on the GPU type"),
+    "launch_s": (1.2, "time of a kernel launch; up to some tenths of a millisecond with loops in Python"),
+    "routing_host_s": (0.5, "measured values: 2 to 6 ms per layer"),
+    "jitter": (0.5, "fitted values of two models on one cluster: 0.015 and 0.038"),
+    "overlap_slowdown": (0.3, "known within a seventh for the cluster of the zero-bubble paper"),
 }
 _REST_SPREAD, _REST_MEDIAN = 1.2, 0.01
 
@@ -67,9 +70,7 @@ def rest_of(job: int, plans: Sequence[Plan], shortest_s: float) -> Prior:
     """The median is the option of the jobs (`--extra-step-time`), else 1 % of the shortest step."""
     told = max((plan.job.rest_s for plan in plans if plan.job), default=0.0)
     median = told or _REST_MEDIAN * shortest_s
-    return Prior(
-        f"{REST}.{job}", median, _REST_SPREAD, "around --extra-step-time where it is given, else 1 % of a step"
-    )
+    return Prior(f"{REST}.{job}", median, _REST_SPREAD, "--extra-step-time if given, else 1 % of a step")
 
 
 def _candidates(cluster: Cluster, plans: Sequence[Plan]) -> Iterator[tuple[str, float, float, str]]:
@@ -78,7 +79,7 @@ def _candidates(cluster: Cluster, plans: Sequence[Plan]) -> Iterator[tuple[str, 
         known = constants.compute_share.get(dtype)
         by_table = gets.in_situ is not None and dtype in gets.in_situ.factors
         spread = gets.in_situ.sigma if gets.in_situ and by_table else ESTIMATE_SPREAD
-        reason = "the class's in-situ factor" if by_table else "what estimates from data sheets are off by"
+        reason = "factor of the GPU type for training steps" if by_table else "error of estimates from data sheets"
         yield f"compute_share.{dtype}", known.value if known else 1.0, spread, reason
     for tier in cluster.tiers:
         yield f"link_efficiency.{tier.name}", tier.link.efficiency, _LINK_SPREAD, _LINK_REASON

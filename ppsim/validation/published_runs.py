@@ -5,7 +5,7 @@ A set is a CSV file in ppsim/validation/data; `sets.toml` has the common propert
 
 import csv
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -166,15 +166,16 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
     found: list[PublishedRun] = []
-    wrong: list[str] = []
+    wrong: dict[str, list[int]] = {}  # rows by their errors
     number = 0
     try:
         for number, row in enumerate(rows, start=1):
+            source = f"{path.name}, row {number}"
             try:
-                case = _case_of(row, defaults, f"{path.name}, row {number}", number)
+                case = _case_of(row, defaults, source, number)
             except ConfigError as error:
                 names = _unknown_names(row) if len(wrong) < _MOST_WRONG else []
-                wrong.append("\n  ".join([str(error), *names]))
+                wrong.setdefault("\n  ".join([str(error).removeprefix(source), *names]), []).append(number)
                 continue
             if config := case.options.get("run_config"):
                 case = replace(case, options={**case.options, "run_config": str(path.parent / config)})
@@ -184,8 +185,7 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
     except csv.Error as error:
         raise ConfigError(f"{path.name}, row {number + 1} cannot be read as CSV: {error}") from None
     if wrong:
-        rest = [f"… and {len(wrong) - _MOST_WRONG} rows more"] if len(wrong) > _MOST_WRONG else []
-        raise ConfigError("\n".join([*wrong[:_MOST_WRONG], *rest]))
+        raise ConfigError("\n".join(_described(path.name, wrong)))
     if not found:
         raise ConfigError(f"{path.name} has no row below its header")
     return found
@@ -201,6 +201,17 @@ def _with_recipe(case: PublishedRun) -> PublishedRun:
 
 
 _MOST_WRONG = 20
+
+
+def _described(name: str, wrong: Mapping[str, Sequence[int]]) -> list[str]:
+    """Rows with the same errors are described once."""
+    lines: list[str] = []
+    for errors, (first, *others) in list(wrong.items())[:_MOST_WRONG]:
+        lines.append(f"{name}, row {first}{errors}")
+        if others:
+            lines.append(f"  {len(others)} more {'row has' if len(others) == 1 else 'rows have'} the same errors")
+    left = sum(len(numbers) for numbers in list(wrong.values())[_MOST_WRONG:])
+    return [*lines, f"… and {left} more rows"] if left else lines
 
 
 def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, number: int) -> PublishedRun:

@@ -32,7 +32,9 @@ def read_rows(path: str | Path) -> "pandas.DataFrame":
         if not are_above_zero or not rows[_NUMBERS].abs().lt(1e30).all(axis=None):
             raise ValueError("a time or a size is more than 0 and finite")
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
-        raise ConfigError(f"{path} holds no validation: ppsim validate writes one with -o NAME.json") from None
+        raise ConfigError(
+            f"{path} contains no validation results: ppsim validate writes them with -o NAME.json"
+        ) from None
     return rows
 
 

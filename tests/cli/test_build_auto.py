@@ -22,7 +22,7 @@ def test_the_file_is_what_standard_output_has_and_the_verdict_is_beside_it(folde
     assert written.stdout == ""
     assert written.stderr.splitlines() == [
         "wrote auto.csv (4 ranks, 96 actions)",
-        "step 27.4 s, no better than zb-h2; placement loop; optimal (bound 27.4 s)",
+        "step 27.4 s, equal to zb-h2; placement loop; optimal (bound 27.4 s)",
     ]
     assert simulate(read_schedule("auto.csv"), StageCosts(**COSTS)).step_time_s == 27.375
 

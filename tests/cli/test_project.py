@@ -67,8 +67,8 @@ def test_a_list_says_what_the_names_in_it_mean():
     text = words_of(
         ppsim("project", "--pp", 2, "--schedule", "zbv,zbv-fixed,v-flex,1f1b", "--num-microbatches", 4).stdout
     )
-    assert "zbv: fitted to the costs of every stage; v-flex: to the memory that is left too" in text
-    assert "those in -fixed: as published, the same at any costs." in text
+    assert "zbv: tables fitted to the costs of each stage; v-flex: also to the free memory" in text
+    assert "names with -fixed: the published table, independent of costs." in text
     assert "above bound" in text
     assert "fitted" not in ppsim("project", "--pp", 2, "--schedule", "gpipe,1f1b").stdout
 
@@ -144,7 +144,7 @@ def test_all_schedules_are_listed_best_first_and_the_others_with_the_reason():
     lines = [line.split() for line in text.splitlines() if line]
     listed = [line[0].rstrip("*!") for line in lines if line[0].rstrip("*!") in CATALOG]
     assert {line[0] for line in lines if line[0].endswith("*")} >= {"dualpipe*", "chimera*", "seq1f1b*"}
-    assert "* torch cannot run this table; its network is assumed." in text
+    assert "* torch cannot run this table; P2P is simulated as in this runtime." in text
     comparison = projected("--pp", 8, "--schedule", "all", "--num-microbatches", 32, "--memory-limit", "80GiB")
     assert listed == [projection["schedule"] for projection in comparison["projections"]]
     places = [

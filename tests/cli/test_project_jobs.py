@@ -19,7 +19,7 @@ def test_the_page_says_the_answer_the_fit_the_budget_the_bottleneck_and_the_advi
         "interleaved-1f1b pp 4 vpp 2 32 microbatches", "90 % interval", "tokens/s per GPU on 16 GPUs", "MFU", "training",
         " days", "fits: rank 0 needs ", "GiB, 75.7 GiB usable", "where an iteration goes", "model FLOPs at peak",
         "TP communication", "pipeline bubble", "optimizer", "bottleneck compute of stage",
-        "gain of 1 % faster compute of all stages", "try next", "P2P serialization", "assumed costs: estimated from "
+        "gain if 1 % faster compute of all stages", "try next", "P2P serialization", "assumed costs: estimated from "
         "specifications and measured kernels, NVIDIA H100 SXM (dgx-h100)", "layout: tp 2, sequence parallel, cp 1, ep 1, dp 2, pp 4",
     ):  # fmt: skip
         assert part in words, part

@@ -136,7 +136,7 @@ def test_a_table_that_is_too_wide_gives_up_blanks_first_and_then_named_columns(m
     ]
     narrow = columns_in(22, TABLE, monkeypatch, capsys)
     assert narrow[:2] == ["rank   time     size", "0    1.00 s 2.00 GiB"]
-    assert " ".join(narrow[2:]).startswith("no room for place: wider")
+    assert " ".join(narrow[2:]).startswith("columns omitted to fit 22 characters: place")
 
 
 def test_text_on_the_left_wraps_before_a_number_is_cut(monkeypatch, capsys):

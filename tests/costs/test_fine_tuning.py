@@ -98,7 +98,7 @@ def test_every_kind_of_layer_can_be_fine_tuned(model: str, option: dict[str, Any
 
 def test_options_that_know_full_training_only_are_refused() -> None:
     for other in ({"fully_shard": True}, {"recompute": "selective-op"}):
-        with pytest.raises(ConfigError, match="--lora does not go with --"):
+        with pytest.raises(ConfigError, match="--lora cannot be combined with --"):
             ppsim.job(**SMALL | other, lora=16)
     with pytest.raises(ConfigError, match="tp must divide the rank of the adapters: got 2 with 7"):
         ppsim.job(**SMALL, lora=7)

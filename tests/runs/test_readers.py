@@ -470,7 +470,7 @@ def test_a_csv_of_passes_comes_back(folder: Path, columns: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rank,kind,start\n0,F,1\n", "is no recording of a run"),
+        ("rank,kind,start\n0,F,1\n", "is not a recording that ppsim can read"),
         ("rank,kind,start,end\n", "has no passes below its header"),
         ("rank,kind,start,end\n0,X,1,2\n", "line 2: kind 'X' is none of f, fwd"),
         ("rank,kind,start,end\n-1,F,1,2\n", "line 2: rank must be a whole number from 0 on: got '-1'"),

@@ -260,7 +260,7 @@ def test_a_run_far_off_is_its_jobs_and_a_sentence_says_so(tmp_path) -> None:
     found, twice = (ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=times)) for times in (1.5, 2.25))
     (doubt,) = found.posterior.outliers
     assert (doubt.row, round(doubt.error, 3), round(doubt.times, 1)) == ("r.csv, row 1", -0.333, 4.5)
-    assert "r.csv, row 1 by -33.33 %, 4.5 times what is usual of its class" in " ".join(str(found).split())
+    assert "r.csv, row 1 by -33.33 %, 4.5 × the usual error of its GPU type" in " ".join(str(found).split())
     assert abs(found.posterior.after[0]) < 0.03
     shares = [one.constants.compute_share["bfloat16"].value for one in (found, twice)]
     assert 0.9 < min(shares) <= max(shares) < min(shares) + 0.002 < 0.98
