@@ -37,8 +37,9 @@ def _straddling(job: Job) -> list[str]:
 
         tier, size = job.cluster.tiers[0], job.domain_sizes[0]
         lines.append(
-            f"{name} {getattr(job.layout, name)} spans several {tier.name}s of {size} GPUs: {seconds(of_layer(job))} of "
-            f"communication per layer and microbatch, {seconds(of_layer(together))} within one {tier.name}"
+            f"{name} {getattr(job.layout, name)} spans several {tier.name}s of {size} GPUs: "
+            f"{seconds(of_layer(job))} of communication per layer and microbatch, {seconds(of_layer(together))} "
+            f"within one {tier.name}"
         )
     return lines
 
