@@ -135,12 +135,12 @@ TIMELINE: Formats = {
     ".toml": ("plan of each stage", lambda drawn: load_function("ppsim.api.plan_file:stages_toml")(drawn.report())),
 }
 EXPLANATION: Formats = {
-    ".html": ("interactive timeline with the losses beside", _timeline_page),
+    ".html": ("interactive timeline with lost time by cause", _timeline_page),
     ".json": ("explanation", lambda drawn: to_json(drawn.report())),
     ".md": ("explanation", lambda drawn: load_function("ppsim.runs.loss_report:markdown")(drawn.explanation)),
 }
 SEARCH: Formats = {
-    ".json": ("answer, with which a search goes on", lambda searched: to_json(searched.found.to_json())),
+    ".json": ("results; --resume continues the search", lambda searched: to_json(searched.found.to_json())),
     ".csv": ("table", _search_csv),
     ".html": ("iteration time over memory", _search_page),
     **_figures("iteration time over memory", _search_figure),

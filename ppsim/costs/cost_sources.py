@@ -286,8 +286,8 @@ def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numb
         together = len(measured) // num_stages
         return [sum(measured[first : first + together]) for first in range(0, len(measured), together)]
     raise ConfigError(
-        f"{flag} has {len(measured)} values for {num_stages} stages: give {num_stages}, one per stage, or as many "
-        f"as divide {num_stages} or are a multiple of it"
+        f"{flag} has {len(measured)} values for {num_stages} stages: give {num_stages} (one per stage), a "
+        f"divisor of {num_stages} or a multiple of {num_stages}"
     )
 
 

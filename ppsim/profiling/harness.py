@@ -268,7 +268,7 @@ def costly_splits(content: dict[str, Any]) -> list[str]:
             between = f"{costly[0]:.2f}" if len(costly) == 1 else f"{costly[0]:.2f} to {costly[-1]:.2f}"
             where = "" if len(ratios) == 1 else f" at {len(costly)} of {len(ratios)} shapes"
             sentences.append(
-                f"{component}: (I + W) / B is {between}{where}: zero-bubble schedules can hardly pay, "
+                f"{component}: (I + W) / B is {between}{where}: zero-bubble schedules hardly pay off, "
                 f"splitting makes its backward {100 * (costly[-1] - 1):.0f} % longer"
             )
     return sentences

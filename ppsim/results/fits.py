@@ -88,8 +88,8 @@ def print_after_fits(found: AfterFits) -> None:
     out.add(
         "",
         "Errors are projected / measured - 1 of the rows that were not fitted: positive means that the projection "
-        "is slower. fit rows: those that each set's cluster was fitted on. skipped: rows that cannot be projected. "
-        "in 90 %: times inside the 90 % interval after the fit.",
+        "is slower. fit rows: rows to which the cluster's constants were fitted. skipped: rows that cannot be "
+        "projected. in 90 %: times inside the 90 % interval after the fit.",
     )
 
 

@@ -26,7 +26,7 @@ def print_stage_times(profile: dict[str, Any]) -> None:
         out.add("\nthe host takes to launch a pass")
         out.add(TableLines.of(launches))
     if steps := profile.get("optimizer"):
-        out.add("\na step, for one layer, the embedding and the head")
+        out.add("\noptimizer step of one layer, of the embedding and of the head")
         out.add(TableLines.of([_optimizer_step(step) for step in steps]))
 
 

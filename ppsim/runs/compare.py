@@ -166,7 +166,7 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
     """Compare timelines of one table; raises `ConfigError` if the tables differ or the measured step took 0 s."""
     if measured.schedule != projected.schedule:
         ours, theirs = table_in_words(measured.schedule), table_in_words(projected.schedule)
-        raise ConfigError(f"the two timelines run different tables: {ours} and {theirs}")
+        raise ConfigError(f"the two timelines run different tables: ({ours}) and ({theirs})")
     if measured.step_time_s == 0:
         raise ConfigError("the measured step took 0 s: there is nothing to compare a projection with")
     replayed, gap, hop = _replayed(measured)

@@ -190,7 +190,7 @@ def _odd_microbatches(compute: Schedule) -> Iterator[str]:
 def _odd_replicas(compute: Schedule) -> Iterator[str]:
     num_replicas, num_stages = compute.num_replicas, compute.num_stages
     if num_stages % num_replicas:
-        yield f"{num_stages} stages make no {num_replicas} chains of one length"
+        yield f"{num_stages} stages cannot be divided into {num_replicas} model replicas of equal length"
         return
     if num_replicas == 1:
         if found := _replicas_of(compute):

@@ -54,7 +54,9 @@ def read_run_config(path: str | Path) -> RunConfig:
         raise ConfigError(_why_no_folder(Path(path)))
     (text, has_more), source = read_head(path), str(path)
     if has_more and not logged_arguments(text):  # a log starts with the arguments and may be long
-        raise ConfigError(f"{path} is larger than {CONFIG_BYTES // 2**20} MiB: it is no training configuration")
+        raise ConfigError(
+            f"{path} is larger than {CONFIG_BYTES // 2**20} MiB: this is not a training configuration"
+        )
     if text.lstrip().startswith("{"):
         return _from_tree(read_json(path, most=CONFIG_BYTES), Path(path))
     if re.search(r"^\[[\w.]+\][ \t]*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
@@ -85,14 +87,18 @@ def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
     if any(name.startswith(("--parallelism.", "--training.")) for name in flags) or "--module" in flags:
         return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
     if not any("model-parallel-size" in name or name in ("--num-layers", "--micro-batch-size") for name in flags):
-        raise ConfigError(f"{source} is no training configuration; there are {configurations()}")
+        raise ConfigError(
+            f"{source} is not a training configuration that ppsim can read. It reads {configurations()}"
+        )
     return from_megatron(Arguments(megatron_names(flags), source))
 
 
 def _from_tree(content: Any, path: Path) -> RunConfig:
     source = str(path)
     if not isinstance(content, dict):
-        raise ConfigError(f"{source} is no training configuration; there are {configurations()}")
+        raise ConfigError(
+            f"{source} is not a training configuration that ppsim can read. It reads {configurations()}"
+        )
     content, adapters = without_adapters(content, source)
     require_full_training(content, source)
     return with_adapters(_from_sections(content, path, source), adapters)
@@ -123,4 +129,4 @@ def _from_sections(content: dict[str, Any], path: Path, source: str) -> RunConfi
         return (
             from_megatron(Arguments(megatron_names(content), source)) if named else from_sections(content, source)
         )
-    raise ConfigError(f"{source} is no training configuration; there are {configurations()}")
+    raise ConfigError(f"{source} is not a training configuration that ppsim can read. It reads {configurations()}")

@@ -61,7 +61,7 @@ WRONG_ARGUMENTS = {
     "a text for an answer": ("figure pareto T.csv -o p.svg", 2, ["T.csv is not valid JSON", "ppsim tune writes an answer"]),
     "a text for overheads": ("project --pp 2 --calibration T.csv", 2, ["T.csv is not valid JSON", "ppsim fit write a calibration"]),
     "a text for costs": ("simulate zbv.csv --costs T.csv", 2, ["T.csv is not valid JSON", "a costs file has forward_s"]),
-    "a text for a configuration": ("project --run-config T.csv", 2, ["T.csv is no training configuration", "TorchTitan TOML"]),
+    "a text for a configuration": ("project --run-config T.csv", 2, ["T.csv is not a training configuration", "TorchTitan TOML"]),
     "a billion microbatches": ("build 1f1b --pp 4 --num-microbatches 1000000000", 2, ["8,000,000,000 actions (two or three for each stage and microbatch) need about 1.16 TiB, and ", " of memory are free on this machine, enough for "]),
     "a billion microbatches to search for": ("build auto --pp 4 --num-microbatches 1000000000 --costs C.json", 2, ["12,000,000,000 actions"]),
     "a million ranks": ("project --pp 1000000", 2, ["8,000,000,000,000 actions", "free on this machine"]),

@@ -235,7 +235,7 @@ def halves(component: str, ratio: float) -> dict[str, Any]:
 def test_a_costly_split_is_said_once_a_component() -> None:
     parts = [halves("layer", 1.5), halves("layer", 1.25), halves("layer", 2.0), halves("head", 1.1)]
     assert costly_splits({"measurements": parts}) == [
-        "layer: (I + W) / B is 1.50 to 2.00 at 2 of 3 shapes: zero-bubble schedules can hardly pay, splitting makes "
+        "layer: (I + W) / B is 1.50 to 2.00 at 2 of 3 shapes: zero-bubble schedules hardly pay off, splitting makes "
         "its backward 100 % longer"
     ]
 

@@ -66,7 +66,7 @@ def test_any_number_of_microbatches_can_be_shared_out(num_replicas, m):
     ("text", "counts", "rule", "words"),
     [
         (CHAINS, {}, "replicas", "a table of 2 replicas: each chain of 2 stages runs microbatches of its own; read it as such"),
-        (CHAINS, {"num_replicas": 3}, "replicas", "4 stages make no 3 chains of one length"),
+        (CHAINS, {"num_replicas": 3}, "replicas", "4 stages cannot be divided into 3 model replicas of equal length"),
         (CHAINS, {"num_replicas": 4}, "replicas", "2 microbatches leave a chain of 4 without any"),
         ("0F0,0B0,1F1,1B1\n", {"num_replicas": 2}, None, ""),
         ("0F1,0B1,1F0,1B0\n", {"num_replicas": 2}, "replicas", "0F1 crosses over: stage 0 belongs to chain 0, microbatch 1 to chain 1"),

@@ -73,7 +73,7 @@ def test_a_script_says_what_its_variables_arrays_and_arithmetic_make(tmp_path: P
     assert found.ignored == ()
     assert ("tensor_model_parallel_size", "tp") in found.read_options
     assert ("tp_comm_overlap", "overlap_tp") in found.read_options
-    assert "no attention_dropout or hidden_dropout: 0.1, Megatron-LM's default" in found.assumed
+    assert "attention_dropout or hidden_dropout is not given: 0.1, Megatron-LM's default" in found.assumed
 
 
 def test_the_same_arguments_say_the_same_as_yaml_and_in_a_log(tmp_path: Path) -> None:
@@ -258,9 +258,9 @@ def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("x.yaml", "a: 1\n", "x.yaml is no training configuration; there are Megatron-LM arguments"),
-        ("x.yaml", "- 1\n", "is no training configuration"),
-        ("x.sh", "ls --all --size 3\n", "x.sh is no training configuration"),
+        ("x.yaml", "a: 1\n", "x.yaml is not a training configuration that ppsim can read. It reads Megatron-LM arguments"),
+        ("x.yaml", "- 1\n", "is not a training configuration"),
+        ("x.sh", "ls --all --size 3\n", "x.sh is not a training configuration"),
         ("x.sh", "python t.py --num-layers 2 --tensor-model-parallel-size $TP",
          "tensor_model_parallel_size is $TP, which the file does not set"),
         ("x.sh", "python t.py --num-layers 2 --micro-batch-size 0",

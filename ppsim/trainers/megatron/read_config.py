@@ -161,7 +161,9 @@ def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     if not is_partial or parts != [None, None]:
         words["dropout"] = any(part is None or _is_above_zero(part) for part in parts)
         if None in parts and words["dropout"]:
-            arguments.assumed.append(f"no attention_dropout or hidden_dropout: {DROPOUT}, Megatron-LM's default")
+            arguments.assumed.append(
+                f"attention_dropout or hidden_dropout is not given: {DROPOUT}, Megatron-LM's default"
+            )
     fuses = arguments.get("cross_entropy_loss_fusion", word="cross_entropy")
     if fuses is not None or not is_partial:
         by = arguments.get("cross_entropy_fusion_impl", word="cross_entropy")
