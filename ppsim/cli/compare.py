@@ -68,5 +68,7 @@ def compare(
         write([fit], CALIBRATION, (fitted, fit), announce=print_message)
     write(outputs, TIMELINE, with_command_line(comparison_content(comparison, fitted)), announce=print_message)
     print_result(comparison, as_json, content=lambda: summary_of(comparison, fitted), with_rows=with_rows)
+    if projected is None and not as_json:
+        print_message("projected: the run's own costs, simulated")
     if fitted and not as_json:
         show(fitted)

@@ -84,7 +84,7 @@ def tune(
             if word != "zero" and word in config.options and not options[word]
         ]
     ):
-        print_message(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")
+        print_message(f"  searched, not read from it: {', '.join(tried).replace('_', '-')}")
     search = search_of(options)
     if not sys.stderr.isatty():
         print_message("finding a lower bound of each configuration, then simulating those that may be best")

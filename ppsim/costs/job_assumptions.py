@@ -122,12 +122,13 @@ def _kernels(job: Job) -> list[str]:
     if "table" not in shares or not isinstance(times, TableTimes):
         return []
     names = (name for name in ("data sheet", "profile", "links") if name in shares)
-    others = "".join(f", {shares[name]} from the {name}" for name in names)
+    others = ", ".join(f"{shares[name]} from the {name}" for name in names)
     factor = times.factor("products")
-    longer = "" if factor is None else f", {factor:g} × these times in a training step"
+    longer = "" if factor is None else f", multiplied by {factor:g} for a training step"
     lines = [
         f"kernels: {shares['table']} of F and B from the table of {times.table.name} "
-        f"({times.table.provenance['source']}){longer}, error {percent(times.in_situ.sigma)}{others}"
+        f"({times.table.provenance['source']}){longer} (error {percent(times.in_situ.sigma)})"
+        f"{others and '; '}{others}"
     ]
     if factor is not None and times.name != job.execution.dtype:
         lines.append(f"GEMMs in {job.execution.dtype}: rates of {times.name}, the nearest dtype that was measured")

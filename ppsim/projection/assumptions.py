@@ -18,7 +18,7 @@ def assumptions_of(plan: Plan, schedule: Schedule, assembled: StageCostSet, cost
     )
     if plan.runtime != "ideal" and (reason := why_not_in_torch(schedule)):
         lines.append(
-            f"{plan.runtime} cannot run this table as it stands ({reason}); P2P is simulated as in this runtime"
+            f"{plan.runtime} cannot run this table as it stands ({reason}); P2P is simulated as if it could"
         )
     if costs.fused_s is None and (schedule.fused != NONE).any():
         lines.append("fused pairs: one part after the other, no gain; the profile has no cost of a pair")

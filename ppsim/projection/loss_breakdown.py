@@ -70,7 +70,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     pipeline bubble
         Idle time with equal stages on an ideal network.
     stage imbalance, microbatch imbalance
-        Additional idle time of the real stages, and of sequences of many lengths.
+        Additional idle time of the real stages (negative if they idle less), and of sequences of many lengths.
     exposed P2P
         Additional idle time of transfers and their queues.
     slower next to P2P

@@ -250,7 +250,7 @@ def _of_marks(projections: Sequence[Projection]) -> list[str]:
     plan, lines = projections[0].plan, []
     if any(one.runtime_error for one in projections):
         says_why = "ppsim schedules NAME prints the reason."
-        lines.append(f"* {plan.runtime} cannot run this table; P2P is simulated as in this runtime. {says_why}")
+        lines.append(f"* {plan.runtime} cannot run this table; P2P is simulated as if it could. {says_why}")
     if any(one.memory_error for one in projections):
         whose = "" if plan.memory_limit_bytes else " (95 % of the device's memory)"
         job = plan.job

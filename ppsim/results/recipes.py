@@ -1,6 +1,7 @@
 """Terminal output for recipes."""
 
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from ppsim.base.errors import ConfigError
@@ -84,7 +85,9 @@ def print_recipe(recipe: Recipe) -> None:
             ]
         )
     )
-    out.add("", *run_config_lines(read_recipe(recipe.name))[1:], "", f"ppsim project --recipe {recipe.name}")
+    lines = run_config_lines(read_recipe(recipe.name))
+    read = dropwhile(lambda line: not line.startswith("  read:"), lines)  # the page has the source above
+    out.add("", *read, "", f"ppsim project --recipe {recipe.name}")
 
 
 def print_published(published: "PublishedResult", projected_s: float) -> None:

@@ -257,7 +257,7 @@ def _with_paces(one: Difference, measured: Explanation, projected: Explanation) 
         for kind, taken in measured.action_times_s.items()
         if kind in projected.action_times_s
     )
-    return replace(one, detail=f"of the median stage {passes}")
+    return replace(one, detail=f"median stage: {passes}")
 
 
 def _loss(term: _Term) -> TimeLoss:

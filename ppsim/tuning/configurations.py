@@ -38,7 +38,7 @@ def read_answer(path: str | Path) -> tuple["pandas.DataFrame", float]:
     """
     answer = read_json(path, made_by="ppsim tune writes an answer with -o NAME.json")
     if not isinstance(answer, dict) or answer.get("format") != FORMAT:
-        raise ConfigError(f"{path} is not a result of ppsim tune, which ppsim tune -o NAME.json writes")
+        raise ConfigError(f"{path} is not a result of ppsim tune (write one with ppsim tune -o NAME.json)")
     try:
         limit = float(answer["question"]["memory_limit_bytes"])
     except (LookupError, TypeError, ValueError, OverflowError):

@@ -305,9 +305,8 @@ def _constant_mfu(cases: Sequence[tuple[PublishedRun, Plan, float]]) -> tuple[li
         if not fit and len(here) == 1:
             return [None] * len(cases), ""  # a single row would be fitted exactly
         share[dtype] = sum(fit) / len(fit) if fit else _best_share([(m, ideal) for _, _, m, ideal in here])
-        bases.append(
-            f"{100 * share[dtype]:.1f} % of {dtype}'s peak, {'mean of the fit rows' if fit else 'the best'}"
-        )
+        basis = "mean of the fit rows" if fit else "best fit to the rows"
+        bases.append(f"{100 * share[dtype]:.1f} % of {dtype}'s peak, {basis}")
     return [ideal / share[dtype] for ideal, dtype in zip(at_peak, dtypes, strict=True)], "; ".join(bases)
 
 

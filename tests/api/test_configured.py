@@ -106,7 +106,7 @@ def test_a_search_tries_what_the_configuration_has_one_of(script: Path) -> None:
     assert found.question.job.global_batch == 64
     done = CliRunner().invoke(main, ["tune", "--run-config", str(script), "--pp", "2", "--schedule", "1f1b"])
     assert done.exit_code == 0, done.stderr
-    assert "tried, not taken from it: tp, vpp, micro-batch, recompute" in " ".join(done.stderr.split())
+    assert "searched, not read from it: tp, vpp, micro-batch, recompute" in " ".join(done.stderr.split())
 
 
 def test_sizes_beside_a_configuration_are_refused_by_its_name(script: Path) -> None:

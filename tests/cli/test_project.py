@@ -144,7 +144,7 @@ def test_all_schedules_are_listed_best_first_and_the_others_with_the_reason():
     lines = [line.split() for line in text.splitlines() if line]
     listed = [line[0].rstrip("*!") for line in lines if line[0].rstrip("*!") in CATALOG]
     assert {line[0] for line in lines if line[0].endswith("*")} >= {"dualpipe*", "chimera*", "seq1f1b*"}
-    assert "* torch cannot run this table; P2P is simulated as in this runtime." in text
+    assert "* torch cannot run this table; P2P is simulated as if it could." in text
     comparison = projected("--pp", 8, "--schedule", "all", "--num-microbatches", 32, "--memory-limit", "80GiB")
     assert listed == [projection["schedule"] for projection in comparison["projections"]]
     places = [

@@ -32,6 +32,7 @@ def test_one_recipe_comes_with_its_source_its_settings_and_what_is_not_followed(
     for part in ("perf_recipes/deepseek/gb300/deepseek_v3.py at v0.6.0", "expert_model_parallel_size 32", "ep 32",
                  "moe_router_fusion on", "ppsim project --recipe deepseek-v3/gb300/mxfp8@26.08"):  # fmt: skip
         assert part in text
+    assert text.count("deepseek_v3.py at v0.6.0") == 1
     found = json.loads(ppsim("recipes", "deepseek-v3/gb300/mxfp8@26.08", "--json").stdout)
     assert found["settings"]["global_batch_size"] == 4096
 

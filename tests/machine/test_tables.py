@@ -184,7 +184,7 @@ def test_shares_of_a_step_sum_to_one_and_are_said_with_where_the_table_is_stretc
     lines = assemble_job(one, build(find("1f1b"), pp=1, microbatches=one.num_microbatches)).assumptions
     text = "\n".join(lines)
     assert f"kernels: {100 * one.shares['table']:.0f} % of F and B from the table of gb300" in text
-    assert "1.1 × these times in a training step, error 8.00 %" in text
+    assert "multiplied by 1.1 for a training step (error 8.00 %)" in text
     assert "GEMMs in mxfp8: rates of float8-block" in text
     assert "experts: measured up to 4096 rows each; 65536 rows run at the rate of 4096" in text
     assert "estimated from specifications and measured kernels" in lines[0]

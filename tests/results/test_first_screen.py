@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,10 +39,12 @@ def test_a_plan_is_told_on_one_screen(options: str) -> None:
     assert is_too_large != any(line.startswith("fits  ") for line in lines)
 
 
-def test_the_parts_sum_to_the_iteration() -> None:
-    made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4)
-    shown = str(made)
-    percents = [float(one) for one in re.findall(r"([\d.]+) %  █", shown)]
+@pytest.mark.parametrize(
+    "plan", [{"model": "llama3-8b", "gpus": 16, "tp": 2, "pp": 4}, {"pp": 4, "vpp": 2, "microbatches": 6}]
+)
+def test_the_parts_sum_to_the_iteration(plan: dict[str, Any]) -> None:
+    shown = str(ppsim.project(**plan)).partition("where it goes")[2].partition("try next")[0]
+    percents = [float(one) for one in re.findall(r"(-?[\d.]+) %", shown)]
     assert sum(percents) == pytest.approx(100, abs=1.5)  # less than a hundredth is no line
 
 

@@ -63,7 +63,7 @@ def registered(name: str, config: str, source: str) -> tuple[dict[str, Any], lis
             f"{source}: --config {config} is not in {module.source} of {release}: there are {', '.join(near)}"
         )
     values = ", ".join(f"{option} {_shown(value)}" for option, value in entry.items())
-    said = [f"--config {config} sets, by {module.source} of {release}: {values}"]
+    said = [f"--config {config} ({module.source} of {release}) sets {values}"]
     if module.trains_on_images:
         said.append(f"module {short} can train on images: the language model alone is projected")
     return dict(entry), said

@@ -55,7 +55,7 @@ def test_llama3_405b_is_compiled_in_float8_with_hidden_tensor_parallelism(tmp_pa
 
 def test_the_entry_its_file_and_the_release_are_assumptions(tmp_path: Path) -> None:
     first = read(tmp_path, REGISTRY).assumed[0]
-    assert "--config llama3_70b sets, by torchtitan/models/llama3/config_registry.py of torchtitan 0.3.0" in first
+    assert "--config llama3_70b (torchtitan/models/llama3/config_registry.py of torchtitan 0.3.0) sets" in first
     assert "parallelism.tensor_parallel_degree 8" in first
 
 
