@@ -298,7 +298,7 @@ def test_measured_times_of_stages_are_divided_among_more_of_them_and_summed_in_f
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ({"forward_ms": "1,2,3"}, "--forward-ms has 3 values for 4 stages: give 4, one per stage"),
+        ({"forward_ms": "1,2,3"}, "--forward-ms has 3 values for 4 stages: give 4 (one per stage)"),
         (
             {"forward_ms": "1,x"},
             "--forward-ms is '1,x': give milliseconds as 12.5, or one per stage as 10,12,12,14",

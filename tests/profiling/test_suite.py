@@ -98,7 +98,7 @@ def test_it_runs_where_pydantic_and_plotly_are_not_installed(tmp_path: Path) -> 
     assert [profile.name for profile in profiles] == ["llama-mini", "moe-mini", "nano"]
     assert profiles[0].device_facts == profiles[1].device_facts == profiles[2].device_facts is not None
     assert num_shapes(folder) == 9
-    assert done.stdout.count("MFU, float32: of") == 3
+    assert done.stdout.count("MFU, float32: model FLOPs") == 3
     assert done.stdout.count("nano\n") == 1  # of two jobs, one file
 
 
