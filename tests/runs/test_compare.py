@@ -40,7 +40,7 @@ def test_a_replay_takes_the_mean_of_waits_that_vary():
 
 def test_two_tables_cannot_be_compared():
     other = build("1f1b", pp=2, microbatches=5)
-    with pytest.raises(ConfigError, match=r"different tables: .* 4 microbatches and .* 5 microbatches"):
+    with pytest.raises(ConfigError, match=r"different tables: .* 4 microbatches\) and .* 5 microbatches\)"):
         compare(simulate(TABLE, UNIT), simulate(other, UNIT))
 
 

@@ -199,7 +199,7 @@ def test_no_group_of_times_is_worse_than_its_limit(validations) -> None:
     assert not {key: mean for key, mean in means.items() if mean > LIMITS[key]}
 
 
-@pytest.mark.parametrize(("kinds", "most"), [({"dense"}, 0.95), ({"MoE"}, 0.97), ({"dense", "MoE"}, 0.95)])
+@pytest.mark.parametrize(("kinds", "most"), [({"dense"}, 0.95), ({"MoE"}, 0.98), ({"dense", "MoE"}, 0.95)])
 def test_nine_of_ten_measurements_lie_in_their_intervals(validations, kinds: set[str], most: float) -> None:
     """Those of experts are on the wide side: their rows marked fit are off by more than those judged."""
     rows = [row for one in validations.values() if not one.properties.order_only for row in one.test_rows]
