@@ -184,7 +184,7 @@ def test_the_command_measures_them_and_project_estimates_from_them(
     assert CliRunner().invoke(main, command).exit_code == 2
     made = profiled(*arguments, "--facts")
     assert made.exit_code == 0, made.output
-    assert "MFU, float32: of" in made.stdout
+    assert "MFU, float32: model FLOPs" in made.stdout
     report = json.loads(CliRunner().invoke(main, command).stdout)
     assert any("estimated from those measured at micro-batch 2" in line for line in report["assumptions"])
 
