@@ -255,11 +255,7 @@ class OperatorKernels:
         execution, device, pairs = self.place.execution, self.place.device, self.rows["capacity"]
         if execution.moe_permute_fusion or execution.moe_dispatcher == "hybridep":
             return NOTHING
-        size, tokens, share = (
-            execution.element_bytes * one.passed,
-            self.rows["own_tokens"],
-            device.efficiency.scatter,
-        )
+        size, tokens = execution.element_bytes * one.passed, self.rows["own_tokens"]
         if (share := device.efficiency.scatter) is None:
             scattered_s = self.moved((tokens + 3 * pairs) * size, 0).memory_s
         else:

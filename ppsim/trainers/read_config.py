@@ -83,22 +83,22 @@ def _why_no_folder(folder: Path) -> str:
     return f"{folder} is a folder{held}: give one file; there are {configurations()}"
 
 
+def _unreadable(source: str) -> ConfigError:
+    return ConfigError(f"{source} is not a training configuration that ppsim can read. It reads {configurations()}")
+
+
 def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
     if any(name.startswith(("--parallelism.", "--training.")) for name in flags) or "--module" in flags:
         return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
     if not any("model-parallel-size" in name or name in ("--num-layers", "--micro-batch-size") for name in flags):
-        raise ConfigError(
-            f"{source} is not a training configuration that ppsim can read. It reads {configurations()}"
-        )
+        raise _unreadable(source)
     return from_megatron(Arguments(megatron_names(flags), source))
 
 
 def _from_tree(content: Any, path: Path) -> RunConfig:
     source = str(path)
     if not isinstance(content, dict):
-        raise ConfigError(
-            f"{source} is not a training configuration that ppsim can read. It reads {configurations()}"
-        )
+        raise _unreadable(source)
     content, adapters = without_adapters(content, source)
     require_full_training(content, source)
     return with_adapters(_from_sections(content, path, source), adapters)
@@ -129,4 +129,4 @@ def _from_sections(content: dict[str, Any], path: Path, source: str) -> RunConfi
         return (
             from_megatron(Arguments(megatron_names(content), source)) if named else from_sections(content, source)
         )
-    raise ConfigError(f"{source} is not a training configuration that ppsim can read. It reads {configurations()}")
+    raise _unreadable(source)
