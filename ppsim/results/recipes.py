@@ -1,7 +1,6 @@
 """Terminal output for recipes."""
 
 from collections.abc import Iterable, Sequence
-from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from ppsim.base.errors import ConfigError
@@ -66,7 +65,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def print_recipe(recipe: Recipe) -> None:
-    from ppsim.results.run_config import run_config_lines
+    from ppsim.results.run_config import settings_lines
     from ppsim.trainers.read_recipe import read_recipe
 
     same = [one.release for one in recipes() if (one.trainer, one.base) == (recipe.trainer, recipe.base)]
@@ -85,9 +84,7 @@ def print_recipe(recipe: Recipe) -> None:
             ]
         )
     )
-    lines = run_config_lines(read_recipe(recipe.name))
-    read = dropwhile(lambda line: not line.startswith("  read:"), lines)  # the page has the source above
-    out.add("", *read, "", f"ppsim project --recipe {recipe.name}")
+    out.add("", *settings_lines(read_recipe(recipe.name)), "", f"ppsim project --recipe {recipe.name}")
 
 
 def print_published(published: "PublishedResult", projected_s: float) -> None:

@@ -24,15 +24,8 @@ from ppsim.base.units import percent, seconds, signed_percent
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "own_model.md"
 LOOP = ("profile", "project", "train", "compare")
 NUM_LOOPS = 5
-SHOWN = {
-    "loop": "loop",
-    "measured (min–max)": "measured (min–max)",
-    "projected (90 %)": "projected (90 %)",
-    "inside": "inside",
-    "error": "error",
-    "at equal speed": "at equal speed",
-}
-"""Columns of the file that the page shows, and their titles on the page."""
+SHOWN = ("loop", "measured (min–max)", "projected (90 %)", "inside", "error", "at equal speed")
+"""Columns of the file that the page shows."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ def section() -> tuple[str, list[dict[str, str]]]:
         rows.append({"loop": str(number), **one.cells})
         told = ", ".join(f"{title} {cell}" for title, cell in one.cells.items())
         print(f"loop {number} of {NUM_LOOPS}: {told}", file=sys.stderr)
-    lines = [row(list(SHOWN.values())), f"|{'--:|' * len(SHOWN)}"]
+    lines = [row(list(SHOWN)), f"|{'--:|' * len(SHOWN)}"]
     lines += [row([cells[title] for title in SHOWN]) for cells in rows]
     steps = [loop.measured_s for loop in loops]
     own = (max(steps) - min(steps)) / statistics.median(steps)
