@@ -47,7 +47,7 @@ def layer_estimate(
     of = timed.of_all()
     kernels = with_launches(total(of.values()), layer, place, operators, of)
     messages = LayerMessages.of(timed)
-    ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
+    ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor) + timed.permuted_in_exchange_s()
     cores = [(one.core, of[one.name]) for one in operators if one.core is not None]
     cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp

@@ -288,6 +288,11 @@ class ExecutionContext:
         return hidden_s * (1 - self.dispatch_slowdown)
 
     @property
+    def permutes_in_exchange(self) -> bool:
+        """HybridEP permutes tokens in the calls that exchange them (Megatron-LM, `HybridEPDispatch`)."""
+        return self.execution.moe_dispatcher == "hybridep" and self.cut.ep > 1
+
+    @property
     def dispatch_slowdown(self) -> float:
         return min(_DISPATCH_CORES / self.cluster.device.num_cores, 1)
 

@@ -147,6 +147,8 @@ class OperatorKernels:
             forward, backward = passes(round(wide.columns / narrow.columns))
             return self.moving((forward, backward, 1, 1), narrow.columns * self.rows[one.rows])
         if one.kind in ("dispatch", "combine"):
+            if self.place.permutes_in_exchange:
+                return NOTHING
             again = 2 * self._orderings
             return self.moving((again, again, 3, 3), one.passed * self.rows["capacity"]) + self._scatter(one)
         if one.kind not in _PASSES or (
@@ -244,16 +246,23 @@ class OperatorKernels:
         copied = memory_kernel_time(self.place.times, "copy", 2 * self.rows["capacity"] * columns, launches=3)
         return PassKernels(copied, copied)
 
+    def permuted_in_exchange_s(self) -> float:
+        """Return the seconds of the permutations inside a pass's two exchanges, which read and write all rows."""
+        if not self.place.permutes_in_exchange:
+            return 0.0
+        e, pairs = self.place.execution.element_bytes, self.rows["capacity"]
+        permuted = [one.passed for one in self.operators if one.kind in ("dispatch", "combine")]
+        return sum(self.moved(2 * e * columns * pairs, 1).memory_s for columns in permuted)
+
     def _scatter(self, one: Operator) -> PassKernels:
         """Additional time of unfused permutations, whose scatter-add is slower than a copy.
 
         The combine's forward adds each expert's output to its token, and the dispatch's backward adds the
         gradients, instead of a copy. Without a measured rate (`Efficiency.scatter`), the kernels write zeros per
-        token, and per (token, expert) pair read a row and read and write its sum. HybridEP permutes in its own
-        kernels.
+        token, and per (token, expert) pair read a row and read and write its sum.
         """
         execution, device, pairs = self.place.execution, self.place.device, self.rows["capacity"]
-        if execution.moe_permute_fusion or execution.moe_dispatcher == "hybridep":
+        if execution.moe_permute_fusion:
             return NOTHING
         size, tokens = execution.element_bytes * one.passed, self.rows["own_tokens"]
         if (share := device.efficiency.scatter) is None:

@@ -60,7 +60,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     recomputation
         Time with its communication.
     TP communication, EP communication, CP communication
-        Exposed part (not overlapped with compute).
+        Exposed part (not overlapped with compute). HybridEP's permutation of tokens belongs to EP communication.
     non-model FLOPs
         Masked scores, padded vocabulary, replicated weights and wider number formats, at peak.
     parameter all-gather

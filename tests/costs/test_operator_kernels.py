@@ -10,6 +10,7 @@ from ppsim.costs.execution_context import Execution, ExecutionContext
 from ppsim.costs.pass_kernels import PassKernels, products
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.collectives import point_to_point_s
+from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import memory_kernel_time
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
@@ -197,7 +198,7 @@ def test_experts_are_launched_one_by_one_on_four_streams(place):
 
 
 def test_rows_of_experts_are_padded_for_narrow_products_unless_somebody_did(place):
-    """4e of each pair's width, either way; capacities are multiples, and HybridEP pads while it sends."""
+    """4e of each pair's width, either way; capacities are multiples, and HybridEP permutes and pads as it sends."""
     layer, layout = find_model("qwen3-30b-a3b").layers[0], Layout(dp=8, ep=8)
 
     def passes(**how):
@@ -209,7 +210,8 @@ def test_rows_of_experts_are_padded_for_narrow_products_unless_somebody_did(plac
     copied = 4 * 2 * 2048 * 4096 * 8 / rate
     wide = passes()
     assert passes(dtype="float8") == pytest.approx([wide[0] + copied, wide[1] + copied, 0])
-    assert passes(dtype="float8", moe_dispatcher="hybridep") == wide == passes(dtype="float8", expert_capacity=1.0)
+    assert passes(dtype="float8", expert_capacity=1.0) == wide
+    assert passes(dtype="float8", moe_dispatcher="hybridep") == [0, 0, 0]
     assert passes(dtype="float8", moe_dispatcher="alltoall") == pytest.approx(
         [one + 2 * copied for one in wide[:2]] + [0]
     )
@@ -287,9 +289,9 @@ def test_fused_experts_are_a_launch_a_product_and_pass_their_activation_inside(d
 
 @pytest.mark.parametrize(("cluster", "share"), [("mi355x-8", 0.057), ("dgx-h100", None)])
 def test_an_unfused_permutation_scatters_rows_in_the_combine_and_in_the_dispatchs_backward(cluster, share):
-    """Rows of 4096 tokens and of their 8 pairs each, 2048 wide, instead of a copy of the pairs."""
+    """Rows of 4096 tokens and of their 8 pairs each, 2048 wide, instead of a copy; HybridEP has its own kernels."""
     layer, found = find_model("qwen3-30b-a3b").layers[0], load_cluster(cluster)
-    fused, unfused, inside = (
+    fused, unfused, inside_fused, inside = (
         kernels(
             layer,
             ExecutionContext(
@@ -298,7 +300,8 @@ def test_an_unfused_permutation_scatters_rows_in_the_combine_and_in_the_dispatch
                 execution=Execution(moe_permute_fusion=is_fused, moe_dispatcher=dispatcher),
             ),
         )
-        for is_fused, dispatcher in ((True, "deepep"), (False, "deepep"), (False, "hybridep"))
+        for dispatcher in ("deepep", "hybridep")
+        for is_fused in (True, False)
     )
     assert found.device.efficiency.scatter == share
     rate, copied = found.device.memory_bytes_per_s, found.device.efficiency.memory
@@ -308,7 +311,33 @@ def test_an_unfused_permutation_scatters_rows_in_the_combine_and_in_the_dispatch
         for part in ("forward", "backward_input"):
             more_s = getattr(unfused[name], part).memory_s - getattr(fused[name], part).memory_s
             assert more_s == pytest.approx(slower_s if part == scatters else 0.0, abs=1e-12)
-        assert inside[name] == fused[name]
+        assert inside[name] == inside_fused[name]
+
+
+def test_hybridep_permutes_in_its_exchanges_which_overlap_hides_and_a_backward_does_too():
+    """A read and a write of each pair's 2048 columns of 2 bytes, in each of the two exchanges of F and of I."""
+    layer = find_model("qwen3-30b-a3b").layers[0]
+
+    def estimate(dispatcher, overlap=0.0):
+        how = Execution(moe_dispatcher=dispatcher, overlap_ep=overlap)
+        where = ExecutionContext(cluster=load_cluster("dgx-b200"), layout=Layout(dp=8, ep=8), execution=how)
+        return layer_estimate(layer, where, micro_batch=1, sequence_length=4096), where
+
+    (hybrid, where), (deep, _) = estimate("hybridep"), estimate("deepep")
+    routing = Routing(tokens=4096, token_bytes=2 * 2048, num_experts=128, experts_per_token=8)
+    device = where.device
+    copied_s = 2 * 2 * 2048 * 4096 * 8 / (device.memory_bytes_per_s * device.efficiency.memory)
+    permuted_s = 2 * (copied_s + device.efficiency.kernel_s)
+    sent_s = 2 * dispatch_s("hybridep", routing, where.ranks("ep"), where.cluster)
+    for name in ("forward", "backward_input"):
+        mine, other = getattr(hybrid, name), getattr(deep, name)
+        assert mine.ep_s == pytest.approx(sent_s + permuted_s)
+        assert other.memory_s - mine.memory_s == pytest.approx(2 * (copied_s + 3 * device.efficiency.kernel_s))
+        hidden = getattr(estimate("hybridep", 1.0)[0], name)
+        assert hidden.ep_s < 0.3 * mine.ep_s
+        assert hidden.memory_s == mine.memory_s
+    assert hybrid.times.exchange_s == pytest.approx((sent_s + permuted_s) / 2)
+    assert estimate("hybridep", "megatron")[0].times.experts[0] == pytest.approx(hybrid.times.experts[0])
 
 
 def a_place(execution: Execution, **sizes: int) -> ExecutionContext:
