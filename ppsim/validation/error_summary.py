@@ -63,7 +63,7 @@ class CaseError:
 
     def to_json(self) -> dict[str, Any]:
         unit = "bytes" if self.case.is_memory else "s"
-        plan = self.plan
+        plan, job = self.plan, self.plan.job
         return {
             **non_default_fields(self.case.properties),
             "use": self.case.properties.use,
@@ -71,6 +71,7 @@ class CaseError:
             "title": self.case.properties.title,
             "schedule": plan.schedule_name,
             "gpus": plan.pp * plan.source.gpus_per_rank,
+            **({} if job is None else {"cluster": job.cluster.name, "dtype": job.execution.dtype}),
             "options": dict(self.case.options),
             "command": self.case.command,
             f"measured_{unit}": self.measured,

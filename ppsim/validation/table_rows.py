@@ -55,7 +55,7 @@ def _number_of(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         "schedule": row.get("schedule", "1f1b"),
         "gpus": row["gpus"],
         "cluster": row.get("cluster", ""),
-        "dtype": row.get("dtype", "bfloat16"),
+        "dtype": row.get("dtype", ""),
         "use": row["use"],
         "quantity": quantity,
         "measured": row[f"measured_{unit}"],

@@ -87,6 +87,12 @@ def test_rows_of_memory_are_bytes_and_sets_of_which_the_order_counts_are_marked(
     assert set(rows[rows["order_only"]]["set"]) == ordered
 
 
+def test_a_row_names_the_cluster_and_the_number_format_that_its_recipe_or_set_gives(validations) -> None:
+    rows = rows_of([validations["bridge-moe-2608"].to_json()])
+    assert {"gb200-nvl72", "gb300-nvl72", "dgx-b200", "dgx-b300"} == set(rows["cluster"])
+    assert {"mxfp8", "nvfp4", "bfloat16"} <= set(rows["dtype"])
+
+
 def test_a_set_by_name_prints_its_rows_and_what_constant_mfu_is() -> None:
     said = words_of(ppsim("validate", "zero-bubble").stdout)
     assert "interleaved-1f1b" in said
