@@ -64,7 +64,7 @@ class TorchKernels(OperatorKernels):
         return found
 
     def passing(self, one: Operator) -> PassKernels:
-        if one.kind == "scaled rotation":  # TorchTitan scales the cached rotation
+        if one.kind == "scaled rotation":  # TorchTitan scales scores instead (models/common/rope.py)
             one = replace(one, kind="rotation")
         found = super().passing(one) + self.along_sequence(one)
         if one.weight is not None:

@@ -221,7 +221,7 @@ def test_clamps_and_scaled_rotations_take_as_long_as_torchs_kernels():
 
 
 def test_yarn_without_a_scale_is_a_fused_rotation():
-    """A factor of 1 scales nothing (Megatron-LM, `_yarn_get_mscale`); TorchTitan scales the rotation that it keeps."""
+    """A factor of 1 scales nothing (Megatron-LM, `_yarn_get_mscale`); TorchTitan scales the scores instead."""
     layer, place = find_model("gpt-oss-120b").layers[0], expert_place()
     plain = replace(layer, attention=replace(layer.attention, yarn=None))
     same = replace(layer, attention=replace(layer.attention, yarn=1.0))
