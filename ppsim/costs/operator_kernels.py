@@ -32,9 +32,10 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
     {
         "norm": (2, 5, 1, 2),
         "rotation": (2, 2, 1, 1),
+        "scaled rotation": (12, 14, 12, 14),
         "activation": (2, 3, 1, 1),
         "gated activation": (3, 5, 1, 1),
-        "clamped activation": (3 + 8, 5 + 10, 1 + 3, 1 + 3),
+        "clamped activation": (3 + 8, 5 + 15, 1 + 3, 1 + 7),
         "convolution": (2, 5, 1, 2),
         "gate": (3, 6, 1, 2),
         "add": (3, 0, 1, 0),
@@ -49,13 +50,36 @@ A norm's backward reads input and gradient again for the weight gradient, a conv
 output again, and the gate of a recurrent mixer contains a norm. A clamp applies to gate and up before they are
 joined. The columns of a weighted sum of residuals are counted over all its inputs and its output; the backward
 reads inputs and output again, and adds to each gradient.
+
+Megatron-LM applies clamps and scaled rotations in torch's kernels (core_v0.16.0: `apply_rotary_pos_emb`, because
+TransformerEngine's fused rotation has no scale; `weighted_bias_quick_geglu_impl`). Clamps in F: gate and up are
+clamped, then joined. In I (torch, `clamp_backward`): comparisons to one and to two limits write masks of one byte
+per element, which select the gradients; these are then joined. The numbers are for 16 bits. Scaled rotation in F,
+for queries and for keys: product with the cosine, negated half, join, product with the sine, sum, and join with the
+columns that are not rotated, here none. In I: the same without the last join; zeros for these columns are added.
+"""
+
+_STRIDED: Mapping[Kind, tuple[tuple[float, float], tuple[float, float]]] = MappingProxyType(
+    {"clamped activation": ((2, 4), (5, 9.5)), "scaled rotation": ((3.5, 7), (3.5, 7))}
+)
+"""Part of `_PASSES` in kernels with strided or broadcast operands: (elements, passes) per column in F and in I."""
+
+_STRIDED_ELEMENTS_PER_S = 2.87e9
+"""Elements per second and core in torch's kernels with strided or broadcast operands.
+
+These kernels compute an offset per element and load one element at a time (torch, CUDALoops.cuh,
+`gpu_kernel_impl_nocast`). On an H200 with 132 cores, torch 2.9.1 takes 35.5 µs for prelu of 1024 × 10240 elements
+with a weight per column (1.18 TB/s for 4 bytes per element in float16: tile-ai/TileOPs, pull request 500, March
+2026). Of these, 7.9 µs are fixed per call: maximum of 4.2, 10.5 and 21.0 million elements takes 13.8, 22.5 and 37.3
+µs in the same set-up (TileOPs, issue 512). Other types: assumed.
 """
 
 _BIASES = MappingProxyType({False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3))})
 """Expert biases in F and I: bytes per column and (token, expert) pair (a constant, and a multiple of the bytes of
 an element), kernels per expert, kernels for all experts together. True: float32 routing weights, as DeepEP and
 HybridEP require (`fused_a2a.py`); False: routing weights in the activations' dtype, in which torch then multiplies
-and adds. Biases are weighted and added to the rows of each expert, and the rows are joined (Megatron-LM,
+and adds. Biases are weighted, which broadcasts both, and added to the rows of each expert, and the rows are joined.
+In I the gradients are multiplied by the weights and by the biases, which are broadcast (Megatron-LM,
 `weighted_bias_quick_geglu_impl`, `TEGroupedMLP._apply_bias`, `token_dispatcher.py`)."""
 
 
@@ -162,6 +186,11 @@ class OperatorKernels:
             forward, backward = forward + 1, backward + 1  # its output is filled first
         elements = one.passed * self.rows[one.rows]
         found = self.moving((forward, backward, launches[0], launches[1]), elements)
+        if one.kind in _STRIDED:
+            e = self.place.execution.element_bytes
+            found += PassKernels(
+                *(self._strided(count * elements, passes * e * elements) for count, passes in _STRIDED[one.kind])
+            )
         if any(tensor.dtype == "mask" for tensor in one.writes):
             e = self.place.execution.element_bytes
             found += PassKernels(self.moved(elements, 0), self.moved((2 * e + 1) * elements, 0))
@@ -169,6 +198,11 @@ class OperatorKernels:
 
     def moved(self, num_bytes: float, launches: int) -> KernelTime:
         return memory_kernel_time(self.place.times, "elementwise", num_bytes, launches=launches)
+
+    def _strided(self, elements: float, num_bytes: float) -> KernelTime:
+        """Additional time of kernels with strided or broadcast operands, beyond the time to move their bytes."""
+        took_s = elements / (self.place.device.num_cores * _STRIDED_ELEMENTS_PER_S)
+        return KernelTime(memory_s=max(0.0, took_s - self.moved(num_bytes, 0).memory_s))
 
     def moving(self, passed: tuple[int, int, int, int], elements: float) -> PassKernels:
         """Return F and I from (passes over the elements in F, in I, kernels in F, in I)."""
@@ -225,12 +259,17 @@ class OperatorKernels:
         if not down.biased or self.place.execution.fused_experts:
             return NOTHING
         elements, e = self.rows["capacity"] * down.outputs, self.place.execution.element_bytes
-        return PassKernels(
-            *(
-                self.moved((own + of_e * e) * elements, an_expert * down.count + for_all)
-                for own, of_e, an_expert, for_all in _BIASES[self.place.execution.moe_dispatcher in FLEX]
-            )
+        is_wide = self.place.execution.moe_dispatcher in FLEX
+        moved = (
+            self.moved((own + of_e * e) * elements, an_expert * down.count + for_all)
+            for own, of_e, an_expert, for_all in _BIASES[is_wide]
         )
+        product = 4.0 if is_wide else e
+        strided = (
+            self._strided(elements, product * elements),
+            self._strided(2 * elements, (2 * e + 2 * product) * elements),
+        )
+        return PassKernels(*(one + slower for one, slower in zip(moved, strided, strict=True)))
 
     def _stash(self, up: WeightMatrix) -> PassKernels:
         """Copies of experts' activations to pages in F and back in I.
@@ -296,4 +335,4 @@ class OperatorKernels:
 def _gives_gradient(one: Operator) -> bool:
     """Views, and rotations of a part of a tensor, make no gradient of their own."""
     is_view = one.passes_gradient and any(tensor.storage for tensor in one.writes)
-    return not is_view and one.kind != "rotation"
+    return not is_view and "rotation" not in one.kind

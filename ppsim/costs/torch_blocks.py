@@ -18,7 +18,7 @@ group, h the hidden size:
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.operator_kernels import OperatorKernels
@@ -64,6 +64,8 @@ class TorchKernels(OperatorKernels):
         return found
 
     def passing(self, one: Operator) -> PassKernels:
+        if one.kind == "scaled rotation":  # TorchTitan scales scores instead (models/common/rope.py)
+            one = replace(one, kind="rotation")
         found = super().passing(one) + self.along_sequence(one)
         if one.weight is not None:
             return found + self._casts_of(one.weight)

@@ -9,7 +9,7 @@ from ppsim.model.attention_base import EqualWidthAttention, Indexer, ScoredAtten
 from ppsim.model.batch import KernelChoice
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.mixer import gemm, output, scored_core
-from ppsim.model.operators import Operator, Tensor
+from ppsim.model.operators import Kind, Operator, Tensor
 from ppsim.model.weight_matrices import LinearKind, WeightMatrix, of_columns, out_of_heads
 from ppsim.parallel.sizes import ParallelSizes, require_positive
 
@@ -22,6 +22,8 @@ class Attention(EqualWidthAttention):
       all key heads (OLMo 2, MiniMax-M2).
     - `window`: tokens that a query sees, itself included; `is_chunked`: only those in its own chunk (Llama 4).
     - `sinks`: a learned score per head that takes part in the softmax (gpt-oss).
+    - `yarn`: factor by which YaRN extends the context, None without YaRN. It also scales the cosines and sines of
+      the rotation by 0.1 ln(factor) + 1 (Peng et al. 2023, arXiv 2309.00071, §3.4; gpt-oss).
     - `gated`: a gate before the output (Qwen3-Next); `head_gates`: the gate has one number per head (Step 3.5).
     - `is_causal`: False for images, whose queries see all tokens.
     - `value_size`: columns of a value head; None for `head_size`.
@@ -39,6 +41,7 @@ class Attention(EqualWidthAttention):
     window: int | None = None
     is_chunked: bool = False
     sinks: bool = False
+    yarn: float | None = None
     gated: bool = False
     is_causal: bool = True
     joint_norm: bool = False
@@ -128,7 +131,8 @@ class Attention(EqualWidthAttention):
         rotated = (replace(last[0], name="rotated q"), replace(last[1], name="rotated k"))
         columns = last[0].columns + last[1].columns
         reads = last[0].name, last[1].name
-        yield Operator("rotate", "qkv_linear", reads, rotated, kind="rotation", columns=columns)
+        kind: Kind = "scaled rotation" if (self.yarn or 1) > 1 else "rotation"
+        yield Operator("rotate", "qkv_linear", reads, rotated, kind=kind, columns=columns)
         yield from _choice(self.indexer, "attention input", h, h, sequence_length)
         yield from scored_core(
             self, self.v_head_size, ("rotated q", "rotated k", values.name), cut, kernels, sequence_length

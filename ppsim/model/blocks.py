@@ -59,7 +59,7 @@ def _mixer_half(
     yield from _before_half(layer, 1, "x", "attention", kernels)
     rotates = layer.norm != "layernorm"  # models with LayerNorms add positions to the embedding
     for one in layer.attention.operators(h, cut, kernels, sequence_length):
-        yield one if rotates or one.kind != "rotation" else replace(one, kind="")
+        yield one if rotates or "rotation" not in one.kind else replace(one, kind="")
     yield from _after_half(layer, 1, "mixed", h, kernels)
 
 

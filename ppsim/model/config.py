@@ -331,7 +331,7 @@ def _gpt_oss(fields: ConfigFields) -> Model:
         FeedForward(fields.count("intermediate_size"), bias=True, clamped=True),
         chosen=("num_experts_per_tok", "experts_per_token"), router_bias=True,
     )  # fmt: skip
-    layers = layers_of(fields, attention_of(fields, head_size=64, biased=True, sinks=True), experts)
+    layers = layers_of(fields, attention_of(fields, head_size=64, biased=True, sinks=True, yarn=32.0), experts)
     are_windowed = are_of_kind(fields, "sliding_attention", len(layers), lambda layer: layer % 2 == 0)
     return decoder_of(fields, with_windows(layers, fields.count("sliding_window", default=128), are_windowed))
 

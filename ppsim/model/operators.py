@@ -17,6 +17,7 @@ Dtype = Literal["act", "operand", "f32", "mask"]
 Kind = Literal[
     "norm",
     "rotation",
+    "scaled rotation",
     "activation",
     "gated activation",
     "clamped activation",

@@ -83,27 +83,63 @@ def test_attention_is_of_a_ranks_heads_and_queries(place):
     assert core.attention_ideal_s == pytest.approx(flops / place.cluster.device.peak("bfloat16"))
 
 
+_COUNTED = (
+    "add", "cat", "clamp", "ge", "le", "logical_and", "logical_and_", "mul", "neg", "slice_backward", "sum",
+    "_to_copy", "where",
+)  # fmt: skip
+
+
 class Moved:
-    """Bytes that torch's kernels read and write, a tensor each once, and how many there are; views are none."""
+    """Bytes that torch's kernels read and write, each tensor once, and the number of kernels; views are none.
+
+    strided, strided_bytes: elements and bytes of kernels with strided or broadcast operands, in which torch computes
+    an offset per element.
+    """
 
     def __init__(self) -> None:
         from torch.utils._python_dispatch import TorchDispatchMode
 
         counted = self
-        self.bytes = self.kernels = 0
+        self.bytes = self.kernels = self.strided = self.strided_bytes = 0
 
         class Counting(TorchDispatchMode):
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
                 from torch.utils._pytree import tree_leaves
 
                 found = function(*args, **(kwargs or {}))
-                if function.overloadpacket.__name__ in ("mul", "add", "cat", "_to_copy", "sum"):
-                    counted.kernels += 1
-                    tensors = (one for one in tree_leaves((args, found)) if hasattr(one, "nbytes"))
-                    counted.bytes += sum(one.numel() * one.element_size() for one in tensors)
+                name = function.overloadpacket.__name__
+                if name not in _COUNTED:
+                    return found
+                read = [one for one in tree_leaves(args) if hasattr(one, "nbytes") and one.dim()]
+                moved = sum(one.numel() * one.element_size() for one in (*read, found))
+                counted.kernels += 1
+                counted.bytes += moved
+                is_broadcast = name != "cat" and any(one.shape != found.shape for one in read)
+                is_plain = name in ("sum", "slice_backward")
+                if not is_plain and (is_broadcast or not all(one.is_contiguous() for one in read)):
+                    counted.strided += found.numel()
+                    counted.strided_bytes += moved
                 return found
 
         self.mode = Counting()
+
+    def seconds(self, place, columns: float) -> float:
+        """Time without launches on an H100, if torch's kernels moved one column."""
+        rate = place.device.memory_bytes_per_s * place.device.efficiency.memory
+        of_elements = 1024 * 10240 / (1024 * 10240 * 4 / 1.18e12 - 7.88e-6)  # of an H200, with as many cores
+        slower = self.strided / of_elements - self.strided_bytes / rate
+        return columns * (self.bytes / rate + max(0.0, slower))
+
+
+def forward_and_backward(function, *tensors) -> list[Moved]:
+    torch = pytest.importorskip("torch")
+    forward, backward = Moved(), Moved()
+    with forward.mode:
+        found = function(*tensors)
+    gradient = torch.ones_like(found)
+    with backward.mode:
+        found.backward(gradient)
+    return [forward, backward]
 
 
 def biased_by_torch(weights: str) -> list[Moved]:
@@ -114,35 +150,88 @@ def biased_by_torch(weights: str) -> list[Moved]:
     pairs = torch.ones(1024, 2880, dtype=torch.bfloat16, requires_grad=True)
     biases = [torch.ones(2880, dtype=torch.bfloat16, requires_grad=True) for _ in rows]
     probabilities = torch.ones(1024, 1, dtype=kind, requires_grad=True)
-    forward, backward = Moved(), Moved()
-    with forward.mode:
+
+    def biased(pairs):
         split = zip(pairs.split(rows), biases, probabilities.split(rows), strict=True)
-        found = torch.cat([tokens + bias * weight for tokens, bias, weight in split]).to(pairs.dtype)
-    gradient = torch.ones_like(found)
-    with backward.mode:
-        found.backward(gradient)
-    return [forward, backward]
+        return torch.cat([tokens + bias * weight for tokens, bias, weight in split]).to(pairs.dtype)
+
+    return forward_and_backward(biased, pairs)
+
+
+def clamped_by_torch() -> list[Moved]:
+    """Megatron-LM, `weighted_bias_quick_geglu_impl`, of 1,024 pairs of 2,880 columns each of gate and up."""
+    torch = pytest.importorskip("torch")
+
+    def clamped(both):
+        gate, up = both.chunk(2, -1)
+        return torch.cat((gate.clamp(min=None, max=7.0), up.clamp(min=-7.0, max=7.0)), -1)
+
+    return forward_and_backward(clamped, torch.ones(1024, 5760, dtype=torch.bfloat16, requires_grad=True))
+
+
+def rotated_by_torch() -> list[Moved]:
+    """Megatron-LM, `_apply_rotary_pos_emb_bshd`, of 1,024 tokens with 64 heads of 64 columns."""
+    torch = pytest.importorskip("torch")
+    cosine = sine = torch.ones(1024, 1, 1, 64, dtype=torch.bfloat16)
+
+    def rotated(queries):
+        turned, others = queries[..., :64], queries[..., 64:]
+        first, second = torch.chunk(turned, 2, dim=-1)
+        turned = turned * cosine + torch.cat((-second, first), dim=-1) * sine
+        return torch.cat((turned, others), dim=-1)
+
+    return forward_and_backward(rotated, torch.ones(1024, 1, 64, 64, dtype=torch.bfloat16, requires_grad=True))
+
+
+def expert_place(dispatcher: str = "alltoall") -> ExecutionContext:
+    execution = Execution(moe_dispatcher=dispatcher)
+    return ExecutionContext(cluster=load_cluster("dgx-h100"), layout=Layout(dp=8, ep=8), execution=execution)
 
 
 @pytest.mark.parametrize(("dispatcher", "weights"), [("alltoall", "bfloat16"), ("deepep", "float32")])
-def test_biases_behind_experts_and_clamps_pass_over_memory(dispatcher, weights):
-    """Of gpt-oss, h and f of 2880 columns, four pairs a token, 16 of 128 experts on a rank (TEGroupedMLP)."""
-    layer = find_model("gpt-oss-120b").layers[0]
-    execution = Execution(moe_dispatcher=dispatcher)
-    place = ExecutionContext(cluster=load_cluster("dgx-h100"), layout=Layout(dp=8, ep=8), execution=execution)
-    expert = replace(layer.ffn.expert, bias=False, clamped=False)
-    plain = replace(layer, ffn=replace(layer.ffn, expert=expert))
+def test_biases_of_experts_take_as_long_as_torchs_kernels(dispatcher, weights):
+    """Of gpt-oss, h of 2880 columns, four pairs per token, 16 of 128 experts on a rank."""
+    layer, place = find_model("gpt-oss-120b").layers[0], expert_place(dispatcher)
+    plain = replace(layer, ffn=replace(layer.ffn, expert=replace(layer.ffn.expert, bias=False)))
     whole, without = passing(layer, place), passing(plain, place)
-    columns = 4096 * 4 * 2880
-    efficiency = place.device.efficiency
-    rate = place.device.memory_bytes_per_s * efficiency.memory
-    for one, other, torchs, clamp in zip(
-        whole.passes[:2], without.passes[:2], biased_by_torch(weights), (8, 10), strict=True
-    ):
+    for one, other, torchs in zip(whole.passes[:2], without.passes[:2], biased_by_torch(weights), strict=True):
         launches = one.count - other.count
-        assert launches == pytest.approx(torchs.kernels + 3, abs=16)  # small ones, of the biases, are left out
-        num_bytes = (one.memory_s - other.memory_s - launches * efficiency.kernel_s) * rate / columns
-        assert num_bytes == pytest.approx(torchs.bytes / (1024 * 2880) + clamp * 2, rel=0.02)
+        assert launches == pytest.approx(torchs.kernels, abs=16)  # small kernels, of the biases, are left out
+        took_s = one.memory_s - other.memory_s - launches * place.device.efficiency.kernel_s
+        assert took_s == pytest.approx(torchs.seconds(place, 4096 * 4 / 1024), rel=0.02)
+
+
+def test_clamps_and_scaled_rotations_take_as_long_as_torchs_kernels():
+    """gpt-oss: gate and up of 2880 columns for four pairs per token; 64 heads of queries and 8 of keys."""
+    layer, place = find_model("gpt-oss-120b").layers[0], expert_place()
+    free = replace(layer, ffn=replace(layer.ffn, expert=replace(layer.ffn.expert, clamped=False)))
+    plain = replace(layer, attention=replace(layer.attention, yarn=None))
+    rotated = 72 / 64 * 4096 / 1024
+    for changed, torchs, columns, fused, twice in (
+        (free, clamped_by_torch(), 4096 * 4 / 1024, 0.0, 1),
+        (plain, rotated_by_torch(), rotated, 2.0 * 2 * 4096 * 72 * 64, 2),
+    ):
+        for one, other, torch_s in zip(
+            passing(layer, place).passes[:2], passing(changed, place).passes[:2], torchs, strict=True
+        ):
+            launches = one.count - other.count
+            assert launches == twice * torch_s.kernels - (twice - 1)  # one fused kernel for queries and keys
+            rate = place.device.memory_bytes_per_s * place.device.efficiency.memory
+            took_s = one.memory_s - other.memory_s - launches * place.device.efficiency.kernel_s + fused / rate
+            assert took_s == pytest.approx(torch_s.seconds(place, columns), rel=0.02)
+
+
+def test_yarn_without_a_scale_is_a_fused_rotation():
+    """A factor of 1 scales nothing (Megatron-LM, `_yarn_get_mscale`); TorchTitan scales the scores instead."""
+    layer, place = find_model("gpt-oss-120b").layers[0], expert_place()
+    plain = replace(layer, attention=replace(layer.attention, yarn=None))
+    same = replace(layer, attention=replace(layer.attention, yarn=1.0))
+    assert passing(same, place) == passing(plain, place) != passing(layer, place)
+    for compiled in (False, True):
+        where = replace(place, execution=replace(place.execution, compile=compiled))
+        assert layer_estimate(layer, where, micro_batch=1, sequence_length=4096) == layer_estimate(
+            plain, where, micro_batch=1, sequence_length=4096
+        )
 
 
 @pytest.mark.parametrize("is_divided", [False, True])

@@ -219,9 +219,29 @@ def _list_of(text: str, name: str, source: str) -> list[int]:
         raise ConfigError(f"{source}: {name} '{text}' is no list as ([0]*3+[1]*58)") from None
 
 
-def is_gated_or_has_sinks(arguments: Arguments, attention: Attention) -> Attention:
+def with_gate_sinks_and_yarn(arguments: Arguments, attention: Attention) -> Attention:
+    """Raises `ConfigError` if the factor of YaRN is no number of 1 or more."""
     softmax = arguments.get("softmax_type", "vanilla")
-    return replace(attention, gated=arguments.flag("attention_output_gate"), sinks=str(softmax) == "learnable")
+    return replace(
+        attention,
+        gated=arguments.flag("attention_output_gate"),
+        sinks=str(softmax) == "learnable",
+        yarn=_yarn_factor(arguments),
+    )
+
+
+def _yarn_factor(arguments: Arguments) -> float | None:
+    if arguments.get("position_embedding_type") != "yarn":
+        return None
+    name = next((one for one in _YARN_FACTORS if arguments.has(one)), _YARN_FACTORS[0])
+    factor = arguments.get(name, 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < float("inf"):
+        raise ConfigError(f"{arguments.source}: {name} must be a number of 1 or more: got {factor!r}")
+    return float(factor)
+
+
+_YARN_FACTORS = ("rotary_scaling_factor", "yarn_rotary_scaling_factor")
+"""Megatron-LM's argument, and the field of Megatron-Bridge's `GPTModelProvider`."""
 
 
 def parts_of(

@@ -17,10 +17,10 @@ from ppsim.trainers.megatron.hybrid_layers import (
     HYBRIDS,
     hybrid_layers,
     hybrid_pattern,
-    is_gated_or_has_sinks,
     kind_of,
     mixers,
     parts_of,
+    with_gate_sinks_and_yarn,
     with_windows,
 )
 
@@ -138,7 +138,7 @@ def _attention(arguments: Arguments, hidden: int) -> Attention | LatentAttention
         out_bias=bias,
         qk_norm=arguments.flag("qk_layernorm"),
     )
-    return is_gated_or_has_sinks(arguments, attention)
+    return with_gate_sinks_and_yarn(arguments, attention)
 
 
 def _dense(arguments: Arguments, hidden: int) -> FeedForward:

@@ -93,6 +93,8 @@ def _of_mixers(layers: Sequence[Layer]) -> _Found:
         }
         found |= {name: True for name, is_on in flags.items() if is_on}
         found |= {"softmax_type": "learnable"} if attention.sinks else {}
+        if attention.yarn:
+            found |= {"position_embedding_type": "yarn", "rotary_scaling_factor": attention.yarn}
         found |= _of_windows(layers)
     return found | _of_recurrent(layers)
 

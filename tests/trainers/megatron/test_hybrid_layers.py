@@ -8,6 +8,7 @@ from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.trainers.read_config import read_run_config
+from ppsim.trainers.run_config import RunConfig
 
 BASE = {
     "num-layers": 4, "hidden-size": 256, "num-attention-heads": 4, "micro-batch-size": 1, "disable-bias-linear": True,
@@ -15,11 +16,15 @@ BASE = {
 }  # fmt: skip
 
 
-def model(tmp_path: Path, **more: object) -> Model:
+def configuration(tmp_path: Path, **more: object) -> RunConfig:
     lines = [f"  --{name}: {value}" for name, value in (BASE | named(more)).items()]
     path = tmp_path / "model_config.yaml"
     path.write_text("MODEL_ARGS:\n" + "\n".join(lines) + "\n")
-    found = read_run_config(path)
+    return read_run_config(path)
+
+
+def model(tmp_path: Path, **more: object) -> Model:
+    found = configuration(tmp_path, **more)
     assert found.model is not None, found.why_no_model
     return found.model
 
@@ -76,6 +81,18 @@ def test_windows_are_the_tokens_before_and_the_query_itself(tmp_path: Path) -> N
     assert [layer.attention.window for layer in listed.layers] == [128, 128, 128, None]
     everywhere = model(tmp_path, window_size="127,0")
     assert [layer.attention.window for layer in everywhere.layers] == [128] * 4
+
+
+@pytest.mark.parametrize("name", ["rotary_scaling_factor", "yarn_rotary_scaling_factor"])
+def test_yarn_has_its_factor_and_other_positions_have_none(tmp_path: Path, name: str) -> None:
+    yarn = {"position_embedding_type": "yarn"}
+    found = [
+        model(tmp_path, **words).layers[0].attention.yarn
+        for words in ({**yarn, name: 32.0}, yarn, {"position_embedding_type": "rope", name: 32.0})
+    ]
+    assert found == [32.0, 1.0, None]
+    refused = configuration(tmp_path, **yarn, **{name: "four"}).why_no_model
+    assert f"{name} must be a number of 1 or more: got 'four'" in refused
 
 
 @pytest.mark.parametrize(
