@@ -43,12 +43,6 @@ class.
 """
 
 
-OTHER_MODELS = ("GPT-OSS-120B",)
-"""Titles of models whose rows have a bias on nearly every class, because no cost covers a feature of the model
-(here attention sinks). There are fewer since biases of experts and clamps have costs.
-"""
-
-
 @dataclass(frozen=True)
 class Row:
     """A fit row, its cluster without fitted constants, and the measured seconds."""
@@ -73,7 +67,7 @@ def fit_rows() -> dict[str, list[Row]]:
             except PpsimError:
                 continue
             job = plan.job
-            if job is not None and not case.is_memory and case.properties.title not in OTHER_MODELS:
+            if job is not None and not case.is_memory:
                 base = load_cluster(job.cluster.base or job.cluster.name)  # device without fitted constants
                 cluster = replace(job.cluster, constants=Constants(), device=base.device)
                 has_experts = any(layer.is_moe for layer in job.model.kinds)
