@@ -51,7 +51,7 @@ def published_of(config: RunConfig, plan: Plan) -> PublishedResult | None:
 
 
 def _is_same(case: PublishedRun, config: RunConfig) -> bool:
-    if find_model(str(case.options["model"])) is not config.model:
+    if find_model(str(case.settings["model"])) is not config.model:
         return False
-    values = [{**_DEFAULTS, **words} for words in (case.options, config.options)]
+    values = [{**_DEFAULTS, **words} for words in (case.settings, config.options)]
     return all((values[0].get(name) or None) == (values[1].get(name) or None) for name in _SAME)
