@@ -43,7 +43,8 @@ from ppsim.trainers.torchtitan.read_config import from_torchtitan
 TABLE = Path(__file__).parents[1] / "ppsim" / "trainers" / "data" / "recipes.json"
 
 BRIDGE_TAGS = {
-    "25.09": "v0.1.0rc4", "25.11": "v0.2.0", "26.02": "v0.3.0", "26.02.01": "v0.3.1", "26.04": "v0.4.0", "26.04.01": "v0.4.2",
+    "25.09": "v0.1.0rc4",
+    "25.11": "v0.2.0", "26.02": "v0.3.0", "26.02.01": "v0.3.1", "26.04": "v0.4.0", "26.04.01": "v0.4.2",
     "26.06": "v0.5.0", "26.06.01": "v0.5.1", "26.08": "v0.6.0",
 }  # fmt: skip
 """NeMo containers, and the tag of Megatron-Bridge in each. The container 25.09 has v0.1.0rc3

@@ -85,9 +85,10 @@ class PublishedRun:
             return self.options
         from ppsim.trainers.read_recipe import read_recipe  # heavy import
 
-        found = read_recipe(self.options["recipe"]).options
         own = {name: value for name, value in self.options.items() if name != "recipe"}
-        return {name: value for name, value in found.items() if name in WORDS} | own
+        recipe = read_recipe(self.options["recipe"])
+        left = {*WORDS} - recipe.replaced_by(own)
+        return {name: value for name, value in recipe.options.items() if name in left} | own
 
     @property
     def is_memory(self) -> bool:
@@ -165,9 +166,9 @@ def cases_of(name: str) -> list[PublishedRun]:
 
 
 def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
-    """Empty cells take the default, in a row that names a recipe the recipe's option. Names of columns have dashes or
-    underscores.
+    """Empty cells take the default, or in a row that names a recipe, the recipe's option.
 
+    Names of columns have dashes or underscores.
     A `run_config` is a path relative to the file. Raises `ConfigError` with the errors of all rows.
     """
     lines = read_text(path).splitlines()
