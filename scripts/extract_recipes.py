@@ -371,18 +371,24 @@ def matrix_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any],
 
     The launcher itself, `run_script.py`, is executed for each entry.
     """
-    launcher, started = importlib.import_module("run_script"), list[Any]()
-    launcher.pretrain = lambda config, **_: started.append(config)
-    launcher.create_omegaconf_dict_config = lambda _: ({}, {})
-    launcher.apply_overrides = lambda config, values, _: _override(config, values)
-    launcher.OmegaConf = importlib.import_module("utils.helpers").OmegaConf = MergedConfig
-    drop_tokens = launcher.apply_moe_token_drop
-    launcher.apply_moe_token_drop = lambda model: drop_tokens(_with_provider_defaults(model))
+    launcher, helpers = importlib.import_module("run_script"), importlib.import_module("utils.helpers")
+    drop_tokens, started = launcher.apply_moe_token_drop, list[Any]()
+    omega_conf = Section(
+        is_dict=lambda value: isinstance(value, dict), create=lambda value: value, load=_read_yaml,
+        merge=lambda values, others: {**values, **others}, to_container=lambda value, **_: value,
+    )  # fmt: skip
+    vars(helpers).update(OmegaConf=omega_conf)
+    vars(launcher).update(
+        OmegaConf=omega_conf, pretrain=lambda config, **_: started.append(config),
+        create_omegaconf_dict_config=lambda _: ({}, {}),
+        apply_overrides=lambda config, values, _: _override(config, values),
+        apply_moe_token_drop=lambda model: drop_tokens(_with_provider_defaults(model)),
+    )  # fmt: skip
     with TemporaryDirectory() as folder:
         tree.unpack(Path(folder), "scripts/performance/configs")
         for path in sorted(one for one in tree.files if re.search("performance/configs/.*_llm_pretrain.yaml", one)):
             model = Path(path).name.removesuffix("_llm_pretrain.yaml")
-            for device, sizes in MergedConfig.load(Path(folder) / path)["perf_matrix"].items():
+            for device, sizes in _read_yaml(Path(folder) / path)["perf_matrix"].items():
                 for size, entries in sizes.items():
                     for precision in sorted(entries.keys() - {"common", "fp8_ds"}):  # delayed scaling has no name
                         finder.device, gpus = device, int(size.removeprefix("num_gpus_"))
@@ -392,7 +398,7 @@ def matrix_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any],
                             model_name=name, model_size=model_size, gpu=device, num_gpus=gpus, compute_dtype=dtype,
                             fp8_recipe=scaling, config_file=Path(folder) / path,
                         )  # fmt: skip
-                        launcher.parse_cli_args = lambda arguments=arguments: (arguments, [])
+                        vars(launcher).update(parse_cli_args=lambda arguments=arguments: (arguments, []))
                         launcher.main()
                         config = started.pop()
                         vars(config.model).setdefault("seq_length", config.dataset.sequence_length)
@@ -406,21 +412,8 @@ def _with_provider_defaults(model: Section) -> Section:
     return model
 
 
-class MergedConfig:
-    """OmegaConf with dicts in place of its own containers."""
-
-    is_dict = staticmethod(lambda value: isinstance(value, dict))
-    create = to_container = staticmethod(lambda value, **_: value)
-
-    @staticmethod
-    def load(path: Path) -> Any:
-        """Return the content of a YAML file."""
-        return yaml.safe_load(path.read_text())
-
-    @staticmethod
-    def merge(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-        """Return both; the second overrides the first."""
-        return {**values, **others}
+def _read_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
 
 
 def _override(section: Section, values: Mapping[str, Any]) -> None:

@@ -81,8 +81,8 @@ def test_selective_recomputation_of_an_empty_list_of_modules_is_none(name):
 def test_sequence_parallelism_of_a_recipe_follows_tp_as_its_launcher_sets_it():
     name = "qwen3-235b-a22b/gb200/fp8@25.09"
     assert read_recipe(name).options["sequence_parallel"] is False
-    assert plan_of_keywords({"recipe": name, "tp": 2, "ep": 32}).job.execution.sequence_parallel
-    typed = {"recipe": name, "tp": 2, "ep": 32, "sequence_parallel": False}
+    assert plan_of_keywords({"recipe": name, "tp": 2, "ep": 8}).job.execution.sequence_parallel
+    typed = {"recipe": name, "tp": 2, "ep": 8, "sequence_parallel": False}
     assert not plan_of_keywords(typed).job.execution.sequence_parallel
 
 
