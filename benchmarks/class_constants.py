@@ -81,7 +81,7 @@ def constants_of(rows: list[Row]) -> dict[str, float]:
     efficiency = rows[0].cluster.device.efficiency
     found = {"experts": efficiency.experts} if rows[0].has_experts else {}
     for row in (row for row in rows if not row.has_experts):
-        dtype = str(row.case.options.get("dtype") or "bfloat16")
+        dtype = str(row.case.settings.get("dtype") or "bfloat16")
         in_situ = efficiency.in_situ.factors if efficiency.in_situ else {}
         for table, values in (("in_situ", in_situ), ("matmul", efficiency.matmul)):
             name = next((one for one in (dtype, "float8" if dtype == "mxfp8" else dtype) if one in values), None)
@@ -146,7 +146,7 @@ def show(name: str, rows: list[Row]) -> None:
     print(name, *(f"{one} {value:g} (in use {in_use[one]:g})" for one, value in found.items()))
     for row in rows:
         before, after = row.error(efficiency), row.error(with_constants(efficiency, found))
-        words = row.case.options
+        words = row.case.settings
         what = f"{row.case.properties.title} {words['gpus']} {words.get('dtype')} tp {words.get('tp')}"
         print(f"   {100 * math.expm1(before):+6.1f} % → {100 * math.expm1(after):+6.1f} %  {what}")
 

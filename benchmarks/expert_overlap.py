@@ -1,11 +1,9 @@
-"""Published runs with expert-parallel overlap: projected with a hidden fraction, and with Megatron-LM's order.
+"""Errors of published runs with expert-parallel overlap.
 
     python benchmarks/expert_overlap.py
 
-The first table has every row of the validation sets whose trainer overlapped the exchange of tokens. `part` is the
-error with the hidden fraction of the row (0.9 or 1), `order` the error with the order of operations of
-`--overlap-ep megatron` (`dualpipe` on DualPipe) and a schedule with pairs. The second table has published pairs of
-runs, with and without overlap: the ratio of their step times, measured and projected.
+The first table has every row of the validation sets whose trainer overlapped the exchange of tokens. The second table
+has published pairs of runs, with and without overlap: the ratio of their step times, measured and projected.
 
 Errors are projected / measured - 1: a negative error means that the projection is too fast. Rows used for fitting a
 constant are left out, and rows that ppsim cannot express completely.
@@ -36,51 +34,38 @@ PAIRS = {
 """Options of `ppsim project`, and seconds per step without and with overlap."""
 
 
-def in_order(words: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a row with pairs of a forward and a backward pass instead of a hidden fraction."""
-    if words["schedule"] == "dualpipe":
-        return words | {"overlap_ep": "dualpipe"}
-    return words | {"overlap_ep": "megatron", "schedule": "combined-1f1b"}
-
-
 def published() -> list[dict[str, str]]:
-    """Return a row per run with its errors by hidden fraction and by order; then the means, total and by set."""
-    rows, errors, sets = [], [], []
+    """Return a row per run with its error; then the means, total and by set."""
+    rows: list[dict[str, str]] = []
+    errors: dict[str, list[float]] = {}
     for name in case_sets():
         for case in cases_of(name):
-            if (
-                not case.options.get("overlap_ep")
-                or case.properties.use != "test"
-                or case.is_memory
-                or case.properties.unexpressed
-            ):
+            told, words = case.properties, case.settings
+            if not words.get("overlap_ep") or told.use != "test" or case.is_memory or told.unexpressed:
                 continue
-            words = dict(case.options)
             row = {
-                "set": name,
-                "model": case.properties.title,
-                "gpus": str(words["gpus"]),
-                "dispatcher": words.get("moe_dispatcher", "deepep"),
-            }
+                "set": name, "model": told.title, "gpus": str(words["gpus"]),
+                "dispatcher": words.get("moe_dispatcher", "deepep"), "overlap": str(words["overlap_ep"]),
+            }  # fmt: skip
             try:
-                found = []
-                for options in (words, in_order(words)):
-                    plan = plan_of_keywords(options)
-                    found.append(project_run(case, plan) / measured_of(case, plan) - 1)
-            except PpsimError as error:
-                rows.append(row | {"part": "–", "order": str(error).splitlines()[0][:60]})
+                plan = plan_of_keywords(case.options)
+                error = project_run(case, plan) / measured_of(case, plan) - 1
+            except PpsimError as refused:
+                rows.append(row | {"error": str(refused).splitlines()[0][:60]})
                 continue
-            errors.append(found)
-            sets.append(name)
-            rows.append(row | {"part": signed_percent(found[0]), "order": signed_percent(found[1])})
-    mean, absolute = np.mean(errors, axis=0), np.abs(errors).mean(axis=0)
-    for label, values, text in (("mean", mean, signed_percent), ("mean absolute", absolute, percent)):
-        summed = {"part": text(values[0]), "order": text(values[1])}
-        rows.append({"set": "", "model": label, "gpus": "", "dispatcher": ""} | summed)
-    for name in dict.fromkeys(sets):
-        of_set = np.abs([found for one, found in zip(sets, errors, strict=True) if one == name]).mean(axis=0)
-        summed = {"part": percent(of_set[0]), "order": percent(of_set[1])}
-        rows.append({"set": name, "model": "mean absolute", "gpus": "", "dispatcher": ""} | summed)
+            errors.setdefault(name, []).append(error)
+            rows.append(row | {"error": signed_percent(error)})
+    of_all = [error for found in errors.values() for error in found]
+    for label, value in (
+        ("mean", signed_percent(np.mean(of_all))),
+        ("mean absolute", percent(np.abs(of_all).mean())),
+    ):
+        rows.append({"set": "", "model": label, "gpus": "", "dispatcher": "", "overlap": "", "error": value})
+    for name, found in errors.items():
+        value = percent(np.abs(found).mean())
+        rows.append(
+            {"set": name, "model": "mean absolute", "gpus": "", "dispatcher": "", "overlap": "", "error": value}
+        )
     return rows
 
 

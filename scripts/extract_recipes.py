@@ -25,6 +25,8 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, ClassVar
 
+import yaml
+
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml, write_atomically
 from ppsim.model.attention_and_mlp import MixtureOfExperts
@@ -41,10 +43,13 @@ from ppsim.trainers.torchtitan.read_config import from_torchtitan
 TABLE = Path(__file__).parents[1] / "ppsim" / "trainers" / "data" / "recipes.json"
 
 BRIDGE_TAGS = {
+    "25.09": "v0.1.0rc4",
     "25.11": "v0.2.0", "26.02": "v0.3.0", "26.02.01": "v0.3.1", "26.04": "v0.4.0", "26.04.01": "v0.4.2",
     "26.06": "v0.5.0", "26.06.01": "v0.5.1", "26.08": "v0.6.0",
 }  # fmt: skip
-"""NeMo containers, and the tag of Megatron-Bridge in each."""
+"""NeMo containers, and the tag of Megatron-Bridge in each. The container 25.09 has v0.1.0rc3
+(docs/releases/software-versions.md), but most layouts that were published for it are only in v0.1.0rc4.
+"""
 
 PRECISIONS = {"bf16": "bf16", "fp8_cs": "fp8", "fp8_mx": "mxfp8", "fp8_sc": "fp8-block", "nvfp4": "nvfp4"}
 DIFFUSION = {"wan", "flux"}
@@ -208,7 +213,7 @@ EXECUTED = ("megatron.bridge.perf_recipes", "megatron.bridge.recipes", "configs"
 EXECUTED_WHOLE = (
     "megatron.bridge.training.mixed_precision", "megatron.bridge.training.comm_overlap",
     "megatron.bridge.training.flex_dispatcher_backend", "megatron.bridge.utils.cuda_graph",
-    "megatron.bridge.training.utils.moe_token_drop", "utils",
+    "megatron.bridge.training.utils.moe_token_drop", "run_script", "utils",
 )  # fmt: skip
 NOT_EXECUTED = ("utils.datasets", "utils.dataset_paths", "utils.evaluate", "utils.executors", "utils.csp_plugins")
 STANDARD = frozenset({*sys.stdlib_module_names, "typing_extensions"})
@@ -361,6 +366,64 @@ def base_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], A
             yield parts | {"path": path, "function": name}, config
 
 
+def matrix_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yield (name parts, configuration) for each entry of `perf_matrix` in `scripts/performance/configs` (25.09).
+
+    The launcher itself, `run_script.py`, is executed for each entry.
+    """
+    launcher, helpers = importlib.import_module("run_script"), importlib.import_module("utils.helpers")
+    drop_tokens, started = launcher.apply_moe_token_drop, list[Any]()
+    omega_conf = Section(
+        is_dict=lambda value: isinstance(value, dict), create=lambda value: value, load=_read_yaml,
+        merge=lambda values, others: {**values, **others}, to_container=lambda value, **_: value,
+    )  # fmt: skip
+    vars(helpers).update(OmegaConf=omega_conf)
+    vars(launcher).update(
+        OmegaConf=omega_conf, pretrain=lambda config, **_: started.append(config),
+        create_omegaconf_dict_config=lambda _: ({}, {}),
+        apply_overrides=lambda config, values, _: _override(config, values),
+        apply_moe_token_drop=lambda model: drop_tokens(_with_provider_defaults(model)),
+    )  # fmt: skip
+    with TemporaryDirectory() as folder:
+        tree.unpack(Path(folder), "scripts/performance/configs")
+        for path in sorted(one for one in tree.files if re.search("performance/configs/.*_llm_pretrain.yaml", one)):
+            model = Path(path).name.removesuffix("_llm_pretrain.yaml")
+            for device, sizes in _read_yaml(Path(folder) / path)["perf_matrix"].items():
+                for size, entries in sizes.items():
+                    for precision in sorted(entries.keys() - {"common", "fp8_ds"}):  # delayed scaling has no name
+                        finder.device, gpus = device, int(size.removeprefix("num_gpus_"))
+                        dtype, _, scaling = precision.partition("_")
+                        name, _, model_size = model.partition("_")
+                        arguments = Section(
+                            model_name=name, model_size=model_size, gpu=device, num_gpus=gpus, compute_dtype=dtype,
+                            fp8_recipe=scaling, config_file=Path(folder) / path,
+                        )  # fmt: skip
+                        vars(launcher).update(parse_cli_args=lambda arguments=arguments: (arguments, []))
+                        launcher.main()
+                        config = started.pop()
+                        vars(config.model).setdefault("seq_length", config.dataset.sequence_length)
+                        parts = {"model": model, "device": device, "precision": precision.replace("ss", "sc")}
+                        yield parts | {"variant": None, "gpus": gpus, "path": path}, config
+
+
+def _with_provider_defaults(model: Section) -> Section:
+    """Set the fields that `apply_moe_token_drop` checks to their values in models/*_provider.py."""
+    vars(model).update(moe_token_dispatcher_type="alltoall", moe_router_load_balancing_type="aux_loss")
+    return model
+
+
+def _read_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def _override(section: Section, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _override(getattr(section, name) or Section(), value)
+        else:
+            vars(section)[name] = value
+
+
 SECTIONS = ("model", "train", "optimizer", "ddp")
 DEFAULTS: dict[str, Any] = {
     "apply_rope_fusion": True, "bias_activation_fusion": True, "bias_dropout_fusion": True, "cp_comm_type": "p2p",
@@ -409,6 +472,8 @@ def settings_of(config: Any, model: str) -> dict[str, Any]:
         flat.pop("data_parallel_sharding_strategy", None)
     if not flat.get("cpu_offloading"):
         flat.pop("cpu_offloading_num_layers", None)
+    if flat.get("recompute_modules") == []:  # nothing; Megatron-Core's default for None is core_attn
+        flat.pop("recompute_granularity", None)
     if not flat.get("first_last_layers_bf16"):
         flat = {name: value for name, value in flat.items() if not name.endswith("_in_bf16")}
     if flat.get("moe_token_dispatcher_type") != "flex":
@@ -495,6 +560,8 @@ def bridge_recipes(tree: Tree) -> list[Extracted]:
     read = flat_recipes if any("/perf_recipes/" in one for one in tree.files) else variant_recipes
     if not any(one.endswith("performance/utils/overrides.py") for one in tree.files):
         read = base_recipes
+    if "scripts/performance/utils/utils.py" not in tree.files:
+        read = matrix_recipes
     with importing(tree) as finder:
         found = [(parts, settings_of(config, model_of(parts))) for parts, config in read(tree, finder)]
     variants: dict[tuple[str, str, str], set[str]] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ppsim.api.keyword_options import accept_options, option_types, require_valid_options
 from ppsim.api.option_values import parse_size, parse_split
-from ppsim.api.trainer_configuration import MEGATRON_SPLIT, require_no_job, with_run_config
+from ppsim.api.trainer_configuration import require_no_job, with_run_config
 from ppsim.base.argument_checks import require_kind
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.option_declarations import declared_options, field_values, require_least
@@ -21,6 +21,7 @@ from ppsim.projection.lengths import read_lengths
 from ppsim.projection.options import JobOptions, PlanOptions
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
+from ppsim.trainers.run_config import MEGATRON_SPLIT
 from ppsim.trainers.stacks import NEAREST, base_of, measured_stacks
 
 if TYPE_CHECKING:

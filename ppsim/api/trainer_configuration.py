@@ -9,25 +9,10 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, flag_of, require_tokens
 from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import GPT, JobOptions, SearchBaseOptions
+from ppsim.trainers.run_config import MEGATRON_SPLIT, SAME_SETTING
 
 if TYPE_CHECKING:
     from ppsim.trainers.run_config import RunConfig
-
-MEGATRON_SPLIT = (
-    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
-    "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
-)  # fmt: skip
-
-_SAME_SETTING: dict[str, tuple[str, ...]] = {
-    "microbatches": ("global_batch",),
-    "global_batch": ("microbatches",),
-    "gpus": ("dp",),
-    "dp": ("gpus",),
-    "split": MEGATRON_SPLIT,
-    "stack": ("compile",),
-    **dict.fromkeys(MEGATRON_SPLIT, ("split",)),
-}
-"""Options that express the same setting: a typed option replaces exactly these options of a configuration."""
 
 _OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "schedule")
 _OF_INTERLEAVING = ("group_size", "overlap_p2p")
@@ -56,7 +41,7 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
 
     config = read_source(path, recipe)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
-    left = {name for word in given for name in _SAME_SETTING.get(word, ())} | given | {*tried}
+    left = config.replaced_by(given) | {*tried}
     taken = {name: value for name, value in config.options.items() if name in filled and name not in left}
     if "stack" in taken:
         from ppsim.trainers.stacks import without_recipes
@@ -94,7 +79,7 @@ def read_source(path: "str | Path | RunConfig | None", recipe: str | None) -> "R
 
 def _require_needed(config: "RunConfig", known: Collection[str]) -> None:
     """Raise `ConfigError` for settings that are "auto" in the file and that no option sets."""
-    open_ = [one for word, one in config.needed.items() if not {word, *_SAME_SETTING.get(word, ())} & {*known}]
+    open_ = [one for word, one in config.needed.items() if not {word, *SAME_SETTING.get(word, ())} & {*known}]
     if open_:
         names, options = (", ".join(texts) for texts in zip(*open_, strict=True))
         raise ConfigError(

@@ -95,7 +95,7 @@ def _fitted_clusters(names: list[str]) -> list[str]:
     from ppsim.machine.cluster_files import load_cluster
     from ppsim.validation.published_runs import cases_of
 
-    clusters = dict.fromkeys(case.options.get("cluster") for one in names for case in cases_of(one))
+    clusters = dict.fromkeys(case.settings.get("cluster") for one in names for case in cases_of(one))
     found = [one for one in clusters if one and load_cluster(one).constants.fitted_on]
     if not found:
         raise ConfigError(f"set '{names[0]}' has no cluster with constants that were fitted on a set")

@@ -254,7 +254,7 @@ def _listed_rows(sets: Sequence[SetValidation]) -> list[dict[str, str]]:
 
 
 def _as_listed(case: PublishedRun, reason: str) -> dict[str, str]:
-    told, words = case.properties, case.options
+    told, words = case.properties, case.settings
     sizes = [f"{name}{words[name]}" for name in ("tp", "cp", "ep", "pp", "vpp") if words.get(name, 1) != 1]
     what = ", ".join(part for part in (told.title, f"{words.get('gpus', '?')} GPUs", " ".join(sizes)) if part)
     return {
@@ -291,7 +291,7 @@ def _with_remarks(case: PublishedRun, what: str) -> str:
 
 def describe_run(row: CaseError) -> str:
     """In "b 512/2", 512 sequences are a global batch in microbatches of 2; "8k" are the tokens per sequence."""
-    plan, words, job = row.plan, row.case.options, row.plan.job
+    plan, words, job = row.plan, row.case.settings, row.plan.job
     dtype = job.execution.dtype if job else ""
     schedule = [plan.schedule_name] if plan.pp > 1 else []
     if job is None:

@@ -1,6 +1,6 @@
 """A trainer's configuration as options of `ppsim project`, with the options that ppsim ignores."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,6 +9,22 @@ from ppsim.model.architecture import Model
 from ppsim.parallel.layout import assumed_devices
 from ppsim.trainers.local_batch import LocalBatch
 from ppsim.trainers.recipe_table import Recipe
+
+MEGATRON_SPLIT = (
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+    "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+)  # fmt: skip
+
+SAME_SETTING: dict[str, tuple[str, ...]] = {
+    "microbatches": ("global_batch",),
+    "global_batch": ("microbatches",),
+    "gpus": ("dp",),
+    "dp": ("gpus",),
+    "split": MEGATRON_SPLIT,
+    "stack": ("compile",),
+    **dict.fromkeys(MEGATRON_SPLIT, ("split",)),
+}
+"""Options that express the same setting: a typed option replaces exactly these options of a configuration."""
 
 
 def shorten(value: object) -> str:
@@ -67,6 +83,16 @@ class RunConfig(Printable):
 
     def beside(self, options: Mapping[str, Any]) -> "RunConfig":
         return replace(self, typed={name: value for name, value in options.items() if value is not None})
+
+    def replaced_by(self, given: Collection[str]) -> set[str]:
+        """Return the names of the options that given options replace.
+
+        Next to --tp, Megatron-Bridge sets its recipes' sequence parallelism anew (scripts/performance at v0.6.0,
+        utils/overrides.py: set_user_overrides).
+        """
+        found = {name for word in given for name in SAME_SETTING.get(word, ())} | {*given}
+        is_of_bridge = self.recipe is not None and self.recipe.trainer == "megatron-bridge"
+        return found | {"sequence_parallel"} if is_of_bridge and "tp" in given else found
 
     @property
     def ignored_memory_options(self) -> tuple[str, ...]:

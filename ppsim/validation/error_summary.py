@@ -72,7 +72,7 @@ class CaseError:
             "schedule": plan.schedule_name,
             "gpus": plan.pp * plan.source.gpus_per_rank,
             **({} if job is None else {"cluster": job.cluster.name, "dtype": job.execution.dtype}),
-            "options": dict(self.case.options),
+            "options": dict(self.case.settings),
             "command": self.case.command,
             f"measured_{unit}": self.measured,
             f"projected_{unit}": self.projected,

@@ -167,4 +167,4 @@ def fit_cases(
 
 
 def _cluster_of(row: MeasuredStep) -> str:
-    return cluster_named(str(row.case.options.get("cluster") or DEFAULT_BASE))
+    return cluster_named(str(row.case.settings.get("cluster") or DEFAULT_BASE))

@@ -7,7 +7,7 @@ import csv
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_origin
 
@@ -71,16 +71,24 @@ class RowProperties(FileSchema, strict=False):  # CSV cells are texts: "8", "0.5
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """`number` is the row number in the file.
-
-    If the row names a recipe, `options` include the options of the recipe, and `typed` has only the row's options.
-    """
+    """`number` is the row number in the file. `options` includes a recipe's name, and `settings` its options."""
 
     properties: RowProperties
     options: Mapping[str, Any]
     number: int = 0
-    typed: Mapping[str, Any] = field(default_factory=dict)
     recorded: "RecordedTimes | None" = None
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """`options`, completed by the options of the recipe that the row names."""
+        if "recipe" not in self.options:
+            return self.options
+        from ppsim.trainers.read_recipe import read_recipe  # heavy import
+
+        own = {name: value for name, value in self.options.items() if name != "recipe"}
+        recipe = read_recipe(self.options["recipe"])
+        left = {*WORDS} - recipe.replaced_by(own)
+        return {name: value for name, value in recipe.options.items() if name in left} | own
 
     @property
     def is_memory(self) -> bool:
@@ -89,8 +97,7 @@ class PublishedRun:
     @property
     def command(self) -> str:
         names = [name for names in options_by_section(WORDS.values()).values() for name in names]
-        words = self.typed or self.options
-        texts = [text for name in names for text in command_arguments(WORDS[name], words.get(name))]
+        texts = [text for name in names for text in command_arguments(WORDS[name], self.options.get(name))]
         return " ".join(["ppsim project", *texts])
 
     def measured(self, *, num_gpus: int, sequences: int, tokens: int, flops: float, peak: float) -> float:
@@ -159,8 +166,9 @@ def cases_of(name: str) -> list[PublishedRun]:
 
 
 def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
-    """Empty cells take the default; names of columns have dashes or underscores.
+    """Empty cells take the default, or in a row that names a recipe, the recipe's option.
 
+    Names of columns have dashes or underscores.
     A `run_config` is a path relative to the file. Raises `ConfigError` with the errors of all rows.
     """
     lines = read_text(path).splitlines()
@@ -179,8 +187,6 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
                 continue
             if config := case.options.get("run_config"):
                 case = replace(case, options={**case.options, "run_config": str(path.parent / config)})
-            if case.options.get("recipe"):
-                case = _with_recipe(case)
             found.append(case)
     except csv.Error as error:
         raise ConfigError(f"{path.name}, row {number + 1} cannot be read as CSV: {error}") from None
@@ -189,15 +195,6 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
     if not found:
         raise ConfigError(f"{path.name} has no row below its header")
     return found
-
-
-def _with_recipe(case: PublishedRun) -> PublishedRun:
-    """Options in the row override the recipe's options."""
-    from ppsim.trainers.read_recipe import read_recipe  # heavy import
-
-    own = {name: value for name, value in case.options.items() if name != "recipe"}
-    words = {name: value for name, value in read_recipe(case.options["recipe"]).options.items() if name in WORDS}
-    return replace(case, options={**words, **own}, typed=case.options)
 
 
 _MOST_WRONG = 20
@@ -217,7 +214,8 @@ def _described(name: str, wrong: Mapping[str, Sequence[int]]) -> list[str]:
 def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, number: int) -> PublishedRun:
     if None in row or None in row.values():
         raise ConfigError(f"{source}: not as many cells as the header has")
-    read = validated(_Row, dict(defaults) | _given(row), source)
+    given = _given(row)
+    read = validated(_Row, given if "recipe" in given else dict(defaults) | given, source)
     told = RowProperties(**{one.name: getattr(read, one.name) for one in fields(RowProperties)})
     return PublishedRun(told, {name: value for name in WORDS if (value := getattr(read, name)) is not None}, number)
 

@@ -41,7 +41,7 @@ def rows_by_stack(
         if told.order_only or told.section in ("measured costs", "memory"):
             continue
         for case in cases_of(name):
-            is_past = stacks()[base_of(case.options.get("stack", PLAIN))].ended
+            is_past = stacks()[base_of(case.settings.get("stack", PLAIN))].ended
             if case.properties.use != use or case.is_memory or case.properties.unexpressed or is_past:
                 continue
             if (row := _row(case, plan_of, stacks_of)) is not None:
@@ -50,7 +50,7 @@ def rows_by_stack(
 
 def options_of(case: PublishedRun) -> dict[str, Any]:
     """A fitted cluster is replaced by the one that it extends."""
-    found = {name: case.options[name] for name in OPTIONS if name in case.options}
+    found = {name: case.settings[name] for name in OPTIONS if name in case.settings}
     cluster = cluster_of(found.get("cluster"))
     return found | {"cluster": cluster.base or cluster.name}
 

@@ -180,7 +180,7 @@ def written() -> dict[str, str]:
     """Return the text of `--to-config` of 50 plans for each trainer."""
     found = {}
     cases = [case for name in case_sets() for case in cases_of(name) if not case.properties.unexpressed]
-    for case in _every(50, [case for case in cases if "model" in case.options]):
+    for case in _every(50, [case for case in cases if "model" in case.settings]):
         try:
             made = ppsim.project(**{**case.options, "memory_limit": None})
         except PpsimError:

@@ -31,7 +31,7 @@ def test_each_recipe_names_the_file_and_the_commit_that_has_it():
 
 def test_there_are_recipes_of_every_trainer_and_release():
     found = Counter((one.trainer, one.release) for one in recipes())
-    releases = ["25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.06", "26.06.01", "26.08"]
+    releases = ["25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.06", "26.06.01", "26.08"]
     assert [release for trainer, release in found if trainer == "megatron-bridge"] == releases
     assert found["megatron-bridge", "26.08"] == 389
     assert [release for trainer, release in found if trainer == "primus"] == ["26.2", "26.3", "26.4", "26.5"]
@@ -58,6 +58,32 @@ def test_a_recipe_of_an_older_release_has_the_settings_of_its_variant():
     expected = {"gpus": 64, "micro_batch": 2, "global_batch": 256, "zero": 3, "offload": 0.5, "pp": 1,
                 "gradient_accumulation_fusion": False, "dtype": "float8", "cuda_graphs": "none"}  # fmt: skip
     assert {name: words[name] for name in expected} == expected
+
+
+def test_a_recipe_of_the_oldest_release_is_what_its_launcher_started():
+    """Read by hand: run_script.py and deepseek_v3_llm_pretrain.yaml of v0.1.0rc4: tokens dropped except on H100."""
+    dropped, dropless = (read_recipe(f"deepseek-v3/{one}/fp8@25.09").options for one in ("gb200", "h100"))
+    assert (dropped["moe_dispatcher"], dropped["moe_expert_capacity_factor"]) == ("alltoall", 1.0)
+    assert (dropped["pp"], dropped["vpp"], dropped["ep"], dropped["recompute"]) == (4, 4, 64, "mla_up_proj")
+    assert "moe_expert_capacity_factor" not in dropless
+    expected = {"tp": 2, "pp": 8, "vpp": 4, "ep": 64, "global_batch": 8192, "seq_len": 4096, "overlap_dp": False,
+                "moe_dispatcher": "deepep", "recompute": "mla_up_proj+mlp", "split": "Et|(tt|)*30mL"}  # fmt: skip
+    assert {name: dropless[name] for name in expected} == expected
+    assert read_recipe("llama3-8b/b200/fp8@25.09").options["cuda_graphs"] == "layer"
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3/gb300/mxfp8@26.08", "gpt-oss-120b/gb200/mxfp8@26.06"])
+def test_selective_recomputation_of_an_empty_list_of_modules_is_none(name):
+    """Megatron-Core (transformer_config.py, __post_init__) recomputes core_attn only if the list is None."""
+    assert read_recipe(name).options.get("recompute") is None
+
+
+def test_sequence_parallelism_of_a_recipe_follows_tp_as_its_launcher_sets_it():
+    name = "qwen3-235b-a22b/gb200/fp8@25.09"
+    assert read_recipe(name).options["sequence_parallel"] is False
+    assert plan_of_keywords({"recipe": name, "tp": 2, "ep": 8}).job.execution.sequence_parallel
+    typed = {"recipe": name, "tp": 2, "ep": 8, "sequence_parallel": False}
+    assert not plan_of_keywords(typed).job.execution.sequence_parallel
 
 
 def test_settings_that_are_not_modelled_are_listed():
@@ -116,7 +142,7 @@ def test_a_name_without_a_release_is_the_newest():
 MISTAKES = {
     "deepsek-v3/gb200/mxfp8": "unknown recipe 'deepsek-v3/gb200/mxfp8': the nearest of .* are deepseek-v3/gb200/mxfp8, "
     ".*, .*; `ppsim recipes` lists all",
-    "llama3-8b/gb200/bf16@26.08": "recipe llama3-8b/gb200/bf16 is not in release 26.08: it is in 25.11, .*26.06.01",
+    "llama3-8b/gb200/bf16@26.08": "recipe llama3-8b/gb200/bf16 is not in release 26.08: it is in 25.09, .*26.06.01",
     "gpt-oss-20b/b300@26.08": "recipe gpt-oss-20b/b300 has variants: give gpt-oss-20b/b300/",
 }  # fmt: skip
 

@@ -75,7 +75,7 @@ def test_a_stack_has_the_newest_release_unless_it_is_given() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("megatron-bridge@26.03", "unknown release '26.03' of megatron-bridge: there are 25.11, 26.02"),
+        ("megatron-bridge@26.03", "unknown release '26.03' of megatron-bridge: there are 25.09, 25.11"),
         ("plain@26.08", "stack plain has no releases: leave out @26.08"),
         ("nemo", "unknown stack 'nemo': there are plain, megatron-bridge"),
     ],

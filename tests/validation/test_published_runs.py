@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 import ppsim
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.projection.options import PlanOptions
+from ppsim.trainers.recipe_table import find_recipe
 from ppsim.validation.error_summary import rank_correlation
 from ppsim.validation.published_runs import (
     FOLDER,
@@ -56,15 +58,64 @@ def test_what_a_row_can_say_is_what_project_can_say() -> None:
     }
 
 
+def _of_bridge() -> list[PublishedRun]:
+    cases = [case for name in case_sets() for case in cases_of(name)]
+    return [case for case in cases if case.properties.table.startswith("Megatron-Bridge")]
+
+
 def test_a_row_that_names_a_recipe_has_its_words_and_the_command_has_its_name() -> None:
-    cases = [case for name in case_sets() if name.startswith("bridge") for case in cases_of(name) if case.typed]
-    assert len(cases) == 79
+    cases = [case for case in _of_bridge() if "recipe" in case.options]
+    assert cases
     for case in cases:
-        release = str(case.typed["recipe"]).partition("@")[2]
-        assert case.properties.table == f"Megatron-Bridge {release}"
-        assert f"--recipe {case.typed['recipe']}" in case.command
-        assert "recipe" not in case.options
-        assert {"model", "gpus", "dtype", "global_batch"} <= case.options.keys()
+        assert f"--recipe {case.options['recipe']}" in case.command
+        assert "recipe" not in case.settings
+        assert {"model", "cluster", "gpus", "dtype", "global_batch"} <= case.settings.keys()
+        assert case.options.items() - {("recipe", case.options["recipe"])} <= case.settings.items()
+
+
+def test_each_run_of_megatron_bridge_is_a_recipe_and_its_remark_has_the_reason_for_anything_else() -> None:
+    """A row types a part of the published layout that its recipe does not have."""
+    layout = {
+        "gpus",
+        "tp",
+        "cp",
+        "ep",
+        "pp",
+        "vpp",
+        "micro_batch",
+        "global_batch",
+        "seq_len",
+        "split",
+        "mtp",
+        "zero",
+    }
+    cases = _of_bridge()
+    assert len(cases) == 223
+    assert sum(case.options.keys() == {"recipe"} for case in cases) == 189
+    for case in cases:
+        remarks = case.properties.remarks
+        if "recipe" not in case.options:
+            assert "not among the packaged recipes" in remarks
+            continue
+        release, given = find_recipe(case.options["recipe"]).release, case.options.keys() - {"recipe"}
+        assert given <= layout
+        if case.properties.table != f"Megatron-Bridge {release}":
+            assert f"recipe of {release}" in remarks or "this recipe" in remarks
+        assert "recipe" in remarks or not given
+
+
+def test_the_options_of_a_recipe_replace_the_defaults_of_the_set(tmp_path) -> None:
+    (tmp_path / "runs.csv").write_text(
+        "recipe,tp,metric,value\n"
+        "qwen3-235b-a22b/gb200/fp8@25.09,,iteration_s,9\n"
+        "qwen3-235b-a22b/gb200/fp8@25.09,2,iteration_s,9\n"
+    )
+    plain, typed = read_cases(tmp_path / "runs.csv", {"cluster": "dgx-h100", "split": "even"})
+    assert plain.options == {"recipe": "qwen3-235b-a22b/gb200/fp8@25.09"}
+    assert "split" not in plain.settings
+    assert (plain.settings["cluster"], plain.settings["sequence_parallel"]) == ("gb200-nvl72", False)
+    assert "sequence_parallel" not in typed.settings  # Megatron-Bridge sets it next to --tp
+    assert plan_of_keywords(typed.options).job.execution.sequence_parallel
 
 
 def _header(path: Path) -> list[str]:
@@ -186,11 +237,11 @@ def test_of_each_dtype_the_run_on_the_fewest_devices_fits(name: str) -> None:
     """Drawn before any error was seen: fewest devices, the newest release of them, the first as published; by hash."""
     by_dtype: dict[str, list[PublishedRun]] = {}
     for case in cases_of(name):
-        by_dtype.setdefault(case.options.get("dtype", "bfloat16"), []).append(case)
+        by_dtype.setdefault(case.settings.get("dtype", "bfloat16"), []).append(case)
     fits = {case.number for case in cases_of(name) if name in DRAWN and _is_drawn(name, case)}
     for cases in () if "2608" in name else by_dtype.values():
-        gpus = min(case.options["gpus"] for case in cases)
-        fewest = [case for case in cases if case.options["gpus"] == gpus]
+        gpus = min(case.settings["gpus"] for case in cases)
+        fewest = [case for case in cases if case.settings["gpus"] == gpus]
         fits.add(min(fewest, key=lambda case: fewest[0].properties.table != case.properties.table).number)
     assert {case.number for case in cases_of(name) if case.properties.use == "fit"} == fits
 

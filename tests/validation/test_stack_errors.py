@@ -38,7 +38,7 @@ def test_the_nearest_stack_is_the_default() -> None:
 def test_every_row_names_its_stack_or_its_configuration() -> None:
     """A changed default changes no row of `ppsim validate`."""
     for name in case_sets():
-        assert all("stack" in case.options or "run_config" in case.options for case in cases_of(name)), name
+        assert all("stack" in case.settings or "run_config" in case.options for case in cases_of(name)), name
 
 
 def test_options_of_a_user_are_without_the_stack_and_fitted_constants() -> None:
