@@ -279,7 +279,11 @@ def _accumulated(job: Job, stage: Stage) -> CostEstimate:
 
 
 def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
-    """FSDP2 copies gathered parameters on the compute stream (`foreach_all_gather_copy_out`)."""
+    """Add data-parallel collectives to each pass: their exposed part, and slower compute during their hidden part.
+
+    FSDP2 copies gathered parameters on the compute stream (`foreach_all_gather_copy_out`). Its calibrated fractions
+    of peak include the slower compute.
+    """
     if job.fully_shard and job.optimizer.zero_stage == 3:
         copied = _copied_out(job, stage)
         whole = costs.whole_backward
@@ -290,22 +294,19 @@ def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
             whole_backward=None if whole is None else whole + copied,
         )
     gather_s, reduce_s = passes_s(job, stage)
+    slowdown = 0.0 if job.fully_shard else job.place.collective_slowdown
 
-    def exposed(parts: TimeBreakdown, seconds_of: float) -> TimeBreakdown:
-        beside = parts.total_s if job.overlap else 0.0
-        return parts + TimeBreakdown(dp_s=max(0.0, seconds_of - beside))
+    def with_collective(parts: TimeBreakdown, collective_s: float) -> TimeBreakdown:
+        hidden_s = min(collective_s, parts.total_s) if job.overlap else 0.0
+        return parts + TimeBreakdown(matmul_loss_s=slowdown * hidden_s, dp_s=collective_s - hidden_s)
 
-    backward_input = exposed(costs.backward_input, gather_s)
-    backward_weight = exposed(costs.backward_weight, reduce_s)
     whole = costs.whole_backward
-    if whole is not None:
-        whole += TimeBreakdown(dp_s=max(0.0, gather_s + reduce_s - whole.total_s * job.overlap))
     return replace(
         costs,
-        forward=exposed(costs.forward, gather_s),
-        backward_input=backward_input,
-        backward_weight=backward_weight,
-        whole_backward=whole,
+        forward=with_collective(costs.forward, gather_s),
+        backward_input=with_collective(costs.backward_input, gather_s),
+        backward_weight=with_collective(costs.backward_weight, reduce_s),
+        whole_backward=None if whole is None else with_collective(whole, gather_s + reduce_s),
     )
 
 

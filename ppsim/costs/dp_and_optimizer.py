@@ -16,6 +16,7 @@ from ppsim.machine.cluster import Device
 from ppsim.model.architecture import Layer
 from ppsim.model.parameters import RankParameters, held_parameters, padded_vocabulary
 from ppsim.model.pipeline_stages import Stage, call_per_group
+from ppsim.model.rank_memory import gathered_bytes
 from ppsim.parallel.groups import RankGroup, all_devices, tier_between
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import SharedGradients, StepCosts
@@ -125,10 +126,15 @@ _GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
 
 
 def replica_collective_s(job: Job, parameters: RankParameters, operation: collectives.Operation) -> float:
-    """ZeRO 3 gathers frozen weights too."""
+    """ZeRO 3 gathers frozen weights too, and weights of 8-bit GEMMs in 8 bits.
+
+    Megatron-Bridge's 8-bit recipes set `fp8_param_gather`, TorchTitan `enable_fsdp_float8_all_gather`.
+    """
     is_whole = operation == "all-gather" and job.optimizer.zero_stage == 3
     counts = (parameters.dense, parameters.expert) if is_whole else (parameters.trained, parameters.trained_expert)
-    of = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
+    of: float = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
+    if is_whole and (narrow := gathered_bytes(job.settings)) >= 1:
+        of = narrow
     return sum(
         _among_instances_s(job, operation, count * of, name)
         for count, name in zip(counts, _GROUPS, strict=True)
