@@ -57,7 +57,8 @@ class Execution:
         Tokens to which each expert is padded or cut, relative to the mean; None: no limit.
     fused_experts
         Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused (TransformerEngine's
-        op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
+        op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu), and dense MLPs whose activation casts its result
+        (the same flag of Megatron-LM, `use_transformer_engine_op_fuser`).
     legacy_grouped_gemm
         Experts' GEMMs by the grouped_gemm package, which on AMD GPUs calls hipBLAS per expert (Megatron-LM's
         moe_use_legacy_grouped_gemm).

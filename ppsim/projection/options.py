@@ -318,8 +318,8 @@ class SearchBaseOptions(TypedDict, total=False):
         metavar="FACTOR", section="model", field="job.execution.expert_capacity",
     )]
     fused_experts: Annotated[bool | None, Option(
-        "Run the experts of a rank as one grouped GEMM with activation and cast (TransformerEngine's op fuser). "
-        "[default: off]",
+        "TransformerEngine's op fuser: run the experts of a rank as one grouped GEMM with activation and cast, and "
+        "cast to 8 bits in the activation of a dense MLP. [default: off]",
         section="model", field="job.execution.fused_experts", default=False, has_no=True,
     )]
     moe_use_legacy_grouped_gemm: Annotated[bool | None, Option(
