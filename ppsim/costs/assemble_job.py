@@ -279,7 +279,7 @@ def _accumulated(job: Job, stage: Stage) -> CostEstimate:
 
 
 def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
-    """Add data-parallel collectives to each pass: their exposed part, and slower compute during their hidden part.
+    """Add data-parallel collectives to each pass: their exposed part, or slower compute if all is hidden.
 
     FSDP2 copies gathered parameters on the compute stream (`foreach_all_gather_copy_out`). Its calibrated fractions
     of peak include the slower compute.
@@ -297,8 +297,12 @@ def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
     slowdown = 0.0 if job.fully_shard else job.place.collective_slowdown
 
     def with_collective(parts: TimeBreakdown, collective_s: float) -> TimeBreakdown:
-        hidden_s = min(collective_s, parts.total_s) if job.overlap else 0.0
-        return parts + TimeBreakdown(matmul_loss_s=slowdown * hidden_s, dp_s=collective_s - hidden_s)
+        slower_s, compute_s = slowdown * collective_s, parts.total_s
+        if not job.overlap:
+            return parts + TimeBreakdown(dp_s=collective_s)
+        if collective_s > compute_s + slower_s:
+            return parts + TimeBreakdown(dp_s=collective_s - compute_s)
+        return parts + TimeBreakdown(matmul_loss_s=slower_s)
 
     whole = costs.whole_backward
     return replace(
