@@ -250,7 +250,7 @@ def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]
 
 
 def estimate_of(job: Job, stage: Stage) -> CostEstimate:
-    embedding, head = job.ends
+    embedding, head = job.ends[0], head_in_passes(job)
     total = job.costs_outside_layers * bool(stage.layers)
     for costs in (job.costs_in_order(stage), [job.mtp_costs[layer] for layer in stage.mtp]):
         for one in {id(cost): cost for cost in costs}.values():
@@ -261,6 +261,14 @@ def estimate_of(job: Job, stage: Stage) -> CostEstimate:
     if not job.gradient_accumulation_fusion:
         total += _accumulated(job, stage)
     return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
+
+
+def head_in_passes(job: Job) -> CostEstimate:
+    """Return the head's costs without deferred weight gradients, as a mean over microbatches."""
+    _, head = job.ends
+    if not job.num_deferred or head.whole_backward is not None:
+        return head
+    return replace(head, backward_weight=head.backward_weight * (1 - job.num_deferred / job.num_microbatches))
 
 
 def _accumulated(job: Job, stage: Stage) -> CostEstimate:

@@ -51,6 +51,7 @@ def step_costs(
         reduce_s=np.tile(reduce_s, replicas),
         num_buckets=np.tile(_for_each(held, lambda one: num_buckets(job, one), known["buckets"]), replicas),
         overlap=job.overlap,
+        deferred_s=[_deferred_s(job, mine) for mine in rank_stages] if job.num_deferred else 0.0,
         sharing=_sharing(job, schedule, stages, held),
         norm_s=norm_s + collectives.seconds("all-reduce", 4.0, everyone, job.cluster),
         optimizer_s=call_per_group(lambda mine: _update_s(job, mine), rank_stages, known["update"]),
@@ -165,6 +166,19 @@ def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
     if not job.optimizer.layer_wise or num_layers == 0:
         return 1 / num_ranks
     return math.ceil(num_layers / num_ranks) / num_layers
+
+
+def _deferred_s(job: Job, stages: Sequence[Stage]) -> float:
+    """Seconds of the output layer's weight gradients after a rank's last backward pass.
+
+    Megatron-LM, core/pipeline_parallel/schedules.py, `finish_embedding_wgrad_compute`. A backward that was measured
+    whole defers nothing.
+    """
+    _, head = job.ends
+    if head.whole_backward is not None:
+        return 0.0
+    times = sum(1 + len(job.model.mtp) for stage in stages if stage.head)
+    return job.num_deferred * times * head.backward_weight.total_s
 
 
 def _parts_of_replica(job: Job, stages: Sequence[Stage]) -> tuple[float, float]:

@@ -139,7 +139,7 @@ class SearchBaseOptions(TypedDict, total=False):
     wgrad_deferral_limit: Annotated[int | None, Option(
         "Number of microbatches whose output-layer weight gradient is deferred to the end of the step (0: all), as "
         "with Megatron-LM's --defer-embedding-wgrad-compute in a pipeline. The gradients of their logits stay in "
-        "memory. Affects memory only, not the projected time. [default: none deferred]",
+        "memory. [default: none deferred]",
         metavar="N", section="optimizer", field="job.wgrad_deferral_limit", default=None, is_hidden=True,
     )]
     grad_reduce_in_bf16: Annotated[bool | None, Option(

@@ -190,6 +190,20 @@ def test_zero_3_exposes_what_compute_does_not_hide() -> None:
         assert behind.parts[stage].forward.total_s == pytest.approx(gather + compute)
 
 
+@pytest.mark.parametrize(("limit", "deferred"), [(0, 8), (3, 3), (22, 8), (None, 0)])
+def test_deferred_weight_gradients_of_the_head_leave_its_backward_for_the_end(limit: int | None, deferred: int) -> None:
+    table = build("1f1b", pp=2, microbatches=8)
+    made, whole = (
+        assemble_job(job(pp=2, global_batch=8, wgrad_deferral_limit=one), table) for one in (limit, None)
+    )
+    head_s = job(pp=2).ends[1].backward_weight.total_s
+    assert head_s > 0
+    saved_s = [old.backward_weight.total_s - new.backward_weight.total_s
+               for old, new in zip(whole.parts, made.parts, strict=True)]  # fmt: skip
+    assert saved_s == pytest.approx([0.0, head_s * deferred / 8])
+    assert np.broadcast_to(made.step_costs.deferred_s, 2) == pytest.approx([0.0, deferred * head_s])
+
+
 def test_zero_3_slows_the_compute_that_hides_a_collective_by_the_sms_of_the_collective() -> None:
     """16 of the 132 SMs of an H100, not in torch's fully_shard, whose calibrated throughput includes it."""
     table = build("1f1b", pp=2, microbatches=8)
