@@ -191,7 +191,9 @@ def test_zero_3_exposes_what_compute_does_not_hide() -> None:
 
 
 @pytest.mark.parametrize(("limit", "deferred"), [(0, 8), (3, 3), (22, 8), (None, 0)])
-def test_deferred_weight_gradients_of_the_head_leave_its_backward_for_the_end(limit: int | None, deferred: int) -> None:
+def test_deferred_weight_gradients_of_the_head_leave_its_backward_for_the_end(
+    limit: int | None, deferred: int
+) -> None:
     table = build("1f1b", pp=2, microbatches=8)
     made, whole = (
         assemble_job(job(pp=2, global_batch=8, wgrad_deferral_limit=one), table) for one in (limit, None)
