@@ -25,7 +25,7 @@ _DISPATCH_CORES = 20
 """SMs that send tokens to experts and back: DeepEP's default, and the number that Megatron-LM requests."""
 
 _COLLECTIVE_CORES = 16
-"""SMs of data-parallel collectives: `NVTE_FWD_LAYERNORM_SM_MARGIN` of Megatron-Bridge 0.3.1, docs/performance-guide.md.
+"""SMs of data-parallel collectives (Megatron-Bridge 0.3.1, performance-guide.md, `NVTE_FWD_LAYERNORM_SM_MARGIN`).
 
 Megatron-FSDP's README (Megatron-LM 0.16) has 16 to 32 for NCCL without buffer registration, and 1 to 6 with it.
 """
