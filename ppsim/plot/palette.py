@@ -41,7 +41,7 @@ CAUSE_TITLES = {
 }
 BESIDE_COLOURS = {  # work outside the pipeline's actions
     "gather": "#DDAADD",
-    "deferred": "#E0A458",
+    "deferred": "#F28E2B",
     "reduce": "#AA4499",
     "share": "#882255",
     "norm": "#A6A65C",
