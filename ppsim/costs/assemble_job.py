@@ -250,7 +250,7 @@ def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]
 
 
 def estimate_of(job: Job, stage: Stage) -> CostEstimate:
-    embedding, head = job.ends
+    embedding, head = job.ends[0], head_in_passes(job)
     total = job.costs_outside_layers * bool(stage.layers)
     for costs in (job.costs_in_order(stage), [job.mtp_costs[layer] for layer in stage.mtp]):
         for one in {id(cost): cost for cost in costs}.values():
@@ -261,6 +261,14 @@ def estimate_of(job: Job, stage: Stage) -> CostEstimate:
     if not job.gradient_accumulation_fusion:
         total += _accumulated(job, stage)
     return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
+
+
+def head_in_passes(job: Job) -> CostEstimate:
+    """Return the head's costs without deferred weight gradients, as a mean over microbatches."""
+    _, head = job.ends
+    if not job.num_deferred or head.whole_backward is not None:
+        return head
+    return replace(head, backward_weight=head.backward_weight * (1 - job.num_deferred / job.num_microbatches))
 
 
 def _accumulated(job: Job, stage: Stage) -> CostEstimate:
@@ -279,7 +287,11 @@ def _accumulated(job: Job, stage: Stage) -> CostEstimate:
 
 
 def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
-    """FSDP2 copies gathered parameters on the compute stream (`foreach_all_gather_copy_out`)."""
+    """Add data-parallel collectives to each pass: their exposed part, or slower compute if all is hidden.
+
+    FSDP2 copies gathered parameters on the compute stream (`foreach_all_gather_copy_out`). Its calibrated fractions
+    of peak include the slower compute.
+    """
     if job.fully_shard and job.optimizer.zero_stage == 3:
         copied = _copied_out(job, stage)
         whole = costs.whole_backward
@@ -290,22 +302,23 @@ def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
             whole_backward=None if whole is None else whole + copied,
         )
     gather_s, reduce_s = passes_s(job, stage)
+    slowdown = 0.0 if job.fully_shard else job.place.collective_slowdown
 
-    def exposed(parts: TimeBreakdown, seconds_of: float) -> TimeBreakdown:
-        beside = parts.total_s if job.overlap else 0.0
-        return parts + TimeBreakdown(dp_s=max(0.0, seconds_of - beside))
+    def with_collective(parts: TimeBreakdown, collective_s: float) -> TimeBreakdown:
+        slower_s, compute_s = slowdown * collective_s, parts.total_s
+        if not job.overlap:
+            return parts + TimeBreakdown(dp_s=collective_s)
+        if collective_s > compute_s + slower_s:
+            return parts + TimeBreakdown(dp_s=collective_s - compute_s)
+        return parts + TimeBreakdown(matmul_loss_s=slower_s)
 
-    backward_input = exposed(costs.backward_input, gather_s)
-    backward_weight = exposed(costs.backward_weight, reduce_s)
     whole = costs.whole_backward
-    if whole is not None:
-        whole += TimeBreakdown(dp_s=max(0.0, gather_s + reduce_s - whole.total_s * job.overlap))
     return replace(
         costs,
-        forward=exposed(costs.forward, gather_s),
-        backward_input=backward_input,
-        backward_weight=backward_weight,
-        whole_backward=whole,
+        forward=with_collective(costs.forward, gather_s),
+        backward_input=with_collective(costs.backward_input, gather_s),
+        backward_weight=with_collective(costs.backward_weight, reduce_s),
+        whole_backward=None if whole is None else with_collective(whole, gather_s + reduce_s),
     )
 
 

@@ -73,7 +73,9 @@ def _in_its_format(
 
     TransformerEngine casts queries, keys and values before the forward and the gradient of the output before the
     backward. A cast reads two bytes and writes one per element; in MXFP8 it writes two
-    (`mxfp8_quantize_fast_path`).
+    (`mxfp8_quantize_fast_path`). With delayed scaling, the kernels write 8 bits, and the output and the gradients
+    of queries, keys and values are cast back to 16 (`FusedAttnFunc`: `out_fp8.dequantize`, `dq_fp8.dequantize`;
+    TransformerEngine 2.2 and 2.8).
     """
     style = place.execution.attention_dtype
     if style is None:
@@ -87,10 +89,11 @@ def _in_its_format(
     heads = part.num_heads // place.cut.tp
     keys = part.kv_heads_per_rank(place.cut.tp) if isinstance(part, Attention) else heads
     cast = heads * part.qk_head_size + keys * (part.qk_head_size + part.v_head_size)
-    per_element = 4.0 if style == "mxfp8" else 3.0
+    output, per_element = heads * part.v_head_size, 4.0 if style == "mxfp8" else 3.0
+    parts = ((cast, 3), (output, 1)) if style == "mxfp8" else ((cast + output, 4), (output + cast, 4))
     forward, backward = (
         memory_kernel_time(times, "elementwise", per_element * tokens * columns, launches=launches)
-        for columns, launches in ((cast, 3), (heads * part.v_head_size, 1))
+        for columns, launches in parts
     )
     return faster + PassKernels(forward, backward)
 

@@ -16,6 +16,7 @@ from ppsim.machine.cluster import Device
 from ppsim.model.architecture import Layer
 from ppsim.model.parameters import RankParameters, held_parameters, padded_vocabulary
 from ppsim.model.pipeline_stages import Stage, call_per_group
+from ppsim.model.rank_memory import gathered_bytes
 from ppsim.parallel.groups import RankGroup, all_devices, tier_between
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import SharedGradients, StepCosts
@@ -50,6 +51,7 @@ def step_costs(
         reduce_s=np.tile(reduce_s, replicas),
         num_buckets=np.tile(_for_each(held, lambda one: num_buckets(job, one), known["buckets"]), replicas),
         overlap=job.overlap,
+        deferred_s=[_deferred_s(job, mine) for mine in rank_stages] if job.num_deferred else 0.0,
         sharing=_sharing(job, schedule, stages, held),
         norm_s=norm_s + collectives.seconds("all-reduce", 4.0, everyone, job.cluster),
         optimizer_s=call_per_group(lambda mine: _update_s(job, mine), rank_stages, known["update"]),
@@ -125,10 +127,15 @@ _GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
 
 
 def replica_collective_s(job: Job, parameters: RankParameters, operation: collectives.Operation) -> float:
-    """ZeRO 3 gathers frozen weights too."""
+    """ZeRO 3 gathers frozen weights too, and weights of 8-bit GEMMs in 8 bits.
+
+    Megatron-Bridge's 8-bit recipes set `fp8_param_gather`, TorchTitan `enable_fsdp_float8_all_gather`.
+    """
     is_whole = operation == "all-gather" and job.optimizer.zero_stage == 3
     counts = (parameters.dense, parameters.expert) if is_whole else (parameters.trained, parameters.trained_expert)
-    of = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
+    of: float = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
+    if is_whole and (narrow := gathered_bytes(job.settings)) >= 1:
+        of = narrow
     return sum(
         _among_instances_s(job, operation, count * of, name)
         for count, name in zip(counts, _GROUPS, strict=True)
@@ -159,6 +166,19 @@ def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
     if not job.optimizer.layer_wise or num_layers == 0:
         return 1 / num_ranks
     return math.ceil(num_layers / num_ranks) / num_layers
+
+
+def _deferred_s(job: Job, stages: Sequence[Stage]) -> float:
+    """Seconds of the output layer's weight gradients after a rank's last backward pass.
+
+    Megatron-LM, core/pipeline_parallel/schedules.py, `finish_embedding_wgrad_compute`. A backward that was measured
+    whole defers nothing.
+    """
+    _, head = job.ends
+    if head.whole_backward is not None:
+        return 0.0
+    times = sum(1 + len(job.model.mtp) for stage in stages if stage.head)
+    return job.num_deferred * times * head.backward_weight.total_s
 
 
 def _parts_of_replica(job: Job, stages: Sequence[Stage]) -> tuple[float, float]:

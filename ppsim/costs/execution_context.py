@@ -24,6 +24,12 @@ from ppsim.parallel.sizes import ParallelSizes
 _DISPATCH_CORES = 20
 """SMs that send tokens to experts and back: DeepEP's default, and the number that Megatron-LM requests."""
 
+_COLLECTIVE_CORES = 16
+"""SMs of data-parallel collectives (Megatron-Bridge 0.3.1, performance-guide.md, `NVTE_FWD_LAYERNORM_SM_MARGIN`).
+
+Megatron-FSDP's README (Megatron-LM 0.16) has 16 to 32 for NCCL without buffer registration, and 1 to 6 with it.
+"""
+
 _HIDDEN = {"tp": ("hidden_tp_forward", "hidden_tp_backward"), "ep": ("overlap_ep",)}
 """The fields scaled by a cluster's `overlap` constant, per kind of communication."""
 
@@ -51,7 +57,8 @@ class Execution:
         Tokens to which each expert is padded or cut, relative to the mean; None: no limit.
     fused_experts
         Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused (TransformerEngine's
-        op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
+        op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu), and dense MLPs whose activation casts its result
+        (the same flag of Megatron-LM, `use_transformer_engine_op_fuser`).
     legacy_grouped_gemm
         Experts' GEMMs by the grouped_gemm package, which on AMD GPUs calls hipBLAS per expert (Megatron-LM's
         moe_use_legacy_grouped_gemm).
@@ -295,6 +302,11 @@ class ExecutionContext:
     @property
     def dispatch_slowdown(self) -> float:
         return min(_DISPATCH_CORES / self.cluster.device.num_cores, 1)
+
+    @property
+    def collective_slowdown(self) -> float:
+        """Fraction by which compute is slower during a data-parallel collective."""
+        return min(_COLLECTIVE_CORES / self.cluster.device.num_cores, 1)
 
     @property
     def domain_sizes(self) -> tuple[int | None, ...]:

@@ -284,7 +284,7 @@ class Job(HasRepr):
                 is_deterministic=execution.deterministic_mode,
             ),
             fully_shard=self.fully_shard and self.place.cut.replicas > 1,
-            deferred_head=self._num_deferred(),
+            deferred_head=self.num_deferred,
             graphs=GraphBuffers(
                 self.execution.cuda_graphs,
                 num_microbatches=self.num_microbatches if self.layout.pp > 1 else 1,
@@ -342,7 +342,9 @@ class Job(HasRepr):
         of_modules = self.offload_modules or any(one.offload_modules for one in self.stage_plans)
         return bool(self.offload or of_modules)
 
-    def _num_deferred(self) -> int:
+    @property
+    def num_deferred(self) -> int:
+        """Number of microbatches whose weight gradient of the output layer is deferred."""
         limit = self.wgrad_deferral_limit
         if limit is None or self.layout.pp == 1:
             return 0

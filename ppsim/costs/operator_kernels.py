@@ -74,6 +74,9 @@ with a weight per column (1.18 TB/s for 4 bytes per element in float16: tile-ai/
 µs in the same set-up (TileOPs, issue 512). Other types: assumed.
 """
 
+_DENSE_ACTIVATION = "fed act"
+"""Name of the activation of a dense MLP (see `ppsim.model.blocks.mlp`)."""
+
 _BIASES = MappingProxyType({False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3))})
 """Expert biases in F and I: bytes per column and (token, expert) pair (a constant, and a multiple of the bytes of
 an element), kernels per expert, kernels for all experts together. True: float32 routing weights, as DeepEP and
@@ -184,6 +187,8 @@ class OperatorKernels:
             backward, launches = backward - 2, [launches[0], launches[1] - 1]
         if one.kind == "norm" and self.place.execution.deterministic_mode:
             forward, backward = forward + 1, backward + 1  # its output is filled first
+        if one.name == _DENSE_ACTIVATION and self._casts_in_activation:
+            forward, backward = forward - 2, backward - 2 * (1 + (one.kind == "gated activation"))
         elements = one.passed * self.rows[one.rows]
         found = self.moving((forward, backward, launches[0], launches[1]), elements)
         if one.kind in _STRIDED:
@@ -195,6 +200,17 @@ class OperatorKernels:
             e = self.place.execution.element_bytes
             found += PassKernels(self.moved(elements, 0), self.moved((2 * e + 1) * elements, 0))
         return found
+
+    @property
+    def _casts_in_activation(self) -> bool:
+        """Return whether the activation of a dense MLP and its gradient write 8-bit GEMM operands.
+
+        Each result is then not written in 16 bits and not read again by a cast. The calibrated fraction of peak
+        includes this cast. With NVFP4 and MXFP4 the cast remains a kernel (Megatron-LM, `TEFusedMLP`;
+        TransformerEngine 2.8, `csrc/extensions/activation.cpp`, `FULLY_FUSED`).
+        """
+        execution = self.place.execution
+        return execution.fused_experts and execution.dtype in ("float8", "mxfp8")
 
     def moved(self, num_bytes: float, launches: int) -> KernelTime:
         return memory_kernel_time(self.place.times, "elementwise", num_bytes, launches=launches)

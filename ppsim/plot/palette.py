@@ -41,6 +41,7 @@ CAUSE_TITLES = {
 }
 BESIDE_COLOURS = {  # work outside the pipeline's actions
     "gather": "#DDAADD",
+    "deferred": "#F28E2B",
     "reduce": "#AA4499",
     "share": "#882255",
     "norm": "#A6A65C",
@@ -50,6 +51,7 @@ BESIDE_COLOURS = {  # work outside the pipeline's actions
 }
 BESIDE_TITLES = {
     "gather": "parameters gathered",
+    "deferred": "deferred weight gradients",
     "reduce": "gradients reduced",
     "share": "gradients shared by ranks",
     "norm": "gradient norm",

@@ -38,6 +38,7 @@ _ROUNDING = 1e-12
 """Fraction of an iteration below which a difference is rounding."""
 
 _OF_STEP = {
+    "deferred weight gradients": ("deferred",),
     "data parallelism": ("gather", "reduce", "share"),
     "optimizer": ("norm", "optimizer"),
 }
@@ -116,7 +117,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
         budget[name] = budget.get(name, 0.0) + after - before
     exposed = projection.step.exposed_s
     for name, kinds in _OF_STEP.items():
-        budget[name] = budget.get(name, 0.0) + sum(exposed[kind] for kind in kinds)
+        budget[name] = budget.get(name, 0.0) + sum(exposed.get(kind, 0.0) for kind in kinds)
     budget["host"] += exposed["rest"] + costs.step_overhead_s
     budget["DP stragglers"] = exposed["stragglers"]
     budget["slow ranks"] = budget.get("slow ranks", 0.0) + exposed["slow rank"]
@@ -206,7 +207,8 @@ def sensitivities(projection: Projection) -> dict[str, float]:
     }
     exposed = projection.step.exposed_s
     for name, kinds in _OF_STEP.items():
-        found[name] = _FASTER * sum(exposed[kind] for kind in kinds) / projection.iteration_time_s
+        if all(kind in exposed for kind in kinds):
+            found[name] = _FASTER * sum(exposed[kind] for kind in kinds) / projection.iteration_time_s
     if costs.between_rounds_s:
         shorter = overheads_s(graph, costs.replace(between_rounds_s=(1 - _FASTER) * costs.between_rounds_s))
         time = evaluate_many(graph, durations, shorter).step_time_s[0]

@@ -139,7 +139,7 @@ class SearchBaseOptions(TypedDict, total=False):
     wgrad_deferral_limit: Annotated[int | None, Option(
         "Number of microbatches whose output-layer weight gradient is deferred to the end of the step (0: all), as "
         "with Megatron-LM's --defer-embedding-wgrad-compute in a pipeline. The gradients of their logits stay in "
-        "memory. Affects memory only, not the projected time. [default: none deferred]",
+        "memory. [default: none deferred]",
         metavar="N", section="optimizer", field="job.wgrad_deferral_limit", default=None, is_hidden=True,
     )]
     grad_reduce_in_bf16: Annotated[bool | None, Option(
@@ -318,8 +318,8 @@ class SearchBaseOptions(TypedDict, total=False):
         metavar="FACTOR", section="model", field="job.execution.expert_capacity",
     )]
     fused_experts: Annotated[bool | None, Option(
-        "Run the experts of a rank as one grouped GEMM with activation and cast (TransformerEngine's op fuser). "
-        "[default: off]",
+        "TransformerEngine's op fuser: run the experts of a rank as one grouped GEMM with activation and cast, and "
+        "cast to 8 bits in the activation of a dense MLP. [default: off]",
         section="model", field="job.execution.fused_experts", default=False, has_no=True,
     )]
     moe_use_legacy_grouped_gemm: Annotated[bool | None, Option(

@@ -18,7 +18,7 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step_costs import SharedGradients, StepCosts
 from ppsim.simulation.timeline import Timeline
 
-Kind = Literal["gather", "reduce", "share", "norm", "optimizer", "hidden", "exposed"]
+Kind = Literal["gather", "deferred", "reduce", "share", "norm", "optimizer", "hidden", "exposed"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ def simulate_step(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) 
     optimizer_s = _entries("optimizer_s", step_costs.optimizer_s, num_ranks, "rank")
     pieces: list[StepActivity] = []
     timeline, ready, reduced = _pipeline(schedule, costs, step_costs, pieces)
+    computed = timeline.rank_end_s + _entries("deferred_s", step_costs.deferred_s, num_ranks, "rank")
+    for rank in np.flatnonzero(computed > timeline.rank_end_s).tolist():
+        end_s = float(timeline.rank_end_s[rank])
+        pieces.append(StepActivity(rank, "deferred", -1, end_s, float(computed[rank])))
+    reduced = np.maximum(computed, reduced)
     waits_for_all = step_costs.update == "synchronised"
     shared = _shared(reduced, step_costs.sharing, pieces)
     begin = float(shared.max())
@@ -81,10 +86,12 @@ def simulate_step(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) 
     exposed_s = {
         "gather": float((timeline.begin_s if waits_for_all else timeline.rank_begin_s[last]) - begins[last])
     }
-    moments = (timeline.rank_end_s, reduced, shared, normed, updated)
+    moments = (timeline.rank_end_s, computed, reduced, shared, normed, updated)
     ends = [float(of_rank.max() if waits_for_all else of_rank[last]) for of_rank in moments]
-    for name, (before, now) in zip(("reduce", "share", "norm", "optimizer"), pairwise(ends), strict=True):
-        exposed_s[name] = now - before
+    names = "deferred", "reduce", "share", "norm", "optimizer"
+    for name, (before, now) in zip(names, pairwise(ends), strict=True):
+        if name != "deferred" or now > before:
+            exposed_s[name] = now - before
     exposed_s["rest"] = step_costs.rest_s
     exposed_s["stragglers"] = step_costs.straggling * timeline.step_time_s
     exposed_s["slow rank"] = step_costs.slow_rank * float(timeline.busy_s.max())

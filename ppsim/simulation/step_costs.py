@@ -28,6 +28,8 @@ class StepCosts:
         last backward is done; a forward starts when the first parameter bucket is gathered.
     overlap
         False: a rank gathers everything before its first action and reduces everything after its last.
+    deferred_s
+        Per rank: deferred weight gradients, computed after the rank's last action and before its last reduction.
     sharing
         Gradient sums among pipeline ranks, in this order.
     norm_s
@@ -47,6 +49,7 @@ class StepCosts:
     reduce_s: Numbers = 0.0
     num_buckets: Numbers = 1.0
     overlap: bool = True
+    deferred_s: Numbers = 0.0
     sharing: tuple[SharedGradients, ...] = ()
     norm_s: float = 0.0
     optimizer_s: Numbers = 0.0
@@ -61,6 +64,7 @@ class StepCosts:
             self,
             gather_s=np.multiply(self.gather_s, times),
             reduce_s=np.multiply(self.reduce_s, times),
+            deferred_s=np.multiply(self.deferred_s, times),
             sharing=tuple(replace(one, seconds=times * one.seconds) for one in self.sharing),
             norm_s=times * self.norm_s,
             optimizer_s=np.multiply(self.optimizer_s, times),

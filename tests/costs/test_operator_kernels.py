@@ -376,6 +376,26 @@ def test_fused_experts_are_a_launch_a_product_and_pass_their_activation_inside(d
     assert kernels(layer, fused)["routed act"] == PassKernels()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "forward", "backward"),
+    [("float8", 2, 4), ("mxfp8", 2, 4), ("nvfp4", 0, 0), ("bfloat16", 0, 0)],
+)
+def test_the_op_fuser_casts_in_the_activation_of_a_dense_mlp(dtype: str, forward: int, backward: int) -> None:
+    """Per activated column a write and a read of 16 bits, in the backward of the gated activation two of each."""
+    layer, gb200 = find_model("llama3-8b").layers[0], load_cluster("gb200-nvl72")
+    apart, fused = (
+        ExecutionContext(cluster=gb200, layout=Layout(dp=8), execution=Execution(dtype=dtype, fused_experts=how))
+        for how in (False, True)
+    )
+    before, after = kernels(layer, apart), kernels(layer, fused)
+    rate = gb200.device.memory_bytes_per_s * gb200.device.efficiency.memory
+    for name, passes in (("forward", forward), ("backward_input", backward)):
+        saved_s = getattr(before["fed act"], name).memory_s - getattr(after["fed act"], name).memory_s
+        assert saved_s == pytest.approx(passes * 2 * 4096 * 14336 / rate)
+    del before["fed act"], after["fed act"]
+    assert before == after
+
+
 @pytest.mark.parametrize(("cluster", "share"), [("mi355x-8", 0.057), ("dgx-h100", None)])
 def test_an_unfused_permutation_scatters_rows_in_the_combine_and_in_the_dispatchs_backward(cluster, share):
     """Rows of 4096 tokens and of their 8 pairs each, 2048 wide, instead of a copy; HybridEP has its own kernels."""

@@ -11,7 +11,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
 from ppsim.costs.analytic import mtp_estimate
 from ppsim.costs.assemble_job import assemble_job
-from ppsim.costs.dp_and_optimizer import num_buckets, step_costs
+from ppsim.costs.dp_and_optimizer import num_buckets, parameters_of_stages, replica_collective_s, step_costs
 from ppsim.costs.reserved_memory import components_at_peak
 from ppsim.costs.stage_cost_set import values_of_ranks
 from ppsim.machine import collectives
@@ -21,7 +21,7 @@ from ppsim.model.parameters import RankParameters, held_parameters
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.rank_memory import rank_memory
 from ppsim.model.registry import find_model
-from ppsim.parallel.groups import RankGroup, all_devices
+from ppsim.parallel.groups import RankGroup, all_devices, group
 from ppsim.parallel.layout import Layout
 from ppsim.schedule.table import Op, Schedule
 from tests.projection.jobs import job, on_ideal_links
@@ -188,6 +188,54 @@ def test_zero_3_exposes_what_compute_does_not_hide() -> None:
         assert gather > compute
         assert beside.parts[stage].forward.total_s == pytest.approx(gather)
         assert behind.parts[stage].forward.total_s == pytest.approx(gather + compute)
+
+
+@pytest.mark.parametrize(("limit", "deferred"), [(0, 8), (3, 3), (22, 8), (None, 0)])
+def test_deferred_weight_gradients_of_the_head_leave_its_backward_for_the_end(
+    limit: int | None, deferred: int
+) -> None:
+    table = build("1f1b", pp=2, microbatches=8)
+    made, whole = (
+        assemble_job(job(pp=2, global_batch=8, wgrad_deferral_limit=one), table) for one in (limit, None)
+    )
+    head_s = job(pp=2).ends[1].backward_weight.total_s
+    assert head_s > 0
+    saved_s = [old.backward_weight.total_s - new.backward_weight.total_s
+               for old, new in zip(whole.parts, made.parts, strict=True)]  # fmt: skip
+    assert saved_s == pytest.approx([0.0, head_s * deferred / 8])
+    assert np.broadcast_to(made.step_costs.deferred_s, 2) == pytest.approx([0.0, deferred * head_s])
+
+
+def test_zero_3_slows_the_compute_that_hides_a_collective_by_the_sms_of_the_collective() -> None:
+    """16 of the 132 SMs of an H100, not in torch's fully_shard, whose calibrated throughput includes it."""
+    table = build("1f1b", pp=2, microbatches=8)
+    zero = {"pp": 2, "dp": 8}
+    hidden, exposed, without, fsdp2 = (
+        assemble_job(job(**zero, **more), table).parts[0]
+        for more in (
+            {"optimizer": Optimizer(zero_stage=3)}, {"optimizer": Optimizer(zero_stage=3), "overlap": False},
+            {"optimizer": Optimizer(zero_stage=1)}, {"optimizer": Optimizer(zero_stage=3), "fully_shard": True},
+        )
+    )  # fmt: skip
+    for name in ("forward", "backward_input", "backward_weight"):
+        of = [getattr(one, name) for one in (hidden, exposed, without)]
+        assert of[0].dp_s == 0 < of[1].dp_s < of[2].total_s
+        assert of[0].total_s - of[2].total_s == pytest.approx(16 / 132 * of[1].dp_s)
+        assert of[0].matmul_loss_s - of[2].matmul_loss_s == pytest.approx(16 / 132 * of[1].dp_s)
+        assert getattr(fsdp2, name).matmul_loss_s == pytest.approx(of[2].matmul_loss_s)
+
+
+def test_zero_3_gathers_the_weights_of_8_bit_gemms_in_8_bits() -> None:
+    made = {
+        dtype: job(cluster="dgx-b200", pp=2, dp=64, dtype=dtype, optimizer=Optimizer(zero_stage=3), overlap=False)
+        for dtype in ("bfloat16", "float8", "nvfp4")
+    }
+    for dtype, num_bytes in (("bfloat16", 2), ("float8", 1), ("nvfp4", 2)):
+        one = made[dtype]
+        held = parameters_of_stages(one, stages_of(one.model, (16, 16))[:1])
+        ranks = group(one.layout, "dp-cp", one.cluster.domain_sizes(128))
+        gather_s = collectives.seconds("all-gather", float(num_bytes * held.dense), ranks, one.cluster)
+        assert replica_collective_s(one, held, "all-gather") == pytest.approx(gather_s)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_ideal_is_mfu_and_what_is_beyond_it_is_apart(name: str, fields: dict[str
 @pytest.mark.parametrize("zero_stage", [0, 1, 3])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_the_budget_sums_with_every_way_of_data_parallelism(zero_stage: int, overlap: bool) -> None:
-    one = job("llama3-8b", pp=2, dp=16, global_batch=64, overlap=overlap)
+    one = job("llama3-8b", pp=2, dp=16, global_batch=64, sequence_length=1024, overlap=overlap)
     one = replace(one, optimizer=replace(one.optimizer, zero_stage=zero_stage))
     for update in ("synchronised", "post-validated"):
         made = project(Plan(pp=2, job=replace(one, update=update)))

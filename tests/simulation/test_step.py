@@ -35,6 +35,19 @@ def test_1f1b_hides_the_reduction_of_all_ranks_but_the_first() -> None:
     assert only_last.time_s == 33.0
 
 
+def test_deferred_weight_gradients_of_the_last_rank_are_hidden_by_the_cool_down() -> None:
+    """Rank 3 is done 3 backwards of 2 before rank 0. What remains is exposed, and a reduction does not wait for it."""
+    table = ppsim.build("1f1b", pp=4, microbatches=8)
+    for deferred_s, exposed_s in ((6.0, 0.0), (7.5, 1.5)):
+        step = simulate_step(table, ONE, StepCosts(deferred_s=[0, 0, 0, deferred_s]))
+        assert step.time_s == 33.0 + exposed_s
+        assert step.exposed_s.get("deferred", 0.0) == exposed_s
+        piece = next(one for one in step.pieces if one.kind == "deferred")
+        assert (piece.rank, piece.start_s, piece.end_s) == (3, 27.0, 27.0 + deferred_s)
+    twice = simulate_step(table, ONE.scaled(2.0), StepCosts(deferred_s=[0, 0, 0, 7.5]).scaled(2.0))
+    assert twice.time_s == 2 * 34.5
+
+
 def test_buckets_are_reduced_within_the_last_backward() -> None:
     """Of k buckets reduced in R beside a backward of d, R − min(d, R)(1 − 1/k) is left behind it."""
     table = ppsim.build("1f1b", pp=1, microbatches=3)
