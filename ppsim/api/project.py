@@ -21,7 +21,7 @@ from ppsim.projection.lengths import read_lengths
 from ppsim.projection.options import JobOptions, PlanOptions
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
-from ppsim.trainers.run_config import MEGATRON_SPLIT
+from ppsim.trainers.same_settings import MEGATRON_SPLIT
 from ppsim.trainers.stacks import NEAREST, base_of, measured_stacks
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, flag_of, require_tokens
 from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import GPT, JobOptions, SearchBaseOptions
-from ppsim.trainers.run_config import MEGATRON_SPLIT, SAME_SETTING
+from ppsim.trainers.same_settings import MEGATRON_SPLIT, SAME_SETTING
 
 if TYPE_CHECKING:
     from ppsim.trainers.run_config import RunConfig

@@ -9,22 +9,7 @@ from ppsim.model.architecture import Model
 from ppsim.parallel.layout import assumed_devices
 from ppsim.trainers.local_batch import LocalBatch
 from ppsim.trainers.recipe_table import Recipe
-
-MEGATRON_SPLIT = (
-    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
-    "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
-)  # fmt: skip
-
-SAME_SETTING: dict[str, tuple[str, ...]] = {
-    "microbatches": ("global_batch",),
-    "global_batch": ("microbatches",),
-    "gpus": ("dp",),
-    "dp": ("gpus",),
-    "split": MEGATRON_SPLIT,
-    "stack": ("compile",),
-    **dict.fromkeys(MEGATRON_SPLIT, ("split",)),
-}
-"""Options that express the same setting: a typed option replaces exactly these options of a configuration."""
+from ppsim.trainers.same_settings import SAME_SETTING
 
 
 def shorten(value: object) -> str:

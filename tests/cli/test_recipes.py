@@ -48,7 +48,7 @@ def test_the_list_loads_neither_data_frames_nor_projections():
 def test_mistakes_get_a_sentence():
     assert "no recipe matches the filter. Devices: " in ppsim("recipes", "nothing", code=2).stderr
     assert "the nearest of" in ppsim("project", "--recipe", "llama9/h100/bf16", code=2).stderr
-    assert "it is in 25.11" in ppsim("project", "--recipe", "llama3-8b/h100/bf16@26.08", code=2).stderr
+    assert "it is in 25.09" in ppsim("project", "--recipe", "llama3-8b/h100/bf16@26.08", code=2).stderr
     refused = ppsim("project", "--recipe", DENSE, "--schedule", "zbv", "--pp", "2", code=2).stderr
     assert "Megatron-Bridge refuses --schedule zbv" in refused
     assert "Traceback" not in refused
