@@ -226,6 +226,7 @@ class _Cluster(FileSchema):
             )
 
 
+@cache
 def packaged_clusters() -> dict[str, Path]:
     folder = data_folder("machine/data") / "clusters"
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
@@ -241,8 +242,13 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     if Path(text).suffix in CONFIG_READERS:
         return cluster_from(_extended(Path(text)), text)
     if known := _names().find(text):
-        return _cluster(load_packaged(_Cluster, _extended(packaged_clusters()[known])))
+        return _packaged(known)
     raise ConfigError(f"{_names().unknown(text)} (or give the path of a .toml, .yaml or .json file)")
+
+
+@cache
+def _packaged(name: str) -> Cluster:
+    return _cluster(load_packaged(_Cluster, _extended(packaged_clusters()[name])))
 
 
 def cluster_of(given: str | Path | Cluster | None) -> Cluster:

@@ -49,12 +49,14 @@ def test_help_starts_with_three_examples(name):
     assert len(examples_of(name)) == 3
 
 
+EXAMPLES = dict.fromkeys(
+    line for name in ["", *COMMANDS] if name not in NEED_TORCH + SERVE for line in examples_of(name)
+)
 RUNNABLE = [
     line
-    for name in ["", *COMMANDS]
-    if name not in NEED_TORCH + SERVE
-    for line in examples_of(name)
+    for line in EXAMPLES
     if line != "ppsim validate"  # all sets: tests/validation projects them once for many tests
+    and not any(longer.startswith(f"{line} -o ") for longer in EXAMPLES)  # which runs the same and writes it too
 ]
 
 

@@ -97,12 +97,16 @@ def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Comma
             yield " ".join((*above, name)), command
 
 
-def typed_flags(command: str) -> set[str]:
-    lines = [case.words for case in typed.typed()] + [
+@cache
+def typed_lines() -> list[list[str]]:
+    return [case.words for case in typed.typed()] + [
         line.split() for line in (*TRAINING, *PROFILING, *TRACING, *SERVING)
     ]
+
+
+def typed_flags(command: str) -> set[str]:
     return {
-        word for words in lines if words[: len(command.split())] == command.split() for word in words
+        word for words in typed_lines() if words[: len(command.split())] == command.split() for word in words
         if word.startswith("-")
     }  # fmt: skip
 

@@ -11,8 +11,7 @@ import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.costs.chunk_costs import ChunkNumbers
 from ppsim.model.shapes import LayerShape, ModelShape, layer_parameters
-
-pytest.importorskip("megatron.core", reason="needs megatron-core", exc_type=ImportError)
+from tests.trainers.oracles import require_megatron
 
 HIDDEN, VOCABULARY = 32, 256
 
@@ -24,6 +23,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder):
+    require_megatron()
     script = Path(__file__).with_name("megatron_chunks.py")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", script, folder], capture_output=True, text=True, timeout=280

@@ -13,8 +13,7 @@ from ppsim.model.fine_tuning import fine_tuning_of, freeze_of
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.parallel.sizes import ParallelSizes
-
-pytest.importorskip("megatron.core", reason="needs megatron-core", exc_type=ImportError)
+from tests.trainers.oracles import require_megatron
 
 DENSE = {
     "model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
@@ -49,6 +48,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def built() -> list[dict[str, int]]:
+    require_megatron()
     script = Path(__file__).with_name("megatron_trained.py")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", script],

@@ -12,6 +12,7 @@ from ppsim import Op, StageCosts, build, simulate
 from ppsim.errors import ScheduleError
 from ppsim.schedule.blocking_calls import megatron_calls
 from ppsim.schedule.dependencies import transfers_of
+from tests.trainers.oracles import require_megatron
 
 SHAPES = [
     (p, v, m, overlap)
@@ -56,7 +57,7 @@ def sequences_of(table, overlap):
 
 @pytest.fixture(scope="module")
 def recorded():
-    pytest.importorskip("megatron.core", reason="Megatron-core is not installed")
+    require_megatron()
     script = Path(__file__).with_name("megatron_loops.py")
     done = subprocess.run(
         [sys.executable, script], input=json.dumps(SHAPES), capture_output=True, text=True, timeout=300

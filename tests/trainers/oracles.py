@@ -19,6 +19,13 @@ def oracles(holding: str) -> Path:
     return folder
 
 
+def require_megatron() -> None:
+    """Skip without megatron-core. It is not imported here: that takes three times as long as to import torch."""
+    missing = [name for name in ("torch", "megatron") if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs {' and '.join(missing)}: pip install 'ppsim-pipeline[torch,dev]'")
+
+
 def oracles_that_run() -> Path:
     """The same, with what is needed to run what is in it; skips, saying why, where something is missing."""
     folder = oracles("run_primus_table.py")
