@@ -67,7 +67,7 @@ def fit_rows() -> dict[str, list[Row]]:
             except PpsimError:
                 continue
             job = plan.job
-            if job is not None and not case.is_memory:
+            if job is not None and not case.is_memory and not case.properties.unexpressed:
                 base = load_cluster(job.cluster.base or job.cluster.name)  # device without fitted constants
                 cluster = replace(job.cluster, constants=Constants(), device=base.device)
                 has_experts = any(layer.is_moe for layer in job.model.kinds)
