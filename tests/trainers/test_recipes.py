@@ -9,6 +9,7 @@ import ppsim
 from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
 from ppsim.base.package_data import data_folder
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.projection.project import outcome_of
 from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.read_recipe import CLUSTERS, read_recipe
@@ -167,6 +168,14 @@ def test_a_wrong_name_gets_one_sentence_with_what_there_is(name):
 def test_an_option_that_the_trainer_refuses_gets_the_rule(typed, sentence):
     with pytest.raises(ConfigError, match=sentence):
         plan_of_keywords({"recipe": NEWEST, **typed})
+
+
+def test_a_cluster_given_as_an_object_obeys_the_rules_for_its_name():
+    recipe, b200 = "deepseek-v3/b200/mxfp8@26.04", load_cluster("dgx-b200")
+    words = {"recipe": recipe, "moe_dispatcher": "deepep"}
+    assert plan_of_keywords({**words, "cluster": b200}).job.cluster == b200
+    with pytest.raises(ConfigError, match="DeepEP runs on Hopper"):
+        plan_of_keywords({**words, "cluster": load_cluster("gb200-nvl72")})
 
 
 def test_no_published_recipe_breaks_a_rule_by_itself():

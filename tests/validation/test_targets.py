@@ -119,7 +119,7 @@ def test_peaks_of_megatrons_own_tests_within_2_percent_and_torchtitan_without_tp
     assert titan.score.mean_absolute < 0.07
 
 
-@pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.052, 0.020), ("MoE", 0.086, 0.042)])
+@pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.052, 0.020), ("MoE", 0.070, 0.030)])
 def test_the_command_line_alone(validations, kind: str, within: float, worst_mean: float) -> None:
     """Mean absolute error of all judged times, and the mean with its sign."""
     rows = [row for one in _on_nvidia(validations) for row in one.test_rows]
@@ -167,20 +167,19 @@ def test_fit_rows_on_amd_are_those_that_the_rules_draw() -> None:
 
 
 LIMITS = {
-    ("vtrain-a100", "float16", "dense"): 6.5, ("dgx-a100", "float16", "dense"): 6.9,
+    ("vtrain-a100", "float16", "dense"): 6.5, ("dgx-a100", "float16", "dense"): 2.7,
     ("zb-a100", "float16", "dense"): 1.3,
-    ("dgx-h100", "bfloat16", "dense"): 2.8, ("dgx-h100", "float8", "dense"): 3.4,
-    ("dgx-h100", "bfloat16", "MoE"): 5.5, ("dgx-h100", "float8", "MoE"): 7.9,
-    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "mxfp8", "MoE"): 7.0, ("dgx-b300", "mxfp8", "MoE"): 11.7,
-    ("gb200-nvl72", "float8", "dense"): 6.4, ("gb200-nvl72", "bfloat16", "MoE"): 21.8,
-    ("gb200-nvl72", "mxfp8", "MoE"): 8.6, ("gb300-nvl72", "mxfp8", "MoE"): 8.2,
+    ("dgx-h100", "bfloat16", "dense"): 2.8, ("dgx-h100", "float8", "dense"): 3.2,
+    ("dgx-h100", "bfloat16", "MoE"): 4.9, ("dgx-h100", "float8", "MoE"): 7.9,
+    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "mxfp8", "MoE"): 6.9, ("dgx-b300", "mxfp8", "MoE"): 10.4,
+    ("gb200-nvl72", "float8", "dense"): 5.9, ("gb200-nvl72", "bfloat16", "MoE"): 14.1,
+    ("gb200-nvl72", "mxfp8", "MoE"): 6.0, ("gb300-nvl72", "mxfp8", "MoE"): 5.6,
     ("grand-teton", "float8", "dense"): 8.0,
-    ("mi300x-8", "float8", "dense"): 10.2, ("mi325x-8", "float8", "dense"): 5.5, ("mi355x-8", "bfloat16", "MoE"): 18.9,
+    ("mi300x-8", "float8", "dense"): 10.2, ("mi325x-8", "float8", "dense"): 5.5, ("mi355x-8", "bfloat16", "MoE"): 9.4,
 }  # fmt: skip
 """Percent, of each cluster, number format and kind of model with ten judged times or more: 0.2 above what it was in
-November 2026. A lower value is for whoever lowers the error. MoE models in mxfp8 on GB200 and GB300 were 7.7 and 6.2
-before rows with attention in 8 bits were projected. MoE models in float8 on H100 were 6.5 when their rows typed a hidden
-fraction of 0.9 in place of the overlap that their recipes have."""
+November 2026. A lower value is for whoever lowers the error. MoE models in float8 on H100 were 6.5 when their rows typed
+a hidden fraction of 0.9 in place of the overlap that their recipes have."""
 
 
 def test_no_group_of_times_is_worse_than_its_limit(validations) -> None:
@@ -200,7 +199,7 @@ def test_no_group_of_times_is_worse_than_its_limit(validations) -> None:
     assert not {key: mean for key, mean in means.items() if mean > LIMITS[key]}
 
 
-@pytest.mark.parametrize(("kinds", "most"), [({"dense"}, 0.95), ({"MoE"}, 0.98), ({"dense", "MoE"}, 0.95)])
+@pytest.mark.parametrize(("kinds", "most"), [({"dense"}, 0.95), ({"MoE"}, 0.97), ({"dense", "MoE"}, 0.95)])
 def test_nine_of_ten_measurements_lie_in_their_intervals(validations, kinds: set[str], most: float) -> None:
     """Those of experts are on the wide side: their rows marked fit are off by more than those judged."""
     rows = [row for one in validations.values() if not one.properties.order_only for row in one.test_rows]

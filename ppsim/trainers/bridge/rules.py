@@ -25,6 +25,11 @@ def _has_pipeline(options: Mapping[str, Any]) -> bool:
     return (options.get("pp") or 1) > 1
 
 
+def _cluster_name(options: Mapping[str, Any]) -> str:
+    cluster = options.get("cluster")
+    return str(getattr(cluster, "name", cluster))
+
+
 RULES = (
     OptionRule(
         ("schedule",),
@@ -67,7 +72,7 @@ RULES = (
     ),
     OptionRule(
         ("moe_dispatcher", "cluster"),
-        lambda options: options.get("moe_dispatcher") == "deepep" and "gb" in str(options.get("cluster")),
+        lambda options: options.get("moe_dispatcher") == "deepep" and "gb" in _cluster_name(options),
         "DeepEP runs on Hopper, B200 and B300, not on GB200 and GB300",
         "training/flex_dispatcher_backend.py",
     ),
