@@ -150,7 +150,7 @@ def test_amd_after_one_run_of_one_node() -> None:
         "mi300x-8": 1, "mi325x-8": 2, "mi350x-8": 1, "mi355x-8": 1,
     }  # fmt: skip
     assert len(found.test_rows) == 29
-    assert score_of([after.error for _, after in found.test_rows]).mean_absolute < 0.04
+    assert score_of([after.error for _, after in found.test_rows]).mean_absolute < 0.042
 
 
 def test_fit_rows_on_amd_are_those_that_the_rules_draw() -> None:
