@@ -103,7 +103,7 @@ def test_a_job_moves_the_less_the_further_off_it_is_from_the_one_that_ran(tmp_pa
     same, more, near, far, other = map(gained, (JOBS[0], ("llama3-8b", 32, 1, 4, 64), near_cut, JOBS[1], JOBS[3]))
     assert 0.07 < same < 0.08
     assert 0.065 < more < 0.08
-    assert 0.03 < near < 0.06
+    assert 0.02 < near < 0.06
     assert 0.003 < far < 0.03
     assert 0.003 < other < 0.03
 
@@ -263,7 +263,7 @@ def test_a_run_far_off_is_its_jobs_and_a_sentence_says_so(tmp_path) -> None:
     assert "r.csv, row 1 by -33.33 %, 4.5 × the usual error of its GPU type" in " ".join(str(found).split())
     assert abs(found.posterior.after[0]) < 0.03
     shares = [one.constants.compute_share["bfloat16"].value for one in (found, twice)]
-    assert 0.9 < min(shares) <= max(shares) < min(shares) + 0.002 < 0.98
+    assert 0.9 < min(shares) <= max(shares) < min(shares) + 0.002 < 0.99
     assert not ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=1.15)).posterior.outliers
 
 
