@@ -70,7 +70,8 @@ class Execution:
         moe_expert_rank_capacity_factor). None: exact size, which the host reads.
     paged_stash
         Buffer for experts' saved activations, relative to the mean, in pages (Megatron-LM's moe_paged_stash and its
-        buffer_size_factor_cuda).
+        buffer_size_factor_cuda). A stream of its own copies next to the following kernels (`moe/paged_stash.py`),
+        so the copies take no time here.
     hidden_tp_forward, hidden_tp_backward, overlap_ep, hidden_cp
         Fraction of the communication overlapped with compute, 0 to 1, or for `overlap_ep` the name of an order of
         operations (`ppsim.costs.pair_overlap`). Megatron-LM overlaps an all-reduce of the backward with the weight

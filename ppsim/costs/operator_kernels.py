@@ -238,8 +238,7 @@ class OperatorKernels:
     def _around_routed(self, linear: WeightMatrix) -> PassKernels:
         if linear.split == "inputs":
             return self._casts(linear) + self._biases(linear)
-        inside = self._fused(linear) if self.place.execution.fused_experts else self._casts(linear)
-        return inside + self._stash(linear)
+        return self._fused(linear) if self.place.execution.fused_experts else self._casts(linear)
 
     def _casts(self, linear: WeightMatrix) -> PassKernels:
         """Casts of the experts' GEMM inputs and output gradients to a narrow dtype, with one kernel per expert.
@@ -286,20 +285,6 @@ class OperatorKernels:
             self._strided(2 * elements, (2 * e + 2 * product) * elements),
         )
         return PassKernels(*(one + slower for one, slower in zip(moved, strided, strict=True)))
-
-    def _stash(self, up: WeightMatrix) -> PassKernels:
-        """Copies of experts' activations to pages in F and back in I.
-
-        Per token and expert: input and activated values as column-wise operands, and the up-projection's result
-        (Megatron-LM, `moe/paged_stash.py`).
-        """
-        if self.place.execution.paged_stash is None:
-            return NOTHING
-        e = self.place.execution.element_bytes
-        narrow = OPERAND_BYTES.get(self.place.execution.dtype, float(e))
-        columns = narrow * (up.inputs + up.columns[0]) + e * up.outputs
-        copied = memory_kernel_time(self.place.times, "copy", 2 * self.rows["capacity"] * columns, launches=3)
-        return PassKernels(copied, copied)
 
     def permuted_in_exchange_s(self) -> float:
         """Return the seconds of the permutations inside a pass's two exchanges, which read and write all rows."""

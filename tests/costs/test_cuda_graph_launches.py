@@ -88,7 +88,7 @@ def test_a_projection_and_a_search_hold_the_buffers_of_graphs() -> None:
 ROOM = {"moe_dispatcher": "hybridep", "fused_experts": True, "moe_expert_rank_capacity_factor": 1.5}
 
 
-def test_room_for_a_ranks_tokens_lets_one_graph_hold_a_dropless_step_and_pages_keep_less_for_some_time() -> None:
+def test_room_for_a_ranks_tokens_lets_one_graph_hold_a_dropless_step_and_pages_keep_less() -> None:
     with pytest.raises(ConfigError, match="dropless router leaves open"):
         ppsim.job(**SPARSE, cuda_graphs="full")
     whole, paged = (ppsim.job(**SPARSE, cuda_graphs="full", **ROOM, **of) for of in ({}, {"moe_paged_stash": 1.2}))
@@ -100,7 +100,7 @@ def test_room_for_a_ranks_tokens_lets_one_graph_hold_a_dropless_step_and_pages_k
     )
     assert kept_paged < kept
     [took, took_paged] = (next(iter(job.layer_costs.values())).forward.memory_s for job in (whole, paged))
-    assert took_paged > took
+    assert took_paged == took  # Megatron-LM copies on a stream of its own
 
 
 @pytest.mark.parametrize(

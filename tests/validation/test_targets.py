@@ -171,9 +171,9 @@ LIMITS = {
     ("zb-a100", "float16", "dense"): 1.3,
     ("dgx-h100", "bfloat16", "dense"): 2.8, ("dgx-h100", "float8", "dense"): 3.2,
     ("dgx-h100", "bfloat16", "MoE"): 4.9, ("dgx-h100", "float8", "MoE"): 7.9,
-    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "mxfp8", "MoE"): 6.9, ("dgx-b300", "mxfp8", "MoE"): 10.4,
+    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "mxfp8", "MoE"): 6.9, ("dgx-b300", "mxfp8", "MoE"): 10.8,
     ("gb200-nvl72", "float8", "dense"): 5.9, ("gb200-nvl72", "bfloat16", "MoE"): 14.1,
-    ("gb200-nvl72", "mxfp8", "MoE"): 6.0, ("gb300-nvl72", "mxfp8", "MoE"): 5.6,
+    ("gb200-nvl72", "mxfp8", "MoE"): 6.9, ("gb300-nvl72", "mxfp8", "MoE"): 5.3,
     ("grand-teton", "float8", "dense"): 8.0,
     ("mi300x-8", "float8", "dense"): 10.2, ("mi325x-8", "float8", "dense"): 5.5, ("mi355x-8", "bfloat16", "MoE"): 9.4,
 }  # fmt: skip
