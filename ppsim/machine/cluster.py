@@ -1,7 +1,7 @@
 """Devices, links, and clusters: nested domains of devices, each with its link."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,6 +79,8 @@ class Efficiency:
         None: kernel times come from the data sheet, not from a table of measured kernels.
     operator_time
         Measured multipliers on the time of kernels by kind (`ppsim.machine.kernels.corrected`).
+    fitted
+        Constants that were fitted to training runs. Others are published, measured, or assumed (see `source`).
     """
 
     matmul: Mapping[str, float]
@@ -104,6 +106,7 @@ class Efficiency:
     deterministic_attention: Mapping[str, float] | None = None
     in_situ: InSituRatio | None = None
     operator_time: Mapping[str, float] = field(default_factory=dict)
+    fitted: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

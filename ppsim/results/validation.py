@@ -38,6 +38,7 @@ def print_validations(found: ValidationReport, *, full: bool = False, with_rows:
     if len(found.sets) > 1:
         hardware = TableLines.of(_hardware_rows(found.sets), left=3)
         out.add(bold("times of all sets, by hardware"), hardware, "")
+        out.add(_fitted_constants(found.sets), "")
         out.add(_total(found.sets), "")
         worst = TableLines.of(_worst_rows(found.sets), wraps=True)
         out.add(bold("the ten largest errors of times"), worst, "")
@@ -214,6 +215,15 @@ def _hardware_rows(sets: Sequence[SetValidation]) -> list[dict[str, str]]:
         }
         for one in hardware_scores(sets)
     ]
+
+
+def _fitted_constants(sets: Sequence[SetValidation]) -> str:
+    types = {
+        row.plan.job.cluster.device.efficiency_class: row.plan.job.cluster.device.efficiency.fitted
+        for one in sets for row in one.test_rows if row.plan.job
+    }  # fmt: skip
+    counts = [f"{name} {len(names)} ({', '.join(names)})" for name, names in sorted(types.items()) if names]
+    return f"Constants fitted to training runs, per GPU type: {'; '.join(counts)}; others 0."
 
 
 def _inside(coverage: tuple[int, int] | None) -> str:

@@ -166,13 +166,14 @@ class EfficiencyTable(FileSchema):
     unmasked_attention: Annotated[dict[str, Share], Bounds(min_length=2)] | None = None
     deterministic_attention: Annotated[dict[str, Share], Bounds(min_length=2)] | None = None
     in_situ: InSituTable | None = None
+    fitted: list[str] | None = None
 
 
 @pytest.mark.parametrize("name", tomllib.loads((HARDWARE / "efficiency.toml").read_text()))
 def test_a_class_of_devices_has_what_it_must_have_and_shares_up_to_1(name: str):
     content = tomllib.loads((HARDWARE / "efficiency.toml").read_text())[name]
     checked = asdict(validated(EfficiencyTable, content, name))
-    assert asdict(efficiency_of(name)) == checked | {"operator_time": {}}
+    assert asdict(efficiency_of(name)) == checked | {"operator_time": {}, "fitted": checked["fitted"] or ()}
 
 
 def test_a_device_of_ones_own_borrows_a_class_of_efficiency():

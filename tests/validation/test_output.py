@@ -10,10 +10,12 @@ import pytest
 
 import ppsim as ppsim_api
 from ppsim.base.files import csv_text
+from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.results.fits import every_set_after_fit
-from ppsim.results.validation import every_row, every_set, markdown, markdown_summary
+from ppsim.results.validation import every_row, every_set, markdown, markdown_summary, print_validations
 from ppsim.validation.error_summary import hardware_scores
 from ppsim.validation.table_rows import rows_of
+from ppsim.validation.validation_result import ValidationReport
 from tests.cli.running import ppsim, words_of
 
 
@@ -108,6 +110,18 @@ def test_a_set_of_which_nothing_can_be_expressed_is_listed_row_by_row_with_the_r
     assert found["rows"] == []
     assert found["errors"] == {}
     assert [row["value"] for row in found["skipped"]] == [430, 400, 380]
+
+
+def test_constants_that_were_fitted_are_counted_per_gpu_type_and_exist(validations, capsys) -> None:
+    print_validations(ValidationReport(list(validations.values())), full=True)
+    said = words_of(capsys.readouterr().out)
+    assert "h100 4 (in_situ bfloat16, routing_host_s, jitter, experts)" in said
+    for kind in packaged_clusters():
+        efficiency = load_cluster(kind).device.efficiency
+        for name, _, dtype in (one.partition(" ") for one in efficiency.fitted):
+            value = getattr(efficiency, name)
+            assert value is not None
+            assert not dtype or dtype in (value.factors if name == "in_situ" else value)
 
 
 def test_sections_and_hardware_have_every_judged_row_once(validations) -> None:
