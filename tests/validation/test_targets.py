@@ -119,7 +119,7 @@ def test_peaks_of_megatrons_own_tests_within_2_percent_and_torchtitan_without_tp
     assert titan.score.mean_absolute < 0.07
 
 
-@pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.052, 0.020), ("MoE", 0.070, 0.030)])
+@pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.052, 0.020), ("MoE", 0.070, 0.034)])
 def test_the_command_line_alone(validations, kind: str, within: float, worst_mean: float) -> None:
     """Mean absolute error of all judged times, and the mean with its sign."""
     rows = [row for one in _on_nvidia(validations) for row in one.test_rows]
