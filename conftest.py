@@ -1,6 +1,5 @@
 """Examples in docstrings run in a folder of their own, for they write files; those of torch where it is there."""
 
-import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -28,17 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((place for place, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
 
     items.sort(key=place)
-
-
-def pytest_collection() -> None:
-    """Leave the garbage collector off while modules are imported: their objects stay."""
-    gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Turn the garbage collector on, for objects of the tests only."""
-    gc.freeze()
-    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -56,16 +56,10 @@ def published() -> list[dict[str, str]]:
             errors.setdefault(name, []).append(error)
             rows.append(row | {"error": signed_percent(error)})
     of_all = [error for found in errors.values() for error in found]
-    for label, value in (
-        ("mean", signed_percent(np.mean(of_all))),
-        ("mean absolute", percent(np.abs(of_all).mean())),
-    ):
-        rows.append({"set": "", "model": label, "gpus": "", "dispatcher": "", "overlap": "", "error": value})
-    for name, found in errors.items():
-        value = percent(np.abs(found).mean())
-        rows.append(
-            {"set": name, "model": "mean absolute", "gpus": "", "dispatcher": "", "overlap": "", "error": value}
-        )
+    totals = [("", "mean", signed_percent(np.mean(of_all))), ("", "mean absolute", percent(np.abs(of_all).mean()))]
+    totals += [(name, "mean absolute", percent(np.abs(found).mean())) for name, found in errors.items()]
+    blank = dict.fromkeys(("gpus", "dispatcher", "overlap"), "")
+    rows += [{"set": name, "model": label, **blank, "error": value} for name, label, value in totals]
     return rows
 
 

@@ -192,22 +192,12 @@ def field_values(
 ) -> dict[str, Any]:
     """Return the fields directly below `under` that the options and their defaults set."""
     found = {}
+    given = with_defaults(words, options)
     for name, word in words.items():
-        if word.option.field is None:
-            continue
-        above, field = _path_and_name(word.option.field)
-        if above == under:
-            given = options.get(name)
-            value = word.option.default if given is None else given
-            if value is not None:
-                found[field] = value
+        above, _, field = (word.option.field or "").rpartition(".")
+        if field and above == under and given[name] is not None:
+            found[field] = given[name]
     return found
-
-
-@cache
-def _path_and_name(field: str) -> tuple[str, str]:
-    above, _, name = field.rpartition(".")
-    return above, name
 
 
 def option_values(words: Mapping[str, OptionDeclaration], holder: Any) -> dict[str, Any]:

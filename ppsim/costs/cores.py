@@ -90,7 +90,7 @@ def _in_its_format(
     keys = part.kv_heads_per_rank(place.cut.tp) if isinstance(part, Attention) else heads
     cast = heads * part.qk_head_size + keys * (part.qk_head_size + part.v_head_size)
     output, per_element = heads * part.v_head_size, 4.0 if style == "mxfp8" else 3.0
-    parts = ((cast, 3), (output, 1)) if style == "mxfp8" else ((cast + output, 4), (output + cast, 4))
+    parts = ((cast, 3), (output, 1)) if style == "mxfp8" else ((cast + output, 4),) * 2
     forward, backward = (
         memory_kernel_time(times, "elementwise", per_element * tokens * columns, launches=launches)
         for columns, launches in parts
