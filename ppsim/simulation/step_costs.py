@@ -29,7 +29,7 @@ class StepCosts:
     overlap
         False: a rank gathers everything before its first action and reduces everything after its last.
     deferred_s
-        Per rank: deferred weight gradients, computed after the rank's last action and before its last reduction.
+        Per rank: deferred weight gradients, computed after the rank's last action. Their reduction takes no time.
     sharing
         Gradient sums among pipeline ranks, in this order.
     norm_s
