@@ -91,7 +91,7 @@ class TuneResult(Printable, Drawable):
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
         >>> round(found.tokens_per_s(found.best[0]), -3)
-        605000.0
+        601000.0
         """
         return self.question.job.tokens_per_step / found.iteration_time_s
 
@@ -101,7 +101,7 @@ class TuneResult(Printable, Drawable):
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
         >>> round(found.utilization(found.best[0]), 3)
-        0.244
+        0.242
         """
         job = self.question.job
         peak = job.cluster.device.peak(job.execution.dtype) * self.question.num_gpus
