@@ -151,8 +151,8 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
     host = terms.pop("host_s")
     budget |= {_OF_PARTS[name]: value for name, value in terms.items()}
     budget["host"] = host
-    saved = _saved_by_pairs_s(projection)  # hidden messages, and host waits during them
-    hidden = min(saved, budget[_OF_PARTS["ep_s"]])
+    saved = _saved_by_pairs_s(projection)  # hidden messages, and host waits; negative if the host slows pairs down
+    hidden = min(max(saved, 0.0), budget[_OF_PARTS["ep_s"]])
     budget[_OF_PARTS["ep_s"]] -= hidden
     budget["host"] -= saved - hidden
     budget["slow ranks"] = busy - sum(budget.values())
@@ -173,12 +173,14 @@ def _saved_by_pairs_s(projection: Projection) -> float:
 
 def _balanced(costs: StageCosts, schedule: Schedule) -> StageCosts:
     found = costs.resolved_for(schedule)
+    forward, backward = (schedule.stage[entries] for entries in fused_pairs(schedule))
+    fused_s = None if found.fused_s is None or not len(forward) else found.fused_s[forward, backward].mean()
     return costs.with_equal_microbatches().replace(
         forward_s=float(found.forward_s.mean()),
         backward_s=float(found.backward_s.mean()),
         backward_input_s=float(found.backward_input_s.mean()),
         backward_weight_s=float(found.backward_weight_s.mean()),
-        fused_s=None if found.fused_s is None else float(found.fused_s.mean()),
+        fused_s=fused_s,
     )
 
 
