@@ -18,6 +18,7 @@ from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakd
 from ppsim.costs.torch_blocks import TorchKernels, copied_along_sequence, norm_passes
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
+from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.architecture import Layer, Model, mtp_linears
 from ppsim.model.attention_and_mlp import Attention, MixtureOfExperts
@@ -33,6 +34,14 @@ from ppsim.model.weight_matrices import WeightMatrix
 
 Cores: TypeAlias = list[tuple[Mixer, PassKernels]]
 """The mixers of a layer, each with the kernels of its core."""
+
+_LAUNCHES_IN_PAIR, _CASTING_LAUNCHES_IN_PAIR = 1.21, 1.48
+"""Host time to launch F and B in the parts of a pair, relative to F and B alone, in 16 and in 8 or 4 bits.
+
+Fit: Qwen3-235B-A22B on 64 B200 took 17.2 s in bfloat16 and 20.1 s in MXFP8 with overlapped exchanges. Its authors
+then switched the overlap off because of the host (NVIDIA-NeMo/Megatron-Bridge, pull request 1760).
+`benchmarks/expert_overlap.py` prints the errors of other runs.
+"""
 
 
 def layer_estimate(
@@ -123,12 +132,15 @@ def _times(
 def _launches_s(
     place: ExecutionContext, kernels: PassKernels, launching_s: float, calls_s: float = 0.0
 ) -> tuple[float, float]:
-    """Host seconds of F and of B; `calls_s` is the part of B that is W's."""
+    """Host seconds of F and of B in a pair; `calls_s` is the part of B that is W's."""
     if place.execution.cuda_graphs == "full":
         return 0.0, 0.0
     of_kernel_s = place.cluster.device.efficiency.host_s
     backward = kernels.backward_input.count + kernels.backward_weight.count
-    return max(kernels.forward.count * of_kernel_s, launching_s), max(backward * of_kernel_s, launching_s + calls_s)
+    slower = _CASTING_LAUNCHES_IN_PAIR if place.execution.dtype in OPERAND_BYTES else _LAUNCHES_IN_PAIR
+    forward_s = max(kernels.forward.count * of_kernel_s, launching_s)
+    backward_s = max(backward * of_kernel_s, launching_s + calls_s)
+    return slower * forward_s, slower * backward_s
 
 
 def _known(kernels: PassKernels, *others: KernelTime) -> MeasuredSeconds:

@@ -30,7 +30,7 @@ class LayerTimes:
     """Seconds of one layer, for F, I and W: `before` its experts (attention, norms, router) and in its `experts`.
 
     The dispatch takes `exchange_s`, and so does the combine. The MLP of a dense layer counts as experts. `launches`
-    is the host time for the kernels of F and of B, `waits` the exposed part if F and B run alone.
+    is the host time for the kernels of F and of B in a pair, `waits` the exposed part if they run alone.
     """
 
     before: tuple[float, float, float]

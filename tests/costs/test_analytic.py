@@ -12,6 +12,7 @@ from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estima
 from ppsim.costs.cores import core_of
 from ppsim.costs.dp_and_optimizer import optimizer_s
 from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.pair_overlap import pair_s
 from ppsim.costs.time_breakdown import BASIS, TimeBreakdown
 from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.machine.collectives import point_to_point_s, seconds
@@ -404,6 +405,19 @@ def test_experts_of_a_fixed_capacity_keep_no_host_waiting_and_are_even():
     assert half.forward.matmul_loss_s < knows.forward.matmul_loss_s
     with pytest.raises(ConfigError, match="expert_capacity must be above 0: got 0"):
         Execution(expert_capacity=0.0)
+
+
+@pytest.mark.parametrize(("dtype", "slower"), [("bfloat16", 1.21), ("mxfp8", 1.48), ("nvfp4", 1.48)])
+def test_the_host_launches_a_pair_more_slowly_than_its_forward_and_backward_apart(dtype, slower):
+    """4.2 ms for F and 4.2 ms for B apart; casts to 8 and 4 bits have launches of their own (Megatron-Bridge#1760)."""
+    where = replace(place(dp=8, ep=8, execution=Execution(dtype=dtype)), cluster=load_cluster("dgx-b200"))
+    small = layer_estimate(LAYERS["moe"], where, micro_batch=1, sequence_length=1024)
+    host_s = where.cluster.device.efficiency.routing_host_s
+    assert small.times.launches == pytest.approx((slower * host_s, slower * host_s))
+    assert small.forward.total_s == pytest.approx(host_s)  # apart
+    together_s = pair_s([small.times], [small.times], "megatron")
+    assert together_s == pytest.approx(slower * 2 * host_s)
+    assert together_s > small.times.forward_s + small.times.backward_s
 
 
 def test_the_legacy_grouped_gemm_calls_a_library_per_expert_and_gemm_on_amd_only():
