@@ -74,8 +74,9 @@ class OptionDeclaration:
 
     @property
     def also(self) -> tuple[str, ...]:
-        own = f"--{self.name.replace('_', '-')}"
-        return (*self.option.also, *([own] if self.name in FLAGS else []))
+        takes_one_value = not self.option.has_no and not self.is_mapping
+        own = [f"--{self.name.replace('_', '-')}"] if self.name in FLAGS and takes_one_value else []
+        return (*self.option.also, *own)
 
     @property
     def keyword(self) -> str:
@@ -108,15 +109,17 @@ FLAGS = {
     "compute_share": "--compute-scale",
     "update": "--optimizer-sync",
     "lengths": "--sequence-lengths",
+    "overlap_p2p": "--overlap-p2p-communication",
+    "stragglers": "--straggler",
 }
-"""Flags that differ from the key; the key with dashes is accepted too."""
+"""Flags that differ from the key; if the option takes one value, the key with dashes is accepted too."""
 
 
 def flag_of(name: str) -> str:
     """Return the command-line name of an option.
 
-    >>> flag_of("micro_batch"), flag_of("seq_len")
-    ('--micro-batch-size', '--seq-len')
+    >>> flag_of("micro_batch"), flag_of("overlap_p2p"), flag_of("seq_len")
+    ('--micro-batch-size', '--overlap-p2p-communication', '--seq-len')
     """
     return FLAGS.get(name, f"--{name.replace('_', '-')}")
 

@@ -45,7 +45,7 @@ SLICES = Option(
 OVERLAP_P2P = Option(
     "Overlap P2P transfers with compute in the steady state of interleaved-1f1b (--runtime megatron only). "
     "[default: on]",
-    section="runtime", field="overlap_p2p", has_no=True, flag="--overlap-p2p-communication",
+    section="runtime", field="overlap_p2p", has_no=True,
 )  # fmt: skip
 CHANNEL = Option(
     "P2P serialization. Transfers that run one after another: none (ideal), from one rank to another (edge), "
@@ -491,7 +491,7 @@ class PlanOptions(JobOptions, total=False):
     )]
     stragglers: Annotated[Mapping[int, float] | None, Option(
         "Slow rank: with 3:1.2, compute on rank 3 takes 1.2 × as long. May be repeated.",
-        metavar="RANK:FACTOR", section="pipeline", field="stragglers", flag="--straggler",
+        metavar="RANK:FACTOR", section="pipeline", field="stragglers",
     )]
     lengths: Annotated[str | Path | Sequence[int] | None, Option(
         "File of sequence lengths in tokens, one per line. Each step draws its sequences from them. [default: all "
