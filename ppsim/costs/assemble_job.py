@@ -57,7 +57,9 @@ def assemble_job(
     costs = call_per_group(lambda one: estimate_of(job, *one), alone, known["costs"])
     kept = call_per_group(lambda one: activation_bytes(job, *one), alone, known["kept"])
     by_layer = job.offload > 0 and _max_in_flight(schedule) <= 1
-    offloads = [offload_of(job, *both, by_layer=by_layer) for both in zip(stages, (one for one, _ in kept), strict=True)]
+    offloads = [
+        offload_of(job, *both, by_layer=by_layer) for both in zip(stages, (one for one, _ in kept), strict=True)
+    ]
     if any(sum(one.copied) for one in offloads):
         costs = [with_copies(job, *three) for three in zip(stages, costs, offloads, strict=True)]
         kept = [

@@ -30,7 +30,8 @@ def test_a_part_of_every_microbatch_leaves_and_two_of_them_are_on_their_way() ->
 
 
 @pytest.mark.parametrize(
-    ("schedule", "part", "held"), [("1f1b", 0.25, 0.75), ("1f1b", 0.5, 0.5), ("1f1b", 1.0, 1 / 32), ("gpipe", 0.5, 1.5)]
+    ("schedule", "part", "held"),
+    [("1f1b", 0.25, 0.75), ("1f1b", 0.5, 0.5), ("1f1b", 1.0, 1 / 32), ("gpipe", 0.5, 1.5)],
 )
 def test_the_only_microbatch_in_flight_leaves_by_layer(schedule: str, part: float, held: float) -> None:
     """TransformerEngine, pytorch/cpu_offload.py: memory is "(num_layers - num_offloaded_layers) * T"."""
