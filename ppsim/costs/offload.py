@@ -44,7 +44,8 @@ def offload_of(job: Job, stage: Stage, saved_bytes: float, *, by_layer: bool = F
     """The last stage never offloads its last layer's modules, because the backward follows at once.
 
     `by_layer`: the stage has one microbatch in flight. Its layers leave and return one by one, so that the device
-    holds the layers that are not offloaded, and at least one (TransformerEngine, pytorch/cpu_offload.py at 00382b96).
+    holds the layers that are not offloaded, and at least one layer (TransformerEngine, pytorch/cpu_offload.py at
+    00382b96).
     """
     if job.offload:
         part = job.offload * saved_bytes

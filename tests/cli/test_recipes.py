@@ -46,7 +46,11 @@ def test_the_list_loads_neither_data_frames_nor_projections():
 
 
 def test_mistakes_get_a_sentence():
-    assert "no recipe matches the filter. Devices: " in ppsim("recipes", "nothing", code=2).stderr
+    assert "no recipe has 'nothing': did you mean " in ppsim("recipes", "nothing", code=2).stderr
+    assert "no recipe has 'gb20': did you mean gb200" in ppsim("recipes", "llama3-8b", "gb20", code=2).stderr
+    assert "no recipe has '--release 27.01': " in ppsim("recipes", "--release", "27.01", code=2).stderr
+    both = ppsim("recipes", "deepseek-v3", "--device", "r100", code=2).stderr
+    assert "no recipe has deepseek-v3 and --device r100: without deepseek-v3 there are 4, without" in both
     assert "the nearest of" in ppsim("project", "--recipe", "llama9/h100/bf16", code=2).stderr
     assert "it is in 25.09" in ppsim("project", "--recipe", "llama3-8b/h100/bf16@26.08", code=2).stderr
     refused = ppsim("project", "--recipe", DENSE, "--schedule", "zbv", "--pp", "2", code=2).stderr
