@@ -88,6 +88,14 @@ def test_a_recipe_as_a_configuration_is_read_back_as_the_same_step(folder):
     assert steps[0] == steps[1]
 
 
+def test_tune_tries_only_schedules_that_the_trainer_of_the_recipe_has():
+    line = f"tune --recipe {DENSE} --tp 1 --cp 1 --pp 2 --vpp 1,2 --recompute none --micro-batch-size 1"
+    found = json.loads(ppsim(*line.split(), "--json").stdout)
+    assert {one["schedule"] for one in found["best"]} == {"1f1b", "interleaved-1f1b"}
+    refused = ppsim(*line.split(), "--schedule", "1f1b,zbv", code=2).stderr
+    assert "Megatron-Bridge refuses --schedule zbv: its pipeline has the schedules 1f1b" in refused
+
+
 def test_tune_starts_from_a_recipe_and_says_how_much_shorter_the_best_is():
     line = f"tune --recipe {DENSE} --tp 1 --cp 1,2 --pp 1 --schedule 1f1b --recompute none --micro-batch-size 1"
     assert f"recipe {DENSE} takes" in words_of(ppsim(*line.split()).stdout)
