@@ -8,10 +8,12 @@ import numpy as np
 from ppsim.api.project import plan_of_keywords
 from ppsim.api.read import MeasuredRun, file_format, files_of, read
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_head
 from ppsim.runs.log_totals import LogTotals
 from ppsim.runs.readers.nsight import read_recordings
 from ppsim.runs.readers.recording import Recording, kernels_per_step
 from ppsim.trainers.primus.read_trace import is_dump
+from ppsim.trainers.shell_script import logged_arguments
 from ppsim.trainers.torch.read_trace import recording_of
 from ppsim.validation.calibration_rows import calibration_rows
 from ppsim.validation.fit_result import FitResult, fit_cases
@@ -60,6 +62,10 @@ def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: 
         raise ConfigError(
             f"{path} says how long its steps took, not what ran: give --run-config FILE and --cluster, or put the "
             "step into a .csv with the words of ppsim project"
+        )
+    if run_config is None and not logged_arguments(read_head(path)[0]):
+        raise ConfigError(
+            f"{path} has no arguments of Megatron-LM, so what ran is unknown: give --run-config FILE and --cluster"
         )
     words = {"run_config": str(run_config or path), **({"cluster": cluster} if cluster else {})}
     return [

@@ -191,7 +191,7 @@ def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
         options["schedule"], options["vpp"] = recorded.schedule, table.vpp
     if options["pp"] is None:
         options["pp"] = table.num_ranks
-    if options["microbatches"] is None and options["model"] is None and options.get("job") is None:
+    if options["microbatches"] is None and options["global_batch"] is None and options.get("job") is None:
         options["microbatches"] = table.num_microbatches
     return recorded
 

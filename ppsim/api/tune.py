@@ -1,10 +1,10 @@
 """Search for the best configurations."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from ppsim.api.keyword_options import accept_options
 from ppsim.api.option_values import parse_size
@@ -20,6 +20,9 @@ from ppsim.tuning.refine import REFINEMENTS, Refinement
 from ppsim.tuning.search import Counted, TuneResult
 from ppsim.tuning.space import SearchProblem, space_for
 from ppsim.tuning.workers import HERE
+
+if TYPE_CHECKING:
+    from ppsim.trainers.recipe_table import Recipe
 
 _WORDS, _RANGES = declared_options(TuneOptions), declared_options(RangeOptions)
 _OF_JOBS = [name for name in declared_options(JobOptions) if name in _WORDS and name not in _RANGES]
@@ -49,6 +52,8 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     """Return the search, not started, as a function of the `progress` of `tune`."""
     zero = _listed("zero", options["zero"])
     options = with_run_config(dict(options), tried=_RANGES.keys() - {"zero"})
+    if options["run_config"] and (recipe := options["run_config"].recipe):
+        options["schedule"] = _schedules_of(recipe, options)
     given = with_defaults(_WORDS, options)
     ranges = {name: _listed(name, options[name]) for name in _RANGES if name != "zero"}
     own = options["zero"] if zero is None else None  # the level of the file, else of the stack
@@ -77,6 +82,16 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
         state=given["resume"],
         refined=_refined(options),
     )
+
+
+def _schedules_of(recipe: "Recipe", options: Mapping[str, Any]) -> Sequence[str] | None:
+    """Raises `ConfigError` if the trainer of the recipe refuses a schedule."""
+    from ppsim.trainers.read_recipe import accepted_schedules, require_accepted  # heavy import
+
+    names = _listed("schedule", options["schedule"])
+    for name in names or ():
+        require_accepted(recipe, {**options, "schedule": name}, {"schedule": name})
+    return names or accepted_schedules(recipe, options["overlap_ep"])
 
 
 def _calibrated(question: SearchProblem, options: Mapping[str, Any]) -> SearchProblem:

@@ -28,6 +28,8 @@ class NameLookup:
     ('zb-h1', '1f1b', None)
     >>> names.unknown("zb-h9")
     "unknown schedule 'zb-h9': did you mean zb-h1?"
+    >>> NameLookup("cluster", ["dgx-h100", "r100-nvl8"]).hint("r100")
+    'did you mean r100-nvl8 or dgx-h100?'
     """
 
     def __init__(
@@ -55,8 +57,11 @@ class NameLookup:
         return list(dict.fromkeys(self._by_plain[one] for one in near))[:number]
 
     def hint(self, name: str) -> str:
-        close = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=3, cutoff=_CLOSE)
-        found = dict.fromkeys(self._by_plain[one] for one in close)
+        """Names that begin with the given one come first."""
+        asked = self._plain_of(name)
+        begun = [one for one in self._by_plain if asked and one.startswith(asked)]
+        close = difflib.get_close_matches(asked, self._by_plain, n=_MOST_SUGGESTED, cutoff=_CLOSE)
+        found = list(dict.fromkeys(self._by_plain[one] for one in [*begun, *close]))[:_MOST_SUGGESTED]
         if found:
             return f"did you mean {' or '.join(found)}?"
         if self._listed_by and len(self._names) > _FEW:
@@ -67,6 +72,9 @@ class NameLookup:
 
 _CLOSE = 0.5
 """Minimum similarity (0 to 1) of a suggested name."""
+
+_MOST_SUGGESTED = 3
+"""Maximum number of suggested names."""
 
 _FEW = 30
 """Maximum number of names in a message."""

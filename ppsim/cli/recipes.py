@@ -2,6 +2,7 @@
 
 import click
 
+from ppsim.base.errors import ConfigError
 from ppsim.cli.common import full_option, json_option, print_json
 from ppsim.cli.completion import completing
 
@@ -28,7 +29,7 @@ def recipes(words: tuple[str, ...], as_json: bool, full: bool, **filters: str | 
     match all words are listed. NAME is the full name of a recipe, of the newest release unless it ends in @RELEASE.
     """
     from ppsim.results import recipes as show
-    from ppsim.trainers.recipe_table import find_recipe, matching_recipes
+    from ppsim.trainers.recipe_table import find_recipe, matching_recipes, why_no_recipe
 
     if len(words) == 1 and "/" in words[0]:
         recipe = find_recipe(words[0])
@@ -40,5 +41,7 @@ def recipes(words: tuple[str, ...], as_json: bool, full: bool, **filters: str | 
     found = matching_recipes(words, **filters)
     if as_json:
         print_json({"recipes": [one.to_json() for one in found]})
+    elif not found:
+        raise ConfigError(why_no_recipe(words, **filters))
     else:
         show.print_recipes(found, is_filtered=bool(words or any(filters.values())), full=full)

@@ -1,9 +1,12 @@
 """Costs per stage and of the rest of the step, for a training job on a cluster and any schedule."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
+
+import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.dp_and_optimizer import parameters_of_stages, passes_s, step_costs
@@ -53,7 +56,10 @@ def assemble_job(
     alone = [(stage,) for stage in stages]
     costs = call_per_group(lambda one: estimate_of(job, *one), alone, known["costs"])
     kept = call_per_group(lambda one: activation_bytes(job, *one), alone, known["kept"])
-    offloads = [offload_of(job, stage, whole) for stage, (whole, _) in zip(stages, kept, strict=True)]
+    by_layer = job.offload > 0 and _max_in_flight(schedule) <= 1
+    offloads = [
+        offload_of(job, *both, by_layer=by_layer) for both in zip(stages, (one for one, _ in kept), strict=True)
+    ]
     if any(sum(one.copied) for one in offloads):
         costs = [with_copies(job, *three) for three in zip(stages, costs, offloads, strict=True)]
         kept = [
@@ -88,6 +94,14 @@ def assemble_job(
         contents=contents_of(stages),
         layer_times=_layer_times(job, stages) if job.execution.ep_order else [],
     )
+
+
+def _max_in_flight(schedule: Schedule) -> float:
+    """Return the most microbatches in flight if the model is one stage, otherwise infinity."""
+    if schedule.num_stages > 1:
+        return math.inf
+    change = np.array([1.0, -1.0, 0.0, -1.0])[schedule.op] / schedule.num_slices
+    return float(np.cumsum(change).max(initial=0.0))
 
 
 def _require_backwards(job: Job, schedule: Schedule) -> None:

@@ -21,7 +21,7 @@ HOST_EFFICIENCY = 0.8
 """Fraction of the line rate for copies of pinned memory. Assumed, not measured."""
 
 NUM_BUFFERS = 2
-"""Microbatches whose offloaded part is on the device in any case: one on its way out, one on its way back."""
+"""Microbatches whose offloaded part is on the device in a pipeline: one on its way out, one on its way back."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,18 @@ class Offload:
     forward: float = 0.0
 
 
-def offload_of(job: Job, stage: Stage, saved_bytes: float) -> Offload:
-    """The last stage never offloads its last layer's modules, because the backward follows at once."""
+def offload_of(job: Job, stage: Stage, saved_bytes: float, *, by_layer: bool = False) -> Offload:
+    """The last stage never offloads its last layer's modules, because the backward follows at once.
+
+    `by_layer`: the stage has one microbatch in flight. Its layers leave and return one by one, so that the device
+    holds the layers that are not offloaded, and at least one layer (TransformerEngine, pytorch/cpu_offload.py at
+    00382b96).
+    """
     if job.offload:
         part = job.offload * saved_bytes
-        return Offload(part, (part,), NUM_BUFFERS * part, NUM_BUFFERS * part)
+        least = saved_bytes / max(1, len(stage.layers))
+        ahead = max(0.0, least - (saved_bytes - part)) if by_layer else NUM_BUFFERS * part
+        return Offload(part, (part,), ahead, ahead)
     layers = _layers(job, stage)
     groups = [_Group(at, *group) for at, one in enumerate(layers) for group in one.groups]
     gone = groups[: job.offload_rules.num_offloaded_groups(len(groups))]

@@ -67,7 +67,7 @@ class StageCostSet:
             self,
             costs=self.costs.scaled(times),
             step_costs=self.step_costs.scaled(times),
-            parts=[one * times for one in self.parts],
+            parts=[one.slowed(times) for one in self.parts],
         )
 
 

@@ -1,6 +1,6 @@
 """Seconds of a pass by cause, and the passes of a component."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ppsim.costs.pair_overlap import LayerTimes
 
@@ -52,6 +52,13 @@ class TimeBreakdown:
 
     def __mul__(self, factor: float) -> "TimeBreakdown":
         return TimeBreakdown(*(factor * number for number in self.numbers))
+
+    def slowed(self, factor: float) -> "TimeBreakdown":
+        """Multiply the total. The time of the model FLOPs at peak stays, and kernels below peak take the rest."""
+        added = (factor - 1) * self.ideal_s
+        loss = "measured_loss_s" if self.measured_loss_s else "matmul_loss_s"
+        scaled = self * factor
+        return replace(scaled, ideal_s=self.ideal_s, **{loss: getattr(scaled, loss) + added})
 
 
 @dataclass(frozen=True)
@@ -107,4 +114,13 @@ class CostEstimate:
             self.basis,
             None if self.whole_backward is None else self.whole_backward * factor,
             self.known * factor,
+        )
+
+    def slowed(self, factor: float) -> "CostEstimate":
+        return replace(
+            self * factor,
+            forward=self.forward.slowed(factor),
+            backward_input=self.backward_input.slowed(factor),
+            backward_weight=self.backward_weight.slowed(factor),
+            whole_backward=None if self.whole_backward is None else self.whole_backward.slowed(factor),
         )

@@ -163,7 +163,9 @@ class Device:
         for name in (dtype, *_SAME_PEAK.get(dtype, ())):
             if name in self.peak_flops_per_s:
                 return self.peak_flops_per_s[name]
-        raise ConfigError(f"{self.name} has no peak for {dtype}: there are {', '.join(self.peak_flops_per_s)}")
+        raise ConfigError(
+            f"{self.name} has no {dtype} in its tensor cores: it has {', '.join(self.peak_flops_per_s)}"
+        )
 
     def computing_at(self, share: float) -> "Device":
         class_ = self.efficiency

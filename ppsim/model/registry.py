@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from functools import cache
-from os.path import isfile
+from os.path import isdir, isfile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -146,6 +146,10 @@ def find_model(name: str) -> Model:
 
 def read_model(name_or_path: str | Path) -> Model:
     text = str(name_or_path)
+    if isdir(text) and _names().find(text) is None:
+        raise ConfigError(
+            f"model '{text}' is a folder: give the path of its config.json, {Path(text) / 'config.json'}"
+        )
     if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or isfile(text):
         return model_from(read_json(text, most=CONFIG_BYTES), text)
     return find_model(text)

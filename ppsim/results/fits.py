@@ -28,7 +28,8 @@ def print_fitted(found: FitResult) -> None:
         _changed(row.name, row.measured_s, *errors) | {"job factor": f"{run.times:.4g} ± {percent(run.sigma)}"}
         for row, *errors, run in rows
     ]))  # fmt: skip
-    left = ", ".join(one.prior.name for one in posterior.left)
+    names = ("extra step time" if one.prior.name.startswith("rest.") else one.prior.name for one in posterior.left)
+    left = ", ".join(dict.fromkeys(names))
     told: list[tuple[str, str]] = [
         (
             "job factor",

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds
 from ppsim.results.text_layout import SCREEN_LINES, Page, TableLines, bold, facts
 from ppsim.trainers.recipe_table import TITLES, Recipe, recipes
@@ -13,13 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> None:
-    """Without a filter, there is one line per model. Raises `ConfigError` if there are no recipes."""
-    if not found:
-        devices, precisions = _listed(one.device for one in recipes()), _listed(one.precision for one in recipes())
-        raise ConfigError(
-            f"no recipe matches the filter. Devices: {devices}; precisions: {precisions}; trainers: "
-            f"{' '.join(TITLES)}; `ppsim recipes` lists the models"
-        )
+    """Without a filter, there is one line per model."""
     out = Page()
     if not is_filtered:
         out.add(TableLines.of(_by_model(found), left=4, spare=["trainer"]))

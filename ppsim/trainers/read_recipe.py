@@ -9,7 +9,7 @@ from ppsim.base.option_declarations import flag_of
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.registry import NAMES, find_model
 from ppsim.trainers.bridge.read_config import from_sections
-from ppsim.trainers.bridge.rules import RULES
+from ppsim.trainers.bridge.rules import RULES, SCHEDULES
 from ppsim.trainers.option_relevance import effect_of
 from ppsim.trainers.primus.read_config import from_arguments
 from ppsim.trainers.recipe_table import TITLES, Recipe, find_recipe
@@ -109,6 +109,14 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     return replace(
         found, options=words, ignored=tuple(ignored), notes=(*found.notes, *said), model=model, why_no_model=""
     )
+
+
+def accepted_schedules(recipe: Recipe, overlap_ep: object) -> list[str] | None:
+    """Return the schedules that a search may try for a recipe, None: those of every model."""
+    if recipe.trainer != "megatron-bridge":
+        return None
+    is_paired = str(overlap_ep).startswith("megatron")
+    return [name for name in SCHEDULES if (name == "combined-1f1b") == is_paired]
 
 
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:

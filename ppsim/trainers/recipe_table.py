@@ -5,13 +5,14 @@ scripts/extract_recipes.py writes data/recipes.json.
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
+from ppsim.base.name_lookup import NameLookup
 from ppsim.base.package_data import data_folder
 
 TITLES = {"megatron-bridge": "Megatron-Bridge", "primus": "Primus", "torchtitan": "TorchTitan"}
@@ -96,17 +97,50 @@ def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe
     >>> {one.device for one in matching_recipes(["deepseek-v3", "mxfp8"], release="26.08")} >= {"gb200", "gb300"}
     True
     """
-    found = []
-    for one in recipes():
-        parts = {*one.base.split("/"), one.trainer, one.release}
+    return _matching(_criteria(words, filters))
+
+
+def why_no_recipe(words: Sequence[str], **filters: str | None) -> str:
+    """Return the message for an empty list: the value that no recipe has, or the values to leave out.
+
+    >>> why_no_recipe(["deepseek-v3", "gb20"])
+    "no recipe has 'gb20': did you mean gb200 or b200 or gb300?"
+    >>> why_no_recipe(["qwen3-30b"], device="r100")
+    'no recipe has qwen3-30b and --device r100: without qwen3-30b there are 4, without --device r100 there are 44'
+    """
+    criteria = _criteria(words, filters)
+    texts = [value if name is None else f"--{name} {value}" for name, value in criteria]
+    for one, text in zip(criteria, texts, strict=True):
+        if not _matching([one]):
+            known = dict.fromkeys(value for recipe in recipes() for value in _values(recipe, one[0]))
+            return f"no recipe has '{text}': {NameLookup('word', known, listed_by='`ppsim recipes`').hint(one[1])}"
+    left = (_matching(criteria[:at] + criteria[at + 1 :]) for at in range(len(criteria)))
+    numbers = [len({(one.trainer, one.base) for one in found}) for found in left]
+    fixes = [f"without {text} there are {number}" for text, number in zip(texts, numbers, strict=True) if number]
+    return f"no recipe has {' and '.join(texts)}: {', '.join(fixes) or 'leave out some of them'}"
+
+
+def _criteria(words: Sequence[str], filters: Mapping[str, str | None]) -> list[tuple[str | None, str]]:
+    """Return (property or None for any, value in lower case)."""
+    found: list[tuple[str | None, str]] = [(None, word.lower()) for word in words]
+    return found + [(name, value.lower()) for name, value in filters.items() if value is not None]
+
+
+def _matching(criteria: Sequence[tuple[str | None, str]]) -> list[Recipe]:
+    return [
+        one
+        for one in recipes()
         if all(
-            word.lower() in parts or word.lower() in one.model or word.lower() == one.name for word in words
-        ) and all(
-            value is None or value.lower() == getattr(one, name) or (name == "model" and value.lower() in one.model)
-            for name, value in filters.items()
-        ):
-            found.append(one)
-    return found
+            value in _values(one, name) or (name in (None, "model") and value in one.model)
+            for name, value in criteria
+        )
+    ]
+
+
+def _values(recipe: Recipe, name: str | None) -> tuple[str, ...]:
+    if name is None:
+        return *recipe.base.split("/"), recipe.trainer, recipe.release, recipe.name
+    return (getattr(recipe, name),)
 
 
 def find_recipe(name: str) -> Recipe:

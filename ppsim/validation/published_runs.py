@@ -4,7 +4,6 @@ A set is a CSV file in ppsim/validation/data; `sets.toml` has the common propert
 """
 
 import csv
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import AboveZero, FileSchema, load_packaged, validated, with_field_types
 from ppsim.base.files import read_text, read_toml
+from ppsim.base.name_lookup import NameLookup
 from ppsim.base.option_declarations import (
     OptionDeclaration,
     command_arguments,
@@ -154,9 +154,8 @@ def require_set(name: str) -> CaseSet:
             source=name,
             notes="rows marked fit are not test rows",
         )
-    close = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-    raise ConfigError(f"unknown set '{name}': {hint} (or give the path of a .csv file)")
+    unknown = NameLookup("set", known, listed_by="`ppsim validate`").unknown(name)
+    raise ConfigError(f"{unknown} (or give the path of a .csv file)")
 
 
 def cases_of(name: str) -> list[PublishedRun]:

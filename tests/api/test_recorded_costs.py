@@ -118,6 +118,11 @@ def test_with_a_model_its_own_costs_are_corrected_by_stage(tmp_path: Path):
         assert np.array_equal(made.timeline.memory.peak_bytes, before.timeline.memory.peak_bytes)
 
 
+def test_a_model_does_not_change_the_number_of_microbatches_of_the_run():
+    assert ppsim.project(run=ONE_STAGE, model="llama3-8b").plan.job.num_microbatches == 16
+    assert ppsim.project(run=ONE_STAGE, model="llama3-8b", global_batch=24).plan.job.num_microbatches == 24
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

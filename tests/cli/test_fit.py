@@ -68,6 +68,8 @@ def test_a_log_of_megatron_with_its_arguments_is_a_row(folder: Path) -> None:
     (row,) = found["rows"]
     assert row["measured_s"] == 0.51
     assert abs(row["error_after"]) < abs(row["error_before"])
+    (folder / "short.log").write_text(LOG.format(arguments="").replace("arguments", ""))
+    assert "short.log has no arguments of Megatron-LM" in ppsim("fit", "short.log", code=2).stderr
 
 
 def test_a_run_that_does_not_say_what_ran_is_told_what_is_missing(folder: Path) -> None:

@@ -106,7 +106,7 @@ BAD = {
     ),
     "layers": (("--model", "llama3-8b", "--pp", 64), "32 layers are too few for 64 stages"),
     "dtype": (
-        ("--model", "llama3-8b", "--pp", 2, "--cluster", "dgx-a100", "--dtype", "float8"), "has no peak for float8"
+        ("--model", "llama3-8b", "--pp", 2, "--cluster", "dgx-a100", "--dtype", "float8"), "has no float8 in its tensor cores"
     ),
 }  # fmt: skip
 

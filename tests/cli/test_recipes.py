@@ -46,7 +46,11 @@ def test_the_list_loads_neither_data_frames_nor_projections():
 
 
 def test_mistakes_get_a_sentence():
-    assert "no recipe matches the filter. Devices: " in ppsim("recipes", "nothing", code=2).stderr
+    assert "no recipe has 'nothing': did you mean " in ppsim("recipes", "nothing", code=2).stderr
+    assert "no recipe has 'gb20': did you mean gb200" in ppsim("recipes", "llama3-8b", "gb20", code=2).stderr
+    assert "no recipe has '--release 27.01': " in ppsim("recipes", "--release", "27.01", code=2).stderr
+    both = ppsim("recipes", "deepseek-v3", "--device", "r100", code=2).stderr
+    assert "no recipe has deepseek-v3 and --device r100: without deepseek-v3 there are 4, without" in both
     assert "the nearest of" in ppsim("project", "--recipe", "llama9/h100/bf16", code=2).stderr
     assert "it is in 25.09" in ppsim("project", "--recipe", "llama3-8b/h100/bf16@26.08", code=2).stderr
     refused = ppsim("project", "--recipe", DENSE, "--schedule", "zbv", "--pp", "2", code=2).stderr
@@ -82,6 +86,14 @@ def test_a_recipe_as_a_configuration_is_read_back_as_the_same_step(folder):
         for words in (["--recipe", DENSE], ["--run-config", "back.sh", *options])
     ]
     assert steps[0] == steps[1]
+
+
+def test_tune_tries_only_schedules_that_the_trainer_of_the_recipe_has():
+    line = f"tune --recipe {DENSE} --tp 1 --cp 1 --pp 2 --vpp 1,2 --recompute none --micro-batch-size 1"
+    found = json.loads(ppsim(*line.split(), "--json").stdout)
+    assert {one["schedule"] for one in found["best"]} == {"1f1b", "interleaved-1f1b"}
+    refused = ppsim(*line.split(), "--schedule", "1f1b,zbv", code=2).stderr
+    assert "Megatron-Bridge refuses --schedule zbv: its pipeline has the schedules 1f1b" in refused
 
 
 def test_tune_starts_from_a_recipe_and_says_how_much_shorter_the_best_is():

@@ -490,7 +490,7 @@ def test_the_input_gradient_of_an_embedding_is_free():
 def test_what_does_not_divide_is_refused():
     with pytest.raises(ConfigError, match="cp must divide the sequence: got 3 with 4096"):
         layer_estimate(LAYERS["gpt"], place(cp=3), **SHAPE)
-    with pytest.raises(ConfigError, match="has no peak for float8: there are float32, float64, tf32"):
+    with pytest.raises(ConfigError, match="has no float8 in its tensor cores: it has float32, float64, tf32"):
         layer_estimate(LAYERS["gpt"], place("dgx-a100", execution=Execution(dtype="float8")), **SHAPE)
 
 

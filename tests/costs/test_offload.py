@@ -29,6 +29,18 @@ def test_a_part_of_every_microbatch_leaves_and_two_of_them_are_on_their_way() ->
         assert away.static_bytes[stage] - here.static_bytes[stage] == pytest.approx(NUM_BUFFERS * 0.5 * whole)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "part", "held"),
+    [("1f1b", 0.25, 0.75), ("1f1b", 0.5, 0.5), ("1f1b", 1.0, 1 / 32), ("gpipe", 0.5, 1.5)],
+)
+def test_the_only_microbatch_in_flight_leaves_by_layer(schedule: str, part: float, held: float) -> None:
+    """TransformerEngine, pytorch/cpu_offload.py: memory is "(num_layers - num_offloaded_layers) * T"."""
+    one, table = job(pp=1), ppsim.build(schedule, pp=1, microbatches=4)
+    here, away = (assemble_job(replace(one, offload=x), table).costs for x in (0.0, part))
+    added = away.static_bytes[0] - here.static_bytes[0]
+    assert away.activation_bytes[0] + added == pytest.approx(held * here.activation_bytes[0])
+
+
 OF_LAYER = 4096 * 2 * (6144 + 4096)
 """Bytes of queries, keys, values and output of a layer of Llama 3 8B with 4,096 tokens."""
 

@@ -390,7 +390,7 @@ def test_a_layout_string_is_assembled_as_it_says() -> None:
         ({"ep": 2, "dp": 2}, "the model has no experts to divide: got ep 2"),
         ({"micro_batch": 0}, "at least 1"),
         ({"sequence_length": 0}, "sequence length must be at least 1: got 0"),
-        ({"dtype": "float4"}, "has no peak for float4"),
+        ({"dtype": "float4"}, "has no float4 in its tensor cores"),
         ({"recompute": "mla_up_proj"}, "recompute mla_up_proj is for layers with latent attention"),
         ({"recompute": "layernorm+moe_act"}, "recompute moe_act is for layers with experts, and the model has none"),
     ],

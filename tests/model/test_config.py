@@ -183,6 +183,8 @@ def test_a_file_is_read_by_its_path(tmp_path) -> None:
     path.write_text(json.dumps(LLAMA3_8B))
     assert read_model(path).parameters == 8_030_261_248
     assert read_model("llama3-8b").parameters == 8_030_261_248
+    with pytest.raises(ConfigError, match=f"is a folder: give the path of its config.json, {path.parent}/"):
+        read_model(path.parent)
 
 
 def without(config, *names):

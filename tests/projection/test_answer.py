@@ -1,12 +1,13 @@
 """The answer: budget, sensitivities, interval, stragglers, fit and advice of jobs and of profiles."""
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.machine.job_similarity import MeasuredJob
 from ppsim.projection.loss_breakdown import interval, loss_budget, sensitivities
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project, project_all
@@ -72,6 +73,16 @@ def test_ideal_is_mfu_and_what_is_beyond_it_is_apart(name: str, fields: dict[str
     assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
     is_more = "dtype" in fields or "attention" in fields or "vocab_multiple" in fields or one.layout.tp > 8
     assert (budget.get("non-model FLOPs", 0.0) > 1e-3 * made.iteration_time_s) == is_more
+
+
+@pytest.mark.parametrize("times", [0.9, 1.2])
+def test_a_measured_step_changes_the_losses_and_not_the_ideal(times: float) -> None:
+    one = job(pp=2, dp=2)
+    run = MeasuredJob(**asdict(one.job_features), times=times, spread=0.06)
+    corrected = one.cluster.with_constants(replace(one.cluster.constants, runs=(run,)))
+    before, after = (loss_budget(project(Plan(pp=2, job=of))) for of in (one, replace(one, cluster=corrected)))
+    assert sum(after.values()) != pytest.approx(sum(before.values()), rel=0.05)
+    assert after["model FLOPs at peak"] == pytest.approx(before["model FLOPs at peak"])
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 3])
