@@ -160,10 +160,14 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     if name is None and options.get("run_config") is not None:
         name = PLAIN
     elif name is None:
-        measured = next((flag_of(word) for word in _MEASURED if options.get(word) is not None), "")
+        given = [word for word in _MEASURED if options.get(word) is not None]
         is_fitted = bool(cluster.constants.named or cluster.constants.runs)
-        measured = measured or (f"cluster {cluster.name}, which was fitted to runs" if is_fitted else "")
-        name, basis = default_stack(cluster.device.generation, has_experts=has_experts, measured=measured)
+        fitted = f"cluster {cluster.name}, which was fitted to runs" if is_fitted else ""
+        measured = flag_of(given[0]) if given else fitted
+        if cluster.constants.stack and given in ([], ["calibration"]):
+            name, basis = cluster.constants.stack, f"default with {measured}: the stack of its runs"
+        else:
+            name, basis = default_stack(cluster.device.generation, has_experts=has_experts, measured=measured)
     stack = stack_of(name, options, device=cluster.device.name, has_experts=has_experts)
     said = {word: value for word, value in stack.options.items() if options.get(word, "") is None}
     return options | said | {"stack": stack.name, "stack_basis": basis, "assumed": stack.sentences}

@@ -327,6 +327,8 @@ class Constants:
         Measured steps, each with its time relative to the time by these constants (`ppsim.machine.job_similarity`).
     fitted_on
         Sets of `ppsim validate`, or files of runs, whose rows marked fit the values come from.
+    stack
+        `--stack` of these rows, if all have the same.
     correlation
         Correlation of two constants of one fit, keyed by both names with a blank between; 0 for missing pairs.
     """
@@ -342,6 +344,7 @@ class Constants:
     overlap_slowdown: Constant | None = None
     runs: tuple[MeasuredJob, ...] = ()
     fitted_on: tuple[str, ...] = ()
+    stack: str = ""
     correlation: Mapping[str, float] = field(default_factory=dict)
 
     @property

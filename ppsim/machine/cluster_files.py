@@ -169,6 +169,7 @@ class _Constants(FileSchema):
     jitter: _Plain | None = None
     overlap_slowdown: _Plain | None = None
     fitted_on: list[str] = field(default_factory=list)
+    stack: str = ""
     runs: list[_Run] = field(default_factory=list)
     correlation: dict[str, Annotated[float, Bounds(ge=-1, le=1)]] = field(default_factory=dict)
 
@@ -187,7 +188,7 @@ class _Constants(FileSchema):
         plain: dict[str, Any] = {name: one.made() for name in PLAIN if (one := getattr(self, name)) is not None}
         return Constants(
             **per_name, **plain, runs=tuple(MeasuredJob(**vars(one)) for one in self.runs),
-            fitted_on=tuple(self.fitted_on),
+            fitted_on=tuple(self.fitted_on), stack=self.stack,
             correlation=self.correlation,
         )  # fmt: skip
 

@@ -115,8 +115,10 @@ class Posterior:
             f"{names[a]} {names[b]}": round(float(self.correlation[mine[a], mine[b]]), 3)
             for a in range(len(mine)) for b in range(a)
         }  # fmt: skip
+        stacks = {row.plan.job.stack for row in self.rows if row.plan.job}
         return replace(
-            self.cluster.constants.having(told), runs=self.runs, fitted_on=(source,), correlation=pairs
+            self.cluster.constants.having(told), runs=self.runs, fitted_on=(source,), correlation=pairs,
+            stack=stacks.pop() if len(stacks) == 1 else "",
         )  # fmt: skip
 
     def rest_s(self, plan: Plan) -> float | None:
@@ -224,7 +226,9 @@ def _is_measured(name: str, operators: Mapping[str, Constant]) -> bool:
 
 
 def _with_cluster(row: MeasuredStep, cluster: Cluster) -> dict[str, Any]:
-    return {**row.case.options, "cluster": cluster}
+    job = row.plan.job
+    stack = {"stack": job.stack} if job and job.stack_basis else {}
+    return {**row.case.options, **stack, "cluster": cluster}
 
 
 def _undetermined(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[ConstantEstimate]:

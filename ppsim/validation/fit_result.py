@@ -140,6 +140,7 @@ class FitResult(Printable):
             "constants": {
                 **written,
                 "fitted_on": [self.source],
+                **({"stack": constants.stack} if constants.stack else {}),
                 "runs": [_without_defaults(run) for run in constants.runs],
                 "correlation": dict(constants.correlation),
             },

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +128,26 @@ def test_measured_and_unknown_machines_stay_plain_and_say_so(words: dict[str, An
     assert made.plan.job.stack_basis == basis
     assert f"stack plain ({basis})" in str(made)
     assert "by stack" not in str(made)
+
+
+def test_a_fit_and_what_it_calibrates_have_the_stack_of_the_runs(tmp_path: Path) -> None:
+    """Before: the error of the fit was that of another stack than that of projections with the fit."""
+    runs = tmp_path / "runs.csv"
+    header = "model,gpus,tp,pp,global_batch,metric,value"
+    runs.write_text(f"{header}\nllama3-8b,16,2,2,64,iteration_s,3.4\n")
+    job = {"model": "llama3-8b", "gpus": 16, "tp": 2, "pp": 2, "global_batch": 64}
+    found = ppsim.fit(runs)
+    before, after = ppsim.project(**job), ppsim.project(**job, cluster=found.cluster)
+    assert before.plan.job.stack == after.plan.job.stack == found.constants.stack == "megatron-bridge"
+    assert after.plan.job.stack_basis.endswith("which was fitted to runs: the stack of its runs")
+    assert found.posterior.before[0] == pytest.approx(before.iteration_time_s / 3.4 - 1)
+    assert found.posterior.after[0] == pytest.approx(after.iteration_time_s / 3.4 - 1, abs=0.005)
+    ppsim.save(found, tmp_path / "mine.json")
+    made = ppsim.project(**job, calibration=tmp_path / "mine.json")
+    assert made.plan.job.stack == "megatron-bridge"
+    assert made.iteration_time_s == pytest.approx(after.iteration_time_s)
+    runs.write_text(f"{header},stack\nllama3-8b,16,2,2,64,iteration_s,3.4,plain\n")
+    assert ppsim.fit(runs).constants.stack == "plain"
 
 
 def test_moe_jobs_get_the_settings_of_the_newest_recipes_and_options_override_them() -> None:
