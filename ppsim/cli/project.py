@@ -105,7 +105,11 @@ def project(
 
             trace_if_unknown(options["model"])
             model_named(options["model"])  # raises for an unknown model, the most important error
-        raise click.UsageError("--pp must be given: the number of pipeline ranks (1: no pipeline)")
+        searched = ""
+        if options["model"] and options["gpus"]:
+            how = f"--model {options['model']} --gpus {options['gpus']}"
+            searched = f". To find the fastest layout: ppsim tune {how} --global-batch-size N"
+        raise click.UsageError(f"--pp must be given: the number of pipeline ranks (1: no pipeline){searched}")
     config = options["run_config"] = run_config_of(options)
     plan = plan_of_options(options | {"schedule": None if names else options["schedule"]})
     if names:

@@ -16,6 +16,10 @@ WRONG_ARGUMENTS = {
     "the same, of a search": ("tune --model gpt2 --gpus 2 --global-batch-size 8 --seq-len 100000000000", 2, ["--seq-len must be at most 1000000000"]),
     "the same, of a model": ("models gpt2 --seq-len 100000000000", 2, ["--seq-len must be at most 1000000000"]),
     "no pp": ("project", 2, ["--pp must be given: the number of pipeline ranks (1: no pipeline)"]),
+    "no pp for a model": (
+        "project --model llama3-70b --gpus 64", 2,
+        ["To find the fastest layout: ppsim tune --model llama3-70b --gpus 64 --global-batch-size N"],
+    ),
     "pp that is no number": ("project --pp four", 2, ["--pp", "'four' is not a valid integer"]),
     "pp 0": ("project --pp 0", 2, ["pp must be at least 1: got 0"]),
     "pp 0, all schedules": ("project --pp 0 --schedule all", 2, ["pp must be at least 1: got 0"]),
