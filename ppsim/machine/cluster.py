@@ -269,7 +269,7 @@ class Link:
 
     def token_copy_s(self, num_bytes: float, *, hybrid: bool, num_sms: int) -> float:
         if hybrid and self.hybrid_share is not None:
-            slower = (1 + self.hybrid_sms_gain) ** max(math.log2(_HYBRID_SMS / num_sms), 0.0)
+            slower = math.pow(1 + self.hybrid_sms_gain, max(math.log2(_HYBRID_SMS / num_sms), 0.0))
             return slower * (self.hybrid_token_s + num_bytes / (self.achieved_bytes_per_s * self.hybrid_share))
         slower = 1.0 if hybrid else max(self.dispatch_sms / num_sms, 1.0)
         return slower * (self.token_s + num_bytes / (self.achieved_bytes_per_s * self.dispatch_share))

@@ -59,9 +59,7 @@ def dispatch_s(
     return corrected * _deduplicated_s(routing, group, cluster, hybrid=dispatcher == "hybridep", num_sms=sms)
 
 
-def _deduplicated_s(
-    routing: Routing, group: RankGroup, cluster: Cluster, *, hybrid: bool, num_sms: int
-) -> float:
+def _deduplicated_s(routing: Routing, group: RankGroup, cluster: Cluster, *, hybrid: bool, num_sms: int) -> float:
     """At each level, 1/extent of the copies need no transfer: the outer level's transfer delivered them."""
     units, latency, longest, launch_s = group.num_ranks, 0.0, 0.0, 0.0
     for extent, tier in zip(group.extents, cluster.tiers, strict=True):

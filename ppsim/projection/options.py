@@ -309,8 +309,8 @@ class SearchBaseOptions(TypedDict, total=False):
         section="cluster", field="job.execution.moe_dispatcher", default="deepep",
     )]
     moe_flex_dispatcher_num_sms: Annotated[int | None, Option(
-        "SMs that exchange tokens. Overlapped compute is slower by their share of the GPU. Requires --moe-dispatcher "
-        "deepep or hybridep. [default: Megatron-LM's, 20 for deepep, 16 for hybridep]",
+        "SMs that exchange tokens. Overlapped compute is slower by their share of the GPU. Requires "
+        "--moe-dispatcher deepep or hybridep. [default: Megatron-LM's, 20 for deepep, 16 for hybridep]",
         metavar="N", section="cluster", field="job.execution.dispatcher_sms", is_hidden=True,
     )]
     expert_imbalance: Annotated[float | None, Option(

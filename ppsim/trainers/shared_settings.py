@@ -10,7 +10,8 @@ from ppsim.base.errors import ConfigError
 from ppsim.trainers.recipe_table import Recipe, recipes
 
 SETTINGS = (
-    "moe_dispatcher", "moe_flex_dispatcher_num_sms", "fused_experts", "moe_expert_rank_capacity_factor", "moe_paged_stash", "cuda_graphs",
+    "moe_dispatcher", "moe_flex_dispatcher_num_sms", "fused_experts", "moe_expert_rank_capacity_factor",
+    "moe_paged_stash", "cuda_graphs",
 )  # fmt: skip
 """A setting comes after the ones that it requires."""
 
