@@ -6,8 +6,7 @@ Measured: the nccl and wideep_deepep tables of aiconfigurator-core 0.12.0 (NVIDI
 aiconfigurator-core==0.12.0, systems/data). A link class has few constants, fitted by least squares to the groups
 inside a node: efficiency, copy rate, all-to-all rate, gain of an in-switch reduction for an all-reduce of eight
 ranks, and two constants of DeepEP's kernels. Transfers between nodes were not fitted. HybridEP: kernels only, from
-DeepEP's branch hybrid-ep, docs/README_Hybrid-EP.md, with 16 SMs on B200 and 32 on GB200, as Megatron-Bridge sets
-them.
+DeepEP's branch hybrid-ep, docs/README_Hybrid-EP.md, with 16 and 32 SMs. Megatron-Bridge sets 16 or 32.
 """
 
 import math
@@ -46,7 +45,7 @@ RANKS = (2, 4, 8)
 
 @dataclass(frozen=True)
 class Combine:
-    """A measured combine of DeepEP's normal kernels: bfloat16, top 8, at the fastest number of SMs.
+    """A measured combine of DeepEP's normal kernels: bfloat16, top 8.
 
     Sizes of DeepSeek-V3, also between nodes, and of other models.
     """
@@ -57,6 +56,7 @@ class Combine:
     num_experts: int
     tokens: int
     seconds: float
+    num_sms: int = 24
 
     @property
     def estimated_s(self) -> float:
@@ -68,8 +68,9 @@ class Combine:
         )
         extents = (8, self.nodes)
         return dispatch_s(
-            "deepep", routing, RankGroup("ep", math.prod(extents), extents), load_cluster(self.cluster)
-        )
+            "deepep", routing, RankGroup("ep", math.prod(extents), extents), load_cluster(self.cluster),
+            num_sms=self.num_sms,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Hybrid:
 
     cluster: str
     num_ranks: int
+    num_sms: int
     dispatched: float
     combined: float
 
@@ -97,22 +99,28 @@ class Hybrid:
     def estimated_s(self) -> float:
         routing = Routing(tokens=4096, token_bytes=2 * 7168, num_experts=8 * self.num_ranks, experts_per_token=8)
         return dispatch_s(
-            "hybridep", routing, RankGroup("ep", self.num_ranks, (self.num_ranks, 1)), load_cluster(self.cluster)
-        )
+            "hybridep", routing, RankGroup("ep", self.num_ranks, (self.num_ranks, 1)), load_cluster(self.cluster),
+            num_sms=self.num_sms,
+        )  # fmt: skip
 
 
 HYBRIDS = [
-    Hybrid("dgx-b200", 8, 734.95, 673.84),
-    Hybrid("gb200-nvl72", 8, 764.03, 737.13),
-    Hybrid("gb200-nvl72", 16, 706.95, 666.26),
-    Hybrid("gb200-nvl72", 24, 665.97, 639.80),
-    Hybrid("gb200-nvl72", 32, 642.23, 605.15),
-    Hybrid("gb200-nvl72", 36, 632.31, 596.99),
+    Hybrid("dgx-b200", 8, 16, 734.95, 673.84),
+    Hybrid("gb200-nvl72", 8, 16, 750.15, 684.27),
+    Hybrid("gb200-nvl72", 8, 32, 764.03, 737.13),
+    Hybrid("gb200-nvl72", 16, 16, 661.93, 600.75),
+    Hybrid("gb200-nvl72", 16, 32, 706.95, 666.26),
+    Hybrid("gb200-nvl72", 24, 16, 637.80, 565.53),
+    Hybrid("gb200-nvl72", 24, 32, 665.97, 639.80),
+    Hybrid("gb200-nvl72", 32, 16, 629.79, 547.25),
+    Hybrid("gb200-nvl72", 32, 32, 642.23, 605.15),
+    Hybrid("gb200-nvl72", 36, 16, 612.85, 543.27),
+    Hybrid("gb200-nvl72", 36, 32, 632.31, 596.99),
 ]
 
 COMBINES = [
     Combine("dgx-h100", 1, 7168, 256, 4096, 0.961e-3),
-    Combine("dgx-h100", 1, 7168, 256, 16384, 3.565e-3),
+    Combine("dgx-h100", 1, 7168, 256, 16384, 3.565e-3, 20),
     Combine("dgx-h100", 1, 4096, 128, 4096, 0.577e-3),
     Combine("dgx-h100", 1, 4096, 128, 16384, 2.105e-3),
     Combine("dgx-h100", 1, 2048, 128, 4096, 0.316e-3),
@@ -127,6 +135,18 @@ COMBINES = [
     Combine("dgx-b200", 1, 4096, 128, 16384, 1.758e-3),
     Combine("dgx-b200", 1, 2048, 128, 4096, 0.357e-3),
     Combine("dgx-b200", 1, 2048, 128, 16384, 1.279e-3),
+    Combine("dgx-h100", 1, 7168, 256, 16384, 5.239e-3, 12),
+    Combine("dgx-h100", 1, 7168, 256, 16384, 3.980e-3, 16),
+    Combine("dgx-h100", 1, 4096, 128, 16384, 2.393e-3, 16),
+    Combine("dgx-h100", 1, 4096, 128, 16384, 2.149e-3, 20),
+    Combine("dgx-b200", 1, 7168, 256, 4096, 1.049e-3, 16),
+    Combine("dgx-b200", 1, 7168, 256, 4096, 0.882e-3, 20),
+    Combine("dgx-b200", 1, 7168, 256, 16384, 3.777e-3, 16),
+    Combine("dgx-b200", 1, 7168, 256, 16384, 3.097e-3, 20),
+    Combine("dgx-b200", 1, 4096, 128, 4096, 0.682e-3, 16),
+    Combine("dgx-b200", 1, 4096, 128, 4096, 0.576e-3, 20),
+    Combine("dgx-b200", 1, 4096, 128, 16384, 2.501e-3, 16),
+    Combine("dgx-b200", 1, 4096, 128, 16384, 2.065e-3, 20),
 ]
 
 
@@ -151,21 +171,21 @@ def main() -> None:
             )
             least = seconds(operation, 8, group(Layout(tp=8), "tp", cluster.domain_sizes(8)), cluster)
             print(f"| {name} | {operation} |{cells} {in_words(least)} |")
-    print("\n| cluster | nodes | hidden | experts | tokens per rank | combine measured | ours | error |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+    print("\n| cluster | nodes | hidden | experts | tokens per rank | SMs | combine measured | ours | error |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for one in COMBINES:
         error = signed_percent(one.estimated_s / one.seconds - 1)
         print(
-            f"| {one.cluster} | {one.nodes} | {one.hidden_size} | {one.num_experts} | {one.tokens} "
+            f"| {one.cluster} | {one.nodes} | {one.hidden_size} | {one.num_experts} | {one.tokens} | {one.num_sms} "
             f"| {in_words(one.seconds)} | {in_words(one.estimated_s)} | {error} |"
         )
-    print("\n| cluster | ranks | HybridEP's dispatch measured | ours | error | combine measured | error |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    print("\n| cluster | ranks | SMs | HybridEP's dispatch measured | ours | error | combine measured | error |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for one in HYBRIDS:
         there, back = one.measured_s
         errors = [signed_percent(one.estimated_s / took - 1) for took in (there, back)]
         print(
-            f"| {one.cluster} | {one.num_ranks} | {in_words(there)} | {in_words(one.estimated_s)} | {errors[0]} "
+            f"| {one.cluster} | {one.num_ranks} | {one.num_sms} | {in_words(there)} | {in_words(one.estimated_s)} | {errors[0]} "
             f"| {in_words(back)} | {errors[1]} |"
         )
 

@@ -309,7 +309,9 @@ def _experts_s(layer: Layer, place: ExecutionContext, tokens: float) -> float:
         num_experts=layer.ffn.num_experts,
         experts_per_token=layer.experts_per_token,
     )
-    return 2 * dispatch_s(execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster)
+    return 2 * dispatch_s(
+        execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster, num_sms=execution.num_dispatcher_sms
+    )
 
 
 def _calls_s(layer: Layer, place: ExecutionContext) -> float:

@@ -9,7 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.pair_overlap import ORDERS, Order
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster, Constant, Device
-from ppsim.machine.defaults import Dispatcher
+from ppsim.machine.defaults import DISPATCHER_SMS, FLEX, Dispatcher
 from ppsim.machine.kernels.corrected import Corrected
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.published_tables import kernel_times
@@ -20,9 +20,6 @@ from ppsim.model.recompute import Recompute, require_spelling
 from ppsim.parallel.groups import GroupName, RankGroup, group
 from ppsim.parallel.layout import Layout
 from ppsim.parallel.sizes import ParallelSizes
-
-_DISPATCH_CORES = 20
-"""SMs that send tokens to experts and back: DeepEP's default, and the number that Megatron-LM requests."""
 
 _COLLECTIVE_CORES = 16
 """SMs of data-parallel collectives (Megatron-Bridge 0.3.1, performance-guide.md, `NVTE_FWD_LAYERNORM_SM_MARGIN`).
@@ -51,6 +48,8 @@ class Execution:
     context
         Exchange of keys and values among cp ranks; "all-gather" as in torch, which repeats keys and values for all
         query heads first.
+    dispatcher_sms
+        SMs that exchange tokens (Megatron-LM's moe_flex_dispatcher_num_sms). None: the dispatcher's default.
     expert_imbalance
         Tokens of the rank whose experts get the most, relative to the mean; all other ranks wait for this rank.
     expert_capacity
@@ -91,6 +90,7 @@ class Execution:
     compile: bool | None = None
     context: Literal["ring", "all-to-all", "all-gather"] = "ring"
     moe_dispatcher: Dispatcher = "deepep"
+    dispatcher_sms: int | None = None
     expert_imbalance: float = 1.0
     expert_capacity: float | None = None
     fused_experts: bool = False
@@ -134,6 +134,10 @@ class Execution:
             if len(texts) == 1
             else (f"TP communication {texts[0]} (forward) and {texts[1]} (backward) hidden")
         )
+
+    @property
+    def num_dispatcher_sms(self) -> int:
+        return self.dispatcher_sms or DISPATCHER_SMS[self.moe_dispatcher]
 
     @property
     def expert_load(self) -> float:
@@ -209,6 +213,7 @@ class Execution:
         if self.expert_capacity is not None and not 0 < self.expert_capacity < float("inf"):
             raise ConfigError(f"expert_capacity must be above 0: got {self.expert_capacity:g}")
         self._require_room()
+        self._require_sms()
         for name in ("hidden_tp_forward", "hidden_tp_backward", "overlap_ep", "hidden_cp"):
             if getattr(self, name) not in ORDERS and not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(
@@ -229,6 +234,18 @@ class Execution:
             )
         if stash is not None and room is None:
             raise ConfigError(f"moe_paged_stash {stash:g} goes with --moe-expert-rank-capacity-factor")
+
+    def _require_sms(self) -> None:
+        sms = self.dispatcher_sms
+        if sms is None:
+            return
+        if sms < 1:
+            raise ConfigError(f"moe_flex_dispatcher_num_sms is 1 or more: got {sms}")
+        if self.moe_dispatcher not in FLEX:
+            raise ConfigError(
+                f"moe_flex_dispatcher_num_sms {sms} goes with --moe-dispatcher deepep or hybridep: got "
+                f"{self.moe_dispatcher}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +319,8 @@ class ExecutionContext:
 
     @property
     def dispatch_slowdown(self) -> float:
-        return min(_DISPATCH_CORES / self.cluster.device.num_cores, 1)
+        """Fraction by which compute is slower during an exchange of tokens: the SMs that the exchange holds."""
+        return min(self.execution.num_dispatcher_sms / self.cluster.device.num_cores, 1)
 
     @property
     def collective_slowdown(self) -> float:

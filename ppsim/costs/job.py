@@ -148,6 +148,11 @@ class Job(HasRepr):
         if self.fully_shard and self.optimizer.offload_fraction:
             raise ConfigError("--optimizer-offload-fraction is of Megatron-LM's optimizer: leave out --fully-shard")
         self._require_offload()
+        if (self.execution.dispatcher_sms or 0) > self.cluster.device.num_cores:
+            raise ConfigError(
+                f"--moe-flex-dispatcher-num-sms {self.execution.dispatcher_sms} exceeds the "
+                f"{self.cluster.device.num_cores} SMs of {self.cluster.device.name}"
+            )
         self._set_encoders()
         self._set_fine_tuning()
         self.cluster.device.peak(self.execution.dtype)

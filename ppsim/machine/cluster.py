@@ -211,6 +211,10 @@ _WIDER = {
 }
 
 
+_HYBRID_SMS = 32
+"""The largest number of SMs with which HybridEP was measured on NVLink (`links.toml`, nvlink5)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Link:
     """Bandwidth of one device's link in one direction, and the shares of it that collectives achieve.
@@ -227,8 +231,10 @@ class Link:
       free.
     - `exchange_share`: bandwidth of an all-to-all relative to rings.
     - `dispatch_share`, `token_s`: bandwidth share of DeepEP's kernels, which send tokens to experts, and seconds
-      per copy of a token.
-    - `hybrid_share`, `hybrid_token_s`: the same for HybridEP; None: as DeepEP.
+      per copy of a token, with at least `dispatch_sms` SMs. With n fewer SMs, a copy takes `dispatch_sms` / n times
+      as long; 0: never.
+    - `hybrid_share`, `hybrid_token_s`: the same for HybridEP with at least 32 SMs; None: as DeepEP with enough SMs.
+      `hybrid_sms_gain`: relative gain of HybridEP's rate if its SMs double, up to 32.
     """
 
     name: str
@@ -244,8 +250,10 @@ class Link:
     exchange_share: float = 1.0
     dispatch_share: float = 1.0
     token_s: float = 0.0
+    dispatch_sms: float = 0.0
     hybrid_share: float | None = None
     hybrid_token_s: float = 0.0
+    hybrid_sms_gain: float = 0.0
 
     def among(self, num_ranks: int, num_devices: int | None) -> "Link":
         if num_devices is None or num_ranks >= num_devices:
@@ -261,10 +269,12 @@ class Link:
     def achieved_bytes_per_s(self) -> float:
         return self.bytes_per_s * self.efficiency
 
-    def token_copy_s(self, num_bytes: float, *, hybrid: bool) -> float:
+    def token_copy_s(self, num_bytes: float, *, hybrid: bool, num_sms: int) -> float:
         if hybrid and self.hybrid_share is not None:
-            return self.hybrid_token_s + num_bytes / (self.achieved_bytes_per_s * self.hybrid_share)
-        return self.token_s + num_bytes / (self.achieved_bytes_per_s * self.dispatch_share)
+            slower = math.pow(1 + self.hybrid_sms_gain, max(math.log2(_HYBRID_SMS / num_sms), 0.0))
+            return slower * (self.hybrid_token_s + num_bytes / (self.achieved_bytes_per_s * self.hybrid_share))
+        slower = 1.0 if hybrid else max(self.dispatch_sms / num_sms, 1.0)
+        return slower * (self.token_s + num_bytes / (self.achieved_bytes_per_s * self.dispatch_share))
 
     def copied_s(self, num_bytes: float) -> float:
         """Return the seconds to copy the part of a message that the rank keeps."""

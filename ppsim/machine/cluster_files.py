@@ -82,8 +82,10 @@ class _Link(FileSchema):
     exchange_share: Share = 1.0
     dispatch_share: Share = 1.0
     token_s: NonNegative = 0.0
+    dispatch_sms: NonNegative = 0.0
     hybrid_share: AboveZero | None = None
     hybrid_token_s: NonNegative = 0.0
+    hybrid_sms_gain: NonNegative = 0.0
     source: str = "the cluster file"
 
 

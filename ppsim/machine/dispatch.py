@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
-from ppsim.machine.defaults import Dispatcher
+from ppsim.machine.defaults import DISPATCHER_SMS, Dispatcher
 from ppsim.parallel.groups import RankGroup
 
 
@@ -36,8 +36,10 @@ def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int)
     return num_domains * (1 - math.comb(others, experts_per_token) / math.comb(num_experts, experts_per_token))
 
 
-def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: RankGroup, cluster: Cluster) -> float:
-    """Return the seconds of one direction, to the experts or back.
+def dispatch_s(
+    dispatcher: Dispatcher, routing: Routing, group: RankGroup, cluster: Cluster, *, num_sms: int | None = None
+) -> float:
+    """Return the seconds of one direction, to the experts or back. `num_sms` None: the dispatcher's default.
 
     - deepep, hybridep: each token is sent once to every domain with any of its experts, and there once to every
       rank with any of its experts. The two levels overlap (normal kernels of DeepSeek-AI's DeepEP, or NVIDIA's in
@@ -53,17 +55,18 @@ def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: RankGroup, clust
     if dispatcher == "alltoall":
         return collectives.seconds("all-to-all", num_bytes * routing.experts_per_token, group, cluster)
     corrected = cluster.device.efficiency.operator_time.get("all-to-all", 1.0)
-    return corrected * _deduplicated_s(routing, group, cluster, hybrid=dispatcher == "hybridep")
+    sms = num_sms or DISPATCHER_SMS[dispatcher]
+    return corrected * _deduplicated_s(routing, group, cluster, hybrid=dispatcher == "hybridep", num_sms=sms)
 
 
-def _deduplicated_s(routing: Routing, group: RankGroup, cluster: Cluster, *, hybrid: bool) -> float:
+def _deduplicated_s(routing: Routing, group: RankGroup, cluster: Cluster, *, hybrid: bool, num_sms: int) -> float:
     """At each level, 1/extent of the copies need no transfer: the outer level's transfer delivered them."""
     units, latency, longest, launch_s = group.num_ranks, 0.0, 0.0, 0.0
     for extent, tier in zip(group.extents, cluster.tiers, strict=True):
         if extent > 1:
             link = tier.link.among(extent, tier.num_devices)
             copies = distinct_domains(units, routing.num_experts, routing.experts_per_token) * (extent - 1) / extent
-            of_a_copy = link.token_copy_s(routing.token_bytes, hybrid=hybrid)
+            of_a_copy = link.token_copy_s(routing.token_bytes, hybrid=hybrid, num_sms=num_sms)
             longest = max(longest, copies * routing.tokens * of_a_copy)
             latency += (extent - 1) * link.step_s
             launch_s = link.launch_s

@@ -308,6 +308,11 @@ class SearchBaseOptions(TypedDict, total=False):
         "experts), alltoall (once per expert), allgather (to all ranks). [default: {default}]",
         section="cluster", field="job.execution.moe_dispatcher", default="deepep",
     )]
+    moe_flex_dispatcher_num_sms: Annotated[int | None, Option(
+        "SMs that exchange tokens. Overlapped compute is slower by their share of the GPU. Requires "
+        "--moe-dispatcher deepep or hybridep. [default: Megatron-LM's, 20 for deepep, 16 for hybridep]",
+        metavar="N", section="cluster", field="job.execution.dispatcher_sms", is_hidden=True,
+    )]
     expert_imbalance: Annotated[float | None, Option(
         "Tokens of the busiest expert-parallel rank, relative to the mean (1 is balanced). [default: {default}]",
         metavar="FACTOR", section="model", field="job.execution.expert_imbalance", default=1.0,

@@ -12,6 +12,7 @@ SAME_SETTING: dict[str, tuple[str, ...]] = {
     "dp": ("gpus",),
     "split": MEGATRON_SPLIT,
     "stack": ("compile",),
+    "moe_dispatcher": ("moe_flex_dispatcher_num_sms",),
     **dict.fromkeys(MEGATRON_SPLIT, ("split",)),
 }
 """Options that express the same setting: a typed option replaces exactly these options of a configuration."""

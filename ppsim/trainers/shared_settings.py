@@ -10,7 +10,8 @@ from ppsim.base.errors import ConfigError
 from ppsim.trainers.recipe_table import Recipe, recipes
 
 SETTINGS = (
-    "moe_dispatcher", "fused_experts", "moe_expert_rank_capacity_factor", "moe_paged_stash", "cuda_graphs",
+    "moe_dispatcher", "moe_flex_dispatcher_num_sms", "fused_experts", "moe_expert_rank_capacity_factor",
+    "moe_paged_stash", "cuda_graphs",
 )  # fmt: skip
 """A setting comes after the ones that it requires."""
 
@@ -25,6 +26,7 @@ _CANCELLED: dict[str, dict[str, tuple[str, ...]]] = {
 """Options, with values (empty: any value), that exclude a setting; keyed by setting."""
 
 _REQUIRED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "moe_flex_dispatcher_num_sms": {"moe_dispatcher": ("hybridep",)},
     "moe_expert_rank_capacity_factor": {"fused_experts": (True,), "moe_dispatcher": ("hybridep",)},
     "moe_paged_stash": {"moe_expert_rank_capacity_factor": ()},
 }

@@ -156,7 +156,8 @@ class SearchProblem:
 _OF_EXECUTION = (
     "attention", "dropout", "cross_entropy", "compile", "context", "hidden_tp_forward", "hidden_tp_backward",
     "overlap_ep", "hidden_cp", "compute_share", "cuda_graphs", "deterministic_mode", "moe_dispatcher",
-    "expert_imbalance", "expert_capacity", "fused_experts", "legacy_grouped_gemm", "moe_permute_fusion",
+    "dispatcher_sms", "expert_imbalance", "expert_capacity", "fused_experts", "legacy_grouped_gemm",
+    "moe_permute_fusion",
     "expert_rank_capacity", "paged_stash",
 )  # fmt: skip
 _OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard",

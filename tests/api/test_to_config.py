@@ -49,7 +49,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "recompute": ("none", "full", "full/2", "selective", "core_attn+mlp", "layernorm+moe_act", "mla_up_proj", "moe",
                   "mlp_act", "selective-op", "block/1", "uniform/2", "full@0,2-3", "full*1"),
     "launch_ms": (0.01, 0.0037), "rest": (0.1, 0.025), "expert_imbalance": (1.2, 1.0),
-    "moe_expert_capacity_factor": (1.0, 1.25), "moe_expert_rank_capacity_factor": (1.5,), "moe_paged_stash": (1.1, 1.3),
+    "moe_expert_capacity_factor": (1.0, 1.25), "moe_expert_rank_capacity_factor": (1.5,), "moe_paged_stash": (1.1, 1.3), "moe_flex_dispatcher_num_sms": (8, 24),
     "micro_batch": (1, 2, 3), "offload": (0.5, 0.1), "tp": (1, 2, 4), "cp": (1, 2), "ep": (1, 2, 4), "etp": (1, 2),
     "pp": (1, 2, 4), "vpp": (1, 2, 3), "layers": (8, 11, 16), "seq_len": (512, 1024, 2048),
     "schedule": SCHEDULES, "gradient_accumulation_steps": (1, 2), "group_size": (2, 4, 8), "slices": (2, 4),
@@ -75,6 +75,7 @@ _ROOM = {"moe_expert_rank_capacity_factor": 1.5, "moe_dispatcher": "hybridep", "
 NEEDED: dict[str, dict[str, Any]] = {
     "moe_expert_rank_capacity_factor": _ROOM | {"model": "qwen3-30b-a3b"},
     "moe_paged_stash": _ROOM | {"model": "deepseek-v3"},
+    "moe_flex_dispatcher_num_sms": {"model": "mixtral-8x7b", "moe_dispatcher": "hybridep"},
     "fused_experts": {"model": "mixtral-8x7b"}, "mtp_use_repeated_layer": {"model": "deepseek-v3"},
     "mtp_num_layers": {"model": "deepseek-v3"}, "image_tokens": {"model": "qwen3-vl-8b", "text_only": None}, "seed": {"lengths": "lengths.txt"},
     "deterministic_mode": {"cross_entropy": "unfused"}, "activation_memory": {"forward_ms": 12.7},

@@ -81,7 +81,7 @@ OF_JOBS = [  # those that `project` and `tune` share
     "--seq-len 512", "--global-batch-size 16", "--runtime ideal",
 ]  # fmt: skip
 OF_EXPERTS = [
-    "--moe-dispatcher alltoall", "--moe-dispatcher allgather", "--expert-imbalance 1.5",
+    "--moe-dispatcher alltoall", "--moe-dispatcher allgather", "--moe-flex-dispatcher-num-sms 32 --overlap-ep 0.5", "--expert-imbalance 1.5",
     "--moe-expert-capacity-factor 1.2", "--fused-experts", same("--no-fused-experts"), "--overlap-ep 0.5",
     "--no-moe-permute-fusion", same("--moe-permute-fusion"),
     same("--no-moe-use-legacy-grouped-gemm"),

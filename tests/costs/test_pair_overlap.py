@@ -210,6 +210,44 @@ def test_causes_of_a_step_with_pairs_are_those_of_its_pairs():
     assert parts["hidden"]["EP communication"] < 0.5 * parts["alone"]["EP communication"]
 
 
+@pytest.mark.parametrize(
+    ("dispatcher", "default", "words", "sms"),
+    [("deepep", 20, {}, 20), ("hybridep", 16, {}, 16), ("deepep", 20, {"moe_flex_dispatcher_num_sms": 66}, 66)],
+)
+def test_compute_of_a_pair_is_slower_by_the_sms_of_the_dispatcher(dispatcher, default, words, sms):
+    """The slowdown is the dispatcher's share of an H100's 132 SMs."""
+    large = MOE | {"micro_batch": 4, "moe_dispatcher": dispatcher, "pp": 2}
+    made, usual = (
+        ppsim.project(**large, **more, vpp=2, overlap_ep="megatron") for more in (words, {})
+    )  # fmt: skip
+    layers = made.stage_cost_set.layer_times[2]  # layers only, no embedding and no head
+    together_s = pair_s(layers, layers, "megatron", slowdown=sms / 132)
+    assert made.stage_cost_set.costs.fused_s[2][2] == pytest.approx(together_s, rel=1e-4)
+    assert pair_s(layers, layers, "megatron", slowdown=(sms + 4) / 132) > 1.001 * together_s
+    whole, half = (
+        ppsim.project(**large, **words, overlap_ep=part).summary.time_breakdown_s["EP communication"]
+        for part in (0.0, 0.5)
+    )
+    assert half == pytest.approx(whole * (1 - (1 - sms / 132) / 2))
+    assert (made.iteration_time_s > usual.iteration_time_s) is (sms > default)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"moe_flex_dispatcher_num_sms": 0}, "moe_flex_dispatcher_num_sms is 1 or more: got 0"),
+        ({"moe_flex_dispatcher_num_sms": 133}, "num-sms 133 exceeds the 132 SMs of NVIDIA H100"),
+        (
+            {"moe_flex_dispatcher_num_sms": 24, "moe_dispatcher": "alltoall"},
+            "24 goes with --moe-dispatcher deepep or hybridep: got alltoall",
+        ),
+    ],
+)
+def test_an_impossible_number_of_sms_is_refused(words, said):
+    with pytest.raises(ConfigError, match=said):
+        ppsim.job(**MOE, pp=2, **words)
+
+
 def test_exposed_messages_of_a_step_are_what_its_passes_take_beyond_compute():
     """On a timeline: all messages of all passes, and none outside of its pass."""
     made = ppsim.project(**MOE, pp=2, vpp=2, overlap_ep="megatron")

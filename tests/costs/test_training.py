@@ -470,7 +470,7 @@ def test_experts_that_fill_the_usable_part_of_a_rack_stay_in_it_and_straddling_o
     assert said[0] == []
     moe = [max(one.layer_costs.values(), key=lambda costs: costs.forward.ep_s) for one in (inside, across)]
     ep_s = [(costs.forward + costs.backward).ep_s for costs in moe]
-    assert ep_s[1] > 1.2 * ep_s[0] / 2
+    assert ep_s[1] > 1.1 * ep_s[0] / 2
     (line,) = said[1]
     assert line.startswith(
         f"ep 64 spans several racks of 64 GPUs: {seconds(ep_s[1])} of communication per layer and microbatch"

@@ -33,14 +33,35 @@ def test_one_expert_a_rank_is_as_many_ranks_as_experts_and_all_of_them_with_all(
 
 
 @pytest.mark.parametrize("one", COMBINES, ids=str)
-def test_deepep_combines_within_8_percent_in_a_node_and_20_across(one):
-    assert one.estimated_s == pytest.approx(one.seconds, rel=0.08 if one.nodes == 1 else 0.2)
+def test_deepep_combines_within_8_percent_in_a_node_13_with_few_sms_and_20_across(one):
+    within = 0.2 if one.nodes > 1 else 0.13 if one.num_sms < 20 else 0.1 if one.num_sms < 24 else 0.08
+    assert one.estimated_s == pytest.approx(one.seconds, rel=within)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "dispatcher", "few", "more", "times"),
+    [
+        ("dgx-h100", "deepep", 9, 18, 2.0),
+        ("dgx-h100", "deepep", 18, 24, 1.0),
+        ("dgx-h100", "hybridep", 4, 16, 1.0),
+        ("dgx-b200", "deepep", 20, 24, 24 / 20),
+        ("dgx-b200", "deepep", 32, 48, 1.0),
+        ("dgx-b200", "hybridep", 16, 32, 1.07),
+        ("dgx-b200", "hybridep", 32, 128, 1.0),
+    ],
+)
+def test_a_copy_takes_longer_with_fewer_sms_up_to_the_number_that_a_link_needs(
+    cluster, dispatcher, few, more, times
+):
+    group, many = RankGroup("ep", 8, (8, 1)), replace(ROUTING, tokens=1e8)
+    took = [dispatch_s(dispatcher, many, group, load_cluster(cluster), num_sms=sms) for sms in (few, more)]
+    assert took[0] / took[1] == pytest.approx(times, rel=1e-3)
 
 
 @pytest.mark.parametrize("one", HYBRIDS, ids=str)
-def test_hybridep_takes_what_was_measured_within_7_percent_up_to_36_ranks(one):
+def test_hybridep_takes_what_was_measured_within_11_percent_up_to_36_ranks(one):
     """Of its own tokens a rank sends none: the rate of what it sends falls little as ranks get more."""
-    assert [one.estimated_s] * 2 == pytest.approx(list(one.measured_s), rel=0.07)
+    assert [one.estimated_s] * 2 == pytest.approx(list(one.measured_s), rel=0.07 if one.num_sms == 32 else 0.11)
 
 
 def test_a_narrow_token_takes_hybridep_more_than_its_bytes_do():
@@ -56,7 +77,7 @@ def test_a_narrow_token_takes_hybridep_more_than_its_bytes_do():
 def test_hybridep_is_sooner_than_deepep_where_it_was_measured_and_as_soon_elsewhere():
     group, b200 = RankGroup("ep", 8, (8, 1)), load_cluster("dgx-b200")
     deep, hybrid = (dispatch_s(how, ROUTING, group, b200) for how in ("deepep", "hybridep"))
-    assert 1.5 < deep / hybrid < 1.7
+    assert 1.7 < deep / hybrid < 1.9  # of 20 SMs and of 16
     assert dispatch_s("hybridep", ROUTING, group, H100) == dispatch_s("deepep", ROUTING, group, H100)
 
 

@@ -418,6 +418,31 @@ def flags(values: dict) -> str:
             {"moe_dispatcher": "hybridep"},
         ),
         (
+            {"moe_token_dispatcher_type": "flex", "moe_deepep_num_sms": 24, "moe_hybridep_num_sms": 32},
+            {"moe_dispatcher": "deepep", "moe_flex_dispatcher_num_sms": 24},
+        ),
+        (
+            {
+                "moe_token_dispatcher_type": "flex",
+                "moe_flex_dispatcher_backend": "hybridep",
+                "moe_deepep_num_sms": 24,
+                "moe_hybridep_num_sms": 32,
+            },
+            {"moe_dispatcher": "hybridep", "moe_flex_dispatcher_num_sms": 32},
+        ),
+        (
+            {
+                "moe_token_dispatcher_type": "flex",
+                "moe_flex_dispatcher_num_sms": 16,
+                "moe_deepep_num_sms": 24,
+            },
+            {"moe_flex_dispatcher_num_sms": 16},
+        ),
+        (
+            {"moe_token_dispatcher_type": "alltoall", "moe_hybridep_num_sms": 32},
+            {"moe_dispatcher": "alltoall", "moe_flex_dispatcher_num_sms": None},
+        ),
+        (
             {"moe_expert_capacity_factor": 1.5, "moe_pad_expert_input_to_capacity": True},
             {"moe_expert_capacity_factor": 1.5},
         ),
@@ -460,6 +485,7 @@ def test_a_flag_of_experts_that_means_nothing_is_refused(tmp_path: Path) -> None
     for given, said in (
         ({"moe_token_dispatcher_type": "ring"}, "must be alltoall, alltoall_seq, allgather, flex: got 'ring'"),
         ({"moe_expert_capacity_factor": -1}, "must be a number above 0: got -1"),
+        ({"moe_hybridep_num_sms": 0}, "moe_hybridep_num_sms must be a whole number of 1 or more: got 0"),
         (
             {"use_precision_aware_optimizer": True, "exp_avg_dtype": "int4"},
             "must be fp32, bf16, fp16, fp8: got int4",

@@ -47,6 +47,7 @@ def test_a_recipe_is_the_complete_plan_that_its_file_has():
         "micro_batch": 1, "global_batch": 4096, "seq_len": 4096, "dtype": "mxfp8", "recompute": "mla_up_proj",
         "cuda_graphs": "full", "moe_dispatcher": "hybridep", "fused_experts": True, "overlap_ep": "megatron-delay-wgrad",
         "moe_expert_rank_capacity_factor": 1.5, "moe_paged_stash": 1.2, "stack": "megatron-bridge", "zero": 1,
+        "moe_flex_dispatcher_num_sms": 32,
     }  # fmt: skip
     assert {name: words[name] for name in expected} == expected
     assert words["split"].startswith("Etttt|tttt|")

@@ -34,7 +34,7 @@ def test_a_setting_is_shared_if_more_than_half_of_the_recipes_have_it(release: s
 def test_recipes_of_2026_on_gb200_have_fused_experts_whole_graphs_and_paged_stashing() -> None:
     for release in ("26.06", "26.06.01", "26.08"):
         assert shared(release, GB200, "mxfp8") == {
-            "moe_dispatcher": "hybridep", "fused_experts": True, "moe_expert_rank_capacity_factor": 1.5,
+            "moe_dispatcher": "hybridep", "moe_flex_dispatcher_num_sms": 32, "fused_experts": True, "moe_expert_rank_capacity_factor": 1.5,
             "moe_paged_stash": 1.2, "cuda_graphs": "full",
         }  # fmt: skip
     assert "fused_experts" not in shared("26.02", GB200, "mxfp8")
@@ -50,7 +50,10 @@ def test_graphs_are_shared_by_module_if_no_scope_is() -> None:
 def test_given_options_replace_shared_settings_and_those_that_require_them() -> None:
     whole = shared("26.08", GB200, "mxfp8")
     assert applicable_settings(whole, {}) == whole
-    assert applicable_settings(whole, {"fused_experts": False}) == {"moe_dispatcher": "hybridep"}
+    assert applicable_settings(whole, {"fused_experts": False}) == {
+        "moe_dispatcher": "hybridep", "moe_flex_dispatcher_num_sms": 32,
+    }  # fmt: skip
+    assert "moe_flex_dispatcher_num_sms" not in applicable_settings(whole, {"moe_dispatcher": "deepep"})
     assert applicable_settings(whole, {"cuda_graphs": "none"}) == {
         name: value for name, value in whole.items() if name != "cuda_graphs"
     }

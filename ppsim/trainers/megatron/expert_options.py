@@ -13,6 +13,9 @@ _DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather":
 """For flex, `--moe-flex-dispatcher-backend` selects one of `FLEX`, by default the first."""
 
 
+_SMS = {"deepep": "moe_deepep_num_sms", "hybridep": "moe_hybridep_num_sms"}
+
+
 def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     """With `is_partial` (Megatron-Bridge, NeMo), options that the file leaves out stay unset."""
     words: dict[str, Any] = {}
@@ -29,6 +32,7 @@ def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
         if value is not None and str(value) not in known:
             raise ConfigError(f"{arguments.source}: {name} must be {', '.join(known)}: got {value!r}")
     words["moe_dispatcher"] = backend if given == "flex" else _DISPATCHERS.get(str(given))
+    words["moe_flex_dispatcher_num_sms"] = _dispatcher_sms(arguments, words["moe_dispatcher"])
     capacity = arguments.get("moe_expert_capacity_factor", word="moe_expert_capacity_factor")
     if capacity is not None:
         if isinstance(capacity, bool) or not isinstance(capacity, int | float) or capacity <= 0:
@@ -54,6 +58,15 @@ def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     if arguments.flag("moe_router_force_load_balancing", word="expert_imbalance"):
         words["expert_imbalance"] = 1.0
     return words
+
+
+def _dispatcher_sms(arguments: Arguments, dispatcher: str | None) -> int | None:
+    """`moe_flex_dispatcher_num_sms` of Megatron-LM 0.19 replaces the option of each backend."""
+    word = "moe_flex_dispatcher_num_sms"
+    found = {name: arguments.count(name, word=word) for name in (word, *_SMS.values())}
+    if dispatcher not in _SMS:
+        return None
+    return found[word] or found[_SMS[dispatcher]]
 
 
 def cuda_graphs_in(arguments: Arguments) -> dict[str, Any]:
@@ -84,6 +97,8 @@ def arguments_of_experts(words: Mapping[str, Any]) -> dict[str, Any]:
         found["moe_token_dispatcher_type"] = "flex" if dispatcher in FLEX else dispatcher
         if dispatcher in FLEX:
             found["moe_flex_dispatcher_backend"] = dispatcher
+            if sms := words.get("moe_flex_dispatcher_num_sms"):
+                found[_SMS[dispatcher]] = sms
         if words.get("moe_permute_fusion", True):
             found["moe_permute_fusion"] = True
     if capacity := words.get("moe_expert_capacity_factor"):
