@@ -11,6 +11,10 @@ import pytest
 ANSWERS = "PPSIM_CACHE_DIR"
 FIRST = (
     "tests/test_documents.py",
+    "tests/test_site.py",
+    "tests/frozen",
+    "tests/trainers/test_oracles.py",
+    "tests/tuning",
     "tests/profiling/test_gpu_session.py",
     "tests/catalog/test_published_v.py",
     "tests/validation",
@@ -44,7 +48,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the imported modules from garbage collection: their 600,000 objects take a fifth of the tests' time."""
+    """Exempt the 600,000 objects of imported modules from garbage collection, a fifth of the tests' time."""
     gc.freeze()
     gc.enable()
 
