@@ -95,7 +95,9 @@ class _Comments:
             *(f"# not expressible by any option: {one}" for one in others),
         ]
 
-    def _needed(self, config: RunConfig, added: list[str], tried: list[str], *, is_needed: bool = False) -> list[str]:
+    def _needed(
+        self, config: RunConfig, added: list[str], tried: list[str], *, is_needed: bool = False
+    ) -> list[str]:
         """Return `added` without the options of `tried` that are not necessary.
 
         Removes all of `tried` at once, otherwise one half after the other. If `is_needed`, removing all is known to
