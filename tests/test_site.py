@@ -30,11 +30,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class _Links(HTMLParser):
-    """The targets of a page's links, pictures, scripts and frames, and the names that can be linked to."""
+    """The targets of a page's links, those that a browser loads, and the names that can be linked to."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
         self.targets: list[str] = []
+        self.loaded: list[str] = []
         self.names: set[str] = set()
         self.feed(page.read_text(encoding="utf-8"))
 
@@ -42,6 +43,7 @@ class _Links(HTMLParser):
         for name, value in attrs:
             if name in ("href", "src") and value:
                 self.targets.append(value)
+                self.loaded += [value] if name == "src" or tag == "link" else []
             elif name == "id" and value:
                 self.names.add(value)
 
@@ -50,6 +52,7 @@ def test_every_link_picture_and_frame_of_the_site_is_there(site: Path) -> None:
     pages = {path: _Links(path) for path in site.rglob("*.html") if path.parent.name != "pictures"}
     assert len(pages) > 20
     for page, links in pages.items():
+        assert [one for one in links.loaded if urlsplit(one).scheme not in ("", "data")] == [], page.name
         for target in links.targets:
             parts = urlsplit(target)
             if parts.scheme:
@@ -83,13 +86,18 @@ needs_browser = pytest.mark.skipif(
 
 @needs_browser
 def test_no_page_asks_a_network_for_anything_or_complains(site: Path, browser) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """All pictures, the search, and one page of each folder: the other pages run the same scripts.
+
+    The test of links shows that no page loads a file of a network.
+    """
     page = browser.new_page()
     requests: list[str] = []
     complaints: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    for path in sorted(site.rglob("*.html")):
+    of_folders = {path.parent: path for path in sorted(site.rglob("*.html"), reverse=True)}
+    for path in {*of_folders.values(), site / "search.html", *(site / "pictures").rglob("*.html")}:
         page.goto(path.as_uri())
     page.close()
     assert len(requests) > 100

@@ -85,10 +85,7 @@ class _Comments:
             name for name in self._differing(config, added) if name in self._words and name not in added
         ]:
             added += more
-        for name in sorted(added, key="stack".__eq__):
-            others = [one for one in added if one != name]
-            if not self._differing(config, others):
-                added = others
+        added = self._needed(config, added, sorted(added, key="stack".__eq__))
         texts = (
             text for name in WORDS if name in added for text in command_arguments(WORDS[name], self._words[name])
         )
@@ -97,6 +94,24 @@ class _Comments:
             *(f"# not expressible: {text}" for text in texts),
             *(f"# not expressible by any option: {one}" for one in others),
         ]
+
+    def _needed(
+        self, config: RunConfig, added: list[str], tried: list[str], *, is_needed: bool = False
+    ) -> list[str]:
+        """Return `added` without the options of `tried` that are not necessary.
+
+        Removes all of `tried` at once, otherwise one half after the other. If `is_needed`, removing all is known to
+        change the plan.
+        """
+        others = [name for name in added if name not in tried]
+        if not is_needed and not self._differing(config, others):
+            return others
+        if len(tried) < 2:
+            return added
+        half = len(tried) // 2
+        left = self._needed(config, added, tried[:half])
+        is_first_removed = len(left) == len(added) - half
+        return self._needed(config, left, tried[half:], is_needed=is_first_removed)
 
     def _plan_of(self, config: RunConfig, added: Iterable[str]) -> Plan:
         return plan_of_keywords({name: self._values[name] for name in added} | {"run_config": config})

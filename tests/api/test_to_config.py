@@ -21,7 +21,9 @@ from ppsim.projection.options import PlanOptions
 from ppsim.trainers import ConfigTarget
 from ppsim.trainers.stacks import stacks
 
-NUM_PLANS = int(os.environ.get("PPSIM_ROUND_TRIPS", "40"))
+NUM_PLANS = int(
+    os.environ.get("PPSIM_ROUND_TRIPS", "40" if os.environ.get("HYPOTHESIS_PROFILE") == "long" else "20")
+)
 """Random plans per trainer."""
 
 MODELS = (

@@ -160,7 +160,7 @@ def test_what_idles_least_on_an_ideal_network_may_queue_longest_on_another(name,
     assert step_or_never(chosen, costs) < step_or_never(ideal, costs) * (1 - gain)
 
 
-@pytest.mark.parametrize("channel", ["direction", "rank"])
+@pytest.mark.parametrize("channel", [pytest.param("direction", marks=pytest.mark.long), "rank"])
 def test_a_search_judges_its_tables_on_the_channels_too(channel):
     """`build auto` is never behind any entry of the catalogue there, fitted ones included as `build` fits them."""
     costs = queued("zbv", channel, seed=1)

@@ -70,6 +70,7 @@ def test_a_profile_beside_a_model_is_used_where_it_can_be():
     assert "estimated from specifications (the profile does not say what sizes its layer has)" in text
 
 
+@pytest.mark.long
 def test_every_schedule_can_be_asked_of_a_job():
     found = json.loads(ppsim("project", *SMALL, "--schedule", "all", "--json").stdout)
     assert len(found["projections"]) > 12

@@ -278,7 +278,7 @@ def test_panels_and_the_critical_path_come_and_go(opened):
 
 
 @pytest.mark.parametrize("is_compared", [False, True], ids=["one", "compared"])
-@pytest.mark.parametrize("pp", [4, 64])
+@pytest.mark.parametrize("pp", [4, pytest.param(64, marks=pytest.mark.long)])
 def test_every_row_stays_as_coloured_as_it_was_whatever_is_toggled(opened, pp, is_compared):
     table = build("1f1b", pp=pp, microbatches=2 * pp)
     timelines = [simulate(table, COSTS), *([simulate(table, COSTS.replace(forward_s=0.027))] * is_compared)]

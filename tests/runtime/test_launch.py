@@ -160,7 +160,7 @@ def test_ranks_have_the_environment_of_the_user_and_meet_where_nobody_else_reads
     [
         (IN_ITS_STEP, "os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL"),
         (IN_ITS_STEP, "raise ValueError('no such thing')", "rank 1 failed: ValueError: no such thing"),
-        (IN_ITS_STEP, "raise SystemExit", "rank 1 failed: SystemExit"),
+        pytest.param(*(IN_ITS_STEP, "raise SystemExit", "rank 1 failed: SystemExit"), marks=pytest.mark.long),
         (AT_ITS_START, "os.kill(os.getpid(), 15)", "rank 1 was killed by SIGTERM"),
         pytest.param(
             *(AT_ITS_START, "os.kill(os.getpid(), 40)", "rank 1 was killed by signal 40"),
@@ -181,7 +181,7 @@ def test_the_rank_that_failed_is_the_one_that_is_told(
     assert list(temporary.glob("ppsim-*")) == []
 
 
-@pytest.mark.parametrize("line", [None, "step 1 of"])
+@pytest.mark.parametrize("line", [pytest.param(None, marks=pytest.mark.long), "step 1 of"])
 def test_no_rank_outlives_a_launcher_that_was_killed(line: str | None, folder: Path, temporary: Path) -> None:
     run = started(folder, *SLOW)
     ranks = [fork_server(run)]  # which imports torch now
@@ -197,6 +197,7 @@ def test_no_rank_outlives_a_launcher_that_was_killed(line: str | None, folder: P
     assert not alive
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_after_its_last_step_ends_the_run_within_the_time_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,7 +140,15 @@ def test_a_stage_keeps_what_its_plan_says(recompute: str) -> None:
     assert held - random_state == pytest.approx(sum(parts) - saved("full"), rel=0.01)
 
 
-@pytest.mark.parametrize("recompute", ["full*2,none*1", "uniform/2", "full/2", "full@0,3-5"])
+@pytest.mark.parametrize(
+    "recompute",
+    [
+        "full*2,none*1",
+        pytest.param("uniform/2", marks=pytest.mark.long),
+        pytest.param("full/2", marks=pytest.mark.long),
+        "full@0,3-5",
+    ],
+)
 def test_recomputed_layers_give_the_gradients_of_one_process(recompute: str, tmp_path: Path) -> None:
     table = table_of("1f1b", 2)
     (tmp_path / "T.csv").write_text(format_table(table))

@@ -30,7 +30,12 @@ from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Op
 from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
 
-CASES = [(name, p, sizes_of(name, p)[-1]) for p in (2, 4) for name in BUILDERS if sizes_of(name, p)]
+CASES = [
+    pytest.param((name, p, sizes_of(name, p)[-1]), marks=[pytest.mark.long] * (p == 2))
+    for p in (2, 4)
+    for name in BUILDERS
+    if sizes_of(name, p)
+]
 TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch-size", "1", "--warm-up", "0")
 
 

@@ -237,7 +237,7 @@ def test_what_torch_cannot_run_ends_before_anything_is_started(
     assert sentence in result.stderr
 
 
-@pytest.mark.parametrize("how", [(), ("--partitions", "2")])
+@pytest.mark.parametrize("how", [pytest.param((), marks=pytest.mark.long), ("--partitions", "2")])
 def test_a_loss_that_is_no_number_is_said_with_what_trains(how: tuple[str, ...], folder: Path) -> None:
     """AdamW's epsilon is 0 in 16 bit, so that its first step divides by 0; no file is written of it."""
     code, _, err = finished(started(folder, *TINY, *how, "--dtype", "float16", "--steps", "2", "-o", "m.json"))

@@ -36,7 +36,7 @@ def write_what_primus_takes(folder: Path, pp: int) -> set[str]:
     return written
 
 
-@pytest.mark.parametrize("pp", [2, 4])
+@pytest.mark.parametrize("pp", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_primus_runs_every_entry_it_can_express_in_both_modes_and_its_gradients_are_right(pp, tmp_path):
     folder, names = oracles_that_run(), write_what_primus_takes(tmp_path, pp)
     assert len(names) >= 22

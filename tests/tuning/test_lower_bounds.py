@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.catalog.build import CATALOG, find
@@ -29,7 +29,6 @@ QUESTIONS = {
 }
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_neither_time_nor_bytes_are_below_the_outlook(data):
     asked = QUESTIONS[data.draw(st.sampled_from(sorted(QUESTIONS)))](
