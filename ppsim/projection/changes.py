@@ -60,6 +60,11 @@ def changed_plans(plan: Plan, *, is_too_large: bool = False) -> Iterator[tuple[s
     if plan.gradient_accumulation_steps > 1 and plan.pp > 1:
         yield "--gradient-accumulation-steps 1", replace(plan, gradient_accumulation_steps=1)
     if plan.job is not None and plan.measured is None:
+        if plan.job.execution.ep_order:
+            apart = "interleaved-1f1b" if (plan.vpp or 1) > 1 else "1f1b"
+            execution = replace(plan.job.execution, overlap_ep=0.0)
+            job = replace(plan.job, execution=execution)
+            yield f"--overlap-ep 0 --schedule {apart}", replace(plan, job=job, schedule=apart)
         for change, job in changed_jobs(plan.job):
             pp = job.layout.pp
             if pp == plan.pp:

@@ -190,6 +190,8 @@ def test_overlap_makes_a_step_longer_if_the_host_limits_it():
     job |= {"global_batch": 1024, "seq_len": 4096, "stack": "megatron-bridge@25.11", "moe_dispatcher": "alltoall"}
     alone, overlapped = ppsim.project(**job), ppsim.project(**job, vpp=4, overlap_ep="megatron-delay-wgrad")
     assert overlapped.iteration_time_s / alone.iteration_time_s == pytest.approx(20.1 / 16.9, rel=0.05)
+    advice = {one.change: one.throughput_gain for one in overlapped.summary.advice}
+    assert advice["--overlap-ep 0 --schedule interleaved-1f1b"] > 0.1
 
 
 def test_causes_of_a_step_with_pairs_are_those_of_its_pairs():
