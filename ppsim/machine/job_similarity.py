@@ -40,7 +40,7 @@ class CovarianceParameters:
     dtype: float
 
 
-SHARES = CovarianceParameters(machine=0.22, cut=0.56, size=7.2, dtype=0.58)
+SHARES = CovarianceParameters(machine=0.30, cut=0.61, size=6.6, dtype=0.58)
 """Maximum-likelihood values for the rows of `ppsim validate` marked fit (`python benchmarks/fit_shares.py`)."""
 
 _CUT = ("tp", "cp", "ep", "micro_batch", "seq_len")

@@ -113,7 +113,7 @@ def test_every_recipe_of_megatron_bridge_of_a_known_model_and_cluster_is_a_plan_
         "nemotron-3-ultra",
     }
     others = [why for name, why in found.items() if name not in unknown]
-    reasons = ("must divide", "leave out --offload-modules", "no peak for mxfp8", "must be a multiple of",
+    reasons = ("must divide", "leave out --offload-modules", "has no mxfp8 in its tensor cores", "must be a multiple of",
                "the split has 16 entries", "a dropless router leaves open")  # fmt: skip
     assert [why for why in others if not any(reason in why for reason in reasons)] == []
     assert len(others) < 25

@@ -61,7 +61,7 @@ def found(tmp_path_factory):
 def test_constants_of_a_machine_move_to_where_its_steps_are(found) -> None:
     """As far as jobs do not differ by as much."""
     told = {one.prior.name: one for one in found.posterior.found}["compute_share.bfloat16"]
-    assert 0.9 < told.value < 0.98
+    assert 0.9 < told.value < 0.97
     assert 0.6 < told.spread / told.prior.spread < 0.9
     assert max(map(abs, found.posterior.after)) < 0.025
     assert max(map(abs, found.posterior.before)) > 0.15
@@ -262,12 +262,8 @@ def test_a_run_far_off_is_its_jobs_and_a_sentence_says_so(tmp_path) -> None:
     assert (doubt.row, round(doubt.error, 3), round(doubt.times, 1)) == ("r.csv, row 1", -0.333, 4.5)
     assert "r.csv, row 1 by -33.33 %, 4.5 × the usual error of its GPU type" in " ".join(str(found).split())
     assert abs(found.posterior.after[0]) < 0.03
-    moved, moved_by_twice = (
-        next(1 - told.value for told in one.estimates if told.prior.name == "compute_share.bfloat16")
-        for one in (found, twice)
-    )
-    assert 0 < moved < 0.1
-    assert 0 <= moved_by_twice < moved + 0.002
+    shares = [one.constants.compute_share["bfloat16"].value for one in (found, twice)]
+    assert 0.9 < min(shares) <= max(shares) < min(shares) + 0.002 < 0.99
     assert not ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=1.15)).posterior.outliers
 
 
