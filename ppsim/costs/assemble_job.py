@@ -32,6 +32,7 @@ from ppsim.parallel.groups import tier_between
 from ppsim.parallel.layer_balance import balance_ranks
 from ppsim.parallel.layer_partition import MegatronSplit, Split, layer_split, split_layers, why_no_split
 from ppsim.schedule.table import NONE, Schedule
+from ppsim.simulation.memory_per_action import memory_changes
 from ppsim.simulation.stage_costs import StageCosts
 
 
@@ -100,8 +101,8 @@ def _max_in_flight(schedule: Schedule) -> float:
     """Return the most microbatches in flight if the model is one stage, otherwise infinity."""
     if schedule.num_stages > 1:
         return math.inf
-    change = np.array([1.0, -1.0, 0.0, -1.0])[schedule.op] / schedule.num_slices
-    return float(np.cumsum(change).max(initial=0.0))
+    one = np.full(len(schedule), 1 / schedule.num_slices)
+    return float(np.cumsum(memory_changes(schedule.op, one, one)).max(initial=0.0))
 
 
 def _require_backwards(job: Job, schedule: Schedule) -> None:
