@@ -91,7 +91,7 @@ def _schedules_of(recipe: "Recipe", options: Mapping[str, Any]) -> Sequence[str]
     names = _listed("schedule", options["schedule"])
     for name in names or ():
         require_accepted(recipe, {**options, "schedule": name}, {"schedule": name})
-    return names or accepted_schedules(recipe, options["overlap_ep"])
+    return names or accepted_schedules(recipe, options)
 
 
 def _calibrated(question: SearchProblem, options: Mapping[str, Any]) -> SearchProblem:

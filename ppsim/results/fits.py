@@ -9,6 +9,7 @@ from ppsim.validation.bayesian_fit import ConstantEstimate
 from ppsim.validation.error_summary import ErrorSummary, coverage_of, score_of
 from ppsim.validation.fit_result import FitResult
 from ppsim.validation.fit_validation import AfterFit, AfterFits
+from ppsim.validation.priors import REST
 
 
 def print_fitted(found: FitResult) -> None:
@@ -28,7 +29,7 @@ def print_fitted(found: FitResult) -> None:
         _changed(row.name, row.measured_s, *errors) | {"job factor": f"{run.times:.4g} ± {percent(run.sigma)}"}
         for row, *errors, run in rows
     ]))  # fmt: skip
-    names = ("extra step time" if one.prior.name.startswith("rest.") else one.prior.name for one in posterior.left)
+    names = ("extra step time" if one.prior.name.startswith(REST) else one.prior.name for one in posterior.left)
     left = ", ".join(dict.fromkeys(names))
     told: list[tuple[str, str]] = [
         (

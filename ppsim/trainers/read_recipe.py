@@ -9,7 +9,7 @@ from ppsim.base.option_declarations import flag_of
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.registry import NAMES, find_model
 from ppsim.trainers.bridge.read_config import from_sections
-from ppsim.trainers.bridge.rules import RULES, SCHEDULES
+from ppsim.trainers.bridge.rules import RULES, SCHEDULES, overlaps_experts
 from ppsim.trainers.option_relevance import effect_of
 from ppsim.trainers.primus.read_config import from_arguments
 from ppsim.trainers.recipe_table import TITLES, Recipe, find_recipe
@@ -111,12 +111,11 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     )
 
 
-def accepted_schedules(recipe: Recipe, overlap_ep: object) -> list[str] | None:
-    """Return the schedules that a search may try for a recipe, None: those of every model."""
+def accepted_schedules(recipe: Recipe, options: Mapping[str, Any]) -> list[str] | None:
+    """Return the schedules that a search may try for a recipe with `options`, None: those of every model."""
     if recipe.trainer != "megatron-bridge":
         return None
-    is_paired = str(overlap_ep).startswith("megatron")
-    return [name for name in SCHEDULES if (name == "combined-1f1b") == is_paired]
+    return [name for name in SCHEDULES if (name == "combined-1f1b") == overlaps_experts(options)]
 
 
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:

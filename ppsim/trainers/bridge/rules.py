@@ -17,7 +17,7 @@ class OptionRule:
     source: str
 
 
-def _overlaps_experts(options: Mapping[str, Any]) -> bool:
+def overlaps_experts(options: Mapping[str, Any]) -> bool:
     return str(options.get("overlap_ep")).startswith("megatron")
 
 
@@ -39,14 +39,14 @@ RULES = (
     ),
     OptionRule(
         ("overlap_ep", "pp", "vpp"),
-        lambda options: _overlaps_experts(options) and _has_pipeline(options) and (options.get("vpp") or 1) < 2,
+        lambda options: overlaps_experts(options) and _has_pipeline(options) and (options.get("vpp") or 1) < 2,
         "the overlap of expert-parallel communication in a pipeline needs --vpp 2 or more",
         "training/comm_overlap.py",
     ),
     OptionRule(
         ("overlap_ep", "recompute"),
         lambda options: (
-            _overlaps_experts(options)
+            overlaps_experts(options)
             and ("full" in str(options.get("recompute")) or "moe" in str(options.get("recompute")).split("+"))
         ),
         "the overlap of expert-parallel communication does not go with --recompute full or moe",
@@ -54,7 +54,7 @@ RULES = (
     ),
     OptionRule(
         ("overlap_ep", "ep"),
-        lambda options: _overlaps_experts(options) and (options.get("ep") or 1) < 2,
+        lambda options: overlaps_experts(options) and (options.get("ep") or 1) < 2,
         "the overlap of expert-parallel communication needs --ep 2 or more",
         "training/comm_overlap.py",
     ),
