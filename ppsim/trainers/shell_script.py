@@ -119,10 +119,9 @@ class ShellScript:
                 self._double_quoted(found, begin)
             elif character == "$":
                 value = self._expansion()
-                is_written = found[0].assigned or value[0].startswith(
-                    "$("
-                )  # a command is not run and stays one word
-                _add(found, value if is_written else self._split(value))
+                # A command is not run and stays one word.
+                is_one_word = found[0].assigned or (value and value[0].startswith("$("))
+                _add(found, value if is_one_word else self._split(value))
             elif character == "\\" and not self.text.startswith("\\\n", self._place):
                 found[-1].pieces.append(self.text[self._place + 1 : self._place + 2])
                 self._place += 2
@@ -149,8 +148,9 @@ class ShellScript:
         raise self._unclosed("parenthesis", begin)
 
     def _double_quoted(self, found: list[_Word], begin: int) -> None:
+        """An empty array in quotes is no word, other empty quotes are an empty word."""
         self._place += 1
-        found[-1].pieces.append("")
+        has_empty_array = False
         while self._place < len(self.text):
             character = self.text[self._place]
             if match := _DOUBLE_PLAIN.match(self.text, self._place):
@@ -158,6 +158,7 @@ class ShellScript:
                 found[-1].pieces.append(match[0])
             elif character == '"':
                 self._place += 1
+                found[-1].pieces += [] if has_empty_array else [""]
                 return
             elif character == "\\":
                 escaped = self.text[self._place + 1 : self._place + 2]
@@ -165,6 +166,7 @@ class ShellScript:
                 self._place += 2
             else:
                 value = self._expansion()
+                has_empty_array = has_empty_array or not value
                 _add(found, [" ".join(value)] if found[0].assigned else value)
         raise self._unclosed("quotation", begin)
 

@@ -68,6 +68,14 @@ def test_an_array_that_is_appended_to_keeps_its_first_elements() -> None:
     assert flags_of('A=(--a 1)\nA+=(--b 2)\npython t.py "${A[@]}"\n', "x.sh") == {"--a": "1", "--b": "2"}
 
 
+@pytest.mark.parametrize("use", ["${A[@]}", '"${A[@]}"', "$A", "${A[@]} ${A[*]}"])
+def test_an_empty_array_is_no_word(use: str) -> None:
+    """bash: `x --bf16 ${A[@]} --tp 2` with A=() has the arguments --bf16 --tp 2, with or without quotes."""
+    assert words(f"A=(\n # --b\n)\nx --bf16 {use} --tp 2")[-1] == ["x", "--bf16", "--tp", "2"]
+    assert words(f"A=()\nx --b={use} --tp 2")[-1] == ["x", "--b=", "--tp", "2"]
+    assert words('B=""\nx "" "$B"')[-1] == ["x", "", ""]
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
