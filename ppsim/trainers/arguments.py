@@ -28,6 +28,9 @@ _SPELLED = {
     "gated_linear_unit": "swiglu",
 }
 
+_NONE_IS_A_VALUE = ("position_embedding_type",)
+"""Options for which "none" is a value of its own, not the default."""
+
 
 def megatron_names(given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
@@ -40,7 +43,7 @@ def megatron_names(given: Mapping[str, Any]) -> dict[str, Any]:
             name, value = "untie_embeddings_and_output_weights", not value
         elif name.startswith("no_") and value is True:
             name, value = name[3:], False
-        found[_SPELLED.get(name, name)] = value
+        found[_SPELLED.get(name, name)] = "none" if value is None and name in _NONE_IS_A_VALUE else value
     return found
 
 

@@ -506,3 +506,21 @@ def test_experts_without_a_fused_weighted_activation_are_understood(tmp_path: Pa
     model = read(tmp_path, "x.sh", f"{line} --moe-grouped-gemm").model
     assert isinstance(ffn := model.layers[0].ffn, MixtureOfExperts)
     assert ffn.grouped is True
+
+
+@pytest.mark.parametrize(("written", "is_learned"), [("none", False), ("rope", False), ("learned_absolute", True)])
+@pytest.mark.parametrize("suffix", ["sh", "yaml", "log"])
+def test_only_learned_positions_have_a_table(tmp_path: Path, suffix: str, written: str, is_learned: bool) -> None:
+    """Megatron-LM, language_model_embedding.py: `position_embedding_type == 'learned_absolute'`."""
+    sizes = {
+        "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1000, "micro_batch_size": 1,
+        "max_position_embeddings": 2048, "position_embedding_type": written,
+    }  # fmt: skip
+    text = {
+        "sh": "pretrain_gpt.py " + " ".join(f"--{name.replace('_', '-')} {value}" for name, value in sizes.items()),
+        "yaml": "model:\n" + "".join(f"  {name}: {value}\n" for name, value in sizes.items()),
+        "log": "".join(f"  {name} ........ {value}\n" for name, value in sizes.items()),
+    }[suffix]
+    model = read(tmp_path, f"run.{suffix}", text).model
+    assert model is not None
+    assert model.learned_positions == (2048 if is_learned else 0)
