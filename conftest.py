@@ -13,7 +13,7 @@ FIRST = (
     "tests/test_documents.py",
     "tests/test_site.py",
     "tests/frozen",
-    "tests/trainers/test_oracles.py",
+    "tests/trainers/test_trainer_code.py",
     "tests/tuning",
     "tests/profiling/test_gpu_session.py",
     "tests/catalog/test_published_v.py",

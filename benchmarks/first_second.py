@@ -3,7 +3,7 @@
     python benchmarks/first_second.py
     python benchmarks/first_second.py --install --write       also README's first command; write into docs/results/speed.md
     python benchmarks/first_second.py --num-microbatches 128      smaller tables: 8 × 64 × 2 actions per microbatch
-    PPSIM_ORACLES=FOLDER python benchmarks/first_second.py    also Primus' simulator, with its code in FOLDER/primus
+    PPSIM_PRIMUS=CHECKOUT python benchmarks/first_second.py    also Primus' simulator
 
 A run takes three to five minutes.
 
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -201,7 +202,9 @@ def beside_primus(row: Rows) -> None:
 
     costs = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
     row("table, graph and timeline anew, p8 v2 m64", cpu_in_process(ours))
-    sys.path.insert(0, str(Path(os.environ.get("PPSIM_ORACLES", "."), "primus")))
+    for name in ("primus", "primus.core.projection.performance_projection"):  # their __init__ files need CUDA
+        package = sys.modules[name] = types.ModuleType(name)
+        package.__path__ = [str(Path(os.environ.get("PPSIM_PRIMUS", "."), *name.split(".")))]
     try:
         from primus.core.pipeline_parallel.scheduler.schedule_table_factory import produce_schedule_instance
         from primus.core.projection.performance_projection.simulator import SchedulerSimulationRunner

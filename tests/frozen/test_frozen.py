@@ -15,7 +15,7 @@ from ppsim.schedule.grammar import read_schedule
 from ppsim.trainers.table_json import read_table
 from tests.cli.running import ppsim as command
 from tests.frozen.values import FOLDER, TOPICS, configs
-from tests.trainers.oracles import oracles
+from tests.trainers.trainer_code import check_file
 
 RTOL = 1e-9
 FILES = FOLDER / "files"
@@ -27,7 +27,7 @@ def test_values_are_the_frozen_ones(topic: str) -> None:
 
 
 def test_trainer_configurations_are_read_as_before() -> None:
-    require_equal("configs", configs(oracles("configs.tar.gz") / "configs.tar.gz"))
+    require_equal("configs", configs(check_file("configs.tar.gz")))
 
 
 def require_equal(topic: str, found: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.costs.chunk_costs import ChunkNumbers
 from ppsim.model.shapes import LayerShape, ModelShape, layer_parameters
-from tests.trainers.oracles import require_megatron
+from tests.trainers.trainer_code import require_megatron
 
 HIDDEN, VOCABULARY = 32, 256
 

@@ -13,7 +13,7 @@ from ppsim.model.fine_tuning import fine_tuning_of, freeze_of
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.parallel.sizes import ParallelSizes
-from tests.trainers.oracles import require_megatron
+from tests.trainers.trainer_code import require_megatron
 
 DENSE = {
     "model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,

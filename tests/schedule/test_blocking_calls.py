@@ -12,7 +12,7 @@ from ppsim import Op, StageCosts, build, simulate
 from ppsim.errors import ScheduleError
 from ppsim.schedule.blocking_calls import megatron_calls
 from ppsim.schedule.dependencies import transfers_of
-from tests.trainers.oracles import require_megatron
+from tests.trainers.trainer_code import require_megatron
 
 SHAPES = [
     (p, v, m, overlap)

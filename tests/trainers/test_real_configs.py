@@ -8,13 +8,13 @@ import pytest
 from ppsim.errors import ConfigError
 from ppsim.model.registry import find_model
 from ppsim.trainers.read_config import read_run_config
-from tests.trainers.oracles import oracles
+from tests.trainers.trainer_code import check_file
 
 
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("configs")
-    with tarfile.open(oracles("configs.tar.gz") / "configs.tar.gz") as files:
+    with tarfile.open(check_file("configs.tar.gz")) as files:
         files.extractall(folder, filter="data")
     return folder
 

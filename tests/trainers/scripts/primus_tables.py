@@ -1,10 +1,12 @@
-"""Run tables with Primus' own launcher, runner and handlers, many in one launch: python primus_tables.py ORACLES FOLDER.
+"""Run tables with Primus' own launcher, runner and handlers, many in one launch.
+
+    python primus_tables.py CHECKS PRIMUS FOLDER
 
 FOLDER holds what `ppsim export --to primus` wrote, all for one number of ranks, which stay and take table after
-table in both communication modes, each installed in the place of an algorithm of Primus'. ORACLES holds run_primus_table.py, whose step of a rank and whose stand-ins for
-CUDA these are, and Primus' code. Prints a line of JSON a run, {"table", "mode", "hung", "error",
-"max_gradient_error"}. A run of which --timeout seconds nothing is heard counts as hung, and ends its ranks; new ones
-go on, until --most-hung of them hung.
+table in both communication modes, each installed in the place of an algorithm of Primus'. CHECKS has
+run_primus_table.py, whose step of a rank and whose stand-ins for CUDA these are. PRIMUS is a checkout. Prints a
+line of JSON a run, {"table", "mode", "hung", "error", "max_gradient_error"}. A run of which --timeout seconds
+nothing is heard counts as hung, and ends its ranks; new ones go on, until --most-hung of them hung.
 """
 
 import argparse
@@ -43,21 +45,21 @@ def keep_the_groups():
 
 def rank_process(rank, runs, store, messages):
     """Take one run after the other, in step with the other ranks; say how each ended."""
-    import run_primus_table as oracle
+    import run_primus_table as check
     import torch
 
     from ppsim.integrations import primus
 
-    oracle.SLOT = "none"  # the name under which it puts a table itself
+    check.SLOT = "none"  # the name under which it puts a table itself
     keep_the_groups()
     for number, (path, mode) in runs:
         table = primus.read(path)
-        oracle.ARGUMENTS.communication_method = mode
-        oracle.ARGUMENTS.pp_algorithm = primus.PLACEMENTS[primus.placement_of(table)][-1]
-        primus.install(path, replace=oracle.ARGUMENTS.pp_algorithm)
+        check.ARGUMENTS.communication_method = mode
+        check.ARGUMENTS.pp_algorithm = primus.PLACEMENTS[primus.placement_of(table)][-1]
+        primus.install(path, replace=check.ARGUMENTS.pp_algorithm)
         try:
-            stages = oracle.stages_by_chunk(table)
-            messages.put((number, oracle.train_a_step(rank, table, stages, store, report=lambda _: None), None))
+            stages = check.stages_by_chunk(table)
+            messages.put((number, check.train_a_step(rank, table, stages, store, report=lambda _: None), None))
             torch.distributed.barrier()
         except BaseException as error:
             messages.put((number, None, f"rank {rank}: {type(error).__name__}: {error}"[:300]))
@@ -93,17 +95,19 @@ def run(runs, pp, timeout):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("oracles", type=Path)
+    parser.add_argument("checks", type=Path)
+    parser.add_argument("primus", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--timeout", type=float, default=30.0)
     parser.add_argument("--most-hung", type=int, default=2)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    sys.path[:0] = [str(options.oracles), str(options.oracles / "primus")]
+    sys.path.insert(0, str(options.checks))
     os.environ["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
-    import run_primus_table as oracle
+    import run_primus_table as check
 
-    oracle.stand_in_for_cuda_and_arguments()
+    check.use_checkout(options.primus)
+    check.stand_in_for_cuda_and_arguments()
     import megatron.core.pipeline_parallel.combined_1f1b  # noqa: F401  once, before the fork
 
     paths = sorted(options.folder.glob("*.json"))

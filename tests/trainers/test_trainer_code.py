@@ -1,4 +1,4 @@
-"""What is exported, executed by the code that is to execute it: Primus' runner, Megatron-core's parser and orders."""
+"""Exports in the code that they are written for: Primus' runner, Megatron-LM's validator, Megatron-core's parser and orders."""
 
 import itertools
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import ppsim
 from ppsim.base.errors import PpsimError
 from ppsim.base.files import to_json
 from ppsim.catalog.build import build, every_schedule
@@ -17,7 +18,7 @@ from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
 from ppsim.trainers.megatron.write_schedule import megatron_arguments, parse_layout
 from ppsim.trainers.primus.write_schedule import primus_table
-from tests.trainers.oracles import oracles_that_run
+from tests.trainers.trainer_code import check_file, checkout, require_megatron
 
 DRIVER = Path(__file__).parent / "scripts" / "primus_tables.py"
 MOST_SECONDS = 240  # a guard: the ranks of a run that hangs are ended by the driver long before
@@ -38,10 +39,12 @@ def write_what_primus_takes(folder: Path, pp: int) -> set[str]:
 
 @pytest.mark.parametrize("pp", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_primus_runs_every_entry_it_can_express_in_both_modes_and_its_gradients_are_right(pp, tmp_path):
-    folder, names = oracles_that_run(), write_what_primus_takes(tmp_path, pp)
+    require_megatron()
+    checks, primus = check_file("run_primus_table.py").parent, checkout("PPSIM_PRIMUS")
+    names = write_what_primus_takes(tmp_path, pp)
     assert len(names) >= 22
     done = subprocess.run(
-        [sys.executable, DRIVER, folder, tmp_path], capture_output=True, text=True, timeout=MOST_SECONDS
+        [sys.executable, DRIVER, checks, primus, tmp_path], capture_output=True, text=True, timeout=MOST_SECONDS
     )
     runs = [json.loads(line) for line in done.stdout.splitlines()]
     wrong = [run for run in runs if run["max_gradient_error"] is None or run["max_gradient_error"] > 1e-9]
@@ -65,7 +68,8 @@ def megatron_tables() -> list[Schedule]:
 
 def test_megatron_takes_all_arguments_reads_our_layouts_and_runs_our_orders(tmp_path):
     """More than 400 sets of them, with and without a split: stages of 0 to 7 layers, empty ones too."""
-    script, names, layers_of = oracles_that_run() / "check_megatron.py", [], random.Random(0)
+    require_megatron()
+    script, names, layers_of = check_file("check_megatron.py"), [], random.Random(0)
     for number, (table, is_split) in enumerate(itertools.product(megatron_tables(), (True, False))):
         split = [layers_of.randrange(8) for _ in range(table.num_stages)] if is_split else None
         paths = tmp_path / f"{number}.csv", tmp_path / f"{number}.json"
@@ -82,7 +86,7 @@ def test_megatron_takes_all_arguments_reads_our_layouts_and_runs_our_orders(tmp_
 
 
 def test_megatron_builds_the_layers_that_counts_say_and_reads_layouts_as_we_do():
-    oracles_that_run()
+    require_megatron()
     chosen, counts, texts = random.Random(0), [], []
     for pp, vpp in itertools.product((2, 3, 4), (1, 2)):
         table = build("interleaved-1f1b" if vpp > 1 else "1f1b", pp=pp, vpp=vpp or None, microbatches=pp)
@@ -114,3 +118,20 @@ def test_megatron_builds_the_layers_that_counts_say_and_reads_layouts_as_we_do()
     assert not differ
     assert tried == f"{len(counts)} {len(texts)}"
     assert len(counts) > 100 < sum(stages is not None for _, stages in texts)
+
+
+@pytest.mark.parametrize("cross_entropy", ["compiled", "unfused"])
+def test_megatron_lm_accepts_the_command_of_a_plan(cross_entropy, tmp_path):
+    require_megatron()
+    script, megatron = check_file("validate_megatron.py"), checkout("PPSIM_MEGATRON")
+    made = ppsim.project(
+        model="llama3-8b", gpus=8, tp=2, pp=2, vpp=2, global_batch=64, stack="plain", cross_entropy=cross_entropy
+    )
+    (tmp_path / "run.sh").write_text(ppsim.trainer_options(made, "megatron"))
+    done = subprocess.run(
+        [sys.executable, script, "--megatron", megatron, tmp_path / "run.sh"],
+        capture_output=True,
+        text=True,
+        timeout=MOST_SECONDS,
+    )
+    assert json.loads(done.stdout)["accepted"], (done.stdout, done.stderr[-2000:])
