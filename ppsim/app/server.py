@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self
 
 from ppsim.base.errors import ConfigError, MissingExtra
-from ppsim.plot.page import page_part
+from ppsim.plot.page import plotly_script
 from ppsim.plot.palette import theme_style
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ class TokenCheck:
         if path not in ("", "plotly.js"):
             return self.loaded.result().application(environ, started)  # type: ignore[no-any-return]
         started("200 OK", [("Content-Type", f"text/{'javascript' if path else 'html'}; charset=utf-8")])
-        # plotly.js without maps and 3D loads three times as fast; Dash uses the loaded version.
-        return [page_part("plotly/plotly-cartesian.min.js").encode()] if path else self._page(environ)
+        # Begun before Dash is loaded, which uses the loaded version.
+        return [plotly_script().encode()] if path else self._page(environ)
 
     def _page(self, environ: dict[str, Any]) -> Iterator[bytes]:
         style, template = ((ASSETS / name).read_text(encoding="utf-8") for name in ("app.css", "index.html"))

@@ -25,9 +25,7 @@ def timeline_page(**parts: str) -> str:
 
 
 def pareto_page(**parts: str) -> str:
-    return _filled(
-        "pareto", {"plotly": page_part("plotly/plotly-cartesian.min.js"), "script": page_part("pareto.js")}, parts
-    )
+    return _filled("pareto", {"plotly": plotly_script(), "script": page_part("pareto.js")}, parts)
 
 
 def _filled(name: str, scripts: dict[str, str], parts: dict[str, str]) -> str:
@@ -40,6 +38,13 @@ def _filled(name: str, scripts: dict[str, str], parts: dict[str, str]) -> str:
     page = Template(page_part("head.html") + page_part(f"{name}.html"))
     style = theme_style() + page_part("common.css") + page_part(f"{name}.css")
     return page.substitute(parts, policy=policy, style=style, version=__version__, **scripts)
+
+
+def plotly_script() -> str:
+    """Return plotly.js as the installed package plotly has it."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
 
 
 def page_part(name: str) -> str:
