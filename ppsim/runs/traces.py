@@ -124,12 +124,11 @@ def require_like_steps(trace: RankTrace) -> RankTrace:
 
 
 def require_as_many_steps(traces: Sequence[RankTrace]) -> None:
-    counts = {trace.source: len(trace.steps) for trace in traces}
-    if len(set(counts.values())) > 1:
-        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    least, most = (choose(traces, key=lambda trace: len(trace.steps)) for choose in (min, max))
+    if len(least.steps) < len(most.steps):
         raise ConfigError(
-            f"{least} has {counts[least]} steps, {most} has {counts[most]}: files of two runs, or of one that was "
-            f"cut off; trace the same steps"
+            f"{least.source} has {len(least.steps)} steps, {most.source} has {len(most.steps)}: files of two runs, "
+            f"or of one that was cut off; trace the same steps"
         )
 
 

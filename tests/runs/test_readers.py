@@ -438,6 +438,30 @@ def test_an_export_that_lacks_what_is_needed_is_refused(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ("CREATE VIEW StringIds AS SELECT id, value FROM plain", "StringIds is computed"),
+        ("CREATE TABLE StringIds (id INTEGER, value AS (hex(zeroblob(200000000))))", "StringIds is computed"),
+        (
+            "CREATE TABLE StringIds AS SELECT id, printf('%.*c', 1100000, 'x') AS value FROM plain LIMIT 1",
+            "too big",
+        ),
+        ("CREATE TABLE StringIds AS SELECT id + 2000 AS id, value FROM plain; {}", "interrupted"),
+    ],
+)
+def test_an_export_whose_rows_take_endless_steps_or_bytes_is_refused(folder: Path, changes: str, said: str) -> None:
+    export_of(traces_of([timeline_of("1f1b")], gap_s=0.03, cuda=True), folder / "run.sqlite")
+    number = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 2000) INSERT INTO"
+    ranges = f"{number} NVTX_EVENTS (start, end, eventType, textId, globalTid) SELECT x, x, 59, x, 0 FROM n"
+    many = f"{number} StringIds SELECT x, 'x' FROM n; {ranges};"
+    with closing(sqlite3.connect(folder / "run.sqlite")) as file:
+        file.executescript("ALTER TABLE StringIds RENAME TO plain;" + changes.format(many))
+    output = words_of(ppsim("read", "run.sqlite", code=2).output)
+    assert "run.sqlite is no export of Nsight Systems" in output
+    assert said in output
+
+
 # --- CSVs ---
 
 

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.limits import CONFIG_BYTES
 from ppsim.runs.readers.patterns import PATTERNS, NameCounts, NamePattern
 from ppsim.runs.readers.recording import Recording, limit_recording, trace_of
 from ppsim.runs.traces import RankTrace
@@ -19,8 +20,13 @@ from ppsim.runs.traces import RankTrace
 MAGIC = b"SQLite format 3\x00"
 _RANGES = (59, 60)
 _THREAD_BITS = 24
+_LEAST_STEPS, _STEPS_PER_BYTE = 1_000_000, 20  # instructions of SQLite; reading a row of 30 bytes takes about 25
 _FEWER = "nsys profile --capture-range cudaProfilerApi"
 _ON_DEVICE = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
+_READ = (
+    "NVTX_EVENTS", "StringIds", "CUPTI_ACTIVITY_KIND_RUNTIME", *_ON_DEVICE,
+    "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV",
+)  # fmt: skip
 
 
 def read_processes(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> list[RankTrace]:
@@ -36,11 +42,28 @@ def read_recordings(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS
     # A read-only URI, so that SQLite creates no file next to the export; `as_uri` quotes the path.
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
     with limit_recording(str(path), "export of Nsight Systems"), closing(sqlite3.connect(uri, uri=True)) as file:
+        _limit_statements(file, Path(path).stat().st_size)
         return _recordings(file, str(path), patterns)
 
 
+def _limit_statements(file: sqlite3.Connection, num_bytes: int) -> None:
+    """Interrupt statements that run longer than reading all rows takes, for example in a damaged file."""
+    file.set_progress_handler(lambda: True, min(_LEAST_STEPS + _STEPS_PER_BYTE * num_bytes, 2**31 - 1))
+    file.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, CONFIG_BYTES)
+
+
+def _tables(file: sqlite3.Connection, path: str) -> list[str]:
+    """Return the tables to read; raises `ConfigError` for a view or a computed column, which can be endless."""
+    kinds = dict(file.execute(f"SELECT name, type FROM sqlite_master WHERE name IN {_READ}"))
+    for name, kind in kinds.items():
+        is_computed = any(hidden for *_, hidden in file.execute(f"PRAGMA table_xinfo({name})"))
+        if kind != "table" or is_computed:
+            raise ConfigError(f"{path} is no export of Nsight Systems: {name} is computed, it is no plain table")
+    return list(kinds)
+
+
 def _recordings(file: sqlite3.Connection, path: str, patterns: Sequence[NamePattern]) -> list[Recording]:
-    tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    tables = _tables(file, path)
     if "NVTX_EVENTS" not in tables:
         raise ConfigError(
             f"{path} has no NVTX ranges, by which passes are told: run nsys profile --trace cuda,nvtx on a program "
@@ -52,7 +75,7 @@ def _recordings(file: sqlite3.Connection, path: str, patterns: Sequence[NamePatt
     device_of: dict[int, int] = {}
     for table in _ON_DEVICE:
         if table in tables:
-            _keep_work(file, table, processes, device_of)
+            _keep_work(file, table, "StringIds" in tables, processes, device_of)
     if "CUPTI_ACTIVITY_KIND_RUNTIME" not in tables and device_of:
         raise ConfigError(
             f"{path} has kernels but no table CUPTI_ACTIVITY_KIND_RUNTIME, by which they are assigned to passes: "
@@ -60,7 +83,8 @@ def _recordings(file: sqlite3.Connection, path: str, patterns: Sequence[NamePatt
         )
     if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables:
         for begin, number, thread in file.execute(
-            "SELECT start, correlationId, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+            "SELECT start, CAST(correlationId AS INTEGER), globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME "
+            "WHERE correlationId IS NOT NULL"
         ):
             kept = processes[_process(thread)]
             kept.launches.append((begin / 1e9, number))
@@ -98,11 +122,14 @@ def _keep_ranges(file: sqlite3.Connection, has_strings: bool, processes: default
 
 
 def _keep_work(
-    file: sqlite3.Connection, table: str, processes: defaultdict[int, Recording], device_of: dict[int, int]
-) -> None:
-    name = "(SELECT value FROM StringIds WHERE id = shortName)" if table.endswith("KERNEL") else "NULL"
+    file: sqlite3.Connection, table: str, has_strings: bool, processes: defaultdict[int, Recording],
+    device_of: dict[int, int],
+) -> None:  # fmt: skip
+    is_named = has_strings and table.endswith("KERNEL")
+    name = "(SELECT value FROM StringIds WHERE id = shortName)" if is_named else "NULL"
     for begin, end, number, process, device, text in file.execute(
-        f"SELECT start, end, correlationId, globalPid, deviceId, {name} FROM {table}"
+        f"SELECT start, end, CAST(correlationId AS INTEGER), globalPid, deviceId, {name} FROM {table} "
+        "WHERE correlationId IS NOT NULL"
     ):
         kept = processes[_process(process)]
         kept.keep_work(number, begin / 1e9, end / 1e9, text or "", None)

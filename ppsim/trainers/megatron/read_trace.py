@@ -13,8 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.limits import LARGEST_COUNT, short_text
 from ppsim.runs.readers.stream import lines_of
 from ppsim.runs.traces import CellRange, RankTrace, RunRecordings
+from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import NONE, Action, Op
 
 _ITERATION = "megatron.train.iteration"
@@ -54,7 +56,7 @@ def read_spans(files: Sequence[str]) -> RunRecordings:
 def _pipeline(source: str, ranks: Mapping[int, _Rank]) -> list[_Rank]:
     one = next(iter(ranks.values()))
     apart = one.num_ranks // one.num_stages  # distance between the global ranks of pipeline neighbours
-    for first in range(apart):
+    for first in (number for number in sorted(ranks) if number < apart):
         numbers = range(first, one.num_ranks, apart)
         if all(number in ranks for number in numbers):
             return [ranks[number] for number in numbers]
@@ -83,17 +85,26 @@ def _read(path: str, ranks: dict[int, _Rank]) -> None:
                 for resource, name, begin, end in _spans(json.loads(line)):
                     if name == _ITERATION or name in _OPS:
                         _keep(path, ranks, resource, name, begin, end)
-            except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-                raise ConfigError(f"{path}: line {number} is no OpenTelemetry span: {error!r}") from None
+            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+                why = f"it lacks {error}" if isinstance(error, KeyError) else error
+                raise ConfigError(f"{path}: line {number} is no OpenTelemetry span: {why}") from None
 
 
 def _keep(path: str, ranks: dict[int, _Rank], resource: Mapping[str, Any], name: str, begin: int, end: int) -> None:
     place, num_ranks, num_stages = (
         int(resource[key]) for key in ("dl.rank", "dl.world_size", "dl.pipeline_parallel.size")
     )
-    if not (0 <= place < num_ranks and num_ranks % num_stages == 0 and begin <= end):
-        raise ValueError(f"rank {place} of {num_ranks}, pipeline of {num_stages}, from {begin} to {end} ns")
-    rank = ranks.setdefault(place, _Rank(path, num_ranks, num_stages, str(resource.get("host.name", path))))
+    shown = f"rank {short_text(place)} of {short_text(num_ranks)}, pipeline of {short_text(num_stages)}"
+    if not (0 <= place < num_ranks < MOST and num_stages > 0) or num_ranks % num_stages:
+        raise ValueError(shown)
+    if not 0 <= begin <= end < LARGEST_COUNT * 10**9:
+        raise ValueError(f"from {short_text(begin)} to {short_text(end)} ns")
+    rank = ranks.setdefault(
+        place, _Rank(f"{path}: rank {place}", num_ranks, num_stages, str(resource.get("host.name", path)))
+    )
+    first = next(iter(ranks.values()))
+    if (num_ranks, num_stages) != (first.num_ranks, first.num_stages):
+        raise ValueError(f"{shown}, but {first.source} is of {first.num_ranks}, pipeline of {first.num_stages}")
     if name == _ITERATION:
         rank.iterations.append(begin)
     else:

@@ -131,3 +131,32 @@ def test_what_is_missing_is_said(tmp_path: Path, change: Any, said: str) -> None
     (tmp_path / "spans.jsonl").write_text("\n".join(change(lines)))
     with pytest.raises(ConfigError, match=said):
         ppsim.read(tmp_path / "spans.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("form", "old", "new", "said"),
+    [
+        (as_otlp, '"2"', '"-2"', "line 1 is no OpenTelemetry span: rank 0 of -2, pipeline of 2"),
+        (as_otlp, f'"{EPOCH_NS}"', "Infinity", "line 1 is no OpenTelemetry span: cannot convert float infinity"),
+        (as_otlp, f'"{EPOCH_NS}"', "1e300", "line 1 is no OpenTelemetry span: from a number of 301 digits to"),
+        (as_console, '"dl.world_size": 2', f'"dl.world_size": {2 * 10**300}', "rank 0 of a number of 301 digits"),
+        (as_console, '"dl.world_size": 2', '"dl.world_size": 4', "of 2, pipeline of 2, but .*: rank 0 is of 4"),
+    ],
+)
+def test_a_span_with_a_number_that_no_run_has_is_refused_by_its_line(
+    tmp_path: Path, form: Any, old: str, new: str, said: str
+) -> None:
+    step = step_of("1f1b", pp=2, microbatches=4)
+    lines = [form(resource_of(rank, 2, 1), spans_of(step, rank)) for rank in range(2)]
+    (tmp_path / "spans.jsonl").write_text("\n".join(lines).replace(old, new, 1))
+    with pytest.raises(ConfigError, match=said):
+        ppsim.read(tmp_path / "spans.jsonl")
+
+
+def test_a_rank_without_the_span_of_its_last_iteration_is_named_with_its_steps(tmp_path: Path) -> None:
+    step = step_of("1f1b", pp=2, microbatches=4)
+    whole, killed = (as_console(resource_of(rank, 2, 1), spans_of(step, rank)).splitlines() for rank in range(2))
+    del killed[max(at for at, line in enumerate(killed) if "megatron.train.iteration" in line)]
+    (tmp_path / "spans.jsonl").write_text("\n".join([*whole, *killed]))
+    with pytest.raises(ConfigError, match=r"spans.jsonl: rank 1 has 2 steps, .*: rank 0 has 4"):
+        ppsim.read(tmp_path / "spans.jsonl")
