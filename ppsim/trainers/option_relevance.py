@@ -1,7 +1,7 @@
 """Effects of trainers' options on time and memory, judged by name; and options that ppsim refuses."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ppsim.base.errors import ConfigError
@@ -132,19 +132,24 @@ def effect_of(name: str) -> str:
 
 _ADAPTER = re.compile(r"(?:^|_)(?:q?lora|dora|peft)(?:_|$)", re.IGNORECASE)
 _FROZEN = re.compile(r"(?:^|_)(?:un)?(?:freez\w*|frozen)(?:_|$)", re.IGNORECASE)
-_OTHERS = re.compile(r"(?:q|k|v|kv|o|qk|qkv)_lora_(?:rank|dim)|dino_.*", re.IGNORECASE)
-"""Names that look like adapters or frozen weights, but are not: ranks of latent attention, and
+_OTHERS = re.compile(r"(?:.*_)?(?:q|k|v|kv|o|qk|qkv)_lora(?:_.*)?|dino_.*", re.IGNORECASE)
+"""Names that look like adapters or frozen weights, but are not: low-rank projections of latent attention, and
 `dino_freeze_last_layer`, which is in Megatron-LM's logs by default.
 """
 
-_SWITCH = re.compile(r"(?:(?:use_|enable_)?lora_?|peft_?)?(?:enabled?|scheme|type|method|rank|r|dim|_target_)?")
+_SECTIONS_OF_WEIGHTS = ("model", "config", "modules", "overrides", "train", "training", "trainer", "MODEL_ARGS")
+"""Sections in which an adapter or frozen weights can be; elsewhere (`optimizer.params.freeze_step` of 1-bit Adam, the
+contents of a table) the word says nothing about weights.
+"""
+
+_SWITCH = re.compile(r"(?:(?:use_|enable_)?(?:lora|peft)_?)?(?:enabled?|scheme|type|method|rank|r|dim|_target_)?")
 """Switches of adapters: if one is off, the other options of the adapter have no effect."""
 
-_OFF = ("", "none", "null", "false", "no", "off", "0", "full")
+_OFF = ("", "none", "null", "false", "no", "off", "0", "full", "[]")
 
 
 def require_full_training(options: Mapping[str, Any], source: str) -> None:
-    """Raise `ConfigError` for adapters (LoRA) or frozen weights, at any depth of a configuration.
+    """Raise `ConfigError` for adapters (LoRA) or frozen weights, at the top or in a section for weights.
 
     >>> require_full_training({"q_lora_rank": 1536, "peft": {"peft_scheme": None, "lora_tuning": {"dim": 32}}}, "F")
     >>> try:
@@ -156,19 +161,26 @@ def require_full_training(options: Mapping[str, Any], source: str) -> None:
     """
     adapters: dict[str, list[tuple[str, Any]]] = {}
     for path, value in config_values(options):
-        parts = [part for part in path.split(".") if not _OTHERS.fullmatch(part)]
-        if any(map(_FROZEN.search, parts)) and _is_on(value):
+        parts = path.split(".")
+        first = _place(parts, _ADAPTER)
+        if _place(parts, _FROZEN) is not None and _is_on(value):
             raise _partial(source, path, value)
-        first = next((place for place, part in enumerate(parts) if _ADAPTER.search(part)), None)
         if first is not None:
             adapters.setdefault(".".join(parts[:first]), []).append((path, value))
-        elif parts[-1:] == ["converters"] and "lora" in str(value).lower():  # TorchTitan
+        elif parts[-1] == "converters" and "lora" in str(value).lower():  # TorchTitan
             raise _partial(source, path, value)
     for found in adapters.values():
         switches = [one for one in found if _SWITCH.fullmatch(one[0].rpartition(".")[2])]
         on = [one for one in (*switches, *found) if _is_on(one[1])]
         if on and all(_is_on(value) for _, value in switches):
             raise _partial(source, *on[0])
+
+
+def _place(parts: Sequence[str], pattern: re.Pattern[str]) -> int | None:
+    """Return the index of the first part that matches, or None if its section is not one for weights."""
+    found = (at for at, part in enumerate(parts) if pattern.search(part) and not _OTHERS.fullmatch(part))
+    first = next(found, None)
+    return None if first and parts[0] not in _SECTIONS_OF_WEIGHTS else first
 
 
 def config_values(options: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

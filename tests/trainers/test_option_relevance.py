@@ -30,7 +30,8 @@ def test_a_name_that_suggests_another_computation_is_never_unimportant(name: str
     "name",
     ["lr", "min_lr", "save_interval", "log_interval", "seed", "tokenizer_model", "adam_beta1", "moe_aux_loss_coeff",
      "wandb_project", "max_position_embeddings", "train_iters", "kv_lora_rank", "train_data_path", "ckpt_format",
-     "checkpoint.interval", "metrics.log_freq", "training.steps", "optimizer.lr", "fp16.loss_scale", "split"],
+     "checkpoint.interval", "metrics.log_freq", "training.steps", "optimizer.lr", "fp16.loss_scale", "split",
+     "optimizer.params.freeze_step"],
 )  # fmt: skip
 def test_what_trains_the_same_step_is_not_listed(name: str) -> None:
     assert effect_of(name) == ""
@@ -83,6 +84,12 @@ def test_adapters_and_frozen_weights_are_refused_with_key_and_value(tmp_path: Pa
         {"model": {"peft": {"peft_scheme": None, "lora_tuning": {"adapter_dim": 32}}}},
         {"freeze_all_layers": False, "dino_freeze_last_layer": 1},
         {"lora_rank": 0, "lora_alpha": 32},
+        {"use_peft": False, "peft_type": "lora"},
+        {"lora_rank": 0, "lora_target_modules": "[]"},
+        {"optimizer": {"type": "OneBitAdam", "params": {"lr": 4e-4, "freeze_step": 400}}},
+        {"optimizer.params.var_freeze_step": 400},  # ZeroOneAdam
+        {"items": {"peft": {"H100": {"status": "verified"}}, "frozen": {"status": "verified"}}},
+        {"enable_mla_scale_q_lora": True, "enable_mla_scale_kv_lora": True, "q_lora_layernorm": True},
     ],
 )
 def test_full_training_with_adapters_switched_off_is_read(options: dict[str, object]) -> None:
