@@ -104,6 +104,7 @@ _KNOWN_INERT = frozenset({
     "moe_router_bias_update_rate", "moe_router_group_topk", "moe_router_load_balancing_type",
     "moe_router_num_groups", "moe_router_pre_softmax", "moe_router_score_function",
     "moe_router_topk_scaling_factor", "moe_z_loss_coeff", "mscale_all_dim", "mtp_loss_scaling_factor",
+    "optimizer.params.freeze_step", "optimizer.params.var_freeze_step",
     "original_max_position_embeddings", "q_lora_rank", "qk_head_dim", "qk_layernorm", "qk_pos_emb_head_dim",
     "reset_attention_mask", "retro_chunk_length", "tensorboard_queue_size", "v_head_dim", "vocab_size",
     "world_size", "yarn_original_max_position_embeddings",
@@ -138,8 +139,8 @@ _OTHERS = re.compile(r"(?:.*_)?(?:q|k|v|kv|o|qk|qkv)_lora(?:_.*)?|dino_.*", re.I
 """
 
 _SECTIONS_OF_WEIGHTS = ("model", "config", "modules", "overrides", "train", "training", "trainer", "MODEL_ARGS")
-"""Sections in which an adapter or frozen weights can be; elsewhere (`optimizer.params.freeze_step` of 1-bit Adam, the
-contents of a table) the word says nothing about weights.
+"""Sections with adapters or frozen weights. Elsewhere, the word has another meaning: `optimizer.params.freeze_step` of
+1-bit Adam, or the contents of a table.
 """
 
 _SWITCH = re.compile(r"(?:(?:use_|enable_)?(?:lora|peft)_?)?(?:enabled?|scheme|type|method|rank|r|dim|_target_)?")
