@@ -161,7 +161,7 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
         name = PLAIN
     elif name is None:
         given = [word for word in _MEASURED if options.get(word) is not None]
-        is_fitted = bool(cluster.constants.named or cluster.constants.runs)
+        is_fitted = cluster.constants.fitted_on
         fitted = f"cluster {cluster.name}, which was fitted to runs" if is_fitted else ""
         measured = flag_of(given[0]) if given else fitted
         if cluster.constants.stack and given in ([], ["calibration"]):

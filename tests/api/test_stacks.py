@@ -130,6 +130,14 @@ def test_measured_and_unknown_machines_stay_plain_and_say_so(words: dict[str, An
     assert "by stack" not in str(made)
 
 
+@pytest.mark.parametrize(("fitted", "stack"), [("", "megatron-bridge"), ('fitted_on = ["runs.csv"]\n', "plain")])
+def test_constants_typed_by_hand_leave_the_default_stack(tmp_path: Path, fitted: str, stack: str) -> None:
+    cluster = tmp_path / "x.toml"
+    text = f'format = "ppsim-cluster/1"\nname = "x"\nbase = "dgx-h100"\n[constants]\n{fitted}'
+    cluster.write_text(f"{text}link_efficiency.network = 0.4\n")
+    assert ppsim.project(**UNNAMED, cluster=cluster).plan.job.stack == stack
+
+
 def test_a_fit_and_what_it_calibrates_have_the_stack_of_the_runs(tmp_path: Path) -> None:
     """Before: the error of the fit was that of another stack than that of projections with the fit."""
     runs = tmp_path / "runs.csv"
