@@ -1,6 +1,7 @@
 """Cluster files (packaged or a user's): reading, checking, and conversion to `Cluster`."""
 
 import difflib
+import math
 import re
 from dataclasses import field
 from functools import cache
@@ -208,6 +209,9 @@ class _Cluster(FileSchema):
 
     def __post_init__(self) -> None:
         *inner, outermost = self.tiers
+        names = [tier.name for tier in self.tiers]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two tiers are called {twice[0]}")
         if unknown := [name for name in self.constants.link_efficiency if name not in [t.name for t in self.tiers]]:
             raise ValueError(
                 f"constants.link_efficiency.{unknown[0]}: no tier is called so; there are "
@@ -215,7 +219,10 @@ class _Cluster(FileSchema):
             )
         for index, tier in enumerate(inner):
             if tier.num_devices is None:
-                raise ValueError(f"tier {tier.name} says no num_devices; only the outermost can do without")
+                raise ValueError(
+                    f"tier {tier.name} says no num_devices; only the outermost can do without"
+                    f"{f' (give a tier of {self.base} another link by its name)' if self.base else ''}"
+                )
             outer = self.tiers[index + 1]
             if outer.num_devices is not None and outer.num_devices % tier.num_devices:
                 raise ValueError(
@@ -290,10 +297,7 @@ CALIBRATION = "ppsim-calibration/1"
 
 
 def _extended(path: Path, depth: int = 0) -> Any:
-    """The `base` is a packaged cluster or a file relative to the extending file.
-
-    Constants are merged one by one.
-    """
+    """The `base` is a packaged cluster or a file relative to the extending file."""
     data = CONFIG_READERS[path.suffix](path)
     if isinstance(data, dict) and data.get("format") == CALIBRATION:
         if "base" not in data:
@@ -309,11 +313,49 @@ def _extended(path: Path, depth: int = 0) -> Any:
     if base is None and not is_file:
         raise ConfigError(f"{path}: base is an {_names().unknown(data['base'])}")
     below = _extended(packaged_clusters()[base] if base else path.parent / data["base"], depth + 1)
-    if not isinstance(below, dict):
-        return data
+    return _on_base(below, data) if isinstance(below, dict) else data
+
+
+def _on_base(below: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """Merge constants one by one, tiers by their names, and a device without a name into the device of the base."""
     merged = {**below, **data}
-    merged["constants"] = _merged(below.get("constants", {}), data.get("constants", {}), depth=2)
+    constants, device = below.get("constants", {}), data.get("device")
+    if _is_list_of_tables(below.get("tiers")) and _is_list_of_tables(data.get("tiers")):
+        merged["tiers"] = _merged_tiers(below["tiers"], data["tiers"])
+        constants = _without_links(constants, {tier.get("name") for tier in data["tiers"] if "link" in tier})
+    if isinstance(device, dict) and "name" not in device:
+        of_base = below.get("device")
+        of_base = hardware("devices").get(of_base, {}) if isinstance(of_base, str) else of_base
+        merged["device"] = _merged(of_base, device, depth=1)
+    merged["constants"] = _merged(constants, data.get("constants", {}), depth=2)
     return merged
+
+
+def _is_list_of_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+
+
+def _merged_tiers(below: list[dict[str, Any]], above: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tiers of the base stay, with the keys of a tier of the same name; the number of devices gives the order."""
+    own, known = {tier.get("name"): tier for tier in above}, {tier.get("name") for tier in below}
+    if len(own) < len(above):
+        return above
+    merged = [tier | own.get(tier.get("name"), {}) for tier in below]
+    merged += [tier for tier in above if tier.get("name") not in known]
+    return sorted(merged, key=lambda tier: size if isinstance(size := tier.get("num_devices"), int) else math.inf)
+
+
+def _without_links(constants: Any, tiers: set[Any]) -> Any:
+    """Leave out link efficiencies of tiers, which were fitted to other links, and their correlations."""
+    if not isinstance(constants, dict):
+        return constants
+    names = {f"link_efficiency.{tier}" for tier in tiers}
+    kept = dict(constants)
+    if isinstance(links := kept.get("link_efficiency"), dict):
+        kept["link_efficiency"] = {tier: value for tier, value in links.items() if tier not in tiers}
+    if isinstance(pairs := kept.get("correlation"), dict):
+        kept["correlation"] = {pair: value for pair, value in pairs.items() if names.isdisjoint(pair.split())}
+    return kept
 
 
 def _merged(below: Any, above: Any, *, depth: int) -> Any:

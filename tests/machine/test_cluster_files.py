@@ -1,7 +1,7 @@
 """Cluster files: the packaged ones are sound, a user's is read whole or refused with every wrong key."""
 
 import tomllib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -215,6 +215,56 @@ def test_a_cluster_that_extends_another_has_what_it_does_not_say(tmp_path):
     again = load_cluster(tmp_path / "again.toml").constants.compute_share
     assert again["bfloat16"].value == 0.8
     assert again["bfloat16"].sigma is None
+
+
+EXTENDING = 'format = "ppsim-cluster/1"\nname = "x"\nbase = "{base}"\n'
+
+
+def extended(tmp_path, text, base="dgx-h100"):
+    (tmp_path / "x.toml").write_text(EXTENDING.format(base=base) + text)
+    return load_cluster(tmp_path / "x.toml")
+
+
+def test_tiers_of_a_base_stay_unless_one_of_the_same_name_replaces_them(tmp_path):
+    base, rack = load_cluster("dgx-h100"), load_cluster("gb200-nvl72")
+    cluster = extended(tmp_path, '[[tiers]]\nname = "network"\nlink = "ndr-400-halved"\n')
+    assert cluster.tiers[0] == base.tiers[0]
+    assert [tier.name for tier in cluster.tiers] == ["node", "network"]
+    assert cluster.tiers[1].link != base.tiers[1].link
+    inner = extended(tmp_path, '[[tiers]]\nname = "rack"\nnum_devices = 32\nlink = "nvlink4"\n')
+    assert [(tier.name, tier.num_devices) for tier in inner.tiers] == [("node", 8), ("rack", 32), ("network", None)]
+    name = rack.tiers[0].name
+    same = extended(tmp_path, f'[[tiers]]\nname = "{name}"\nlink = "nvlink4"\n', base="gb200-nvl72").tiers[0]
+    assert (same.num_devices, same.usable_devices) == (rack.tiers[0].num_devices, rack.tiers[0].usable_devices)
+    assert same.link != rack.tiers[0].link
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[tiers]]\nname = "fabric"\nlink = "ndr-400"\n', "give a tier of dgx-h100 another link by its name"),
+        ('[[tiers]]\nname = "node"\nlink = "nvlink4"\n' * 2, "two tiers are called node"),
+        ("[device]\nmemory = 1\n", r"device.memory: unknown key \(did you mean memory_bytes\?\)"),
+    ],
+)
+def test_a_wrong_tier_or_device_on_a_base_is_a_sentence(tmp_path, text, words):
+    with pytest.raises(ConfigError, match=words):
+        extended(tmp_path, text)
+
+
+def test_a_device_without_a_name_changes_the_one_of_the_base(tmp_path):
+    base = load_cluster("dgx-h100").device
+    assert extended(tmp_path, "[device]\nmemory_bytes = 100\n").device == replace(base, memory_bytes=100)
+
+
+def test_the_link_efficiency_of_a_base_is_not_for_another_link(tmp_path):
+    fitted = '[constants]\nfitted_on = ["r.csv"]\nlaunch_s = 1e-4\nlink_efficiency.network = 0.4\n'
+    fitted += '[constants.correlation]\n"launch_s link_efficiency.network" = 0.5\n'
+    (tmp_path / "base.toml").write_text(EXTENDING.format(base="dgx-h100") + fitted)
+    link = '[[tiers]]\nname = "network"\n[tiers.link]\nbytes_per_s = 1e10\nefficiency = 0.6\n'
+    found = extended(tmp_path, link, base="base.toml")
+    assert (found.tiers[1].link.efficiency, found.constants.correlation) == (0.6, {})
+    assert extended(tmp_path, "", base="base.toml").tiers[1].link.efficiency == 0.4
 
 
 def test_constants_of_a_cluster_change_what_its_device_gets(tmp_path):
