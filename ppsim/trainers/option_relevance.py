@@ -139,8 +139,8 @@ _OTHERS = re.compile(r"(?:.*_)?(?:q|k|v|kv|o|qk|qkv)_lora(?:_.*)?|dino_.*", re.I
 """
 
 _SECTIONS_OF_WEIGHTS = ("model", "config", "modules", "overrides", "train", "training", "trainer", "MODEL_ARGS")
-"""Sections with adapters or frozen weights. Elsewhere, the word has another meaning: `optimizer.params.freeze_step` of
-1-bit Adam, or the contents of a table.
+"""Sections with adapters or frozen weights. Elsewhere, the word has another meaning: `optimizer.params.freeze_step`
+of 1-bit Adam, or the contents of a table.
 """
 
 _SWITCH = re.compile(r"(?:(?:use_|enable_)?(?:lora|peft)_?)?(?:enabled?|scheme|type|method|rank|r|dim|_target_)?")
