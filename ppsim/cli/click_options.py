@@ -90,21 +90,36 @@ _SHORT = "ppsim.short_help"
 
 
 def number_meant(message: str) -> str:
-    """Return a correction for click's error message about an invalid number, or ""."""
-    if "is not a valid float" in message:
-        return " Write it without a unit, as 0.5 or 15e12."
-    if not (text := re.match(r"'([^']+)' is not a valid int", message)):
+    """Return a correction for click's error message about an invalid number, or "".
+
+    >>> number_meant("'64,128,256' is not a valid integer."), number_meant("'0,5' is not a valid float.")
+    (' One number is expected, as 64.', ' One number is expected, as 0.5 or 0.')
+    """
+    if not (found := re.match(r"'([^']{1,60})' is not a valid (int|float)", message)):
         return ""
-    if thousands := re.fullmatch(r"(\d{1,9})[kK]", text[1]):
+    text, kind = found.groups()
+    first, *others = _SEPARATOR.split(text.strip(" ()[]"))
+    if others and all(re.fullmatch(r"\d+(\.\d+)?", one) for one in (first, *others)):
+        as_one = text.replace(",", "" if kind == "int" else ".")
+        is_one = re.fullmatch(r"\d{1,3},\d{3}" if kind == "int" else r"\d+,\d+", text)
+        return f" One number is expected, as {f'{as_one} or ' if is_one else ''}{first}."
+    if kind == "float":
+        return " Write it without a unit, as 0.5 or 15e12."
+    if thousands := re.fullmatch(r"(\d{1,9})[kK]", text):
         return f" Write {1024 * int(thousands[1])} or {1000 * int(thousands[1])}."
+    if with_unit := re.fullmatch(r"(\d+)\s*[A-Za-z]{2,}", text):
+        return f" Write it without a unit, as {with_unit[1]}."
     try:
-        number = float(text[1].replace(",", ""))
+        number = float(text)
     except ValueError:
         number = math.nan
     if not abs(number) <= _LARGEST:
         return " Write it in digits, as 8."
     return f" Write {' or '.join(dict.fromkeys((str(math.floor(number)), str(math.ceil(number)))))}."
 
+
+_SEPARATOR = re.compile(r"\s*(?:\.\.+|[^\w\s.]+|\s|(?<=[1-9\s])x|to)\s*")
+"""Separator in a list or a range of numbers, as 64,128 or 64-128 or "64 128"."""
 
 _LARGEST = 1e15
 
