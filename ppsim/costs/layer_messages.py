@@ -1,6 +1,6 @@
 """Tensor-parallel communication around the operators of a layer, and its exposed time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from ppsim.costs.execution_context import ExecutionContext
@@ -99,8 +99,8 @@ class LayerMessages:
     def _gather_s(self, num_bytes: float) -> float:
         return self.place.gathered_s(self.place.execution.gathered_share * num_bytes)
 
-    def _pairs_s(self, names: Iterable[str]) -> float:
-        return sum(self.place.sum_over_tp_s(self.pairs[name], "etp") for name in names if name in self.pairs)
+    def _pairs_s(self, names: Container[str]) -> float:
+        return sum(self.place.sum_over_tp_s(self.pairs[name], "etp") for name in self.pairs if name in names)
 
 
 def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:

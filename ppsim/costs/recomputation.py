@@ -21,7 +21,7 @@ def forward_again(timed: OperatorKernels, of: Mapping[str, PassKernels]) -> tupl
     names = {name for one in plan_of(timed.operators, execution.recompute) for name in one.operators}
     if execution.recompute == "full" and execution.compile is not None:
         names = _until_last_saved(timed.operators)
-    return total(of[name] for name in names).forward, names
+    return total(of[one.name] for one in timed.operators if one.name in names).forward, names
 
 
 def _until_last_saved(operators: Sequence[Operator]) -> set[str]:

@@ -103,7 +103,7 @@ class Checkpoint:
     (Megatron-LM, core/tensor_parallel/random.py: `CheckpointWithoutOutput`).
     """
 
-    operators: frozenset[str]
+    operators: tuple[str, ...]
     discards_output: bool = False
 
 
@@ -116,10 +116,10 @@ DISCARDING = ("layernorm", "mhc", "mla_up_proj", "mlp_act", "moe_act")
 def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
     require_of_layer(recompute)
     if recompute == "full":
-        return (Checkpoint(frozenset(one.name for one in operators)),)
+        return (Checkpoint(tuple(one.name for one in operators)),)
     found = []
     for word in recompute.split("+"):
-        inside = frozenset(one.name for one in operators if word in one.module.split("/"))
+        inside = tuple(one.name for one in operators if word in one.module.split("/"))
         found.append(Checkpoint(inside, discards_output=word in DISCARDING))
     return tuple(found)
 
