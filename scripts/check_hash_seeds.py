@@ -2,9 +2,9 @@
 
     python scripts/check_hash_seeds.py [SEEDS]    number of seeds, default 8
 
-Python draws the order of sets of names anew in every process (PYTHONHASHSEED). A sum of floats in this order has other
-last bits in every process, which decide between equally good results of a search. One process per seed runs all
-commands. Exit code 1 if an output depends on the seed.
+Python draws the order of sets of names anew in every process (PYTHONHASHSEED). A sum of floats in this order has
+other last bits in every process, and these decide between equally good results of a search. One process per seed
+runs all commands. Exit code 1 if an output depends on the seed.
 """
 
 import os

@@ -187,7 +187,7 @@ def _components(chunks: Sequence[Mapping[str, Any]], kinds: str) -> list[dict[st
     numbers = ChunkNumbers(chunks)
     largest = max(chunks, key=lambda chunk: len(layers_of(chunk["contents"])))
     size = max(2, len(layers_of(largest["contents"])))
-    shares = {kind: kinds.count(kind) / len(kinds) for kind in set(kinds)}
+    shares = {kind: kinds.count(kind) / len(kinds) for kind in dict.fromkeys(kinds)}
 
     def layers(name: str, count: int) -> float:
         return sum(share * numbers.number(name, kind * count) for kind, share in shares.items())

@@ -115,7 +115,7 @@ class _Rank:
                 is_async=launch.is_async,
                 held=unused_output_bytes(layer, batch, cut, settings.kernels),
             )
-            for layer in set(layers_of(stages))
+            for layer in dict.fromkeys(layers_of(stages))
         }
         self.trace = self.traces[stages[0].layers[0]] if stages[0].layers else next(iter(self.traces.values()))
         vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
