@@ -1,4 +1,8 @@
-"""Examples in docstrings run in a folder of their own, for they write files; those of torch where it is there."""
+"""Which tests run, in which order and where.
+
+Plain `pytest` leaves out the marked tests, `pytest --all` only the long ones, `-m EXPRESSION` those that it says.
+Examples in docstrings run in a folder of their own, for they write files; those of torch where it is there.
+"""
 
 import gc
 import os
@@ -8,6 +12,10 @@ from typing import Any
 
 import pytest
 
+pytest_plugins = ["tests.cpu_seconds"]
+
+COSTLY = ("pages", "torch", "browser", "search", "oracle", "slow")
+"""Marks of tests that only `pytest --all` runs; pyproject.toml says what each covers."""
 ANSWERS = "PPSIM_CACHE_DIR"
 FIRST = (
     "tests/test_documents.py",
@@ -53,11 +61,18 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help=f"also run tests marked {', '.join(COSTLY)}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """One run keeps the answers of its searches for all its processes, and reads none of an earlier run.
 
     The import of all modules makes no garbage worth a collection.
     """
+    if not config.option.markexpr:
+        left_out = ["long"] if config.option.all else ["long", *COSTLY]
+        config.option.markexpr = f"not ({' or '.join(left_out)})"
     gc.disable()
     if not hasattr(config, "workerinput"):  # pytest-xdist's have the folder of who started them
         folder = tempfile.TemporaryDirectory(prefix="ppsim-answers-", ignore_cleanup_errors=True)

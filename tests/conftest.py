@@ -6,9 +6,19 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.processes import end_all
+
 settings.register_profile("ppsim", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("ppsim"), max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ppsim"))
+
+
+@pytest.fixture(autouse=True)
+def _processes_end_with_their_test() -> Iterator[None]:
+    """A pipe that is closed by the garbage collector would fail another test."""
+    yield
+    end_all()
+
 
 PLAIN_FOLDERS = ("app", "cli", "costs", "plot", "projection", "results", "simulation", "tuning")
 """Folders whose tests were written for the stack `plain`. Others test jobs without `--stack` as users run them."""

@@ -18,6 +18,8 @@ from tests.cli.running import ppsim as command
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FIRST_PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "project.md"]
+"""Plain `pytest` runs their commands; `pytest --all` those of all pages."""
 
 
 @pytest.fixture
@@ -59,6 +61,7 @@ def test_the_newest_heading_of_the_changelog_is_the_version() -> None:
     assert headings[0] == ppsim.__version__
 
 
+@pytest.mark.pages
 def test_pages_and_pictures_of_schedules_are_what_their_script_writes(script: Callable[[str], ModuleType]) -> None:
     pages = script("make_schedule_docs").pages()
     assert {name: (ROOT / "docs" / name).read_text() for name in pages} == pages
@@ -116,7 +119,11 @@ def documents(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("run_documents")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.pages] * (path not in FIRST_PAGES)) for path in PAGES],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_the_commands_of_a_page_print_what_it_says(path: Path, documents: ModuleType, tmp_path: Path) -> None:
     assert documents.run_page(path.read_text(), tmp_path).differences == []
 
@@ -198,6 +205,7 @@ def test_measured_numbers_and_blocks_that_are_not_run_are_left_alone(documents: 
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.pages
 def test_a_notebook_still_shows_what_is_stored_in_it(
     path: Path, tmp_path: Path, script: Callable[[str], ModuleType]
 ) -> None:

@@ -30,6 +30,7 @@ def length_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return length
 
 
+@pytest.mark.pages
 def test_every_benchmark_and_script_finds_what_it_imports() -> None:
     """Nothing else looks at them when a name of the package goes."""
     files = [path for folder in ("benchmarks", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]

@@ -16,7 +16,7 @@ from tests.plot.test_axe import AXE, violations
 from tests.plot.test_browser import HAS_BROWSER, browser  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.pages, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ The browser's tests go on in one page, which takes long to load. Skipped without
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import urllib.error
@@ -18,6 +17,7 @@ import pytest
 
 from tests.plot.test_axe import AXE, violations
 from tests.plot.test_browser import CHROMIUM, HAS_BROWSER, TWO_FRAMES
+from tests.processes import start
 
 IS_REQUIRED = os.environ.get("PPSIM_REQUIRE_BROWSER") == "1"
 if not IS_REQUIRED:
@@ -137,6 +137,7 @@ def test_a_slider_moves_numbers_and_pictures_and_the_url_keeps_it_all(page, addr
     assert page.is_clean(address)
 
 
+@pytest.mark.browser
 def test_bad_input_is_said_beside_its_field_and_the_picture_stays(page, address):
     before = page.read(STEPS)
     page.page.fill("[id=pp]", "four")
@@ -151,6 +152,7 @@ def test_bad_input_is_said_beside_its_field_and_the_picture_stays(page, address)
     assert page.is_clean(address)
 
 
+@pytest.mark.browser
 def test_the_command_is_copied_and_the_table_exported(page, address):
     page.page.click("#copy")
     page.page.wait_for_function("document.getElementById('copied').textContent === 'copied'")
@@ -167,6 +169,7 @@ def test_the_command_is_copied_and_the_table_exported(page, address):
     assert page.is_clean(address)
 
 
+@pytest.mark.browser
 def test_a_slider_of_a_stage_moves_that_stage_alone_and_lists_follow_the_number_of_ranks(page, address):
     """Of a profile's stages one is set by hand; on half the ranks the list has half the values."""
     page.page.goto(address)
@@ -189,6 +192,7 @@ def test_a_slider_of_a_stage_moves_that_stage_alone_and_lists_follow_the_number_
     assert page.is_clean(address)
 
 
+@pytest.mark.browser
 def test_a_click_on_a_configuration_that_a_search_found_shows_its_timeline(page, address):
     page.page.click("#tab-tune")
     asked = {"model": "gpt2", "gpus": "2", "global_batch": "16", "more": "--tp 1,2 --micro-batch-size 8"}
@@ -241,6 +245,7 @@ def test_the_frame_of_the_page_waits_for_nothing_and_then_comes_what_is_loaded()
     assert places == sorted(places)
 
 
+@pytest.mark.browser
 def test_every_input_has_a_label_and_text_stands_out(page):
     from ppsim.plot.palette import contrast
 
@@ -257,6 +262,7 @@ def test_every_input_has_a_label_and_text_stands_out(page):
 
 @pytest.mark.skipif(AXE is None, reason="needs axe-playwright-python")
 @pytest.mark.parametrize(("tab", "scheme"), [("compare", "light"), ("tune", "dark")])
+@pytest.mark.browser
 def test_axe_finds_nothing(page, tab, scheme):
     page.page.emulate_media(color_scheme=scheme)
     page.page.click(f"#tab-{tab}")
@@ -284,7 +290,7 @@ def test_the_command_says_where_and_an_interruption_ends_it_quietly(tmp_path):
             "--schedule",
             "gpipe",
         ]
-        server = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        server = start(line)
         url = urlsplit(server.stdout.readline().strip())
         assert (url.hostname, url.query) == ("127.0.0.1", "pp=2&schedule=gpipe")
         assert url.port != port

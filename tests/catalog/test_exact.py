@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from ppsim.simulation.bounds.for_table import problem_of
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Problem
 from ppsim.simulation.bounds.windows import window_bound
+from tests.processes import start
 from tests.schedule.brute_force import best_s
 from tests.schedule.problems import problems, whole
 
@@ -180,9 +180,9 @@ print("stopped", best.is_optimal)
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 def test_ctrl_c_ends_the_search_with_the_best_so_far():
-    with subprocess.Popen([sys.executable, "-c", LONG_SEARCH], stdout=subprocess.PIPE, text=True) as search:
-        assert search.stdout.readline() == "searching\n"
-        search.send_signal(signal.SIGINT)
-        rest = search.communicate(timeout=60)[0]
+    search = start([sys.executable, "-c", LONG_SEARCH])
+    assert search.stdout.readline() == "searching\n"
+    search.send_signal(signal.SIGINT)
+    rest = search.communicate(timeout=60)[0]
     assert search.returncode == 0
     assert rest.splitlines()[-1] == "stopped False"

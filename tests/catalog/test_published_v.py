@@ -47,6 +47,7 @@ def compared(rows, criterion, theirs, case):
     return changes, num_optimal
 
 
+@pytest.mark.search
 def test_the_zbv_heuristic_alone_has_the_span_and_the_memory_of_the_authors_runs():
     rows = [row for row in SEARCHES if row["algorithm"] == "zb-v"]
     assert len(rows) == 288
@@ -75,6 +76,7 @@ def test_zero_bubble_paper_table_8_zb_v_in_the_memory_of_1f1b(row, kept):
     assert timeline.memory.peak_activation_bytes.max() <= cap
 
 
+@pytest.mark.search
 def test_no_run_of_the_authors_zb_v_heuristic_has_a_shorter_span_in_its_memory():
     # benchmarks/grids.py compares all 288, and every row of the other grids.
     rows = [row for row in SEARCHES if row["algorithm"] == "zb-v" and row["forward"] == "28814"]
@@ -89,6 +91,7 @@ def test_no_run_of_the_authors_zb_v_heuristic_has_a_shorter_span_in_its_memory()
     ("forward", "num_rows", "better", "optimal"),
     [("18522", 13, 11, 5), pytest.param("29718", 19, 14, 13, marks=pytest.mark.long)],
 )
+@pytest.mark.search
 def test_no_table_of_the_authors_v_flex_search_is_faster_in_its_memory(forward, num_rows, better, optimal):
     rows = [row for row in SEARCHES if row["algorithm"] == "v-flex" and row["forward"] == forward]
     assert len(rows) == num_rows

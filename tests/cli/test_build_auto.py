@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from ppsim import StageCosts, read_schedule, simulate
 from tests.cli.conftest import COSTS
 from tests.cli.running import ppsim
+from tests.processes import start
 
 SHAPE = ("build", "auto", "--pp", 4, "--num-microbatches", 8, "--costs", "C.json")
 
@@ -90,10 +90,10 @@ def test_ctrl_c_ends_the_search_without_a_traceback_or_a_file(folder):
         "-o",
         "auto.csv",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as search:
-        assert search.stdout.readline() == "searching\n"
-        search.send_signal(signal.SIGINT)
-        told = search.communicate(timeout=120)[1]
+    search = start(command)
+    assert search.stdout.readline() == "searching\n"
+    search.send_signal(signal.SIGINT)
+    told = search.communicate(timeout=120)[1]
     assert search.returncode == 130
     assert told == ""
     assert not (folder / "auto.csv").exists()

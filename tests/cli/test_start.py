@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import start
+
 HEAVY = {"numpy", "numba", "pandas", "torch", "plotly", "matplotlib", "pydantic", "networkx"}
 
 LOADED_AFTER = """
@@ -142,13 +144,11 @@ def test_an_interruption_at_any_time_ends_quietly(waited_s):
         "-c",
         "import runpy; print(1, flush=True); runpy.run_module('ppsim', run_name='__main__')",
     ]
-    with subprocess.Popen(
-        [*command, *BUILD[3:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        process.stdout.readline()
-        time.sleep(waited_s)
-        process.send_signal(signal.SIGINT)
-        told = process.communicate(timeout=60)[1]
+    process = start([*command, *BUILD[3:]])
+    process.stdout.readline()
+    time.sleep(waited_s)
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=60)[1]
     assert told == ""
     assert process.returncode in (130, 0)  # it may have been ready before
 

@@ -13,6 +13,7 @@ from ppsim.costs.chunk_costs import ChunkNumbers
 from ppsim.model.shapes import LayerShape, ModelShape, layer_parameters
 from tests.trainers.trainer_code import require_megatron
 
+pytestmark = pytest.mark.oracle
 HIDDEN, VOCABULARY = 32, 256
 
 

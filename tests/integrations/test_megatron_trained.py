@@ -15,6 +15,7 @@ from ppsim.model.pipeline_stages import stages_of
 from ppsim.parallel.sizes import ParallelSizes
 from tests.trainers.trainer_code import require_megatron
 
+pytestmark = pytest.mark.oracle
 DENSE = {
     "model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
     "intermediate_size": 96, "vocab_size": 256, "num_hidden_layers": 3, "max_position_embeddings": 64,

@@ -18,7 +18,11 @@ from tests.plot import test_browser
 from tests.tuning.questions import question
 
 AXE = importlib.util.find_spec("axe_playwright_python")
-pytestmark = [*test_browser.pytestmark, pytest.mark.skipif(AXE is None, reason="needs axe-playwright-python")]
+pytestmark = [
+    pytest.mark.browser,
+    *test_browser.pytestmark,
+    pytest.mark.skipif(AXE is None, reason="needs axe-playwright-python"),
+]
 browser = test_browser.browser
 
 

@@ -189,7 +189,7 @@ def middles_of(lane, scale):
     return (lane.edges[:-1] + lane.edges[1:]) / 2 / scale.size
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", ["4,992 actions", pytest.param("98,304 actions", marks=pytest.mark.browser)])
 def test_the_page_loads_alone_hovers_right_and_zooms(opened, shape):
     timeline = simulate(build(**SHAPES[shape]), COSTS)
     print(f"\n{shape}")
@@ -216,6 +216,7 @@ def test_the_page_loads_alone_hovers_right_and_zooms(opened, shape):
     assert page.is_clean()
 
 
+@pytest.mark.browser
 def test_several_timelines_zoom_together(opened):
     timelines = [
         simulate(build(name, pp=4, vpp=vpp, microbatches=8), COSTS) for name, vpp in (("1f1b", 1), ("zbv-fixed", 2))
@@ -227,6 +228,7 @@ def test_several_timelines_zoom_together(opened):
     assert page.is_clean()
 
 
+@pytest.mark.browser
 def test_cells_are_coloured_by_microbatch_and_idle_ones_by_cause(opened):
     timeline = simulate(build("zb-h1", pp=4, microbatches=8), COSTS)
     lane = compute_lanes(timeline, by_cause=True)[2]
@@ -253,6 +255,7 @@ def test_cells_are_coloured_by_microbatch_and_idle_ones_by_cause(opened):
     assert page.is_clean()
 
 
+@pytest.mark.browser
 def test_panels_and_the_critical_path_come_and_go(opened):
     page = opened(TimelineView(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "t"))
 
@@ -279,6 +282,7 @@ def test_panels_and_the_critical_path_come_and_go(opened):
 
 @pytest.mark.parametrize("is_compared", [False, True], ids=["one", "compared"])
 @pytest.mark.parametrize("pp", [4, pytest.param(64, marks=pytest.mark.long)])
+@pytest.mark.browser
 def test_every_row_stays_as_coloured_as_it_was_whatever_is_toggled(opened, pp, is_compared):
     table = build("1f1b", pp=pp, microbatches=2 * pp)
     timelines = [simulate(table, COSTS), *([simulate(table, COSTS.replace(forward_s=0.027))] * is_compared)]
@@ -304,6 +308,7 @@ def test_every_row_stays_as_coloured_as_it_was_whatever_is_toggled(opened, pp, i
     assert page.is_clean()
 
 
+@pytest.mark.browser
 def test_pointing_at_an_action_draws_who_it_waits_for_and_a_click_keeps_it(opened):
     timeline = simulate(build("1f1b", pp=4, microbatches=8), COSTS)
     scale = time_scale(timeline.step_time_s)
@@ -332,6 +337,7 @@ def test_pointing_at_an_action_draws_who_it_waits_for_and_a_click_keeps_it(opene
     assert page.is_clean()
 
 
+@pytest.mark.browser
 def test_the_keyboard_zooms_and_moves_and_stays_inside_the_step(opened):
     page = opened(TimelineView(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "t"))
     page.page.mouse.move(2, 2)
@@ -351,6 +357,7 @@ def test_the_keyboard_zooms_and_moves_and_stays_inside_the_step(opened):
     assert page.is_clean()
 
 
+@pytest.mark.browser
 def test_a_comparison_is_coloured_and_labelled_by_error(opened):
     table = build("zb-h1", pp=2, microbatches=4)
     measured, projected = simulate(table, COSTS), simulate(table, COSTS.replace(forward_s=0.027))
@@ -369,6 +376,7 @@ def test_a_comparison_is_coloured_and_labelled_by_error(opened):
     assert page.is_clean()
 
 
+@pytest.mark.browser
 def test_on_paper_the_picture_takes_one_page_and_the_tables_follow(opened):
     page = opened(TimelineView(simulate(build("1f1b", pp=64, microbatches=64), COSTS), "t"))
     printed = page.page.pdf(prefer_css_page_size=True, print_background=True)
@@ -380,6 +388,7 @@ MARKUP = "<img src=x onerror=\"document.title='run'\"><script>document.title='ru
 
 
 @pytest.mark.parametrize("is_compared", [False, True], ids=["one", "compared"])
+@pytest.mark.browser
 def test_titles_and_names_are_shown_as_they_are_written_and_run_nothing(opened, is_compared):
     table = replace(build("1f1b", pp=2, microbatches=4), name=MARKUP)
     timelines = [simulate(table, COSTS)] * (1 + is_compared)
@@ -393,6 +402,7 @@ def test_titles_and_names_are_shown_as_they_are_written_and_run_nothing(opened, 
     assert page.is_clean()
 
 
+@pytest.mark.browser
 def test_a_page_lets_no_other_script_run_and_nothing_be_loaded(opened):
     page = opened(TimelineView(simulate(build("1f1b", pp=2, microbatches=4), COSTS), "t"))
     page.page.evaluate(
@@ -409,6 +419,7 @@ def test_a_page_lets_no_other_script_run_and_nothing_be_loaded(opened):
     assert all("Content Security Policy" in complaint for complaint in page.complaints if "Fetch" not in complaint)
 
 
+@pytest.mark.browser
 def test_the_picture_is_saved_as_an_image(opened):
     page = opened(TimelineView(simulate(build("1f1b", pp=2, microbatches=4), COSTS), "t"))
     with page.page.expect_download() as saved:
@@ -417,6 +428,7 @@ def test_the_picture_is_saved_as_an_image(opened):
     assert page.is_clean()
 
 
+@pytest.mark.browser
 def test_a_picture_that_is_summed_up_says_so_and_zoomed_in_it_does_not(opened):
     page = opened(TimelineView(simulate(build("interleaved-1f1b", pp=8, vpp=4, microbatches=400), COSTS), "many"))
     assert page.page.is_visible("#summed")
@@ -426,6 +438,7 @@ def test_a_picture_that_is_summed_up_says_so_and_zoomed_in_it_does_not(opened):
     assert page.is_clean()
 
 
+@pytest.mark.browser
 def test_the_time_axis_stays_in_view_with_64_ranks(opened):
     window = {"viewport": {"width": 1200, "height": 500}}
     page = opened(TimelineView(simulate(build("1f1b", pp=64, microbatches=64), COSTS), "tall"), window=window)
@@ -436,12 +449,14 @@ def test_the_time_axis_stays_in_view_with_64_ranks(opened):
     assert not page.page.is_visible("#axis"), "the picture's own axis is in view"
 
 
+@pytest.mark.browser
 def test_at_390_px_the_page_of_the_readme_has_its_passes_not_sums(opened):
     timeline = simulate(build("interleaved-1f1b", pp=8, vpp=2, microbatches=32), COSTS)
     page = opened(TimelineView(timeline, "readme"), window={"viewport": {"width": 390, "height": 844}})
     assert not page.page.is_visible("#summed")
 
 
+@pytest.mark.browser
 def test_a_tap_shows_what_is_under_the_finger(opened):
     window = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
     page = opened(TimelineView(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "tapped"), window=window)
@@ -452,6 +467,7 @@ def test_a_tap_shows_what_is_under_the_finger(opened):
     assert page.page.inner_text("#tooltip strong") == "0F0"
 
 
+@pytest.mark.browser
 def test_a_click_on_a_row_of_a_search_copies_its_command(browser, tmp_path):
     tuned = ppsim.tune(model="gpt2", gpus=2, global_batch=8, micro_batch=[1], schedule=["1f1b"])
     path = tmp_path / "tune.html"

@@ -22,7 +22,7 @@ from ppsim.simulation.idle_causes import CAUSES
 from tests.plot import test_browser
 from tests.plot.test_browser import COSTS, SHAPES
 
-pytestmark = test_browser.pytestmark
+pytestmark = [pytest.mark.browser, *test_browser.pytestmark]
 browser, opened = test_browser.browser, test_browser.opened
 
 

@@ -132,6 +132,7 @@ def test_the_page_fills_the_window_and_a_click_shows_the_command(browser, tmp_pa
 
 @test_browser.pytestmark[0]
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.browser
 def test_on_a_phone_the_picture_fits_and_only_the_table_scrolls_sideways(browser, tmp_path, tuned, scheme):
     (tmp_path / "page.html").write_text(pareto_html(search_view(tuned)), encoding="utf-8")
     page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)

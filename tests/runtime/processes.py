@@ -8,15 +8,14 @@ from pathlib import Path
 
 import psutil
 
+from tests.processes import start
+
 TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch-size", "1", "--warm-up", "0")
 
 
 def started(folder: Path, *arguments: str, under: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
     """`ppsim train` on the folder's table; `under` is a command that runs it."""
-    return subprocess.Popen(
-        [*under, sys.executable, "-m", "ppsim", "train", "--schedule", "T.csv", *arguments],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    return start([*under, sys.executable, "-m", "ppsim", "train", "--schedule", "T.csv", *arguments], cwd=folder)
 
 
 def rank_process(parent: "subprocess.Popen[str]", rank: int) -> psutil.Process:

@@ -24,6 +24,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.torch
 def test_a_late_first_pass_a_straggling_step_a_slow_hop_and_a_long_microbatch_are_named_first(
     tmp_path: Path,
 ) -> None:

@@ -1,6 +1,8 @@
 """torch executes our tables: loss and gradients are those of one process without pipelining."""
 
 import os
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
 
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 CASES = [
-    (name, p, m, dtype)
+    pytest.param((name, p, m, dtype), marks=[pytest.mark.torch] * (p == 4))
     for p in (2, 4)
     for name in BUILDERS
     for m in sizes_of(name, p)[None if IS_LONG or p == 2 else -1 :]
@@ -26,21 +28,24 @@ CI runs the longest table of four ranks only; with `HYPOTHESIS_PROFILE=long` als
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
-    folder = tmp_path_factory.mktemp("tables")
-    found: dict[Any, Any] = {}
-    for p in (2, 4):
-        cases = [case for case in CASES if case[1] == p]
+def result_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Any]:
+    """Return the function from a case to its result; all cases of a number of ranks are one launch."""
+
+    @cache
+    def results(p: int) -> dict[Any, Any]:
+        folder = tmp_path_factory.mktemp("tables")
+        cases = [case for (case,) in (one.values for one in CASES) if case[1] == p]
         configs = [
             config_of(table_of(name, p=p, m=m), folder, dtype=dtype, verify=True) for name, p, m, dtype in cases
         ]
-        found |= dict(zip(cases, launch_all(configs), strict=True))
-    return found
+        return dict(zip(cases, launch_all(configs), strict=True))
+
+    return lambda case: results(case[1])[case]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
-def test_loss_and_gradients_are_those_of_one_process(results: dict[Any, Any], case: Any) -> None:
-    found, limit = results[case]["differences"], TOLERANCE[case[-1]]
+def test_loss_and_gradients_are_those_of_one_process(result_of: Callable[[Any], Any], case: Any) -> None:
+    found, limit = result_of(case)["differences"], TOLERANCE[case[-1]]
     assert found["loss"] <= limit
     assert found["gradient"] <= limit
     num_stages = table_of(*case[:1], p=case[1], m=case[2]).num_stages
@@ -48,14 +53,14 @@ def test_loss_and_gradients_are_those_of_one_process(results: dict[Any, Any], ca
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case[-1] == "float64"], ids=lambda c: "-".join(map(str, c))
+    "case", [one for one in CASES if one.values[0][-1] == "float64"], ids=lambda c: "-".join(map(str, c))
 )
 def test_the_measured_timeline_holds_every_action_in_the_order_of_the_table(
-    results: dict[Any, Any], case: Any
+    result_of: Callable[[Any], Any], case: Any
 ) -> None:
     name, p, m, _ = case
     table = table_of(name, p=p, m=m)
-    timeline = import_result(results[case], table, None).timeline
+    timeline = import_result(result_of(case), table, None).timeline
     assert timeline.schedule == table
     actions = slice(0, timeline.num_actions)
     assert (timeline.end[actions] >= timeline.start[actions]).all()

@@ -79,6 +79,7 @@ def not_loopback(sockets: set[tuple[str, str]]) -> list[tuple[str, str]]:
     return [one for one in sockets if not ipaddress.ip_address(one[1].removeprefix("::ffff:")).is_loopback]
 
 
+@pytest.mark.torch
 def test_a_run_has_no_socket_that_is_not_loopback_unpickles_nothing_and_leaves_no_file(
     folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_run_has_no_socket_that_is_not_loopback_unpickles_nothing_and_leaves_n
     assert list(temporary.glob("ppsim-*")) == []
 
 
+@pytest.mark.torch
 def test_ranks_run_no_module_of_the_folder_where_the_command_does_not(folder: Path) -> None:
     """`ppsim`, unlike `python -m ppsim`, imports nothing from where it is started."""
     (folder / "torch.py").write_text("raise SystemExit('this is not torch')")
@@ -143,6 +145,7 @@ def test_a_hostname_that_leads_elsewhere_leads_no_run_there(folder: Path) -> Non
     assert finished(run)[0] == 0
 
 
+@pytest.mark.torch
 def test_ranks_have_the_environment_of_the_user_and_meet_where_nobody_else_reads(
     folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,16 +161,23 @@ def test_ranks_have_the_environment_of_the_user_and_meet_where_nobody_else_reads
 @pytest.mark.parametrize(
     ("at", "how", "told"),
     [
-        (IN_ITS_STEP, "os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL"),
+        pytest.param(
+            *(IN_ITS_STEP, "os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL"), marks=pytest.mark.torch
+        ),
         (IN_ITS_STEP, "raise ValueError('no such thing')", "rank 1 failed: ValueError: no such thing"),
         pytest.param(*(IN_ITS_STEP, "raise SystemExit", "rank 1 failed: SystemExit"), marks=pytest.mark.long),
-        (AT_ITS_START, "os.kill(os.getpid(), 15)", "rank 1 was killed by SIGTERM"),
+        pytest.param(
+            *(AT_ITS_START, "os.kill(os.getpid(), 15)", "rank 1 was killed by SIGTERM"), marks=pytest.mark.torch
+        ),
         pytest.param(
             *(AT_ITS_START, "os.kill(os.getpid(), 40)", "rank 1 was killed by signal 40"),
-            marks=pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="every signal here has a name"),
+            marks=[
+                pytest.mark.torch,
+                pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="every signal here has a name"),
+            ],
         ),
-        (AT_ITS_START, "os._exit(3)", "rank 1 ended with exit code 3"),
-        (AT_ITS_START, "os._exit(0)", "rank 1 ended with exit code 0"),
+        pytest.param(*(AT_ITS_START, "os._exit(3)", "rank 1 ended with exit code 3"), marks=pytest.mark.torch),
+        pytest.param(*(AT_ITS_START, "os._exit(0)", "rank 1 ended with exit code 0"), marks=pytest.mark.torch),
     ],
 )
 def test_the_rank_that_failed_is_the_one_that_is_told(
@@ -182,6 +192,7 @@ def test_the_rank_that_failed_is_the_one_that_is_told(
 
 
 @pytest.mark.parametrize("line", [pytest.param(None, marks=pytest.mark.long), "step 1 of"])
+@pytest.mark.torch
 def test_no_rank_outlives_a_launcher_that_was_killed(line: str | None, folder: Path, temporary: Path) -> None:
     run = started(folder, *SLOW)
     ranks = [fork_server(run)]  # which imports torch now
@@ -208,6 +219,7 @@ def test_a_rank_that_hangs_after_its_last_step_ends_the_run_within_the_time_out(
     assert "Timed out waiting 3000ms" in err
 
 
+@pytest.mark.torch
 def test_a_rank_that_hangs_ends_the_run_within_the_time_out(folder: Path) -> None:
     """Stage 1 is on rank 1 and never done; rank 0 gives up waiting for it, and both are stopped."""
     costs = {"forward_s": [0.01, 1e4, 0.01, 0.01], "backward_input_s": 0.01, "backward_weight_s": 0.01}
@@ -219,7 +231,14 @@ def test_a_rank_that_hangs_ends_the_run_within_the_time_out(folder: Path) -> Non
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("name", "line"), [("SIGINT", "step 1 of"), ("SIGTERM", None), ("SIGHUP", None)])
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("SIGINT", "step 1 of"),
+        pytest.param("SIGTERM", None, marks=pytest.mark.torch),
+        pytest.param("SIGHUP", None, marks=pytest.mark.torch),
+    ],
+)
 def test_an_interrupted_run_says_so_and_leaves_nothing_behind(
     name: str, line: str | None, folder: Path, temporary: Path
 ) -> None:
@@ -236,6 +255,7 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_behind(
     assert list(temporary.glob("ppsim-*")) == []
 
 
+@pytest.mark.torch
 def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(folder: Path) -> None:
     run = started(folder, "--emulate-costs", "slow.json", "--steps", "1", under=("nohup",))
     wait_for_line(run, "step 1 of")
@@ -244,6 +264,7 @@ def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(folder: Path) -> 
     assert code == 0, err
 
 
+@pytest.mark.torch
 def test_later_runs_of_a_process_are_forked_from_the_same_server_unless_the_environment_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

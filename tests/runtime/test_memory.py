@@ -78,6 +78,7 @@ def test_the_projected_peak_is_the_measured_one_and_stands_there_too(
     check_peaks(run_partitions(config_of(table, tmp_path))["memory"], table, profile)
 
 
+@pytest.mark.torch
 def test_torch_holds_in_its_own_runtime_what_it_holds_in_ours(profile: ppsim.Profile, tmp_path: Path) -> None:
     tables = [table_of(name, 2) for name in SCHEDULES]
     for table, result in zip(tables, launch_all([config_of(table, tmp_path) for table in tables]), strict=True):
@@ -149,6 +150,7 @@ def test_a_stage_keeps_what_its_plan_says(recompute: str) -> None:
         "full@0,3-5",
     ],
 )
+@pytest.mark.torch
 def test_recomputed_layers_give_the_gradients_of_one_process(recompute: str, tmp_path: Path) -> None:
     table = table_of("1f1b", 2)
     (tmp_path / "T.csv").write_text(format_table(table))
@@ -156,6 +158,7 @@ def test_recomputed_layers_give_the_gradients_of_one_process(recompute: str, tmp
     assert made.facts["differences"]["loss"] == 0
 
 
+@pytest.mark.torch
 def test_a_run_takes_the_plan_of_each_stage_from_a_file(tmp_path: Path) -> None:
     """Rank 0, which has two microbatches in flight and recomputes, holds less than with nothing recomputed."""
     table = table_of("1f1b", 2)

@@ -28,6 +28,7 @@ from ppsim.runtime.executor import Executor, SharedDevice
 from ppsim.runtime.partitions import SpinningStage, check_device, run_partitions
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Op
+from tests.processes import start
 from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
 
 CASES = [
@@ -40,6 +41,7 @@ TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch-size
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.torch
 def test_loss_and_gradients_are_those_of_one_process(case: Any, tmp_path: Path) -> None:
     name, p, m = case
     table = table_of(name, p=p, m=m)
@@ -158,11 +160,10 @@ def test_a_rank_is_the_same_thread_in_every_step_and_ends_with_the_run() -> None
     assert not ranks_alive()
 
 
+@pytest.mark.torch
 def test_ctrl_c_ends_the_run_with_one_sentence(folder: Path) -> None:
     command = [sys.executable, "-m", "ppsim", "train", "--schedule", "T.csv", "--partitions", "2"]
-    run = subprocess.Popen(
-        [*command, "--emulate-costs", "slow.json"], cwd=folder, stderr=subprocess.PIPE, text=True
-    )
+    run = start([*command, "--emulate-costs", "slow.json"], cwd=folder)
     assert run.stderr is not None
     for line in run.stderr:
         if "step 1 of" in line:

@@ -42,6 +42,7 @@ def cells(row: list[Any]) -> list[str]:
 
 @pytest.mark.parametrize("receives", ["torch", "deferred"])
 @pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.oracle
 def test_our_lowering_is_torchs_own(name: str, receives: Any, tmp_path: Path) -> None:
     for p in (1, 2, 3, 4):
         for m in (1, 2, 3, 4, 6, 8, 12):
@@ -61,6 +62,7 @@ def test_our_lowering_is_torchs_own(name: str, receives: Any, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "v"), [("interleaved-1f1b", 4), ("interleaved-1f1b", 5), ("looped-bfs", 4), ("hanayo", 4)]
 )
+@pytest.mark.oracle
 def test_a_rank_of_more_stages_than_torch_keeps_gathered_lets_go_of_them_as_torch_does(
     name: str, v: int, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def test_what_tells_the_pace_leaves_random_numbers_and_buffers_and_works_each_st
         assert all(parameter.grad is not None for parameter in stage.parameters())
 
 
+@pytest.mark.torch
 def test_a_layer_that_is_recomputed_learns_the_same_and_keeps_less(tmp_path: Path) -> None:
     """Also where the backward is split; one process without recomputation is compared with."""
     tables = [table_of(name, p=2, m=4) for name in ("1f1b", "zb-h1")]
@@ -100,6 +101,7 @@ def test_a_layer_that_is_recomputed_learns_the_same_and_keeps_less(tmp_path: Pat
         assert again["reference_work"] == whole["reference_work"] + ", recompute full"
 
 
+@pytest.mark.torch
 def test_in_a_later_turn_a_run_goes_on_where_it_was_without_a_warm_up(tmp_path: Path) -> None:
     config = config_of(table_of("1f1b", p=2, m=2), tmp_path, num_steps=2, num_warm_up=1)
     [whole] = launch_all([replace(config, num_steps=4)], quiet=True)
@@ -111,6 +113,7 @@ def test_in_a_later_turn_a_run_goes_on_where_it_was_without_a_warm_up(tmp_path: 
     assert done[-1] == 2
 
 
+@pytest.mark.torch
 def test_training_lowers_the_loss(folder: Path) -> None:
     code, out, err = finished(started(folder, *TINY, "--steps", "12", "--learning-rate", "0.01", "--json"))
     assert code == 0, err
@@ -118,6 +121,7 @@ def test_training_lowers_the_loss(folder: Path) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.torch
 def test_train_joins_the_processes_of_torchrun(folder: Path) -> None:
     done = subprocess.run(
         [
@@ -130,6 +134,7 @@ def test_train_joins_the_processes_of_torchrun(folder: Path) -> None:
     assert read_timeline(folder / "measured.json")[0].num_actions == 48
 
 
+@pytest.mark.torch
 def test_emulated_costs_never_take_less_than_the_simulation(folder: Path) -> None:
     """Waiting overshoots and hosts take time, so that the run is the slower of the two; the order is the same."""
     costs = {"forward_s": 0.02, "backward_input_s": 0.015, "backward_weight_s": 0.01, "transfer_s": 0.005}
@@ -143,6 +148,7 @@ def test_emulated_costs_never_take_less_than_the_simulation(folder: Path) -> Non
     assert (took >= (simulated.end - simulated.start)[: measured.num_actions] - 1e-6).all()
 
 
+@pytest.mark.torch
 def test_transfers_of_one_queue_never_overlap(tmp_path: Path) -> None:
     table, channels, configs = table_of("zbv-fixed", p=2, m=4), ("edge", "pair", "rank"), []
     costs = {"forward_s": 0.004, "backward_input_s": 0.004, "backward_weight_s": 0.004, "transfer_s": 0.005}
@@ -208,6 +214,7 @@ def test_wrong_arguments_end_before_anything_is_started(
     assert sorted(path.name for path in folder.iterdir()) == ["T.csv", "slow.json"]
 
 
+@pytest.mark.torch
 def test_a_pair_of_a_forward_and_a_backward_takes_its_own_time() -> None:
     """Emulated pairs save what the costs say; without that the step would take 24 % more than projected."""
     table = ppsim.build("combined-1f1b", pp=2, vpp=2, microbatches=8)
@@ -238,6 +245,7 @@ def test_what_torch_cannot_run_ends_before_anything_is_started(
 
 
 @pytest.mark.parametrize("how", [pytest.param((), marks=pytest.mark.long), ("--partitions", "2")])
+@pytest.mark.torch
 def test_a_loss_that_is_no_number_is_said_with_what_trains(how: tuple[str, ...], folder: Path) -> None:
     """AdamW's epsilon is 0 in 16 bit, so that its first step divides by 0; no file is written of it."""
     code, _, err = finished(started(folder, *TINY, *how, "--dtype", "float16", "--steps", "2", "-o", "m.json"))

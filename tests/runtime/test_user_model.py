@@ -70,6 +70,7 @@ def command(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.torch
 def test_profile_project_train_and_compare_work_on_it_as_on_the_gpt(module: str) -> None:
     """Step times of so small a model are the machine's; bytes, messages, gradients and losses are not."""
     command("profile", "--module", module, "--repeats", "2", "-o", "mine.json")
@@ -260,6 +261,7 @@ def test_python_profiles_it_too_at_several_micro_batches(module: str) -> None:
     assert four.forward_flops == 4 * one.forward_flops == 4 * 12 * 2 * (2 * 16 * 32)
 
 
+@pytest.mark.torch
 def test_the_llama_of_the_page_is_hugging_faces_and_its_stages_have_its_gradients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def recorded():
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.oracle
 def test_calls_are_those_of_megatron_cores_loops(shape, recorded):
     *size, overlap = shape
     for rank, (ours, theirs) in enumerate(

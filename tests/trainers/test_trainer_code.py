@@ -20,6 +20,7 @@ from ppsim.trainers.megatron.write_schedule import megatron_arguments, parse_lay
 from ppsim.trainers.primus.write_schedule import primus_table
 from tests.trainers.trainer_code import check_file, checkout, require_megatron
 
+pytestmark = pytest.mark.oracle
 DRIVER = Path(__file__).parent / "scripts" / "primus_tables.py"
 MOST_SECONDS = 240  # a guard: the ranks of a run that hangs are ended by the driver long before
 

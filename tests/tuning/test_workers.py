@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -13,6 +12,7 @@ from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.tuning import workers as module
 from ppsim.tuning.search import tune
 from ppsim.tuning.workers import workers
+from tests.processes import start
 from tests.tuning.questions import question
 
 pytest.importorskip("joblib")
@@ -108,24 +108,21 @@ def test_workers_that_are_none_get_a_sentence(where, words, monkeypatch):
         pass
 
 
+WITH_WORKERS_THAT_SLEEP = """
+import time
+from ppsim.__main__ import command
+from ppsim.tuning.workers import _Processes
+_Processes.submit = lambda self, *call: self._executor.submit(time.sleep, 1e4)
+command()
+"""
+
+
 def test_an_interrupt_leaves_no_process_behind():
-    command = [
-        "tune",
-        "--model",
-        "llama3-8b",
-        "--gpus",
-        "64",
-        "--global-batch-size",
-        "512",
-        "--workers",
-        "processes:2",
-    ]
-    with subprocess.Popen(
-        [sys.executable, "-m", "ppsim", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as run:
-        started = wait_for(lambda: len(busy := children(run.pid)) >= 2 and busy)
-        run.send_signal(signal.SIGINT)
-        said = run.communicate(timeout=30)[1].decode()
+    options = ["--model", "gpt2", "--gpus", "2", "--global-batch-size", "8", "--workers", "processes:2"]
+    run = start([sys.executable, "-c", WITH_WORKERS_THAT_SLEEP, "tune", *options])
+    started = wait_for(lambda: len(busy := children(run.pid)) >= 2 and busy)
+    run.send_signal(signal.SIGINT)
+    said = run.communicate(timeout=30)[1]
     assert run.returncode == 130, said
     assert wait_for(lambda: not any(alive(one) for one in started))
 
