@@ -29,7 +29,7 @@ from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import why_not_captured
 from ppsim.model.fine_tuning import fine_tuning_of
-from ppsim.model.offloading import OffloadRules, offload_modules_of
+from ppsim.model.offloading import PAGED, OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.pipeline_stages import Stage, StagePlan, plans_of_stages
@@ -306,9 +306,12 @@ class Job(HasRepr):
             raise ConfigError("--offload is a part of everything: leave out it or --offload-modules")
         if self.offload or not self.offloads:
             self.offload_rules.require_defaults()
-        if self.offloads and self.execution.paged_stash is not None:
-            option = "--offload" if self.offload else "--offload-modules"
-            raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")
+        if self.execution.paged_stash is not None:
+            modules = "+".join([self.offload_modules, *(one.offload_modules for one in self.stage_plans)])
+            both = [name for name in PAGED if name in modules.split("+")]
+            if both or self.offload:
+                option = "--offload" if self.offload else f"{' and '.join(both)} of --offload-modules"
+                raise ConfigError(f"--moe-paged-stash holds the experts' activations: leave out {option}")
 
     def _set_encoders(self) -> None:
         if self.text_only and self.image_tokens:

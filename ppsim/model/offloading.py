@@ -16,6 +16,9 @@ MODULES = {
 }
 """Values of Megatron-LM's `--offload-modules`."""
 
+PAGED = ("expert_fc1", "moe_act")
+"""Modules that paged stashing covers (Megatron-LM, transformer_config.py: `moe_offload_conflict`)."""
+
 MEANING = (
     "Modules whose saved tensors are in host memory until the backward pass, joined by +, with Megatron-LM's names "
     "attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act. A tensor that another module also "
