@@ -30,14 +30,13 @@ import yaml
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml, write_atomically
 from ppsim.model.attention_and_mlp import MixtureOfExperts
-from ppsim.model.registry import NAMES, find_model, read_model
+from ppsim.model.registry import NAMES, known_name, read_model
 from ppsim.trainers.arguments import Arguments
 from ppsim.trainers.option_relevance import effect_of
 from ppsim.trainers.primus import read_config as read_primus
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.torchtitan import read_config as read_torchtitan
 from ppsim.trainers.torchtitan.config_registry import registry
-from ppsim.trainers.torchtitan.read_config import _MODELS as TORCHTITAN_MODELS
 from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 TABLE = Path(__file__).parents[1] / "ppsim" / "trainers" / "data" / "recipes.json"
@@ -54,26 +53,17 @@ BRIDGE_TAGS = {
 PRECISIONS = {"bf16": "bf16", "fp8_cs": "fp8", "fp8_mx": "mxfp8", "fp8_sc": "fp8-block", "nvfp4": "nvfp4"}
 DIFFUSION = {"wan", "flux"}
 
-HF_MODELS = {
-    "DeepSeek-V3": "deepseek-v3", "Meta-Llama-3-8B": "llama3-8b", "Meta-Llama-3-70B": "llama3-70b",
-    "Meta-Llama-3.1-405B": "llama3-405b", "Llama-3.1-405B": "llama3-405b", "Qwen3-30B-A3B": "qwen3-30b-a3b",
-    "Qwen3-235B-A22B": "qwen3-235b-a22b", "Qwen3-Next-80B-A3B-Instruct": "qwen3-next-80b-a3b",
-    "gpt-oss-20b": "gpt-oss-20b", "gpt-oss-120b": "gpt-oss-120b", "Kimi-K2-Instruct": "kimi-k2",
-    "KimiK2Provider": "kimi-k2", "DeepSeek-V4-Flash": "deepseek-v4-flash", "DeepSeek-V4-Pro": "deepseek-v4-pro",
-    "NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3-super-120b-a12b",
-    "Nemotron3NanoProvider": "nemotron-3-nano-30b-a3b",
-    **{f"Qwen3-VL-{size}-Instruct": f"qwen3-vl-{size.lower()}" for size in ("30B-A3B", "235B-A22B")},
+BUILT = {
+    "KimiK2Provider": "kimi-k2", "Nemotron3NanoProvider": "nemotron-3-nano-30b-a3b",
     **{f"Qwen3.5-{size}": f"qwen3.5-vl-{size.lower()}" for size in ("35B-A3B", "122B-A10B", "397B-A17B")},
 }  # fmt: skip
-"""Models of ppsim, by the last part of their Hugging Face name, or by the class that builds them."""
+"""Models of ppsim that Megatron-Bridge builds by a class or name that is not the model's name in ppsim."""
 
-MODELS = {
-    "deepseek_v3": "deepseek-v3", "llama31_405b": "llama3-405b", "nemotronh_56b": "nemotron-h-56b",
-    "nemotron_3_nano": "nemotron-3-nano-30b-a3b", "nemotron_3_super": "nemotron-3-super-120b-a12b",
-    "qwen35_vl_35b_a3b": "qwen3.5-vl-35b-a3b", "qwen35_vl_122b_a10b": "qwen3.5-vl-122b-a10b",
-    "qwen35_vl_397b_a17b": "qwen3.5-vl-397b-a17b",
-}  # fmt: skip
-"""Models of ppsim, by Megatron-Bridge's names; other names are equal except for dashes."""
+
+def built_model(name: str) -> str | None:
+    """Return the model of a Hugging Face id or class of Megatron-Bridge."""
+    last = name.rpartition("/")[2]
+    return BUILT.get(last) or known_name(last)
 
 
 class Section:
@@ -121,7 +111,7 @@ class StandIn:
         """Return a section with these fields; as a decorator, return the decorated object."""
         if arguments and callable(arguments[0]) and not fields:  # a decorator
             return arguments[0]
-        return Section(**(facts_of(self.name) if self.name in HF_MODELS else {}), **fields)
+        return Section(**(facts_of(self.name) if built_model(self.name) else {}), **fields)
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         return (Section,)
@@ -170,7 +160,7 @@ class Bridge:
 
 def facts_of(hf_name: str) -> dict[str, Any]:
     """Return the sizes of a model that recipes read."""
-    name = HF_MODELS.get(hf_name.rpartition("/")[2])
+    name = built_model(hf_name)
     if name is None:
         return {"vocab_size": 1}
     model = read_model(name)
@@ -466,7 +456,8 @@ def settings_of(config: Any, model: str) -> dict[str, Any]:
             flat.setdefault(name, value)
     flat["grad_reduce_in_fp32"] = config.ddp.grad_reduce_in_fp32
     flat |= _of_precision(config.mixed_precision) | _of_overlap(config.comm_overlap, flat)
-    if not flat.get("cuda_graph_impl") or flat["cuda_graph_impl"] == "none":
+    is_captured = flat.get("external_cuda_graph") or flat.get("enable_cuda_graph")
+    if flat.get("cuda_graph_impl") in (None, "none") and not is_captured:
         flat = {name: value for name, value in flat.items() if not name.startswith("cuda_graph")}
     if not flat.get("use_megatron_fsdp"):
         flat.pop("data_parallel_sharding_strategy", None)
@@ -552,7 +543,8 @@ class Extracted:
 
 def model_of(parts: Mapping[str, Any]) -> str:
     """Return the model's name in ppsim, or else in Megatron-Bridge."""
-    return MODELS.get(parts["model"], parts["model"].replace("_", "-"))
+    told = str(parts["model"]).replace("_", "-")
+    return known_name(told) or told
 
 
 def bridge_recipes(tree: Tree) -> list[Extracted]:
@@ -701,11 +693,7 @@ PRIMUS = (
 def known_model(name: str) -> str:
     """Return the model's name in ppsim, or else the trainer's in lower case."""
     told = name.lower().replace("_", "-")
-    known = TORCHTITAN_MODELS.get(re.sub("[._-]", "", told))
-    try:
-        return known or next(one for one in NAMES if find_model(one) is find_model(told))
-    except ConfigError:
-        return told
+    return known_name(told) or told
 
 
 TORCHTITAN_TAGS = {"0.3.0": "0.3.0"}
@@ -717,7 +705,8 @@ def torchtitan_recipes() -> list[Extracted]:
     found = []
     for name, module in registry().modules.items():
         for entry, options in module.entries.items():
-            if "debug" in entry or "sft" in entry or module.trains_on_images:
+            is_test = "debug" in entry or "debug" in options["model.flavor"]
+            if is_test or "sft" in entry or module.trains_on_images:
                 continue
             settings = {"module": name, "config": entry}
             config = from_torchtitan(settings, entry)

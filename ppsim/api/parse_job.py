@@ -177,16 +177,22 @@ def _fewest_replicas(sizes: Mapping[str, Any], etp: int | None) -> int:
 
 
 def _with_further_tokens(model: Model, options: Mapping[str, Any]) -> Model:
-    """Added MTP layers are copies of the last MTP layer."""
+    """Added MTP layers are copies of the last MTP layer, or of the last layer if the model has no MTP layer.
+
+    Megatron-LM builds MTP layers from the specification of the last layer (core/models/gpt/gpt_layer_specs.py:
+    `get_gpt_mtp_block_spec`).
+    """
     number, repeats = options["mtp_num_layers"], options["mtp_use_repeated_layer"]
     require_least("mtp_num_layers", number, least=0)
     if given := [name for name in ("mtp_num_layers", "mtp_use_repeated_layer") if options[name]]:
         word = given[0].replace("_", "-")
         if options["mtp"] is False:
             raise ConfigError(f"--no-mtp has no layers for further tokens: leave out --{word}")
-        if not model.mtp:
+        last = model.layers[-1]
+        is_decoder = model.patches is None and last.has_mixer and last.has_feed_forward
+        if not model.mtp and not (number and is_decoder):
             raise ConfigError(f"--{word} is for a model that predicts further tokens, and this one does not")
     if options["mtp"] is False or number == 0:
         return replace(model, mtp=())
-    mtp = model.mtp if number is None else (model.mtp + number * model.mtp[-1:])[:number]
+    mtp = model.mtp if number is None else (model.mtp + number * (model.mtp or model.layers)[-1:])[:number]
     return replace(model, mtp=mtp, repeats_mtp=model.repeats_mtp if repeats is None else repeats)

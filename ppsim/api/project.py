@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ppsim.api.keyword_options import accept_options, option_types, require_valid_options
 from ppsim.api.option_values import parse_size, parse_split
-from ppsim.api.trainer_configuration import require_no_job, with_run_config
+from ppsim.api.trainer_configuration import recipe_in_errors, require_no_job, with_run_config
 from ppsim.base.argument_checks import require_kind
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.option_declarations import declared_options, field_values, require_least
@@ -92,7 +92,12 @@ def _plan(plan: Plan | None, options: Mapping[str, Any]) -> Plan:
 
 def plan_of_options(options: Mapping[str, Any]) -> Plan:
     """Raises `ConfigError` for contradictory options, like `job_of_options`."""
-    asked, options = options, with_run_config(options)
+    filled = with_run_config(options)
+    with recipe_in_errors(filled["run_config"], options):
+        return _plan_of(options, filled)
+
+
+def _plan_of(asked: Mapping[str, Any], options: dict[str, Any]) -> Plan:
     recorded = _recorded(options)
     job = _job(options)
     measured = _measured(options) if recorded is None else recorded.costs

@@ -1,6 +1,7 @@
 """Defaults from a trainer's configuration (`--run-config`, `--recipe`)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,18 @@ def read_source(path: "str | Path | RunConfig | None", recipe: str | None) -> "R
     if path is not None:
         raise ConfigError("--recipe and --run-config both name a trainer's configuration: give one of them")
     return read_recipe(recipe)
+
+
+@contextmanager
+def recipe_in_errors(config: "RunConfig | None", options: Mapping[str, Any]) -> Iterator[None]:
+    """Name the recipe in a `ConfigError` if `options` change nothing of it."""
+    try:
+        yield
+    except ConfigError as error:
+        changes = {name for name, value in options.items() if value not in (None, {}, ())}
+        if config is None or config.recipe is None or changes - {"run_config", "recipe", "memory_limit"}:
+            raise
+        raise ConfigError(f"recipe {config.recipe.name} cannot be projected as published: {error}") from None
 
 
 def _require_needed(config: "RunConfig", known: Collection[str]) -> None:

@@ -25,13 +25,15 @@ def recipes(words: tuple[str, ...], as_json: bool, full: bool, **filters: str | 
       ppsim recipes deepseek-v3/gb200/mxfp8@26.08
 
     A recipe is the complete plan of a run: model, layout, batch, precision, cluster and number of GPUs. A WORD is a
-    model (or a part of its name), a GPU type, a number format, a variant, a trainer or a release; recipes that
-    match all words are listed. NAME is the full name of a recipe, of the newest release unless it ends in @RELEASE.
+    model (any name that `ppsim models` accepts, or a part of one), a GPU type, a number format, a variant, a
+    trainer or a release; recipes that match all words are listed. NAME is the full name of a recipe, of the newest
+    release unless it ends in @RELEASE.
     """
+    from ppsim.model.registry import is_id_of_model
     from ppsim.results import recipes as show
     from ppsim.trainers.recipe_table import find_recipe, matching_recipes, why_no_recipe
 
-    if len(words) == 1 and "/" in words[0]:
+    if len(words) == 1 and "/" in words[0] and not is_id_of_model(words[0]):
         recipe = find_recipe(words[0])
         if as_json:
             print_json(recipe.to_json() | {"settings": recipe.settings})

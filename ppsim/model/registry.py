@@ -63,24 +63,24 @@ ALIASES = MappingProxyType(
         **{f"llama3.1-{size}": f"llama3-{size}" for size in ("8b", "70b", "405b")},
         "llama3.3-70b": "llama3-70b",
         **dict.fromkeys(("deepseek-v3.1", "deepseek-v3-671b", "deepseek-r1"), "deepseek-v3"),
-        # other names of the same model
-        **dict.fromkeys(("deepseek-16b", "deepseek-v2-16b"), "deepseek-v2-lite"),
-        **dict.fromkeys(("deepseek-236b", "deepseek-v2-236b"), "deepseek-v2"),
+        # other names of the same model; TorchTitan calls all sizes of DeepSeek V3
+        **dict.fromkeys(("deepseek-16b", "deepseek-v2-16b", "deepseek-v3-16b"), "deepseek-v2-lite"),
+        **dict.fromkeys(("deepseek-236b", "deepseek-v2-236b", "deepseek-v3-236b"), "deepseek-v2"),
         "deepseek-671b": "deepseek-v3",
         "kimi-k2-1t": "kimi-k2",
         "grok1-314b": "grok-1",
         "gpt-175b": "gpt3-175b",
         "mt-nlg-530b": "megatron-530b",
-        **dict.fromkeys(("flux.1", "flux", "flux-dev", "flux1-dev"), "flux.1-dev"),
-        **dict.fromkeys(("flux-schnell", "flux1-schnell"), "flux.1-schnell"),
+        **dict.fromkeys(("flux.1", "flux", "flux-dev"), "flux.1-dev"),
+        "flux-schnell": "flux.1-schnell",
         **dict.fromkeys(("stable-diffusion-3-medium", "sd3-2b"), "sd3-medium"),
         "qwen3-next": "qwen3-next-80b-a3b",
-        **{f"qwen35-vl-{size}": f"qwen3.5-vl-{size}" for size in ("27b", "35b-a3b", "122b-a10b", "397b-a17b")},
-        "llama4-scout-17b-16e": "llama4-scout",
-        "llama4-maverick-17b-128e": "llama4-maverick",
+        **{f"llama4-{name}": "llama4-scout" for name in ("scout-17b-16e", "17b-16e", "17bx16e")},
+        **{f"llama4-{name}": "llama4-maverick" for name in ("maverick-17b-128e", "17b-128e", "17bx128e")},
         "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
         "nemotron-3-super": "nemotron-3-super-120b-a12b",
         "nemotron-3-ultra": "nemotron-3-ultra-550b-a55b",
+        "nemotron-3.5-lightning": "nemotron-3.5-lightning-30b-a3b",
         # ids of Hugging Face with a date, another order of words, or another rounding of the size
         **{f"olmo-2-{date}-{size}": f"olmo-2-{size}" for date, size in _OLMO_2},
         **{f"olmo-3-{date}-{size}": f"olmo-3-{size}" for date, size in _OLMO_3},
@@ -117,6 +117,20 @@ def _names() -> NameLookup:
     return NameLookup("model", _told(), also=ALIASES, plain_of=plain_model, listed_by="`ppsim models`")
 
 
+def known_name(name: str) -> str | None:
+    """Return the name in `ppsim models` for any spelling or alias of it.
+
+    >>> known_name("Nemotron_3_5_Lightning"), known_name("meta-llama/Llama-3.1-8B-Instruct"), known_name("gpt-9")
+    ('nemotron-3.5-lightning-30b-a3b', 'llama3-8b', None)
+    """
+    return _names().find(name)
+
+
+def is_id_of_model(text: str) -> bool:
+    """Return whether a text is the Hugging Face id of a known model: an organisation, a slash and the name."""
+    return text.count("/") == 1 and known_name(text) is not None
+
+
 _LEFT_OUT = re.compile(
     r"-(base|instruct|chat|it|pt|hf|think|thinking|reasoning|sft|rl|preview|pretrained|bf16|fp16|fp8|nvfp4|mxfp4|\d+k"
     r"|\d{4}|v0\.\d)$"
@@ -124,17 +138,21 @@ _LEFT_OUT = re.compile(
 """Ends of names that describe training, a number format, or a date, not sizes."""
 
 
+_DOT_OF_VERSION = r"\.(?!\d+[bm]\b)"
+"""Every dot except in a size: qwen35-27b is qwen3.5-27b, but gpt3-13b is not gpt3-1.3b."""
+
+
 def find_model(name: str) -> Model:
     """Find a model by name or Hugging Face id; raises `ConfigError` with the close matches.
 
-    Capitals, dashes, the organisation before a slash, and ends that do not describe sizes are ignored.
+    Capitals, dashes, dots, the organisation before a slash, and ends that do not describe sizes are ignored.
 
     >>> find_model("llama3-8b").parameters
     8030261248
     >>> find_model("meta-llama/Llama-3.1-8B-Instruct") is find_model("llama3-8b")
     True
     """
-    if (known := _names().find(name)) is not None:
+    if (known := known_name(name)) is not None:
         return _read(known)
     if name.count("/") == 1:
         raise ConfigError(
@@ -146,7 +164,7 @@ def find_model(name: str) -> Model:
 
 def read_model(name_or_path: str | Path) -> Model:
     text = str(name_or_path)
-    if isdir(text) and _names().find(text) is None:
+    if isdir(text) and known_name(text) is None:
         raise ConfigError(
             f"model '{text}' is a folder: give the path of its config.json, {Path(text) / 'config.json'}"
         )
@@ -160,4 +178,4 @@ def plain_model(name: str) -> str:
     text = re.sub(r"^(meta|nvidia)-", "", text)
     while (shorter := _LEFT_OUT.sub("", text)) != text:
         text = shorter
-    return text.replace("-", "")
+    return re.sub(_DOT_OF_VERSION, "", text).replace("-", "")

@@ -7,7 +7,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import flag_of
 from ppsim.model.attention_and_mlp import MixtureOfExperts
-from ppsim.model.registry import NAMES, find_model
+from ppsim.model.registry import find_model, known_name
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.bridge.rules import RULES, SCHEDULES, overlaps_experts
 from ppsim.trainers.option_relevance import effect_of
@@ -22,6 +22,9 @@ CLUSTERS = {
     "mi300x": "mi300x-8", "mi325x": "mi325x-8", "mi355x": "mi355x-8",
 }  # fmt: skip
 
+_SCALED_BY_BLOCK = ("mxfp8", "mxfp4", "nvfp4")
+"""TorchTitan requires compute capability 10.0 for them (torchtitan/components/quantization/mx.py)."""
+
 
 def read_recipe(name: str) -> RunConfig:
     """Raises `ConfigError` as `find_recipe` does.
@@ -35,6 +38,9 @@ def read_recipe(name: str) -> RunConfig:
         recipe
     )
     words = {"cluster": CLUSTERS[recipe.device]} if recipe.device in CLUSTERS else {}
+    if recipe.device == "any" and (dtype := found.options["dtype"]) in _SCALED_BY_BLOCK:
+        words = {"cluster": "dgx-b200"}
+        found = replace(found, notes=(*found.notes, f"{words['cluster']}: {dtype} needs a GPU from Blackwell on"))
     trainer = f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}"
     found = replace(found, trainer=trainer, options={**words, **found.options}, recipe=recipe)
     if found.model is None:
@@ -50,7 +56,12 @@ def _of_primus(recipe: Recipe) -> RunConfig:
     settings = recipe.settings
     if any(name.startswith("training.") for name in settings):
         return from_torchtitan(settings, recipe.name, "Primus, TorchTitan", settings)
-    return from_arguments(settings, recipe.name)
+    found, known = from_arguments(settings, recipe.name), known_name(recipe.model)
+    if found.model is not None or known is None:
+        return found
+    said = f"sizes of {known}, the recipe's model: Primus builds it with code of its own"
+    words = {"model": known, **found.options}
+    return replace(found, model=find_model(known), options=words, notes=(*found.notes, said), why_no_model="")
 
 
 _FROZEN = {
@@ -59,6 +70,8 @@ _FROZEN = {
     "freeze_vision_projection": "projector",
 }
 """Settings of Megatron-Bridge (modelling_qwen3_vl/model.py: `freeze`), each with its value of --freeze."""
+
+_READ_HERE = ("mtp_num_layers", "mtp_use_repeated_layer", *_FROZEN)
 
 _TOKENS_OF_MOCK_IMAGE = 64
 """Recipes with images train on synthetic data with one image of 256 × 256 pixels per sequence (Megatron-Bridge
@@ -69,32 +82,30 @@ at 067f987d, data/builders/mock_vlm_sft.py): 16 × 16 patches of Qwen3-VL and Qw
 def _of_bridge(recipe: Recipe) -> RunConfig:
     """Options that the recipe does not set get Megatron-Bridge's defaults (models/*_provider.py)."""
     settings, ignored = recipe.settings, []
-    model = find_model(recipe.model) if recipe.model in NAMES else None
-    further, repeats = (settings.pop(name, None) for name in ("mtp_num_layers", "mtp_use_repeated_layer"))
+    known = known_name(recipe.model)
+    model = find_model(known) if known else None
     words: dict[str, Any] = {"cuda_graphs": "none"}
+    further, repeats = (settings.pop(name, None) for name in ("mtp_num_layers", "mtp_use_repeated_layer"))
+    if further is not None:
+        words |= {"mtp_num_layers": further} if further else {"mtp": False}
+    if repeats:
+        words["mtp_use_repeated_layer"] = True
     frozen = [word for name, word in _FROZEN.items() if settings.pop(name, None)]
     if model is not None:
         if model.encoders:
             words |= {"image_tokens": _TOKENS_OF_MOCK_IMAGE} | ({"freeze": "+".join(frozen)} if frozen else {})
         experts = [kind.ffn.num_experts for kind in model.kinds if isinstance(kind.ffn, MixtureOfExperts)]
         settings |= {"num_layers": len(model.layers), "num_experts": max(experts, default=None)}
-        if model.mtp and further is not None:
-            words |= {"mtp": False} if further == 0 else {"mtp_num_layers": further}
-            words |= {"mtp_use_repeated_layer": True} if repeats else {}
-        elif further:
-            ignored.append(IgnoredOption("mtp_num_layers", further, "time and memory"))
-            if layout := settings.get("pipeline_model_parallel_layout"):
-                settings["pipeline_model_parallel_layout"] = layout.replace("m", "")
     if settings.get("expert_model_parallel_size"):
         settings.setdefault("moe_token_dispatcher_type", "alltoall")
     if settings.get("tensor_model_parallel_size"):
         settings.setdefault("tp_comm_overlap", False)
     settings.setdefault("cross_entropy_loss_fusion", True)
     found = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
-    read = {*dict(found.read_options), *(one.name for one in found.ignored)}
+    read = {*dict(found.read_options), *(one.name for one in found.ignored), *_READ_HERE}
     ignored += [
         IgnoredOption(name, value, "unknown")
-        for name, value in settings.items()
+        for name, value in recipe.settings.items()
         if value and name not in read and effect_of(name) == "unknown"
     ]
     words |= found.options
@@ -102,7 +113,7 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     if model is None:
         why = f"{recipe.model} is not among `ppsim models`"
         return replace(found, options=words, ignored=tuple(ignored), why_no_model=why)
-    words = {"model": recipe.model, **words}
+    words = {"model": known, **words}
     said = ("one image of 256 × 256 pixels per sequence, as in the trainer's synthetic data",) * bool(
         model.encoders
     )

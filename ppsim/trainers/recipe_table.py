@@ -14,6 +14,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.base.name_lookup import NameLookup
 from ppsim.base.package_data import data_folder
+from ppsim.model.registry import known_name
 
 TITLES = {"megatron-bridge": "Megatron-Bridge", "primus": "Primus", "torchtitan": "TorchTitan"}
 
@@ -90,12 +91,14 @@ def recipes() -> tuple[Recipe, ...]:
 
 
 def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe]:
-    """Each word must equal a part of the name, the trainer or the release, or occur in the model.
+    """Each word must equal a part of the name, the trainer or the release, occur in the model, or name the model.
 
     `filters` maps properties of a recipe to the values that they must have.
 
     >>> {one.device for one in matching_recipes(["deepseek-v3", "mxfp8"], release="26.08")} >= {"gb200", "gb300"}
     True
+    >>> {one.model for one in matching_recipes(["meta-llama/Llama-3.1-405B-Instruct"])}
+    {'llama3-405b'}
     """
     return _matching(_criteria(words, filters))
 
@@ -127,12 +130,15 @@ def _criteria(words: Sequence[str], filters: Mapping[str, str | None]) -> list[t
 
 
 def _matching(criteria: Sequence[tuple[str | None, str]]) -> list[Recipe]:
+    found = [
+        (name, value, known_name(value) or value if name in (None, "model") else None) for name, value in criteria
+    ]
     return [
         one
         for one in recipes()
         if all(
-            value in _values(one, name) or (name in (None, "model") and value in one.model)
-            for name, value in criteria
+            value in _values(one, name) or (model is not None and (value in one.model or model == one.model))
+            for name, value, model in found
         )
     ]
 
@@ -144,8 +150,14 @@ def _values(recipe: Recipe, name: str | None) -> tuple[str, ...]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Without a release in the name, return the newest; raises `ConfigError` with the nearest names."""
+    """Without a release in the name, return the newest; raises `ConfigError` with the nearest names.
+
+    >>> find_recipe("llama3.1-405b/gb300/bf16@26.06").name
+    'llama3-405b/gb300/bf16@26.06'
+    """
     base, _, release = name.strip().lower().partition("@")
+    model, *others = base.split("/")
+    base = "/".join([known_name(model) or model, *others])
     named = [one for one in recipes() if one.base == base]
     if not named:
         raise ConfigError(_why_unknown(base, release))

@@ -64,9 +64,9 @@ def moe_recipes(trainer: str, release: str, device: str, dtype: str) -> list[Rec
 @cache
 def _is_moe_text_model(model: str) -> bool:
     """Recipes of models with encoders have other settings."""
-    from ppsim.model.registry import NAMES, find_model
+    from ppsim.model.registry import find_model, known_name
 
-    if model not in NAMES:
+    if known_name(model) is None:
         return False
     found = find_model(model)
     return not found.encoders and any(kind.is_moe for kind in found.kinds)

@@ -46,7 +46,7 @@ def test_the_list_loads_neither_data_frames_nor_projections():
 
 
 def test_mistakes_get_a_sentence():
-    assert "no recipe has 'nothing': did you mean " in ppsim("recipes", "nothing", code=2).stderr
+    assert "no recipe has 'nothing': the nearest of " in ppsim("recipes", "nothing", code=2).stderr
     assert "no recipe has 'gb20': did you mean gb200" in ppsim("recipes", "llama3-8b", "gb20", code=2).stderr
     assert "no recipe has '--release 27.01': " in ppsim("recipes", "--release", "27.01", code=2).stderr
     both = ppsim("recipes", "deepseek-v3", "--device", "r100", code=2).stderr

@@ -548,7 +548,7 @@ WRONG = {
     "name": (lambda: find_model("lama3-8b"), "unknown model 'lama3-8b': did you mean llama3-8b"),
     "name of an organisation": (
         lambda: find_model("Qwen/Qwen3-31B-A3B"),
-        "unknown model 'Qwen/Qwen3-31B-A3B' (nearest: qwen3-30b-a3b, qwen3-vl-30b-a3b, qwen3.5-35b-a3b): give its "
+        "unknown model 'Qwen/Qwen3-31B-A3B' (nearest: qwen3-30b-a3b, qwen3.5-35b-a3b, qwen3-vl-30b-a3b): give its "
         "config.json instead, from https://huggingface.co/Qwen/Qwen3-31B-A3B/raw/main/config.json or "
         "`hf download Qwen/Qwen3-31B-A3B config.json`",
     ),

@@ -10,6 +10,8 @@ from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
 from ppsim.base.package_data import data_folder
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.attention_and_mlp import Attention
+from ppsim.model.registry import NAMES, find_model
 from ppsim.projection.project import outcome_of
 from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.read_recipe import CLUSTERS, read_recipe
@@ -95,28 +97,86 @@ def test_settings_that_are_not_modelled_are_listed():
     assert "global_batch_size" not in ignored
 
 
-def test_every_recipe_of_megatron_bridge_of_a_known_model_and_cluster_is_a_plan_but_for_those_named_here():
-    """Those that are none: recipes that are impossible as they stand, or that ask for what ppsim does not have."""
-    found, tried = {}, set()
-    for one in recipes():
-        key = one.model, one.device, one.gpus, one.plan
-        if one.trainer != "megatron-bridge" or one.device not in CLUSTERS or key in tried:
-            continue
-        tried.add(key)
-        try:
-            plan_of_keywords({"recipe": one.name})
-        except ConfigError as error:
-            found[one.name] = str(error)
-    unknown = [name for name, why in found.items() if "is not among `ppsim models`" in why]
-    assert {name.partition("/")[0] for name in unknown} == {
-        "nemotron-3-5-lightning",
-        "nemotron-3-ultra",
-    }
-    others = [why for name, why in found.items() if name not in unknown]
-    reasons = ("must divide", "leave out --offload-modules", "has no mxfp8 in its tensor cores", "must be a multiple of",
-               "the split has 16 entries", "a dropless router leaves open")  # fmt: skip
-    assert [why for why in others if not any(reason in why for reason in reasons)] == []
-    assert len(others) < 25
+CONTRADICTIONS = {
+    "deepseek-v3/vr200/bf16/128gpu@26.08": "ep must divide dp · cp: got ep 64 with dp 32",  # 128 GPUs on pp 4
+    "nemotron-h-56b/b200/bf16@26.08": "the global batch must be a multiple of micro-batch · dp = 1 · 128: got 192",
+    "deepseek-v3/gb200/mxfp8/partial-cg-dev@26.08": "the split has 16 entries, but there are 8 stages",
+    "deepseek-v3/mi355x/bf16@26.5": "the layout has 0 multi-token-prediction layers, but the model has 1",
+    "gpt-oss-120b/h100/mxfp8@26.04": "NVIDIA H100 SXM has no mxfp8 in its tensor cores",
+    "gpt-oss-120b/vr200/mxfp8@26.06": "a dropless router leaves open",
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_refusal_of_an_unchanged_recipe_names_the_recipe_and_its_contradiction(name):
+    with pytest.raises(ConfigError) as refused:
+        plan_of_keywords({"recipe": name})
+    assert str(refused.value).startswith(f"recipe {name} cannot be projected as published: ")
+    assert CONTRADICTIONS[name] in str(refused.value)
+    with pytest.raises(ConfigError, match=r"^(?!recipe)"):
+        plan_of_keywords({"recipe": name, "tp": 7})
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("nemotron-3-5-lightning/h100/bf16@26.08", "nemotron-3.5-lightning-30b-a3b"),
+        ("nemotron-3-ultra/gb300/mxfp8", "nemotron-3-ultra-550b-a55b"),
+        ("Llama3.1-405B/gb300/mxfp8", "llama3-405b"),
+        ("llama4-17b128e/mi355x/bf16", "llama4-maverick"),
+    ],
+)
+def test_a_recipe_is_found_by_every_name_of_its_model(name, model):
+    found = read_recipe(name)
+    assert found.recipe.model == found.options.get("model", model) == model
+    assert {one.model for one in matching_recipes([name.split("/")[0]])} == {model}
+
+
+def test_the_models_of_all_recipes_are_those_of_the_one_table_of_names():
+    assert {one.model for one in recipes()} <= set(NAMES)
+
+
+def test_mtp_layers_of_a_recipe_are_those_of_the_file_whether_the_model_has_any_or_not():
+    """nemotronh.py of v0.6.0: two tokens by one repeated layer. qwen3_next.py: a layer like the model's last one."""
+    lightning = plan_of_keywords({"recipe": "nemotron-3.5-lightning-30b-a3b/h100/bf16@26.08"}).job.model
+    assert (len(lightning.mtp), lightning.repeats_mtp) == (2, True)
+    next_ = plan_of_keywords({"recipe": "qwen3-next-80b-a3b/gb200/bf16@26.08"}).job.model
+    assert next_.mtp == next_.layers[-1:]
+    assert not find_model("qwen3-next-80b-a3b").mtp
+
+
+def test_a_recipe_that_is_for_any_device_gets_one_with_its_number_format():
+    assert read_recipe("llama3-8b/any/mxfp8@0.3.0").options["cluster"] == "dgx-b200"
+    assert "cluster" not in read_recipe("llama3-8b/any/bf16@0.3.0").options
+
+
+def test_layers_of_primus_that_are_convolutions_are_read():
+    """primus/configs/models/megatron/lfm2_8B_A1B.yaml of v26.5.1: 6 of 24 layers attend, with 32 heads of 128."""
+    layers = read_recipe("lfm2-8b-a1b/mi355x/bf16@26.5").model.layers
+    attends = [isinstance(layer.attention, Attention) for layer in layers]
+    assert [number for number, one in enumerate(attends) if one] == [2, 6, 10, 14, 18, 21]
+    assert (layers[2].attention.head_size, layers[0].attention.kernel) == (128, 3)
+
+
+def test_sizes_that_primus_builds_with_its_own_code_are_the_packaged_models():
+    found = read_recipe("deepseek-v4-flash/mi355x/bf16@26.5")
+    assert found.model is find_model("deepseek-v4-flash")
+    assert any("sizes of deepseek-v4-flash" in note for note in found.notes)
+
+
+def test_paged_stashing_excludes_offloading_of_the_experts_modules_only():
+    """transformer_config.py: `moe_offload_conflict`."""
+    name = "deepseek-v4-pro/gb300/mxfp8@26.08"
+    job = plan_of_keywords({"recipe": name}).job
+    assert (job.offload_modules, job.execution.paged_stash) == ("core_attn+attn_proj", 1.2)
+    with pytest.raises(ConfigError, match="leave out expert_fc1 of --offload-modules"):
+        plan_of_keywords({"recipe": name, "offload_modules": "core_attn+expert_fc1"})
+
+
+def test_graphs_of_te_s_older_option_keep_the_modules_that_they_capture():
+    """qwen3_moe.py of v0.6.0: external_cuda_graph with attn, moe_router and moe_preprocess."""
+    found = read_recipe("qwen3-30b-a3b/gb200/mxfp8/partial-cg-dev@26.08").options
+    assert found["cuda_graphs"] == "attn+moe_router+moe_preprocess"
 
 
 @pytest.mark.parametrize("name", ["qwen3-235b-a22b/mi355x/bf16@26.5", "llama3-70b/mi300x/fp8/torchtitan@26.5"])

@@ -1,6 +1,7 @@
 """Megatron-LM's arguments for layers that differ: hybrid patterns, linear attention, windows, experts."""
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttentio
 from ppsim.model.attention_base import Indexer
 from ppsim.model.hybrid import HybridMixers, windowed
 from ppsim.model.mixer import Mixer
+from ppsim.model.mixers.short_convolution import ShortConvolution
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.trainers.arguments import Arguments
 
@@ -121,6 +123,8 @@ def _delta(arguments: Arguments, *, is_kimis: bool = False) -> GatedDeltaNet:
 
 def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
     """With the variant dsa, a layer has an indexer, or attends to the keys that an earlier layer chose."""
+    if kinds := arguments.get("lfm_layer_types"):
+        return _with_convolutions(arguments, attention, kinds, num_layers)
     variant = arguments.get("experimental_attention_variant")
     if not variant:
         return [attention] * num_layers
@@ -135,6 +139,20 @@ def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixe
     freq = arguments.get("linear_attention_freq", 4)
     are_delta = _listed(freq, "linear_attention_freq", num_layers, arguments.source, lambda one, k: (one + 1) % k)
     return [delta if is_delta else attention for is_delta in are_delta]
+
+
+def _with_convolutions(arguments: Arguments, attention: Mixer, kinds: object, num_layers: int) -> list[Mixer]:
+    """Primus' layers of LFM2 (primus/backends/megatron/core/models/gpt/gpt_layer_specs.py)."""
+    names = kinds if isinstance(kinds, list) else re.findall(r"\w+", str(kinds))
+    if len(names) != num_layers or (wrong := set(names) - {"conv", "full_attention"}):
+        what = f"{', '.join(map(str, wrong))}" if len(names) == num_layers else f"{len(names)} entries"
+        raise ConfigError(
+            f"{arguments.source}: lfm_layer_types must be conv or full_attention for each of the {num_layers} "
+            f"layers: got {what}"
+        )
+    kernel, bias = arguments.number("conv_L_cache", 3), arguments.flag("conv_bias")
+    convolution = ShortConvolution(arguments.need("hidden_size"), kernel, bias)
+    return [convolution if name == "conv" else attention for name in names]
 
 
 def _sparse(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:

@@ -57,11 +57,6 @@ _BY_TYPE: Mapping[str, int] = MappingProxyType(
 
 _TYPICAL = 128_256
 
-_OTHER_LAYERS = {
-    "lfm_layer_types": "convolution layers",
-    "flextron": "elastic layers",
-}
-
 
 def model_of(arguments: Arguments) -> Model:
     _require_decoder(arguments)
@@ -101,9 +96,8 @@ def model_of(arguments: Arguments) -> Model:
 def _require_decoder(arguments: Arguments) -> None:
     if arguments.has("encoder_num_layers") and arguments.has("decoder_num_layers"):
         raise ConfigError(f"{arguments.source}: an encoder with a decoder (T5) is not known, only chains of layers")
-    for name, kind in _OTHER_LAYERS.items():
-        if arguments.has(name):
-            raise ConfigError(f"{arguments.source}: {name} asks for {kind}, which are not known")
+    if arguments.has("flextron"):
+        raise ConfigError(f"{arguments.source}: flextron asks for elastic layers, which are not known")
     if arguments.asks("img_h") or arguments.asks("patch_dim"):
         raise ConfigError(f"{arguments.source}: img_h and patch_dim ask for images, which are not known")
     kind = kind_of(arguments)

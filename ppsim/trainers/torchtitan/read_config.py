@@ -10,20 +10,11 @@ from ppsim.base.files import read_toml
 from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.model.recompute import BY_OPERATORS, recompute_of
-from ppsim.model.registry import NAMES, find_model
+from ppsim.model.registry import find_model, known_name
 from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.local_batch import LocalBatch
 from ppsim.trainers.run_config import RunConfig
 from ppsim.trainers.torchtitan.config_registry import registered
-
-_BETWEEN = str.maketrans("", "", "._-")
-_MODELS = {
-    "deepseekv316b": "deepseek-v2-lite",
-    "deepseekv3236b": "deepseek-v2",
-    "deepseekv3671b": "deepseek-v3",
-    "llama417bx16e": "llama4-scout",
-    "llama417bx128e": "llama4-maverick",
-} | {name.translate(_BETWEEN): name for name in NAMES}
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -262,7 +253,7 @@ def _layers_of_parts(parts: Sequence[Any]) -> list[int]:
 
 
 def model_of(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
-    known = _MODELS.get(f"{name}{flavor}".lower().translate(_BETWEEN))
+    known = known_name(f"{name}-{flavor}")
     if known is None:
         return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
     return find_model(known), ""
