@@ -126,10 +126,11 @@ def validated(model: type[Model], data: Any, source: str) -> Model:
     try:
         checked: Model = _checker(model).validate_python(data)  # type: ignore[arg-type]
     except ValidationError as error:
-        findings = [_sentence(model, finding, _path(finding["loc"], data)) for finding in error.errors()]
-        sentences = list(dict.fromkeys(findings))
-        if len(sentences) > _MOST_SENTENCES:
-            sentences[_MOST_SENTENCES:] = [f"… and {len(sentences) - _MOST_SENTENCES} more"]
+        findings = error.errors(include_url=False)
+        shown = [_sentence(model, finding, _path(finding["loc"], data)) for finding in findings[:_MOST_SENTENCES]]
+        sentences = list(dict.fromkeys(shown))
+        if len(findings) > _MOST_SENTENCES:
+            sentences.append(f"… and {len(findings) - _MOST_SENTENCES} more")
         raise ConfigError(f"{source} is wrong: " + "\n  ".join(sentences)) from None
     return checked
 

@@ -22,7 +22,7 @@ _LEAST_TEXT = 24  # minimum width of a last column of text; below it, spare colu
 _TIE = "␠"  # a non-breaking space, replaced by a space when printed
 _UNITS = re.compile(r"(?<=\d) (?=(?:%|(?:s|ms|µs|ns|[KMGT]?i?B|GB/s|GPUs?|[kMGTP]?FLOP|[kMGTP])\b))")
 _FIRST_COLOUR, _RED = 30, 31
-_WORDS = re.compile(r"\s*\S+\s*")
+_WORDS = re.compile(r"(?:^\s*)?\S+\s*")
 _STYLES = r"\x1b\[[\d;]*m"
 
 

@@ -7,20 +7,27 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_GEMM = r"(?<!fb)gemm|cutlass|nvjet|xmma|cijk_|wgmma|cublas|triton_\w*_mm_|_mm$"
+
+def _in_word(first: str, then: str) -> str:
+    """Match a word that has `first` and later `then`, in linear time: each word is searched once for `first`."""
+    return rf"\b(?>\w*?{first})\w*?{then}"
+
+
+_GEMM = rf"(?<!fb)gemm|cutlass|nvjet|xmma|cijk_|wgmma|cublas|{_in_word('triton_', '_mm_')}|_mm$"
+_NARROW = rf"e4m3|e5m2|fp8|f8|fp4|e2m1|{_in_word('nvjet_', 'qq')}"
 _KINDS = tuple(
-    (kind, re.compile(pattern, re.IGNORECASE))
+    (kind, re.compile(pattern, re.IGNORECASE | re.DOTALL))
     for kind, pattern in {
-        "all-reduce": r"[nr]ccl\w*all_?reduce",
-        "all-gather": r"[nr]ccl\w*all_?gather",
-        "reduce-scatter": r"[nr]ccl\w*reduce_?scatter",
-        "send-receive": r"[nr]ccl\w*send_?recv",
+        "all-reduce": _in_word("[nr]ccl", "all_?reduce"),
+        "all-gather": _in_word("[nr]ccl", "all_?gather"),
+        "reduce-scatter": _in_word("[nr]ccl", "reduce_?scatter"),
+        "send-receive": _in_word("[nr]ccl", "send_?recv"),
         "optimizer": r"multi_tensor_apply|adam|muon",
         "": r"[nr]ccl|memcpy|memset|copy ?buffer|fill ?buffer",
         "all-to-all": r"deep_?ep|hybrid_?ep",
         "attention": r"flash|fmha|sdpa|attn_fwd|attn_bwd|fused_?attention|cudnn::fusion",
         "experts": r"group(?:ed)?_?gemm|gemm_?grouped|GroupProblemShape|grouped_mm",
-        "narrow gemm": rf"(?=.*(?:{_GEMM}))(?=.*(?:e4m3|e5m2|fp8|f8|fp4|e2m1|nvjet_\w*?_?qq))",
+        "narrow gemm": rf"\A(?=.*?(?:{_GEMM}))(?=.*?(?:{_NARROW}))",  # anchored: else tried again at every position
         "gemm": _GEMM,
     }.items()
 )

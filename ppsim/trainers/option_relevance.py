@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.limits import LONGEST_NAME
 
 _CHANGES = (
     (
@@ -123,6 +124,8 @@ def effect_of(name: str) -> str:
     >>> effect_of("optimizer_cpu_offload"), effect_of("adam_beta1"), effect_of("encoder_layers_frozen")
     ('time and memory', '', 'unknown')
     """
+    if len(name) > LONGEST_NAME:
+        return "unknown"
     if name in _KNOWN_INERT or _GENERATION.fullmatch(name):
         return ""
     for what, names in _CHANGES:

@@ -10,11 +10,12 @@ from ppsim.app import pictures
 from ppsim.app.projector import Projector
 from ppsim.app.state import PageState
 from ppsim.cli.serve import _read_project
-from ppsim.machine.defaults import MEMORY_SHARE
 from ppsim.plot.plotly_tradeoffs import TradeoffPoint
-from ppsim.simulation.verdict import MemoryVerdict
+from ppsim.simulation.verdict import MemoryLimit, MemoryVerdict
 from tests.cli.running import ppsim as command
 
+GIB = 2**30
+H100 = MemoryLimit.of_device(79.2 * GIB)
 WORDS = ["--pp", "4", "--num-microbatches", "8"]
 LIMITS = {
     "20GiB": "DOES NOT FIT: rank 0 needs 45.3 GiB, 20.0 GiB usable",
@@ -31,7 +32,7 @@ def test_five_views_begin_with_the_same_verdict(limit, sentence, tmp_path, monke
     assert lines[0] == sentence if not fits else lines[3] == "fits           45.3 of 60.0 GiB (rank 0)"
     assert command(*typed, "--full", code=not fits).stdout.splitlines()[0] == sentence
     found = json.loads(command(*typed, "--json", code=not fits).stdout)
-    assert next(iter(found.items())) == ("fits", fits)
+    assert list(found.items())[:2] == [("fits", fits), ("verdict", "fits" if fits else "does not fit")]
     body = (tmp_path / "a.html").read_text().partition("<body")[2]
     assert body.index(f">{sentence}</p>") < body.index("<h1>")
     made = ppsim.project(pp=4, microbatches=8, memory_limit=limit)
@@ -68,9 +69,10 @@ def test_the_list_in_the_browser_has_what_fits_first():
 def test_the_verdict_is_red_unless_colours_are_off(monkeypatch):
     from ppsim.results.text_layout import verdict_line
 
-    made = MemoryVerdict(0, 2.0, 1.0)
+    made = MemoryVerdict(0, 2.0, MemoryLimit.given(1.0))
     assert "\x1b[31m" in verdict_line(made)[0]
-    assert "\x1b[31m" not in verdict_line(MemoryVerdict(0, 1.0, 2.0))[0]
+    assert "\x1b[33m" in verdict_line(MemoryVerdict(0, 73.0 * GIB, H100))[0]
+    assert "\x1b[3" not in verdict_line(MemoryVerdict(0, 1.0, MemoryLimit.given(2.0)))[0]
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[31m" not in verdict_line(made)[0]
 
@@ -78,8 +80,7 @@ def test_the_verdict_is_red_unless_colours_are_off(monkeypatch):
 def test_a_profile_names_the_memory_of_a_gpu_its_partitions_share_it_and_of_a_cpu_nothing_is_known():
     plan = ppsim.Plan(pp=2)
     profile = ppsim.load_profile("zb-a100-6.2b")
-    whole = MEMORY_SHARE * profile.provenance.device.memory_bytes
-    assert plan.memory_bound_bytes == whole
+    assert plan.memory_bound_bytes == profile.provenance.device.memory_bytes - 5 * GIB
     assert replace(plan, memory_limit_bytes=1.0).memory_bound_bytes == 1.0
 
     def on(**device):

@@ -1,5 +1,6 @@
 """What a file holds: checked where it is a user's, taken as it is where it ships with ppsim."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from importlib import resources
@@ -68,3 +69,12 @@ def test_all_that_is_wrong_is_said_at_once_each_with_its_path() -> None:
     found = validated(Outer, right, "the file")
     assert non_default_fields(found) == {"inner": Inner(number=1.0), "several": [Inner(number=2.0)]}
     assert non_default_fields(replace(found, word="other"))["word"] == "other"
+
+
+def test_of_many_wrong_keys_the_first_are_explained_and_the_others_counted() -> None:
+    begun = time.process_time()
+    with pytest.raises(ConfigError) as refused:
+        validated(Inner, dict.fromkeys((f"numbr{at}" for at in range(5_000)), 1), "file")
+    assert "numbr0: unknown key (did you mean number?)" in str(refused.value)
+    assert str(refused.value).endswith("… and 4981 more")
+    assert time.process_time() - begun < 0.5

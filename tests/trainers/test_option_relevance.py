@@ -103,3 +103,7 @@ def test_sections_of_bridge_that_are_not_read_are_listed(tmp_path: Path) -> None
         "logger: {log_interval: 10}\nprofiling: {use_pytorch_profiler: true}\n"
     )
     assert [(one.name, one.effect) for one in read_run_config(path).ignored] == [("vision_config", "unknown")]
+
+
+def test_a_name_longer_than_any_option_is_unknown() -> None:
+    assert effect_of("_log" * 50 + "\n") == effect_of("log_" * 10_000) == "unknown"

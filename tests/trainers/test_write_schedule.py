@@ -1,14 +1,17 @@
 """Which runtimes run which schedules: asked of the exporters, told by `ppsim schedules NAME` and the docs."""
 
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import ppsim
-from ppsim.base.errors import ScheduleError
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.catalog.build import CATALOG
 from ppsim.trainers import write_schedule as targets
+from ppsim.trainers.megatron.write_schedule import parse_layout
 from ppsim.trainers.write_schedule import RUNTIMES, refusals, runtime_facts
 from tests.cli.running import ppsim as run
 from tests.cli.running import words_of
@@ -73,3 +76,31 @@ def test_combined_1f1b_is_megatrons_flag(shape):
     assert arguments.get("microbatch-group-size-per-virtual-pipeline-stage") == shape.get("group_size")
     plain = ppsim.build("interleaved-1f1b", pp=4, vpp=2, microbatches=16)
     assert "overlap-moe-expert-parallel-comm" not in RUNTIMES["megatron"](plain)["arguments"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "mine", "theirs"),
+    [
+        ("0F0,0B0,0F1,0B1\n1F0,1B0,1F1,1B1\n", "rank 0 differs from it at position 1: 0B0", "0F1"),
+        (
+            "0F0,0F1,0B0,0B1\n(1F0;1B0)OVERLAP_F_B,1F1,1B1\n",
+            "rank 1 differs from it at position 0: (1F0;1B0)OVERLAP_F_B",
+            "1F0",
+        ),
+    ],
+)
+def test_an_order_that_megatron_does_not_run_is_named_with_fused_actions_as_one(
+    tmp_path: Path, rows: str, mine: str, theirs: str
+) -> None:
+    (tmp_path / "T.csv").write_text(rows)
+    with pytest.raises(ScheduleError) as refused:
+        ppsim.export(ppsim.read_schedule(tmp_path / "T.csv"), to="megatron")
+    assert f"{mine} where Megatron-LM runs {theirs}" in str(refused.value)
+
+
+@pytest.mark.parametrize("layout", ["(" * 50_000, "E" + "m" * 50_000 + "L", "Et*" + "9" * 5000 + "L"])
+def test_a_long_layout_takes_linear_time(layout: str) -> None:
+    begun = time.process_time()
+    with suppress(ConfigError):
+        parse_layout(layout)
+    assert time.process_time() - begun < 0.3

@@ -96,19 +96,17 @@ class NameCounts:
         >>> print(NameCounts((), Counter({"## forward 3 ##": 1, "## backward 3 ##": 1})).likely_pattern())
         ## (?P<kind>forward|backward) (?P<microbatch>\\d+) ##
         """
+        known = {_NUMBER.sub("#", name) for name in self.others}
         for name in sorted(self.others, key=lambda name: -self.others[name]):
             for forward, backward in _PAIRS:
                 before, found, behind = name.partition(forward)
-                text = f"{_escaped(before)}(?P<kind>{forward}|{backward}){_escaped(behind)}"
-                text = re.sub(r"\d+", lambda number: r"\d+", text)
-                text = text.replace(r"\d+", r"(?P<microbatch>\d+)", 1)
-                expression = re.compile(text)
-                matches = (expression.fullmatch(other) for other in self.others)
-                if found and any(match is not None and match["kind"] == backward for match in matches):
-                    return text
+                if found and _NUMBER.sub("#", before + backward + behind) in known:
+                    text = f"{_escaped(before)}(?P<kind>{forward}|{backward}){_escaped(behind)}"
+                    return _NUMBER.sub(lambda number: r"\d+", text).replace(r"\d+", r"(?P<microbatch>\d+)", 1)
         return None
 
 
+_NUMBER = re.compile(r"\d+")
 _PAIRS = (("forward", "backward"), ("Forward", "Backward"), ("FORWARD", "BACKWARD"), ("fwd", "bwd"), ("FWD", "BWD"))
 
 

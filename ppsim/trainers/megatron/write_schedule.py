@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.limits import short_text
 from ppsim.catalog.published.interleaved import (
     combined_one_f_one_b,
     interleaved_one_f_one_b,
@@ -19,6 +20,7 @@ from ppsim.catalog.published.interleaved import (
 from ppsim.catalog.published.one_f_one_b import one_f_one_b
 from ppsim.parallel.layer_partition import MegatronSplit
 from ppsim.schedule.check import compute_for
+from ppsim.schedule.grammar import format_cell
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import NONE, Op, Schedule
 
@@ -144,13 +146,13 @@ def _group_size(compute: Schedule, p: int, v: int, m: int) -> int:
 
 
 def _require_equal(compute: Schedule, theirs: Schedule, name: str) -> None:
-    for entry, (mine, other) in enumerate(zip(compute, theirs, strict=True)):
-        if mine != other or compute.fused[entry] != theirs.fused[entry]:
-            rank = int(compute.rank[entry])
-            raise ScheduleError(
-                f"Megatron-LM has only {name} for this placement; rank {rank} differs from it at position "
-                f"{entry - compute.rank_offsets[rank]}: {mine} where Megatron-LM runs {other}"
-            )
+    for rank, rows in enumerate(zip(compute.rows(), theirs.rows(), strict=True)):
+        for position, (mine, other) in enumerate(zip(*rows, strict=False)):  # fused cells may end a row early
+            if mine != other:
+                raise ScheduleError(
+                    f"Megatron-LM has only {name} for this placement; rank {rank} differs from it at position "
+                    f"{position}: {format_cell(mine)} where Megatron-LM runs {format_cell(other)}"
+                )
 
 
 def layout_string(layers_per_stage: Sequence[int] | Sequence[str], *, num_mtp_layers: int = 0) -> str:
@@ -191,17 +193,21 @@ def parse_layout(text: str) -> list[str]:
     whole = "".join(stages)
     if whole.count("E") != 1 or not re.match(r"v*(\|v+)*\|?E", "|".join(stages)):
         raise ConfigError(
-            f"the layout '{text}' must hold one E, at the start of its first stage "
+            f"the layout {short_text(text)} must hold one E, at the start of its first stage "
             "or behind all layers of encoders (v)"
         )
     if "v" in whole.partition("E")[2]:
-        raise ConfigError(f"the layout '{text}' has a layer of an encoder (v) behind the embedding (E)")
+        raise ConfigError(f"the layout {short_text(text)} has a layer of an encoder (v) behind the embedding (E)")
     if whole.count("L") != 1 or not stages[-1].endswith("L"):
-        raise ConfigError(f"the layout '{text}' must hold one L, at the end of its last stage")
-    if re.search("m.*t", whole):
-        raise ConfigError(f"the layout '{text}' has a decoder layer (t) behind one that predicts more tokens (m)")
+        raise ConfigError(f"the layout {short_text(text)} must hold one L, at the end of its last stage")
+    if "t" in whole.partition("m")[2]:
+        raise ConfigError(
+            f"the layout {short_text(text)} has a decoder layer (t) behind one that predicts more tokens (m)"
+        )
     if sum("m" in stage for stage in stages) > 1:
-        raise ConfigError(f"the layout '{text}' must hold all layers that predict more tokens (m) in one stage")
+        raise ConfigError(
+            f"the layout {short_text(text)} must hold all layers that predict more tokens (m) in one stage"
+        )
     return stages
 
 
@@ -210,8 +216,8 @@ def _require_layout(text: str, stages: Sequence[str], p: int) -> None:
     (place,) = [index for index, stage in enumerate(stages) if "m" in stage] or [len(stages) - 1]
     if place < len(stages) - p:
         raise ConfigError(
-            f"the layout '{text}' must hold the layers that predict more tokens (m) in the last chunk of a rank, "
-            f"one of the last {p} stages: got stage {place}"
+            f"the layout {short_text(text)} must hold the layers that predict more tokens (m) in the last chunk "
+            f"of a rank, one of the last {p} stages: got stage {place}"
         )
 
 
@@ -221,16 +227,16 @@ _LONGEST = 100_000
 def _expand(text: str) -> str:
     """Expand repetitions as Megatron-core does: groups first, then letters, without nesting."""
     plain = text.replace(",", "")
-    for repeated in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+    for repeated in (r"\(([^()]+)\)\*(\d+)", r"(.)\*(\d+)"):
         length = len(plain)
         for what, times in re.findall(repeated, plain):
-            length += len(what) * int(times)
-            if length > _LONGEST:
-                raise ConfigError(
-                    f"the layout '{text}' is too long: *{times} makes more than {_LONGEST:,} letters of it"
-                )
+            length += len(what) * (int(times) if len(times) < 7 else _LONGEST)
+        if length > _LONGEST:
+            raise ConfigError(f"the layout {short_text(text)} is too long: it has more than {_LONGEST:,} letters")
         plain = re.sub(repeated, lambda match: match[1] * int(match[2]), plain)
     if wrong := re.search(r"[^vEtmL|]", plain):
         letters = ", ".join(f"{letter} ({kind})" for letter, kind in _KINDS.items())
-        raise ConfigError(f"the layout '{text}' holds '{wrong[0]}' where only {letters}, |, *n and (…)*n may stand")
+        raise ConfigError(
+            f"the layout {short_text(text)} holds '{wrong[0]}' where only {letters}, |, *n and (…)*n may stand"
+        )
     return plain
