@@ -241,7 +241,7 @@ def files_of(path: str | Path) -> list[str]:
         return [str(path)]
     files = sorted(str(file) for file in Path(path).iterdir() if file.name.endswith(_SUFFIXES))
     if not files:
-        reports = [file.name for file in Path(path).iterdir() if file.name.endswith(".nsys-rep")]
+        reports = sorted(file.name for file in Path(path).iterdir() if file.name.endswith(".nsys-rep"))
         hint = (
             f"; export {reports[0]} with nsys export --type sqlite"
             if reports

@@ -125,7 +125,7 @@ def balance_ranks(
         if loads.max() - loads.min() <= least:
             return list(now)
         giving, taking = possible_moves(now)
-        of_busiest = holds[loads.argmax(), giving] > 0
+        of_busiest = holds[(loads / loads.max()).round(9).argmax(), giving] > 0
         giving, taking = giving[of_busiest], taking[of_busiest]
         if not len(giving) or not loads.any():
             return list(now)

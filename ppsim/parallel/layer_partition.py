@@ -156,11 +156,18 @@ def _balanced(num_layers: int, num_stages: int, layer_s: float, embedding_s: flo
     return split
 
 
+_TICKS = 2**30
+"""Ticks of all costs together. Times in ticks and sums of their squares (up to 2**60) are exact, so the position
+decides between equally good splits, not rounding."""
+
+_IMPOSSIBLE = 2**61
+
+
 def partition(costs: Sequence[float], num_stages: int) -> list[int]:
     """Divide a chain of items into consecutive non-empty stages so that the slowest stage is as fast as possible.
 
-    The result is exact, by dynamic programming over stage boundaries. Among optimal splits, it has the smallest sum
-    of squares. Raises `ConfigError` for too few items and for invalid costs.
+    The result is exact for costs in ticks, by dynamic programming over stage boundaries. Among optimal splits, it
+    has the smallest sum of squares. Raises `ConfigError` for too few items and for invalid costs.
 
     >>> partition([1, 1, 1, 6, 1, 1], 3)
     [3, 1, 2]
@@ -171,17 +178,18 @@ def partition(costs: Sequence[float], num_stages: int) -> list[int]:
         raise ConfigError(f"{len(costs)} items are too few for {num_stages} stages: some would hold nothing")
     if not all(0 <= cost < float("inf") for cost in costs):
         raise ConfigError(f"costs must be finite and 0 or more: got {list(costs)}")
-    ends = np.concatenate([[0.0], np.cumsum(np.asarray(costs, dtype=np.float64))])
+    whole = np.asarray(costs, dtype=np.float64)
+    ticks = np.rint(whole * (_TICKS / (whole.sum() or 1.0))).astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(ticks)])
     taken = ends[None, :] - ends[:, None]  # [start, end]: cost of the items as one stage
     # Candidates for the slowest stage: at least the largest item, at most a fair share plus one item.
     most_item = taken.diagonal(1).max()
     possible = distinct(taken[(taken >= most_item) & (taken <= 1.001 * (most_item + ends[-1] / num_stages))])
     slowest = possible[bisect_left(possible, True, key=lambda most: _suffices(_farthest(taken, most), num_stages))]
-    # Allow for rounding in differences of running sums.
-    return _evenest(taken, num_stages, float(slowest + 1e-12 * ends[-1]))
+    return _evenest(taken, num_stages, int(slowest))
 
 
-def _farthest(taken: npt.NDArray[np.float64], most: float) -> npt.NDArray[np.int64]:
+def _farthest(taken: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
     """Latest end of a stage that begins at each item."""
     farthest: npt.NDArray[np.int64] = np.count_nonzero(taken <= most, axis=1) - 1
     return farthest
@@ -195,17 +203,17 @@ def _suffices(farthest: npt.NDArray[np.int64], num_stages: int) -> bool:
     return end == len(farthest) - 1
 
 
-def _evenest(taken: npt.NDArray[np.float64], num_stages: int, most: float) -> list[int]:
+def _evenest(taken: npt.NDArray[np.int64], num_stages: int, most: int) -> list[int]:
     """Items per stage with the smallest sum of squares; in a tie, later stages are longer."""
     ends = np.arange(len(taken))
     longest = int((_farthest(taken, most) - ends).max())
     # [length, end]: start of a stage of this length, longest first, and the square of its cost.
     begins = ends[None, :] - np.arange(longest, 0, -1)[:, None]
     stage = taken[begins, ends[None, :]]
-    squares = np.where((begins >= 0) & (stage <= most), stage**2, np.inf)
-    reached, came_from = np.where(ends == 0, 0.0, np.inf), []
+    squares = np.where((begins >= 0) & (stage <= most), stage**2, _IMPOSSIBLE)
+    reached, came_from = np.where(ends == 0, 0, _IMPOSSIBLE), []
     for _ in range(num_stages):
-        longer = reached[begins] + squares
+        longer = np.minimum(reached[begins] + squares, _IMPOSSIBLE)
         best = longer.argmin(axis=0)
         came_from.append(begins[best, ends])
         reached = longer[best, ends]

@@ -30,6 +30,9 @@ _WIDTH, _PATIENCE = 6, 6
 _MOST_MOVES = 256
 """Maximum number of moves that are compared with all bounds: those that lower the largest bound most."""
 
+_TICK = 1e-10
+"""Relative difference of seconds that is rounding: the position decides between splits that are equal up to it."""
+
 _Rank: TypeAlias = tuple[float, float, tuple[int, ...]]
 """Sort key of splits: bytes over the memory limit, seconds, layers per stage."""
 
@@ -46,7 +49,7 @@ class SplitSearch:
         self._simulate, self._layer = simulate, layer
         self._limit = np.inf if limit_bytes is None else limit_bytes * CAP_ROUNDING
         start = simulate(None)
-        num_stages = len(start.counts)
+        num_stages, self._tick_s = len(start.counts), start.seconds * _TICK or 1.0
         self._trials: dict[tuple[int, ...], SimulatedSplit] = {}
         self._seconds = LinearFunctions(layer.work_s.tolist(), num_stages, layer.fixed * float(layer.work_s.mean()))
         self._bytes = LinearFunctions([1.0] * len(layer.work_s), num_stages)
@@ -122,7 +125,8 @@ class SplitSearch:
             chosen = np.argsort(of_largest, kind="stable")[:_MOST_MOVES]
             giving, taking = giving[chosen], taking[chosen]
         after_s = (bound_s[:, None] + self._seconds.changes(counts, giving, taking)).max(axis=0)
-        over = self._over(peak_bytes[:, None] + self._bytes.changes(counts, giving, taking))
+        after_s = (after_s / self._tick_s).round() * self._tick_s
+        over = self._over(peak_bytes[:, None] + self._bytes.changes(counts, giving, taking)).round()
         order = np.lexsort((after_s, over))[: 2 * _WIDTH].tolist()
         return [
             (float(over[move]), float(after_s[move]), move_layer(counts, int(giving[move]), int(taking[move])))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ppsim
+from ppsim.costs.job import Job
 from ppsim.parallel.layer_balance import LinearFunctions, balance_ranks, move_layer, possible_moves
 from ppsim.parallel.layer_partition import even_split
 from ppsim.projection import split_search
@@ -170,6 +171,16 @@ def test_the_search_simulates_few_splits_and_finds_the_same_again(monkeypatch):
     assert number <= split_search._LEAST_TRIALS + 1  # the even one may come on top
     assert ppsim.project(**words).split == first
     assert tried[:number] == tried[number:]
+
+
+def test_rounding_does_not_move_layers_between_equally_fast_splits(monkeypatch):
+    splits = []
+    for number in (0, 2):
+        monkeypatch.setattr(Job, "scale", 1 + number * 2.0**-52)
+        splits.append(
+            ppsim.project(**JOBS["hybrid whose middle layer is attention"], split="auto").stage_cost_set.split
+        )
+    assert splits[0] == splits[1]
 
 
 def test_a_straggler_does_not_move_layers():
