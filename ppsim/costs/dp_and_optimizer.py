@@ -127,19 +127,18 @@ _GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
 
 
 def replica_collective_s(job: Job, parameters: RankParameters, operation: collectives.Operation) -> float:
-    """ZeRO 3 gathers frozen weights too, and weights of 8-bit GEMMs in 8 bits.
-
-    Megatron-Bridge's 8-bit recipes set `fp8_param_gather`, TorchTitan `enable_fsdp_float8_all_gather`.
-    """
-    is_whole = operation == "all-gather" and job.optimizer.zero_stage == 3
-    counts = (parameters.dense, parameters.expert) if is_whole else (parameters.trained, parameters.trained_expert)
-    of: float = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
-    if is_whole and (narrow := gathered_bytes(job.settings)) >= 1:
-        of = narrow
+    """ZeRO 3 gathers frozen weights too, and only primary weights are gathered in 8 or 4 bits."""
+    optimizer, held = job.optimizer, parameters
+    sizes: list[float] = [count * optimizer.bytes_of_gradient for count in (held.trained, held.trained_expert)]
+    if operation == "all-gather":
+        trained_experts = 0 if held.frozen_expert else held.expert_gemms
+        counts = [(held.trained, held.matrices), (held.trained_expert, trained_experts)]
+        if optimizer.zero_stage == 3:
+            counts = [(held.dense, held.gemms), (held.expert, held.expert_gemms)]
+        of_gemms = gathered_bytes(job.settings)
+        sizes = [(count - gemms) * optimizer.weight_bytes + gemms * of_gemms for count, gemms in counts]
     return sum(
-        _among_instances_s(job, operation, count * of, name)
-        for count, name in zip(counts, _GROUPS, strict=True)
-        if count
+        _among_instances_s(job, operation, size, name) for size, name in zip(sizes, _GROUPS, strict=True) if size
     )
 
 

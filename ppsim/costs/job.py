@@ -29,6 +29,7 @@ from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import why_not_captured
 from ppsim.model.fine_tuning import fine_tuning_of
+from ppsim.model.narrow_weights import NarrowWeights, WeightCache
 from ppsim.model.offloading import PAGED, OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
@@ -66,6 +67,8 @@ class Job(HasRepr):
     - `lora`, `freeze`: the trained weights (`ppsim.model.fine_tuning`).
     - `image_tokens`: images and their tokens per sequence (`ppsim.model.encoder`); "": the model's default.
     - `fully_shard`: torch's FSDP2.
+    - `weight_cache`: copies in 8 or 4 bits of each 16-bit weight, held between microbatches; None: "none" in
+      ZeRO 3, otherwise "all".
     - `wgrad_deferral_limit`: microbatches whose weight gradient of the output layer waits for the end of the step;
       0: all, None: none.
     - `launch_s`: host seconds per launch by the schedule; None: the cluster's constant.
@@ -102,6 +105,7 @@ class Job(HasRepr):
     cuda_graph_reuse: bool = True
     launch_s: float | None = None
     fully_shard: bool = False
+    weight_cache: WeightCache | None = None
     lora: str = ""
     freeze: str = ""
     image_tokens: str = ""
@@ -267,7 +271,6 @@ class Job(HasRepr):
             expert_buffer_factor=execution.expert_buffer_factor,
             eager=execution.compile is False,
             norm_in_gemm=self.kernels.norm_in_gemm and execution.compile is None and self.profile is None,
-            weight_copy_bytes=self.place.operand_copies * OPERAND_BYTES.get(execution.dtype, 0.0),
         )
         return MemorySettings(
             Batch(
@@ -289,6 +292,7 @@ class Job(HasRepr):
                 is_deterministic=execution.deterministic_mode,
             ),
             fully_shard=self.fully_shard and self.place.cut.replicas > 1,
+            narrow=self._narrow_weights,
             deferred_head=self.num_deferred,
             graphs=GraphBuffers(
                 self.execution.cuda_graphs,
@@ -296,6 +300,21 @@ class Job(HasRepr):
                 reuse=self.cuda_graph_reuse,
             ),
         )
+
+    @property
+    def _narrow_weights(self) -> NarrowWeights | None:
+        dtype, optimizer, copies = self.execution.dtype, self.optimizer, self.place.operand_copies
+        if (operand := OPERAND_BYTES.get(dtype)) is None:
+            return None
+        cached = self.weight_cache or ("none" if optimizer.zero_stage == 3 else "all")
+        if cached == "none":
+            copies = 0
+        elif cached == "rowwise":
+            copies = 1
+        if optimizer.fp8_param_gather:
+            copies = copies or self.place.operand_copies
+        is_transposable = dtype not in ("mxfp8", "mxfp4")
+        return NarrowWeights(operand, copies, optimizer.fp8_param_gather, is_transposable)
 
     def _require_offload(self) -> None:
         if not 0 <= self.offload <= 1:

@@ -21,8 +21,6 @@ class KernelChoice:
       weight shape (`get_dummy_wgrad`), and Megatron-LM one of the head's shape.
     - `input_bytes`: bytes per element of a saved GEMM input in 8 or 4 bits, with its part of a scale; None: the
       input is saved as it is.
-    - `weight_copy_bytes`: bytes per weight of TransformerEngine's row-wise and column-wise copies for 8- or 4-bit
-      GEMMs.
     - `expert_buffer_factor`: size of the buffer for experts' saved tensors, relative to the size for even loads.
     - `eager`: `selective-op` also holds tensors that the backward does not need (torch, utils/checkpoint.py:
       `_CachingTorchDispatchMode`).
@@ -37,7 +35,6 @@ class KernelChoice:
     cp_communication: Literal["p2p", "a2a"] = "p2p"
     gradient_placeholders: bool = True
     input_bytes: float | None = None
-    weight_copy_bytes: float = 0.0
     expert_buffer_factor: float = 1.0
     eager: bool = False
     weighted_output: bool = False

@@ -23,6 +23,7 @@ class Optimizer:
 
     - `zero_stage`: Rajbhandari et al. 2020 (arXiv 1910.02054); 1 is Megatron-LM's distributed optimizer, 3 FSDP.
     - `grad_reduce_in_bf16`: Megatron-LM's `grad_reduce_in_fp32` is off.
+    - `fp8_param_gather`: GEMM weights have no 16-bit copy, if GEMMs are in 8 or 4 bits (`NarrowWeights`).
     - `layer_wise`: shard whole layers, so that the rank with the most layers determines the update time; bytes are
       assumed to be even.
     - `num_distributed_optimizer_instances`: groups of data-parallel ranks, each with all shards (HSDP).
@@ -36,6 +37,7 @@ class Optimizer:
     zero_stage: int = 1
     gradient_bytes: int | None = None
     grad_reduce_in_bf16: bool = False
+    fp8_param_gather: bool = False
     layer_wise: bool = False
     num_distributed_optimizer_instances: int = 1
     exp_avg_dtype: MomentDtype = "float32"

@@ -16,8 +16,9 @@ from ppsim.parallel.sizes import ParallelSizes, require_divides
 class RankParameters:
     """Parameters on a rank: dense ones, replicated over cp·dp ranks, and routed experts, with their own replicas.
 
-    `matrices`: the part of `dense` in GEMMs inside layers, which Muon updates. `frozen` and `frozen_expert`: the
-    parts of `dense` and `expert` without gradients.
+    `gemms` and `expert_gemms`: the parts of `dense` and `expert` in GEMMs inside layers (`NarrowWeights`).
+    `matrices`: the trained part of `gemms`, which Muon updates. `frozen` and `frozen_expert`: the parts of `dense`
+    and `expert` without gradients.
     """
 
     dense: int
@@ -25,6 +26,8 @@ class RankParameters:
     matrices: int
     frozen: int = 0
     frozen_expert: int = 0
+    gemms: int = 0
+    expert_gemms: int = 0
 
     @property
     def trained(self) -> int:
@@ -85,7 +88,7 @@ def held_parameters(
     ranks of the first and the last stage, once if they are the same rank. Multi-token prediction has a copy of the
     embedding if its rank has none.
     """
-    dense = matrices = expert = frozen = frozen_expert = 0
+    dense = matrices = expert = frozen = frozen_expert = gemms = expert_gemms = 0
     before, behind, everywhere = model.own_parameters
     table = model.table(padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp)
     has_embedding = any(stage.embedding for stage in stages)
@@ -96,6 +99,7 @@ def held_parameters(
             dense, matrices = dense + number * held.dense, matrices + number * held.matrices
             expert += number * held.expert
             frozen, frozen_expert = frozen + number * held.frozen, frozen_expert + number * held.frozen_expert
+            gemms, expert_gemms = gemms + number * held.gemms, expert_gemms + number * held.expert_gemms
         needs_embedding = bool(stage.mtp) and not has_embedding
         of_mtp = sum(mtp_own_parameters(layer, cut.tp) for layer in further)
         of_embedding = needs_embedding * table + stage.embedding * (table + before)
@@ -109,22 +113,24 @@ def held_parameters(
         dense += everywhere + of_mtp + of_embedding + of_norm + of_head
         parts = {"mtp": of_mtp, "embedding": of_embedding, "norms": of_norm, "head": of_head}
         frozen += sum(count for word, count in parts.items() if not model.trains(word))
-    return RankParameters(dense, expert, matrices, frozen, frozen_expert)
+    return RankParameters(dense, expert, matrices, frozen, frozen_expert, gemms, expert_gemms)
 
 
 def held_of_layer(layer: Layer, cut: ParallelSizes) -> RankParameters:
-    dense, expert, matrices = layer.norm_parameters, 0, 0
+    dense, expert, matrices, gemms, expert_gemms = layer.norm_parameters, 0, 0, 0, 0
     frozen, frozen_expert = 0 if layer.trains_norms else layer.norm_parameters, 0
     for one in layer.linears(cut):
         held = one.weights + one.biases
         if one.kind in ("routed", "routed adapter"):
             expert += held
             frozen_expert += held * (not one.trainable)
+            expert_gemms += one.weights * one.is_orthogonalised
         else:
             dense += held
             frozen += held * (not one.trainable)
+            gemms += one.weights * one.is_orthogonalised
             matrices += one.weights * (one.is_orthogonalised and one.trainable)
-    return RankParameters(dense, expert, matrices, frozen, frozen_expert)
+    return RankParameters(dense, expert, matrices, frozen, frozen_expert, gemms, expert_gemms)
 
 
 def exact_multiple(value: int, factor: float) -> int:

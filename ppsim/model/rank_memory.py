@@ -22,6 +22,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import has_graph, num_extra_hidden_states
 from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.encoder import Encoder, EncoderPart
+from ppsim.model.narrow_weights import NarrowWeights
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import exact_multiple, held_parameters, padded_vocabulary, require_division
 from ppsim.model.pipeline_stages import Stage, layers_of
@@ -97,6 +98,7 @@ class MemorySettings:
     - `workspace_bytes`: library workspaces, by default 32 MiB each for cuBLAS and TransformerEngine.
     - `allocator_slack`: reserved bytes / allocated bytes.
     - `fully_shard`: torch's FSDP2 instead of Megatron-LM's distributed optimizer (`ppsim.model.fully_shard`).
+    - `narrow`: the weights of GEMMs in 8 or 4 bits; None: GEMMs are in at least 16 bits.
     - `deferred_head`: number of microbatches whose weight gradient of the output layer is deferred.
     """
 
@@ -108,6 +110,7 @@ class MemorySettings:
     workspace_bytes: int = 64 * 2**20
     allocator_slack: float = 1.0
     fully_shard: bool = False
+    narrow: NarrowWeights | None = None
     deferred_head: int = 0
     graphs: GraphBuffers = field(default_factory=GraphBuffers)
 
@@ -140,9 +143,9 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
     expert_state = held.trained_expert * optimizer.state_bytes(is_matrix=True)
     found: dict[str, int] = {}
     experts = cut.expert_replicas // optimizer.instances_among(cut.expert_replicas)
-    for prefix, number, trained, state_bytes, replicas in (
-        ("", held.dense, held.trained, state, settings.sharding_ranks),
-        ("expert ", held.expert, held.trained_expert, expert_state, experts),
+    for prefix, number, gemms, trained, state_bytes, replicas in (
+        ("", held.dense, held.gemms, held.trained, state, settings.sharding_ranks),
+        ("expert ", held.expert, held.expert_gemms, held.trained_expert, expert_state, experts),
     ):
         if settings.fully_shard:
             shard = share(4 * number, replicas)
@@ -150,7 +153,8 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
             gradients = shard + number * of_gradient * (stage <= 1)
             states = share(8 * number, replicas)
         else:
-            weights = share(number * optimizer.weight_bytes, replicas if stage >= 3 else 1)
+            is_whole = stage < 3
+            weights = share(_weight_bytes(settings, number, gemms, is_whole), 1 if is_whole else replicas)
             gradients = share(trained * of_gradient, replicas if stage >= 2 else 1)
             on_device = exact_multiple(state_bytes, 1 - optimizer.offload_fraction)
             states = share(on_device, replicas if stage >= 1 else 1)
@@ -162,14 +166,25 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
     return found
 
 
+def _weight_bytes(settings: MemorySettings, number: int, gemms: int, is_whole: bool = True) -> int:
+    """Bytes of weights, `gemms` of them in GEMMs inside layers; not `is_whole`: in the form that ZeRO 3 divides."""
+    wide, narrow = settings.optimizer.weight_bytes, settings.narrow
+    if narrow is None or not narrow.is_primary:
+        return number * wide
+    each = narrow.bytes_of_copies if is_whole else narrow.sharded_bytes
+    return (number - gemms) * wide + exact_multiple(gemms, each)
+
+
 def gathered_bytes(settings: MemorySettings) -> float:
-    """Bytes per GEMM weight in FSDP2's all-gather.
+    """Bytes per GEMM weight in an all-gather of parameters.
 
     TorchTitan casts a weight to the operand dtype before dp ranks gather it, but not if only cp ranks share it
     (float8.py at 9dec370: `dp_shard_enabled`).
     """
-    operand = settings.kernels.input_bytes
-    return settings.optimizer.weight_bytes if operand is None or settings.cut.dp == 1 else operand
+    narrow, optimizer = settings.narrow, settings.optimizer
+    if narrow is None or not narrow.is_primary or (settings.fully_shard and settings.cut.dp == 1):
+        return optimizer.weight_bytes
+    return narrow.operand_bytes if settings.fully_shard else narrow.gathered_bytes(optimizer.zero_stage)
 
 
 def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> dict[str, int]:
@@ -212,7 +227,7 @@ def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | N
             batch.micro_batch * encoder.images, encoder.rows, batch.element_bytes, "full" if is_full else "none"
         ),
         cut=encoder.cut(settings.cut),
-        kernels=replace(settings.kernels, input_bytes=None, weight_copy_bytes=0.0, dropout=False),
+        kernels=replace(settings.kernels, input_bytes=None, dropout=False),
         graphs=GraphBuffers(),
     )
 
@@ -264,7 +279,7 @@ def rank_memory(
     if any(stage.head for stage in stages) and model.trains("head"):
         found["deferred gradients of the head"] = settings.deferred_head * _held_for_head(model, settings)
     found.update(_placeholders(stages, settings))
-    found.update(_weight_copies(stages, settings))
+    found.update(_weight_copies(model, stages, settings))
     found.update(_buckets(model, stages, settings))
     buffers = settings.graphs.held(layers_of(stages)) * _hidden_bytes(model.residual_size, settings)
     found["graph buffers"] += buffers
@@ -394,15 +409,14 @@ def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str
     return {"gradient placeholders": sum(sizes) * settings.optimizer.weight_bytes}
 
 
-def _weight_copies(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
-    """Narrow copies of the weights inside layers in TransformerEngine; router and head have none."""
-    if settings.fully_shard:
-        return {}  # weights are gathered in the narrow dtype
-    weights = sum(
-        number * sum(one.weights for one in layer.linears(settings.cut) if one.is_orthogonalised)
-        for layer, number in Counter(layers_of(stages)).items()
-    )
-    return {"weights in fewer bits": exact_multiple(weights, settings.kernels.weight_copy_bytes)}
+def _weight_copies(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
+    """TransformerEngine's copies of 16-bit weights for GEMMs in 8 or 4 bits. FSDP2's weights have no copies."""
+    narrow = settings.narrow
+    if narrow is None or narrow.is_primary or settings.fully_shard:
+        return {}
+    held = held_parameters(model, list(stages), settings.cut)
+    copies = exact_multiple(held.gemms + held.expert_gemms, narrow.bytes_of_copies)
+    return {"weights in fewer bits": copies}
 
 
 def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
@@ -418,16 +432,19 @@ def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
     for stage in stages:
         for layer in set(stage.layers):
             held = held_parameters(model, [Stage((layer,))], settings.cut)
-            sizes.append(held.dense + held.expert)
+            count, gemms = held.dense + held.expert, held.gemms + held.expert_gemms
+            if settings.fully_shard:
+                sizes.append(exact_multiple(count, gathered_bytes(settings)))
+            else:
+                sizes.append(_weight_bytes(settings, count, gemms))
             trained.append(held.trained + held.trained_expert)
         for part in stage.encoder_parts(model):
             of_encoder_layer, frozen = EncoderPart(part.encoder, part.first, part.first + 1).held(settings.cut)
-            sizes.append(of_encoder_layer)
+            sizes.append(of_encoder_layer * optimizer.weight_bytes)
             trained.append(of_encoder_layer - frozen)
     found = {"gradient buckets": max(trained) * optimizer.bytes_of_gradient}
     if optimizer.zero_stage == 3:
-        gathered = gathered_bytes(settings) if settings.fully_shard else optimizer.weight_bytes
-        found["gathered parameters"] = exact_multiple(2 * max(sizes), gathered)
+        found["gathered parameters"] = 2 * max(sizes)
     if settings.fully_shard and optimizer.zero_stage == 3:
         around = [replace(stage, layers=(), mtp=()) for stage in stages]
         held = held_parameters(model, around, settings.cut, vocab_multiple=settings.vocab_multiple)

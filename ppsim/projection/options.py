@@ -14,6 +14,7 @@ from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.encoder import MEANING_OF_IMAGES
 from ppsim.model.fine_tuning import MEANING_OF_FREEZE, MEANING_OF_LORA
 from ppsim.model.losses import CrossEntropy
+from ppsim.model.narrow_weights import WeightCache
 from ppsim.model.offloading import MEANING as OFFLOADED
 from ppsim.model.recompute import MEANING, Recompute
 from ppsim.schedule.option_types import Channel, Receives, Update
@@ -145,6 +146,19 @@ class SearchBaseOptions(TypedDict, total=False):
     grad_reduce_in_bf16: Annotated[bool | None, Option(
         "Accumulate and reduce gradients in 16 bits. [default: off (32 bits), except with float16]",
         section="optimizer", field="job.optimizer.grad_reduce_in_bf16", default=False, has_no=True,
+    )]
+    fp8_param_gather: Annotated[bool | None, Option(
+        "Primary weights in 8 or 4 bits, if GEMMs are (Megatron-LM's --fp8-param-gather and --fp4-param-gather): "
+        "weights of these GEMMs have no 16-bit copy and are gathered in 8 or 4 bits. With --fully-shard, only "
+        "gather them so (TorchTitan's enable_fsdp_float8_all_gather). [default: off]",
+        section="optimizer", field="job.optimizer.fp8_param_gather", default=False, has_no=True,
+        also=("--fp4-param-gather",),
+    )]
+    weight_cache: Annotated[WeightCache | None, Option(
+        "8- or 4-bit copies of each 16-bit weight that stay between microbatches: none (Megatron-LM's "
+        "disable_parameter_transpose_cache), rowwise (Primus' no_fp8_weight_transpose_cache) or all. [default: "
+        "all, with --zero 3 none]",
+        section="optimizer", field="job.weight_cache", default=None, is_hidden=True,
     )]
     layer_wise: Annotated[bool | None, Option(
         "Shard the optimizer step by whole layers, as is common with Muon. [default: off, sharded evenly]",

@@ -25,7 +25,7 @@ class StackDefault(FileSchema):
     """One default, which holds if all conditions hold that are not None.
 
     `devices` are words in the device name. `unless` maps options to values that cancel the default (empty: any
-    value).
+    value). `of_recipes` marks a setting of performance recipes, which NAME@none does not have.
     """
 
     word: str
@@ -35,6 +35,7 @@ class StackDefault(FileSchema):
     pipelined: bool | None = None
     devices: list[str] | None = None
     experts: bool | None = None
+    of_recipes: bool = False
     unless: dict[str, list[str]] = field(default_factory=dict)
 
     def holds(self, options: Mapping[str, Any], *, device: str, has_experts: bool) -> bool:
@@ -152,7 +153,12 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
         raise ConfigError(f"unknown stack '{base}': there are {', '.join(stacks())}")
     one = stacks()[base]
     lines = [*(stacks()[one.extends].lines if one.extends else ()), *one.lines]
-    said = {line.word: line.value for line in lines if line.holds(options, device=device, has_experts=has_experts)}
+    said = {
+        line.word: line.value
+        for line in lines
+        if line.holds(options, device=device, has_experts=has_experts)
+        and not (line.of_recipes and release == WITHOUT_RECIPES)
+    }
     if at and not one.has_recipes:
         raise ConfigError(f"stack {base} has no releases: leave out @{release}")
     if not one.has_recipes or not (has_experts or release):

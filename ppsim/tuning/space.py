@@ -160,10 +160,16 @@ _OF_EXECUTION = (
     "moe_permute_fusion",
     "expert_rank_capacity", "paged_stash",
 )  # fmt: skip
-_OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard",
+_OF_JOB = ("weight_cache", "rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard",
            "gradient_accumulation_fusion", "wgrad_deferral_limit", "offload_modules",
            "lora", "freeze", "image_tokens", "text_only")  # fmt: skip
-_OF_OPTIMIZER = ("exp_avg_dtype", "grad_reduce_in_bf16", "offload_fraction", "overlap_cpu_optimizer_d2h_h2d")
+_OF_OPTIMIZER = (
+    "exp_avg_dtype",
+    "grad_reduce_in_bf16",
+    "fp8_param_gather",
+    "offload_fraction",
+    "overlap_cpu_optimizer_d2h_h2d",
+)
 
 
 def _unusual(job: Job) -> dict[str, Any]:

@@ -76,12 +76,12 @@ def test_a_plan_that_does_not_fit_on_an_assumed_number_asks_for_gpus(tmp_path: P
     assert "usable (95 % of the device's memory); 2 GPUs are assumed: give --gpus." in out
 
 
-MEMORY = "--fp8-param-gather --first-last-layers-bf16"
+MEMORY = "--checkpoint-activations"
 
 
 def test_the_verdict_names_ignored_options_that_change_memory(tmp_path: Path) -> None:
     path = script(tmp_path, f"{LARGE} {MEMORY} --moe-enable-routing-replay")
-    without = "fp8_param_gather on, first_last_layers_bf16 on"
+    without = "checkpoint_activations on"
     out, _ = printed("project", "--run-config", path)
     assert f"note ignored options that change memory: {without}" in out
     fit = ppsim.project(run_config=path).to_json()["memory_fit"]

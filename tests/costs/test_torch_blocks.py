@@ -1,6 +1,7 @@
 """What torch passes over memory beside products, counted byte by byte on a device of a byte a second."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -187,10 +188,11 @@ def test_the_command_line_takes_an_eager_run_and_refuses_to_hide_messages_in_it(
 
 def test_what_fsdp_gathers_is_copied_into_each_parameter_before_each_pass() -> None:
     """Read and written, 2 bytes per weight in 16 bits; in 8, one; nothing where no other rank has a part."""
-    words = {"model": "llama3-8b", "gpus": 8, "pp": 1, "zero": 3, "microbatches": 1}
+    words: dict[str, Any] = {"model": "llama3-8b", "gpus": 8, "pp": 1, "zero": 3, "microbatches": 1}
     device = load_cluster("dgx-h100").device
     rate = device.memory_bytes_per_s * device.efficiency.memory
-    for dtype, size in (("bfloat16", 2), ("float8", 1)):
+    for dtype, gathers_narrow, size in (("bfloat16", True, 2), ("float8", False, 2), ("float8", True, 1)):
+        words["fp8_param_gather"] = gathers_narrow
         seconds = [
             ppsim.project(**words, dtype=dtype, fully_shard=mode).summary.time_breakdown_s["memory-bound kernels"]
             for mode in (True, False)

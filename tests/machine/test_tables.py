@@ -240,7 +240,7 @@ def test_8_bits_keep_casts_of_inputs_and_copies_of_weights():
     assert kept["bfloat16"] - kept["float8"] == tokens * (2 * h - h + f)
     assert kept["bfloat16"] - kept["nvfp4"] == tokens * ((2 - 0.5625) * (2 * h + f) - 0.5625 * h)
     copies = {
-        (cluster, dtype): job("llama3-8b", cluster=cluster, dtype=dtype).settings.kernels.weight_copy_bytes
+        (cluster, dtype): job("llama3-8b", cluster=cluster, dtype=dtype).settings.narrow.bytes_of_copies
         for cluster, dtype in (("dgx-h100", "float8"), ("gb300-nvl72", "float8"), ("gb300-nvl72", "mxfp8"))
     }
     assert copies == {("dgx-h100", "float8"): 2, ("gb300-nvl72", "float8"): 1, ("gb300-nvl72", "mxfp8"): 2.0625}

@@ -14,6 +14,7 @@ from ppsim.model.allocator import Allocator
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.fully_shard import LaunchSettings, MicrobatchPass, replay_memory
 from ppsim.model.layer_trace import LayerTrace
+from ppsim.model.narrow_weights import NarrowWeights
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.rank_memory import MemorySettings, rank_memory
@@ -122,8 +123,7 @@ def test_a_pipeline_sums_whole_gradients_and_keeps_weights_gathered() -> None:
 
 
 def test_weights_are_gathered_in_8_bits_only_among_dp_ranks() -> None:
-    kernels = KernelChoice(cross_entropy="unfused", input_bytes=1.0)
-    in_8_bits = settings(kernels=kernels, optimizer=Optimizer(zero_stage=1))
+    in_8_bits = settings(narrow=NarrowWeights(1.0, 2, is_primary=True), optimizer=Optimizer(zero_stage=1))
     among_cp = replace(in_8_bits, cut=ParallelSizes(cp=8))
     dp, cp = (
         rank_memory(LLAMA, stages_of(LLAMA, [4]), one, in_flight=[0]).components["parameters"]

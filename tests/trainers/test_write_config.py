@@ -88,3 +88,31 @@ def test_a_plan_without_a_model_and_an_unknown_trainer_are_refused() -> None:
     for unknown in ("nemo", "torchtitan@0.1"):
         with pytest.raises(ConfigError, match=f"unknown trainer '{unknown}': there are .*torchtitan@0.3"):
             written(unknown)
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ({"dtype": "float8", "fp8_param_gather": True}, {"--fp8-param-gather"}),
+        ({"dtype": "nvfp4", "fp8_param_gather": True}, {"--fp4-param-gather"}),
+        (
+            {"dtype": "mxfp8", "fp8_param_gather": True},
+            {"--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"},
+        ),
+        ({"dtype": "mxfp8", "fp8_param_gather": True, "zero": 3, "pp": 1}, {"--fp8-param-gather"}),
+        ({"dtype": "float8", "zero": 3, "pp": 1}, {"--disable-parameter-transpose-cache"}),
+        ({"dtype": "float8", "zero": 3, "pp": 1, "weight_cache": "all"}, set()),
+        ({"zero": 3, "pp": 1, "fully_shard": True, "gradient_accumulation_fusion": False}, {"--use-torch-fsdp2"}),
+    ],
+)
+def test_megatron_has_flags_for_weights_in_8_bits_and_for_fsdp2(words: dict, flags: set[str]) -> None:
+    lines = written("megatron", runtime="megatron", cluster="dgx-b200", **words)
+    assert comments(lines) == ["--cluster dgx-b200"]
+    named = ("gather", "cache", "param-ag", "fsdp2")
+    assert {line for line in lines if line.endswith(named) and "overlap" not in line} == flags
+
+
+def test_primus_has_a_setting_for_one_copy_of_the_weights() -> None:
+    lines = written("primus", stack="primus", runtime="megatron", dtype="float8", weight_cache="rowwise")
+    assert comments(lines) == ["--gpus 32"]
+    assert "no_fp8_weight_transpose_cache: true" in lines

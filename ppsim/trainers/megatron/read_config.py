@@ -43,6 +43,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     words |= _pipeline(arguments, words["pp"], model, layers_each)
     words |= _step(arguments)
     words |= _optimizer(arguments) | _optimizer_offload(arguments, is_partial=trainer == BRIDGE)
+    words |= _narrow_weights(arguments, words)
     words |= _kernels(arguments, is_partial=trainer == BRIDGE)
     words |= _overlapped(arguments, is_partial=trainer == BRIDGE)
     words |= experts_of(arguments, is_partial=trainer == BRIDGE) | cuda_graphs_in(arguments)
@@ -289,6 +290,30 @@ def _known_modules(arguments: Arguments, modules: Any, known: Mapping[str, str],
     return "+".join(module for module in known if module in asked) or None
 
 
+_PRIMARY = ("fp8_param_gather", "fp4_param_gather", "fp8_param", "fp4_param", "fp8_params")
+"""Names of one option in Megatron-LM, Megatron-Bridge and NeMo."""
+
+
+def _narrow_weights(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options on weights in 8 or 4 bits, for GEMMs in as few.
+
+    With torch's FSDP2, Megatron-LM gathers 16 bits (arguments.py at d98e8a64). Megatron-FSDP gathers plain tensors,
+    of which TransformerEngine caches copies (module/linear.py at d0067d0d: `cache_name`).
+    """
+    word, bits = "fp8_param_gather", "fp4" if words["dtype"] in ("nvfp4", "mxfp4") else "fp8"
+    primary = {name: arguments.flag(name, word=word) for name in _PRIMARY}
+    arguments.flag("reuse_grad_buf_for_mxfp8_param_ag", word=word)
+    recasts = arguments.flag("disable_parameter_transpose_cache", word="weight_cache")
+    has_rows_only = not arguments.flag("fp8_weight_transpose_cache", default=True, word="weight_cache")
+    if words["dtype"] in ("bfloat16", "float16", "float32"):
+        return {}
+    default = "none" if words["zero"] == 3 else "all"
+    cache = "none" if recasts or words["fully_shard"] else "rowwise" if has_rows_only else "all"
+    is_primary = any(primary[name] for name in _PRIMARY if name.startswith(bits)) and not words["fully_shard"]
+    is_default = is_primary or cache == default
+    return {word: is_primary or None, "weight_cache": None if is_default else cache}
+
+
 def _optimizer(arguments: Arguments) -> dict[str, Any]:
     name = str(arguments.get("optimizer", "adam", word="optimizer"))
     if name not in ("adam", "muon", "dist_muon"):
@@ -297,7 +322,7 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     zero = 1 if shares else 0
     if arguments.flag("use_megatron_fsdp", word="zero") or arguments.flag("use_custom_fsdp", word="zero"):
         zero = ZERO.get(str(arguments.get("data_parallel_sharding_strategy", "no_shard", word="zero")), zero)
-    if arguments.flag("use_torch_fsdp2", word="zero"):
+    if is_fsdp2 := arguments.flag("use_torch_fsdp2", word="fully_shard"):
         zero = 3
     overlaps = arguments.flag("overlap_grad_reduce", word="overlap_dp")
     if (in_16_bits := arguments.get("grad_reduce_in_bf16", word="grad_reduce_in_bf16")) is None:
@@ -316,6 +341,7 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         "optimizer": "muon" if "muon" in name else "adam",
         "layer_wise": True if name == "dist_muon" else None,
         "zero": zero,
+        "fully_shard": is_fsdp2 or None,
         "overlap_dp": overlaps or zero >= 2,
         "exp_avg_dtype": _moments(arguments),
         "order": "tp-cp-ep-pp-dp" if arguments.flag("use_tp_pp_dp_mapping", word="order") else None,

@@ -154,7 +154,9 @@ def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "zero" in words:
         found["use_distributed_optimizer"] = words["zero"] >= 1
-        if words["zero"] >= 2:
+        if words.get("fully_shard"):
+            found["use_torch_fsdp2"] = words["zero"] == 3
+        elif words["zero"] >= 2:
             strategy = next(name for name, stage in ZERO.items() if stage == words["zero"])
             found |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
     if words.get("optimizer") == "muon":
@@ -173,11 +175,29 @@ def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
         found["num_distributed_optimizer_instances"] = instances
     if (limit := words.get("wgrad_deferral_limit")) is not None:
         found |= {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
+    if words.get("gradient_accumulation_fusion") is False or words.get("fully_shard"):
+        found["no_gradient_accumulation_fusion"] = True
+    found |= _narrow_weights(words)
     if words.get("grad_reduce_in_bf16"):
         found["grad_reduce_in_bf16"] = True
     if "overlap_dp" in words:
         found |= {"overlap_grad_reduce": words["overlap_dp"], "overlap_param_gather": words["overlap_dp"]}
     return found
+
+
+def _narrow_weights(words: Mapping[str, Any]) -> dict[str, Any]:
+    dtype, zero = words.get("dtype", "bfloat16"), words.get("zero", 1)
+    if dtype in _WIDE:
+        return {}
+    if words.get("fp8_param_gather") and not words.get("fully_shard"):
+        reuses = {"reuse_grad_buf_for_mxfp8_param_ag": True} if dtype == "mxfp8" and zero < 2 else {}
+        return {"fp4_param_gather" if dtype == "nvfp4" else "fp8_param_gather": True} | reuses
+    if words.get("weight_cache", "none" if zero == 3 else "all") == "none":
+        return {"disable_parameter_transpose_cache": True}
+    return {}
+
+
+_WIDE = ("bfloat16", "float16", "float32")
 
 
 def _executed(words: Mapping[str, Any]) -> dict[str, Any]:

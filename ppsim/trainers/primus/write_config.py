@@ -30,7 +30,10 @@ def write_primus(words: Mapping[str, Any], model: Model, layout: str) -> str:
         arguments |= _pipeline_of(schedule)
     if ids := layer_ids(words.get("recompute", "none")):
         arguments |= {"recompute_granularity": "full", "recompute_layer_ids": ",".join(map(str, ids))}
-    return "\n".join([*_EXPERIMENT, *(f"      {line}" for line in as_entries(arguments))])
+    lines = as_entries(arguments)
+    if words.get("weight_cache") == "rowwise":
+        lines.append("no_fp8_weight_transpose_cache: true")
+    return "\n".join([*_EXPERIMENT, *(f"      {line}" for line in lines)])
 
 
 def _pipeline_of(schedule: str) -> dict[str, Any]:

@@ -67,9 +67,10 @@ def from_torchtitan(
     if pp > 1 and (parts := get("parallelism.module_fqns_per_model_part", word="split")):
         words["split"] = _layers_of_parts(parts.split() if isinstance(parts, str) else parts)
         words["vpp"] = len(words["split"]) // pp
-    words["recompute"] = _recompute(arguments)
+    words["recompute"], dtype = _recompute(arguments), _dtype(arguments)
     words |= {
-        "dtype": _dtype(arguments),
+        "dtype": dtype,
+        "fp8_param_gather": _gathers_float8(arguments, dtype),
         "runtime": "torch",
         "stack": "torchtitan",
         "compile": _compiled(arguments),
@@ -192,8 +193,17 @@ def _dtype(arguments: Arguments) -> str:
     dtype = next((dtype for sign, dtype in known if sign in converters), "bfloat16")
     if get("quantize.first_layers_only", word="dtype"):
         arguments.assumed.append(f"{dtype}: in all layers; the registry keeps the last 15 % in bfloat16")
-    recipes = [str(get(f"{of}float8.recipe_name", "", word="dtype")) for of in ("", "quantize.linear.")]
+    recipes = [str(get(f"{of}float8.recipe_name", "", word="dtype")) for of in _SECTIONS_OF_FLOAT8]
     return "float8-row" if dtype == "float8" and any(one.startswith("rowwise") for one in recipes) else dtype
+
+
+_SECTIONS_OF_FLOAT8 = ("", "quantize.linear.")
+
+
+def _gathers_float8(arguments: Arguments, dtype: str) -> bool | None:
+    name, word = "float8.enable_fsdp_float8_all_gather", "fp8_param_gather"
+    switches = [arguments.flag(f"{of}{name}", word=word) for of in _SECTIONS_OF_FLOAT8]
+    return any(switches) if dtype == "float8" else None
 
 
 def _compiled(arguments: Arguments) -> bool:

@@ -84,6 +84,8 @@ def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: st
         settings["model.converters"] = _CONVERTERS[words["dtype"]]
         if words["dtype"] == "float8-row":
             settings["quantize.linear.float8.recipe_name"] = "rowwise"
+        if words["dtype"] == "float8" and words.get("fp8_param_gather"):
+            settings["quantize.linear.float8.enable_fsdp_float8_all_gather"] = True
     return settings | _checkpointing(words["recompute"], version)
 
 

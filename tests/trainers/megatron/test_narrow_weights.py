@@ -1,0 +1,70 @@
+"""Options of files on weights in 8 and 4 bits, and on torch's FSDP2."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppsim.trainers.read_config import read_run_config
+from ppsim.trainers.stacks import stack_of
+
+WORDS = ("fp8_param_gather", "weight_cache", "zero", "fully_shard")
+FSDP = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+
+
+def read(tmp_path: Path, flags: str) -> dict[str, Any]:
+    path = tmp_path / "train.sh"
+    path.write_text(f"pretrain_gpt.py --num-layers 2 --bf16 {flags}")
+    config = read_run_config(path)
+    assert not config.ignored
+    return {name: config.options[name] for name in WORDS if config.options.get(name)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ("--fp8-format hybrid", {}),
+        ("--fp8-format hybrid --fp8-param-gather", {"fp8_param_gather": True}),
+        ("--fp4-format e2m1 --fp4-param-gather", {"fp8_param_gather": True}),
+        ("--fp8-format hybrid --fp4-param-gather", {}),
+        ("--fp8-param-gather", {}),
+        ("--fp8-format hybrid --disable-parameter-transpose-cache", {"weight_cache": "none"}),
+        (f"--fp8-format hybrid {FSDP}", {"zero": 3, "weight_cache": "all"}),
+        (f"--fp8-format hybrid {FSDP} --fp8-param-gather", {"zero": 3, "fp8_param_gather": True}),
+        ("--fp8-format hybrid --use-torch-fsdp2 --fp8-param-gather", {"zero": 3, "fully_shard": True}),
+    ],
+)
+def test_a_script_says_whether_weights_have_8_or_4_bits(tmp_path: Path, flags: str, found: dict[str, Any]) -> None:
+    assert read(tmp_path, flags) == found
+
+
+@pytest.mark.parametrize("name", ["fp8_param_gather", "fp8_param", "fp8_params"])
+def test_bridge_and_nemo_have_names_of_their_own(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"model:\n  num_layers: 2\nmixed_precision:\n  bf16: true\n  fp8: hybrid\n  {name}: true\n")
+    assert read_run_config(path).options["fp8_param_gather"] is True
+
+
+@pytest.mark.parametrize(("given", "found"), [("", False), ("enable_fsdp_float8_all_gather = true", True)])
+def test_torchtitan_gathers_8_bits_if_its_file_says_so(tmp_path: Path, given: str, found: bool) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(
+        f'[model]\nname = "llama3"\nflavor = "8B"\nconverters = ["float8"]\n[quantize.linear.float8]\n{given}\n'
+        "[parallelism]\n[training]\nlocal_batch_size = 1\n"
+    )
+    assert read_run_config(path).options["fp8_param_gather"] is found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("float8", True), ("mxfp8", True), ("nvfp4", True), ("float8-block", None), ("bfloat16", None)],
+)
+def test_megatron_bridge_has_primary_weights_in_8_and_4_bits_except_with_none(dtype: str, expected: object) -> None:
+    def options(name: str, *, has_experts: bool) -> Any:
+        return stack_of(name, {"dtype": dtype}, device="NVIDIA GB200", has_experts=has_experts).options
+
+    for has_experts in (False, True):
+        found = options("megatron-bridge", has_experts=has_experts)
+        assert (found.get("fp8_param_gather"), found["grad_reduce_in_bf16"]) == (expected, True)
+        bare = options("megatron-bridge@none", has_experts=has_experts)
+        assert not bare.keys() & {"fp8_param_gather", "grad_reduce_in_bf16"}
