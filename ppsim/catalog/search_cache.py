@@ -1,7 +1,7 @@
 """Disk cache of search results, which can take seconds to find.
 
 A file name is a hash of the request and of the state of ppsim's source files, so that results of another version
-are never used.
+are never used. A file that was changed, or copied from another request, is deleted and its table searched again.
 """
 
 import hashlib
@@ -24,7 +24,8 @@ FOLDER = "PPSIM_CACHE_DIR"
 
 _MOST_BYTES = 64 * 2**20
 _ROOMS = ("base", "catalog", "schedule", "simulation")  # packages that affect search results
-_SUFFIX = ".table.npz"
+_SUFFIX = ".table"
+_DIGEST_BYTES = 20
 
 
 def folder() -> Path | None:
@@ -39,30 +40,48 @@ def cached_result(question: object, find: Callable[[], Schedule]) -> Schedule:
     """`question`, the request, consists of dataclasses, sequences, arrays and values with a distinct `repr`."""
     if (place := folder()) is None:
         return find()
-    name = hashlib.blake2b(b"".join(_told((question, _state_of_code()))), digest_size=20).hexdigest()
-    path = place / f"{name}{_SUFFIX}"
-    if (known := _read(path)) is not None:
+    request = b"".join(_told((question, _state_of_code())))
+    path = place / f"{_digest(request).hex()}{_SUFFIX}"
+    if (known := _read(path, request)) is not None:
         return known
     found = find()
     with suppress(OSError, ConfigError):
         place.mkdir(parents=True, exist_ok=True)
-        content = io.BytesIO()
-        np.savez_compressed(content, **{field.name: getattr(found, field.name) for field in fields(found)})
-        write_atomically(path, content.getvalue())
+        write_atomically(path, packed(found, request))
         _forget_oldest(place)
     return found
 
 
-def _read(path: Path) -> Schedule | None:
-    from zipfile import BadZipFile
+def packed(table: Schedule, request: bytes) -> bytes:
+    """Return the content of a file: a digest of request and columns, and the columns as npz."""
+    content = io.BytesIO()
+    np.savez_compressed(content, **{field.name: getattr(table, field.name) for field in fields(table)})
+    return _digest(request + content.getvalue()) + content.getvalue()
 
-    with suppress(OSError, ValueError, TypeError, EOFError, BadZipFile):
-        with np.load(io.BytesIO(path.read_bytes())) as kept:
-            columns = {key: kept[key] for key in kept.files}
-        found = Schedule(**{key: column if column.ndim else column.item() for key, column in columns.items()})
-        os.utime(path)
+
+def unpacked(content: bytes, request: bytes) -> Schedule | None:
+    """Return None if the content is not exactly as it was packed for this request."""
+    digest, columns = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if digest != _digest(request + columns):
+        return None
+    with np.load(io.BytesIO(columns)) as file:
+        found = {key: file[key] for key in file.files}
+    return Schedule(**{key: column if column.ndim else column.item() for key, column in found.items()})
+
+
+def _read(path: Path, request: bytes) -> Schedule | None:
+    with suppress(OSError):
+        found = unpacked(path.read_bytes(), request)
+        if found is None:
+            path.unlink()
+        else:
+            os.utime(path)
         return found
     return None
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
 
 
 def _told(value: object) -> Iterator[bytes]:
@@ -88,7 +107,7 @@ def _state_of_code() -> list[object]:
 
 
 def _forget_oldest(place: Path) -> None:
-    states = ((path.stat(), path) for path in place.glob(f"*{_SUFFIX}"))
+    states = ((path.stat(), path) for path in place.glob(f"*{_SUFFIX}*"))
     files = sorted((state.st_mtime_ns, state.st_size, path) for state, path in states)
     left = sum(size for _, size, _ in files)
     for _, size, path in files:

@@ -1,11 +1,13 @@
 """What a search has found is read from disk by the next process that asks the same, and by no other."""
 
+import io
+
 import numpy as np
 import pytest
 
 from ppsim import StageCosts, build
 from ppsim.catalog import search_cache as answers
-from ppsim.catalog.search_cache import FOLDER, cached_result
+from ppsim.catalog.search_cache import FOLDER, cached_result, packed, unpacked
 
 COSTS = StageCosts(
     forward_s=[1.0, 2.0, 1.0, 1.5], backward_input_s=1.0, backward_weight_s=0.5, activation_bytes=1.0
@@ -64,14 +66,45 @@ def test_other_code_answers_anew(place, monkeypatch):
     assert cached_result("which?", lambda: second) == second
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"no zip at all"])
-def test_a_file_that_is_no_answer_is_replaced(place, content):
+def other_numbers(content):
+    columns = dict(np.load(io.BytesIO(content[20:])))
+    written = io.BytesIO()
+    np.savez_compressed(written, **columns | {"num_microbatches": 3})
+    return content[:20] + written.getvalue()
+
+
+@pytest.mark.parametrize(
+    "changed", [lambda content: b"", lambda content: content[:-1], lambda content: content[20:], other_numbers]
+)
+def test_a_file_that_is_no_answer_is_deleted_and_replaced(place, changed):
     table = build("1f1b", pp=2, microbatches=2)
     cached_result("which?", lambda: table)
     (path,) = place.iterdir()
-    path.write_bytes(content)
+    path.write_bytes(changed(path.read_bytes()))
+    with pytest.raises(AssertionError):
+        cached_result("which?", never)
+    assert not path.exists()
     assert cached_result("which?", lambda: table) == table
     assert cached_result("which?", never) == table
+
+
+def test_an_answer_to_another_request_is_not_used(place):
+    first, second = (build(name, pp=2, microbatches=2) for name in ("1f1b", "gpipe"))
+    cached_result(1, lambda: first)
+    (answer,) = place.iterdir()
+    cached_result(2, lambda: second)
+    (other,) = set(place.iterdir()) - {answer}
+    other.write_bytes(answer.read_bytes())
+    assert cached_result(2, lambda: second) == second
+
+
+def test_every_flipped_bit_is_noticed():
+    content = packed(build("1f1b", pp=2, microbatches=2), b"which?")
+    assert unpacked(content, b"which?") is not None
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert unpacked(bytes(flipped), b"which?") is None
 
 
 def test_where_nothing_can_be_written_nothing_is_kept(place):
