@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.file_schema import Bounds, ConvertAfter, Count, FileSchema, validated
+from ppsim.base.file_schema import Bounds, ConvertAfter, ConvertBefore, FileSchema, validated
 from ppsim.base.files import CONFIG_READERS
+from ppsim.base.limits import MOST_LAYERS, integer_if_equal
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.model.offloading import offload_modules_of
@@ -17,13 +18,13 @@ from ppsim.projection.plan import AUTO, Plan
 
 
 class _Stage(FileSchema):
-    layers: Count | None = None
+    layers: Annotated[int, Bounds(ge=0, le=MOST_LAYERS), ConvertBefore(integer_if_equal)] | None = None
     recompute: Annotated[str, ConvertAfter(recompute_of)] | None = None
     offload_modules: Annotated[str, ConvertAfter(offload_modules_of)] | None = None
 
 
 class _File(FileSchema):
-    stages: Annotated[list[_Stage], Bounds(min_length=1)]
+    stages: Annotated[list[_Stage], Bounds(min_length=1, max_length=MOST_LAYERS)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.limits import MOST_LAYERS
+from ppsim.base.limits import MOST_LAYERS, short_text
 from ppsim.model.modules import joined_modules
 from ppsim.model.weight_matrices import WeightMatrix
 from ppsim.parallel.sizes import ParallelSizes
@@ -76,8 +76,11 @@ def recompute_of(text: str) -> Recompute:
     method, _, number = text.partition("/")
     if method in ("full", BLOCK, UNIFORM) and text != "full":
         least = 0 if method == BLOCK else 1
-        if not number.isdecimal() or int(number) < least:
-            raise ConfigError(f"recompute must be {method}/N with N from {least} on: got '{text}' (say {method}/2)")
+        if not least <= _layers_in(number) <= MOST_LAYERS:
+            raise ConfigError(
+                f"recompute must be {method}/N with N from {least} to {MOST_LAYERS:,}: got {short_text(text)} (say "
+                f"{method}/2)"
+            )
         if int(number) == least:
             return "none" if method == BLOCK else "full"
         return f"{method}/{int(number)}"
@@ -94,23 +97,32 @@ def _numbered(text: str) -> list[tuple[str, int]]:
     found = []
     for part in text.split(","):
         word, _, number = part.partition("*")
-        if not number.isdecimal() or int(number) < 1:
-            raise ConfigError(f"recompute of several kinds is WORD*N,WORD*N with N from 1 on: got '{text}'")
+        if not 1 <= _layers_in(number) <= MOST_LAYERS:
+            raise ConfigError(
+                f"recompute of several kinds is WORD*N,WORD*N with N from 1 to {MOST_LAYERS:,}: got "
+                f"{short_text(text)}"
+            )
         found.append((word, int(number)))
     return found
 
 
+def _layers_in(number: str) -> int:
+    """Return −1 for a text that is no number, or longer than any number of layers."""
+    return int(number) if number.isdecimal() and len(number) < 10 else -1
+
+
 def numbers_of_layers(text: str, ids: str, *, what: str = "recompute of single layers is WORD") -> list[int]:
     """Return the layer numbers in a text such as 0,3,8-11, sorted."""
-    found = set[int]()
+    found: list[int] = []
     for part in ids.split(","):
         first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
-            raise ConfigError(f"{what}@0,3,8-11: got '{text}'")
-        if int(last or first) >= MOST_LAYERS:
-            raise ConfigError(f"{what}@… with at most {MOST_LAYERS:,} layers: got '{text}'")
-        found.update(range(int(first), int(last or first) + 1))
-    return sorted(found)
+        numbers = range(_layers_in(first), _layers_in(last or first) + 1)
+        if numbers.start < 0 or not numbers:
+            raise ConfigError(f"{what}@0,3,8-11: got {short_text(text)}")
+        if numbers[-1] >= MOST_LAYERS or len(found) > MOST_LAYERS:
+            raise ConfigError(f"{what}@… with at most {MOST_LAYERS:,} layers: got {short_text(text)}")
+        found += numbers
+    return sorted(set(found))
 
 
 def spelled_layers(ids: Sequence[int]) -> str:
@@ -251,9 +263,10 @@ def plan_of_stage(
         chosen = set(numbers_of_layers(recompute, ids))
         words = [word if first + at in chosen else "none" for at in range(num_layers)]
     elif "*" in recompute:
-        words = [word for word, count in _numbered(recompute) for _ in range(count)]
-        if len(words) > num_layers:
-            raise ConfigError(f"recompute {recompute} is of {len(words)} layers, but a stage has {num_layers}")
+        runs = _numbered(recompute)
+        if (total := sum(count for _, count in runs)) > num_layers:
+            raise ConfigError(f"recompute {recompute} is of {total} layers, but a stage has {num_layers}")
+        words = [word for word, count in runs for _ in range(count)]
     else:
         words = [recompute] * num_layers
     words += ["none"] * (num_layers - len(words))

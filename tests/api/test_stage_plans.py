@@ -119,6 +119,12 @@ def test_all_that_is_wrong_with_a_file_is_named_at_once(tmp_path) -> None:
         assert sentence in " ".join(result.stderr.split())
 
 
+def test_a_number_of_layers_that_no_model_has_is_refused(tmp_path) -> None:
+    file = plan_file(tmp_path, [{"layers": 10**14}, {"layers": 16}])
+    with pytest.raises(ConfigError, match=r"stages\[0\].layers: must be at most 10000, got 100000000000000"):
+        ppsim.project(**JOB, stage_plan=file)
+
+
 def test_unknown_words_are_named_with_their_stage(tmp_path) -> None:
     file = plan_file(tmp_path, [{"recomputes": "x"}, {"recompute": "half", "offload_modules": "y"}])
     with pytest.raises(ConfigError) as wrong:

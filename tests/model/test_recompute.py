@@ -4,7 +4,7 @@ import pytest
 
 import ppsim
 from ppsim.errors import ConfigError
-from ppsim.model.recompute import recompute_of
+from ppsim.model.recompute import plan_of_stage, recompute_of
 from tests.cli.running import ppsim as command
 
 JOB = {
@@ -62,14 +62,23 @@ def test_checkpoints_of_a_chunk_count_its_own_layers() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("block/x", "recompute must be block/N with N from 0 on: got 'block/x' (say block/2)"),
-        ("uniform/0", "recompute must be uniform/N with N from 1 on: got 'uniform/0' (say uniform/2)"),
+        ("block/x", "recompute must be block/N with N from 0 to 10,000: got 'block/x' (say block/2)"),
+        ("uniform/0", "recompute must be uniform/N with N from 1 to 10,000: got 'uniform/0' (say uniform/2)"),
+        ("full/" + "9" * 5000, "recompute must be full/N with N from 1 to 10,000: got 'full/9999"),
+        ("full*99999999999", "with N from 1 to 10,000: got 'full*99999999999'"),
+        ("full@0-99999999999", "recompute of single layers is WORD@0,3,8-11: got 'full@0-99999999999'"),
+        ("full@" + "0-9999," * 10_000, "WORD@… with at most 10,000 layers: got 'full@0-9999,0-9999"),
     ],
 )
 def test_a_wrong_number_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         recompute_of(text)
-    assert str(refused.value) == message
+    assert message in str(refused.value)
+
+
+def test_kinds_of_more_layers_than_the_stage_has_are_not_listed() -> None:
+    with pytest.raises(ConfigError, match="is of 100000000 layers, but a stage has 4"):
+        plan_of_stage(",".join(["full*10000"] * 10_000), 4)
 
 
 SCRIPT = (
