@@ -10,7 +10,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, flag_of, require_tokens
 from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import GPT, JobOptions, SearchBaseOptions
-from ppsim.trainers.same_settings import MEGATRON_SPLIT, SAME_SETTING
+from ppsim.trainers.same_settings import MEGATRON_SPLIT, SAME_SETTING, each_setting
 
 if TYPE_CHECKING:
     from ppsim.trainers.run_config import RunConfig
@@ -30,7 +30,7 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
     Raises `ConfigError` for a model or an "auto" that neither the file nor an option sets, and for a vpp of the
     file that is impossible with the given schedule or model.
     """
-    filled = dict(options)
+    filled = each_setting(options)
     require_tokens("seq_len", filled.get("seq_len"))
     path, recipe = filled.get("run_config"), filled.get("recipe")
     filled |= {"run_config": None, "recipe": None}

@@ -319,21 +319,20 @@ def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
     gather_s, reduce_s = passes_s(job, stage)
     slowdown = 0.0 if job.fully_shard else job.place.collective_slowdown
 
-    def with_collective(parts: TimeBreakdown, collective_s: float) -> TimeBreakdown:
-        slower_s, compute_s = slowdown * collective_s, parts.total_s
-        if not job.overlap:
-            return parts + TimeBreakdown(dp_s=collective_s)
-        if collective_s > compute_s + slower_s:
-            return parts + TimeBreakdown(dp_s=collective_s - compute_s)
-        return parts + TimeBreakdown(matmul_loss_s=slower_s)
+    def with_collectives(parts: TimeBreakdown, *, gather_s: float = 0.0, reduce_s: float = 0.0) -> TimeBreakdown:
+        hidden_s = gather_s * job.overlap_param_gather + reduce_s * job.overlap_grad_reduce
+        exposed_s, slower_s, compute_s = gather_s + reduce_s - hidden_s, slowdown * hidden_s, parts.total_s
+        if hidden_s > compute_s + slower_s:
+            return parts + TimeBreakdown(dp_s=exposed_s + hidden_s - compute_s)
+        return parts + TimeBreakdown(dp_s=exposed_s, matmul_loss_s=slower_s)
 
     whole = costs.whole_backward
     return replace(
         costs,
-        forward=with_collective(costs.forward, gather_s),
-        backward_input=with_collective(costs.backward_input, gather_s),
-        backward_weight=with_collective(costs.backward_weight, reduce_s),
-        whole_backward=None if whole is None else with_collective(whole, gather_s + reduce_s),
+        forward=with_collectives(costs.forward, gather_s=gather_s),
+        backward_input=with_collectives(costs.backward_input, gather_s=gather_s),
+        backward_weight=with_collectives(costs.backward_weight, reduce_s=reduce_s),
+        whole_backward=None if whole is None else with_collectives(whole, gather_s=gather_s, reduce_s=reduce_s),
     )
 
 

@@ -56,7 +56,7 @@ class Job(HasRepr):
     - `global_batch`: sequences per step.
     - `profile`: measured times, used if they match (`ppsim.costs.profile_costs`); collectives are the cluster's.
     - `kernels`: kernel choices for memory; `execution` overrides attention, dropout and cross entropy.
-    - `overlap`: overlap gradient reduction and parameter gathering with compute.
+    - `overlap_grad_reduce`, `overlap_param_gather`: overlap data-parallel collectives with compute.
     - `rest_s`: extra host time per step.
     - `scatter_gather`: each tp rank sends its part of a P2P transfer, and the receivers all-gather it (Narayanan et
       al. 2021, arXiv 2104.04473, §4.1).
@@ -92,7 +92,8 @@ class Job(HasRepr):
     optimizer: Optimizer = field(default_factory=Optimizer)
     kernels: KernelChoice = field(default_factory=KernelChoice)
     profile: Profile | None = None
-    overlap: bool = True
+    overlap_grad_reduce: bool = True
+    overlap_param_gather: bool = True
     update: Update = "synchronised"
     rest_s: float = 0.0
     allocator_slack: float = 1.0
@@ -231,8 +232,16 @@ class Job(HasRepr):
             said.append(execution.tp_overlap_text)
         if execution.compile is not None:
             said.append("torch.compile" if execution.compile else "eager blocks")
-        where = "overlapped with compute" if self.overlap else "after the pipeline"
-        return f"{self.stack_name}: {', '.join([*said, f'ZeRO {self.optimizer.zero_stage}', f'DP {where}'])}"
+        said += [f"ZeRO {self.optimizer.zero_stage}", f"DP {self.dp_overlap_text}"]
+        return f"{self.stack_name}: {', '.join(said)}"
+
+    @property
+    def dp_overlap_text(self) -> str:
+        overlaps = self.overlap_grad_reduce
+        if not self.optimizer.zero_stage or overlaps == self.overlap_param_gather:
+            return "overlapped" if overlaps else "exposed"
+        hidden, exposed = ("reduction", "all-gather") if overlaps else ("all-gather", "reduction")
+        return f"{hidden} overlapped, {exposed} exposed"
 
     @property
     def scale(self) -> float:

@@ -211,7 +211,7 @@ def assumptions_of(
         + ", by whole layers" * optimizer.layer_wise
         + (f", {percent(optimizer.offload_fraction)} on the host" if optimizer.offload_fraction else ""),
         f"transfers: {crossed}",
-        f"data parallelism: {'overlapped with compute' if job.overlap else 'after the pipeline, nothing hidden'}",
+        f"data parallelism: {job.dp_overlap_text}",
         "memory: by formula; static bytes include the transients of an action, "
         + (
             f"all × {job.allocator_slack:g} of allocator slack" if job.allocator_slack > 1 else "no allocator slack"

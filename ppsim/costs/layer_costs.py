@@ -76,5 +76,6 @@ def _exposed_s(job: Job, layer: Layer, compute_s: Floats) -> Floats:
         passes_s(job, Stage((layer,) * number)) for number in (1, 2)
     )
     gather_s, reduce_s = gather_two - gather_one, reduce_two - reduce_one
-    collectives_s = np.array([gather_s, gather_s + reduce_s, gather_s, reduce_s])
-    return collectives_s if job.overlap else compute_s + collectives_s
+    gathers, reduces = np.array([1, 1, 1, 0]), np.array([0, 1, 0, 1])
+    hides = gathers * job.overlap_param_gather + reduces * job.overlap_grad_reduce > 0
+    return gathers * gather_s + reduces * reduce_s + np.where(hides, 0.0, compute_s)

@@ -101,8 +101,10 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
             yield from _changed(f"--zero {zero_stage}", job, optimizer=optimizer)
     if not execution.sequence_parallel and layout.tp > 1:
         yield from _changed("--sequence-parallel", job, execution=replace(execution, sequence_parallel=True))
-    if not job.overlap:
-        yield from _changed("--overlap-dp", job, overlap=True)
+    if not job.overlap_grad_reduce:
+        yield from _changed("--overlap-dp", job, overlap_grad_reduce=True, overlap_param_gather=True)
+    elif not job.overlap_param_gather and job.optimizer.zero_stage:
+        yield from _changed("--overlap-param-gather", job, overlap_param_gather=True)
 
 
 def _changed(change: str, job: "Job", **fields: object) -> "Iterator[tuple[str, Job]]":

@@ -364,8 +364,17 @@ class SearchBaseOptions(TypedDict, total=False):
         metavar="FACTOR", section="model", field="job.execution.paged_stash", is_hidden=True,
     )]
     overlap_dp: Annotated[bool | None, Option(
-        "Overlap gradient reduce-scatter and parameter all-gather with compute. [default: on]",
-        section="optimizer", field="job.overlap", default=True, has_no=True,
+        "Overlap data-parallel communication with compute: --overlap-grad-reduce and --overlap-param-gather. "
+        "[default: on]",
+        section="optimizer", has_no=True,
+    )]
+    overlap_grad_reduce: Annotated[bool | None, Option(
+        "Overlap the reduction of gradients (reduce-scatter or all-reduce) with the backward pass. [default: on]",
+        section="optimizer", field="job.overlap_grad_reduce", default=True, has_no=True, is_hidden=True,
+    )]
+    overlap_param_gather: Annotated[bool | None, Option(
+        "Overlap the all-gather of parameters with the forward pass, and in ZeRO 3 with both passes. [default: on]",
+        section="optimizer", field="job.overlap_param_gather", default=True, has_no=True, is_hidden=True,
     )]
 
 

@@ -120,7 +120,7 @@ def _end(trial: SimulatedSplit, layer: LayerCosts, slope: Floats) -> tuple[int, 
     chain = _chain(own)
     for piece in chain:
         added_s[piece.stage] += layer.reduce_s
-    if not around.overlap:
+    if not around.overlap_reduce:
         return rank, last, added_s
     of_stage = (schedule.stage[mine] == chain[0].stage) & (schedule.op[mine] != Op.F)
     node = mine.start + int(np.where(of_stage, timeline.end[mine], -np.inf).argmax())

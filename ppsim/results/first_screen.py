@@ -152,7 +152,7 @@ def _assumed(projection: Projection) -> list[str]:
         hidden = f"EP {100 * execution.hidden_ep:g} % hidden" if execution.hidden_ep else "EP exposed"
         said.append(f"EP overlapped ({execution.ep_order})" if execution.ep_order else hidden)
     if job.layout.dp > 1:
-        said.append(f"DP {'overlapped' if job.overlap else 'exposed'}, ZeRO {job.optimizer.zero_stage}")
+        said += [f"DP {job.dp_overlap_text}", f"ZeRO {job.optimizer.zero_stage}"]
     recompute = "by stage" if job.stage_plans else execution.recompute
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]

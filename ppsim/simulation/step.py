@@ -109,7 +109,7 @@ def _pipeline(
     ready = np.zeros(schedule.num_stages)
     if gather_s.any():
         forward_s = costs.resolved_for(schedule).forward_s
-        ready = _gathered(schedule, gather_s, buckets, forward_s, pieces, overlap=around.overlap)
+        ready = _gathered(schedule, gather_s, buckets, forward_s, pieces, overlap=around.overlap_gather)
     gathers = list(pieces)
     timeline = simulate(schedule, costs, ready_s=ready if ready.any() else None)
     reduced = timeline.rank_end_s
@@ -117,7 +117,7 @@ def _pipeline(
         for number in range(schedule.num_rounds):
             if number:
                 pieces += [_shifted(piece, float(reduced[piece.rank])) for piece in gathers]
-            reduced = _reduced(timeline, reduce_s, buckets, pieces, overlap=around.overlap, number=number)
+            reduced = _reduced(timeline, reduce_s, buckets, pieces, overlap=around.overlap_reduce, number=number)
     return timeline, ready, reduced
 
 

@@ -26,8 +26,8 @@ class StepCosts:
     num_buckets
         Per stage: number of equal buckets of both collectives. A gradient bucket is reduced when its part of the
         last backward is done; a forward starts when the first parameter bucket is gathered.
-    overlap
-        False: a rank gathers everything before its first action and reduces everything after its last.
+    overlap_gather, overlap_reduce
+        False: a rank gathers everything before its first action, or reduces everything after its last.
     deferred_s
         Per rank: deferred weight gradients, computed after the rank's last action. Their reduction takes no time.
     sharing
@@ -48,7 +48,8 @@ class StepCosts:
     gather_s: Numbers = 0.0
     reduce_s: Numbers = 0.0
     num_buckets: Numbers = 1.0
-    overlap: bool = True
+    overlap_gather: bool = True
+    overlap_reduce: bool = True
     deferred_s: Numbers = 0.0
     sharing: tuple[SharedGradients, ...] = ()
     norm_s: float = 0.0

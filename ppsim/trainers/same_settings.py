@@ -1,5 +1,8 @@
 """Options of `ppsim project` that express the same setting; a light import."""
 
+from collections.abc import Mapping
+from typing import Any
+
 MEGATRON_SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
     "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
@@ -16,3 +19,20 @@ SAME_SETTING: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(MEGATRON_SPLIT, ("split",)),
 }
 """Options that express the same setting: a typed option replaces exactly these options of a configuration."""
+
+_BOTH = {"overlap_dp": ("overlap_grad_reduce", "overlap_param_gather")}
+"""Options that set several others."""
+
+
+def each_setting(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace options that set several others; an option that is given itself keeps its value.
+
+    >>> each_setting({"overlap_dp": False, "overlap_grad_reduce": True})
+    {'overlap_dp': None, 'overlap_grad_reduce': True, 'overlap_param_gather': False}
+    """
+    found = dict(options)
+    for name in _BOTH.keys() & found.keys():
+        value, found[name] = found[name], None
+        if value is not None:
+            found |= {one: value for one in _BOTH[name] if found.get(one) is None}
+    return found

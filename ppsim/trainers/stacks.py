@@ -12,7 +12,9 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import FileSchema, load_packaged
 from ppsim.base.files import read_json, read_toml
+from ppsim.base.option_declarations import given_options
 from ppsim.base.package_data import data_folder
+from ppsim.trainers.same_settings import each_setting
 
 PLAIN = "plain"
 WITHOUT_RECIPES = "none"
@@ -159,6 +161,7 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
         if line.holds(options, device=device, has_experts=has_experts)
         and not (line.of_recipes and release == WITHOUT_RECIPES)
     }
+    said = given_options(each_setting(said))
     if at and not one.has_recipes:
         raise ConfigError(f"stack {base} has no releases: leave out @{release}")
     if not one.has_recipes or not (has_experts or release):

@@ -238,7 +238,7 @@ class BoundsCalculator:
         num = job.num_microbatches
         work = num * (forward + inputs + weights)[stages].sum(axis=1)
         mine = reduce[stages]
-        reduced = mine.min(axis=1) if job.overlap else mine.sum(axis=1)
+        reduced = mine.min(axis=1) if job.overlap_grad_reduce else mine.sum(axis=1)
         if job.update == "post-validated":
             return float((work + reduced).max() + job.rest_s) * _ROUNDING
         to_inputs = num * (forward + way)[stages].sum(axis=1)
@@ -285,11 +285,14 @@ class BoundsCalculator:
         zero = job.optimizer.zero_stage
         held_by_rank = parameters_of_stages(job, [self._stage(job, held, is_first, is_last)])
         # With overlap, all buckets except one can be hidden.
-        parts = num_buckets(job, held_by_rank) if job.overlap else 1.0
+        parts = num_buckets(job, held_by_rank)
+        reduced, gathered = (
+            parts if overlaps else 1.0 for overlaps in (job.overlap_grad_reduce, job.overlap_param_gather)
+        )
         reduce: collectives.Operation = "reduce-scatter" if zero else "all-reduce"
         reduce_s = replica_collective_s(job, held_by_rank, reduce) if zero < 2 else 0.0
         gather_s = replica_collective_s(job, held_by_rank, "all-gather") if zero in (1, 2) else 0.0
-        return reduce_s / parts, gather_s / parts
+        return reduce_s / reduced, gather_s / gathered
 
 
 @lru_cache(maxsize=2)

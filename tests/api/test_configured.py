@@ -21,7 +21,7 @@ torchrun --nproc_per_node 8 --nnodes $(($GPUS/8)) pretrain_gpt.py \\
 SAME = {
     "model": "gpt3-350m", "gpus": 16, "tp": 2, "pp": 4, "vpp": 2, "micro_batch": 2, "global_batch": 64,
     "seq_len": 2048, "recompute": "core_attn", "runtime": "megatron", "sequence_parallel": False, "zero": 1,
-    "overlap_dp": True, "dtype": "bfloat16", "overlap_tp": 0.5, "dropout": True, "cross_entropy": "unfused",
+    "overlap_grad_reduce": True, "overlap_param_gather": False, "dtype": "bfloat16", "overlap_tp": 0.5, "dropout": True, "cross_entropy": "unfused",
     "stack": "plain",
 }  # fmt: skip
 
@@ -138,3 +138,21 @@ def test_experts_divided_over_tensor_parallel_ranks_too() -> None:
         ppsim.project(**sizes, ep=8, etp=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="--etp is for a --model"):
         ppsim.project(pp=2, etp=1)
+
+
+@pytest.mark.parametrize(
+    ("typed", "overlaps"),
+    [
+        ({}, (True, False)),
+        ({"overlap_dp": False}, (False, False)),
+        ({"overlap_dp": True}, (True, True)),
+        ({"overlap_param_gather": True}, (True, True)),
+        ({"overlap_dp": True, "overlap_grad_reduce": False}, (False, True)),
+    ],
+)
+def test_overlap_dp_sets_both_overlaps_that_are_not_typed(
+    script: Path, typed: dict[str, bool], overlaps: tuple[bool, bool]
+) -> None:
+    """SCRIPT has --overlap-grad-reduce alone."""
+    made = ppsim.job(run_config=script, **typed)
+    assert (made.overlap_grad_reduce, made.overlap_param_gather) == overlaps

@@ -75,9 +75,10 @@ def test_a_stack_sets_what_options_leave_open_and_no_more() -> None:
         old.execution.dropout,
         old.optimizer.zero_stage,
         old.scatter_gather,
-        old.overlap,
+        old.overlap_grad_reduce,
+        old.overlap_param_gather,
     )
-    assert said == ("unfused", True, 0, True, False)
+    assert said == ("unfused", True, 0, True, False, False)
     assert not old.execution.sequence_parallel
     mixed = ppsim.job(**UNNAMED, stack="megatron-lm-2021", attention="fused", zero=1)
     assert (mixed.execution.attention, mixed.optimizer.zero_stage, mixed.execution.dropout) == ("fused", 1, True)
@@ -184,16 +185,16 @@ def test_deepspeeds_pipeline_has_zero_1_and_reduces_behind_the_last_backward() -
     """ZeRO 2 and 3 do not go with its `PipelineEngine`, which sums gradients itself."""
     one = SMALL | {"stack": "deepspeed-2021", "tp": 1}
     alone, piped = ppsim.job(**one | {"pp": 1}), ppsim.job(**one)
-    assert (alone.optimizer.zero_stage, alone.overlap) == (3, True)
-    assert (piped.optimizer.zero_stage, piped.overlap) == (1, False)
+    assert (alone.optimizer.zero_stage, alone.overlap_grad_reduce) == (3, True)
+    assert (piped.optimizer.zero_stage, piped.overlap_grad_reduce) == (1, False)
     assert not ppsim.project(**one).plan.overlap_p2p
 
 
 def test_the_defaults_of_torchtitan_depend_on_the_pipeline() -> None:
     one = SMALL | {"stack": "torchtitan", "tp": 1}
     alone, piped = ppsim.job(**one | {"pp": 1}), ppsim.job(**one)
-    assert (alone.optimizer.zero_stage, alone.overlap, alone.fully_shard) == (3, True, True)
-    assert (piped.optimizer.zero_stage, piped.overlap, piped.fully_shard) == (1, False, True)
+    assert (alone.optimizer.zero_stage, alone.overlap_grad_reduce, alone.fully_shard) == (3, True, True)
+    assert (piped.optimizer.zero_stage, piped.overlap_grad_reduce, piped.fully_shard) == (1, False, True)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ OF_JOBS = [  # those that `project` and `tune` share
     "--compile", "--no-compile", "--overlap-tp 0.5", "--overlap-tp 0.9,0.5", "--no-sequence-parallel --scatter-gather",
     same("--no-scatter-gather"), "--compute-scale 0.9", "--compute-scale bfloat16:0.8,float8:0.9",
     "--cuda-graphs layer", "--cuda-graphs attn+mlp", "--launch-ms 0.1", "--extra-step-time 0.01", "--optimizer-sync post-validated",
-    same("--overlap-dp"), "--no-overlap-dp", "--cluster dgx-a100", "--cluster mine.toml",
+    same("--overlap-dp"), "--no-overlap-dp", same("--overlap-grad-reduce"), same("--overlap-param-gather"),
+    "--no-overlap-grad-reduce", "--no-overlap-param-gather", "--cluster dgx-a100", "--cluster mine.toml",
     same("--sequence-parallel"), "--no-sequence-parallel", "--layers 8", "--hidden 512", "--heads 8",
     "--seq-len 512", "--global-batch-size 16", "--runtime ideal",
 ]  # fmt: skip

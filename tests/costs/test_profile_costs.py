@@ -100,7 +100,10 @@ def test_a_backward_measured_whole_waits_for_its_parameters_and_its_gradients(ze
         "optimizer": Optimizer(zero_stage=zero_stage),
         "profile": measured_profile(factor=0.05),
     }
-    behind, beside = (assemble_job(job(**sizes, overlap=overlap), TABLE, split="even") for overlap in (False, True))
+    behind, beside = (
+        assemble_job(job(**sizes, overlap_grad_reduce=one, overlap_param_gather=one), TABLE, split="even")
+        for one in (False, True)
+    )
     one = job(**sizes)
     ranks = group(one.layout, "dp-cp", one.cluster.domain_sizes(128))
     for stage, held in enumerate(stages_of(one.model, behind.split)):

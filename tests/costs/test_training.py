@@ -180,7 +180,9 @@ def test_zero_3_exposes_what_compute_does_not_hide() -> None:
     table = build("1f1b", pp=2, microbatches=8)
     zero = {"pp": 2, "dp": 64, "sequence_length": 128}
     beside = assemble_job(job(**zero, optimizer=Optimizer(zero_stage=3)), table)
-    behind = assemble_job(job(**zero, optimizer=Optimizer(zero_stage=3), overlap=False), table)
+    behind = assemble_job(
+        job(**zero, optimizer=Optimizer(zero_stage=3), overlap_grad_reduce=False, overlap_param_gather=False), table
+    )
     without = assemble_job(job(**zero, optimizer=Optimizer(zero_stage=1)), table)
     for stage in range(2):
         gather = behind.parts[stage].forward.dp_s
@@ -213,7 +215,7 @@ def test_zero_3_slows_the_compute_that_hides_a_collective_by_the_sms_of_the_coll
     hidden, exposed, without, fsdp2 = (
         assemble_job(job(**zero, **more), table).parts[0]
         for more in (
-            {"optimizer": Optimizer(zero_stage=3)}, {"optimizer": Optimizer(zero_stage=3), "overlap": False},
+            {"optimizer": Optimizer(zero_stage=3)}, {"optimizer": Optimizer(zero_stage=3), "overlap_grad_reduce": False, "overlap_param_gather": False},
             {"optimizer": Optimizer(zero_stage=1)}, {"optimizer": Optimizer(zero_stage=3), "fully_shard": True},
         )
     )  # fmt: skip
@@ -223,6 +225,21 @@ def test_zero_3_slows_the_compute_that_hides_a_collective_by_the_sms_of_the_coll
         assert of[0].total_s - of[2].total_s == pytest.approx(16 / 132 * of[1].dp_s)
         assert of[0].matmul_loss_s - of[2].matmul_loss_s == pytest.approx(16 / 132 * of[1].dp_s)
         assert getattr(fsdp2, name).matmul_loss_s == pytest.approx(of[2].matmul_loss_s)
+
+
+def test_zero_3_hides_reductions_and_gathers_apart() -> None:
+    table = build("1f1b", pp=2, microbatches=8)
+    hidden, gathers, both = (
+        assemble_job(job(pp=2, dp=8, optimizer=Optimizer(zero_stage=3), **overlaps), table).parts[0]
+        for overlaps in (
+            {}, {"overlap_param_gather": False}, {"overlap_grad_reduce": False, "overlap_param_gather": False},
+        )
+    )  # fmt: skip
+    assert gathers.forward == both.forward
+    assert gathers.backward_input == both.backward_input
+    assert gathers.backward_weight == hidden.backward_weight
+    assert hidden.forward.dp_s == hidden.backward_weight.dp_s == 0.0
+    assert min(both.forward.dp_s, both.backward_weight.dp_s) > 0.0
 
 
 @pytest.mark.parametrize(
@@ -238,7 +255,7 @@ def test_only_primary_weights_are_gathered_in_8_or_4_bits(
 ) -> None:
     """Embedding, norms and head have 16 bits. Megatron-LM gathers MXFP8 in 16 bits, but not in ZeRO 3."""
     optimizer = Optimizer(zero_stage=zero, fp8_param_gather=is_primary)
-    one = job(cluster="dgx-b200", pp=2, dp=64, dtype=dtype, optimizer=optimizer, overlap=False)
+    one = job(cluster="dgx-b200", pp=2, dp=64, dtype=dtype, optimizer=optimizer)
     held = parameters_of_stages(one, stages_of(one.model, (16, 16))[:1])
     ranks = group(one.layout, "dp-cp", one.cluster.domain_sizes(128))
     size = 2 * (held.dense - held.gemms) + num_bytes * held.gemms

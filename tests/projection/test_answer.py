@@ -15,6 +15,8 @@ from ppsim.projection.summary import advise
 from ppsim.simulation.simulate import simulate
 from tests.projection.jobs import job, on_ideal_links
 
+EXPOSED = {"overlap_grad_reduce": False, "overlap_param_gather": False}
+
 
 def uniform(microbatches: int = 8) -> Plan:
     """1F1B of equal stages on links that take no time: only layers, spread evenly, cost anything but the ends."""
@@ -86,9 +88,12 @@ def test_a_measured_step_changes_the_losses_and_not_the_ideal(times: float) -> N
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 3])
-@pytest.mark.parametrize("overlap", [True, False])
-def test_the_budget_sums_with_every_way_of_data_parallelism(zero_stage: int, overlap: bool) -> None:
-    one = job("llama3-8b", pp=2, dp=16, global_batch=64, sequence_length=1024, overlap=overlap)
+@pytest.mark.parametrize("overlaps", [(True, True), (True, False), (False, False)])
+def test_the_budget_sums_with_every_way_of_data_parallelism(zero_stage: int, overlaps: tuple[bool, bool]) -> None:
+    one = job(
+        "llama3-8b", pp=2, dp=16, global_batch=64, sequence_length=1024, overlap_grad_reduce=overlaps[0],
+        overlap_param_gather=overlaps[1],
+    )  # fmt: skip
     one = replace(one, optimizer=replace(one.optimizer, zero_stage=zero_stage))
     for update in ("synchronised", "post-validated"):
         made = project(Plan(pp=2, job=replace(one, update=update)))
@@ -115,9 +120,20 @@ def test_what_is_idle_sums_to_the_bubble_and_what_rounding_leaves_is_no_term(sch
         )
 
 
+def test_reductions_and_gathers_are_hidden_by_options_of_their_own() -> None:
+    hidden, reduced, neither = (
+        project(Plan(pp=2, job=job("llama3-8b", pp=2, dp=16, global_batch=64, **overlaps))).step.exposed_s
+        for overlaps in ({}, {"overlap_param_gather": False}, EXPOSED)
+    )
+    assert hidden["reduce"] == pytest.approx(reduced["reduce"])
+    assert neither["reduce"] > 2 * reduced["reduce"]
+    assert neither["gather"] == pytest.approx(reduced["gather"])
+    assert reduced["gather"] > 2 * hidden["gather"]
+
+
 def test_sensitivities_are_what_a_percent_off_gives() -> None:
     """Exposed collectives, the optimizer and transfers that take 1 % less shorten the iteration by just that."""
-    one = job("llama3-8b", pp=2, dp=16, global_batch=64, overlap=False)
+    one = job("llama3-8b", pp=2, dp=16, global_batch=64, **EXPOSED)
     made = project(Plan(pp=2, job=one))
     found = sensitivities(made)
     exposed = made.step.exposed_s
@@ -247,7 +263,7 @@ def test_days_are_tokens_by_throughput() -> None:
 def test_more_overlap_is_never_slower_and_gpus_are_counted_once() -> None:
     one = job("llama3-8b", pp=4, tp=2, dp=2, global_batch=16)
     beside = project(Plan(pp=4, vpp=2, job=one))
-    behind = project(Plan(pp=4, vpp=2, job=replace(one, overlap=False)))
+    behind = project(Plan(pp=4, vpp=2, job=replace(one, **EXPOSED)))
     assert beside.iteration_time_s < behind.iteration_time_s
     assert beside.num_gpus == 16
     assert beside.tokens_per_s == pytest.approx(16 * 4096 / beside.iteration_time_s)

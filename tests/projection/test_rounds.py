@@ -46,7 +46,7 @@ def test_activations_drain_with_every_round(name: str) -> None:
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_every_round_reduces_its_gradients_and_gathers_its_parameters(overlap: bool) -> None:
-    around = StepCosts(gather_s=1.0, reduce_s=2.0, overlap=overlap)
+    around = StepCosts(gather_s=1.0, reduce_s=2.0, overlap_gather=overlap, overlap_reduce=overlap)
     table = ppsim.build("1f1b", pp=4, microbatches=8)
     one = simulate_step(table, UNIT, around)
     step = repeat_rounds(table, 3)

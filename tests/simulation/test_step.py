@@ -54,7 +54,7 @@ def test_buckets_are_reduced_within_the_last_backward() -> None:
     for reduce_s, k, left in ((4.0, 1, 4.0), (4.0, 2, 3.0), (4.0, 4, 2.5), (1.0, 4, 0.25)):
         step = simulate_step(table, ONE, StepCosts(reduce_s=reduce_s, num_buckets=k))
         assert step.exposed_s["reduce"] == pytest.approx(left)
-    unhidden = simulate_step(table, ONE, StepCosts(reduce_s=4.0, num_buckets=4, overlap=False))
+    unhidden = simulate_step(table, ONE, StepCosts(reduce_s=4.0, num_buckets=4, overlap_reduce=False))
     assert unhidden.exposed_s["reduce"] == 4.0
 
 
@@ -70,7 +70,7 @@ def test_interleaving_overlaps_the_reduction_of_the_later_chunk_with_the_backwar
     """Of two chunks per rank, only that of the first chunk's gradients is left behind the last backward."""
     table = ppsim.build("interleaved-1f1b", pp=2, vpp=2, microbatches=8)
     both = simulate_step(table, ONE, StepCosts(reduce_s=1.0))
-    neither = simulate_step(table, ONE, StepCosts(reduce_s=1.0, overlap=False))
+    neither = simulate_step(table, ONE, StepCosts(reduce_s=1.0, overlap_reduce=False))
     assert both.exposed_s["reduce"] == 1.0
     assert neither.exposed_s["reduce"] == 2.0
 
@@ -105,7 +105,7 @@ def test_what_is_seen_of_gathering_is_the_same_in_either_kind_of_update(update: 
         ([2.0, 0.5], 4, False, 2.5),
         ([0.5, 9.0], 1, True, 0.5 + 9.0 - 1.0),
     ):
-        around = StepCosts(gather_s=gather_s, num_buckets=buckets, overlap=overlap, update=update)
+        around = StepCosts(gather_s=gather_s, num_buckets=buckets, overlap_gather=overlap, update=update)
         assert simulate_step(table, ONE, around).time_s == pytest.approx(4 * 2 * 3.0 + seen)
 
 
@@ -138,17 +138,17 @@ times = st.floats(0.0, 3.0)
 @given(
     name=st.sampled_from(["1f1b", "zb-h1", "interleaved-1f1b", "zbv-fixed", "zb-h2"]), pp=st.integers(1, 4),
     gathers=st.lists(times, min_size=8, max_size=8), reduces=st.lists(times, min_size=8, max_size=8), norm=times,
-    buckets=st.integers(1, 5), overlap=st.booleans(), optimizer=times, host=st.sampled_from([0.0, 0.25, 2.0]),
+    buckets=st.integers(1, 5), overlaps=st.tuples(st.booleans(), st.booleans()), optimizer=times, host=st.sampled_from([0.0, 0.25, 2.0]),
 )  # fmt: skip
 def test_post_validated_is_never_slower_than_synchronised(
-    name: str, pp: int, gathers: list[float], reduces: list[float], norm: float, buckets: int, overlap: bool,
-    optimizer: float, host: float,
+    name: str, pp: int, gathers: list[float], reduces: list[float], norm: float, buckets: int,
+    overlaps: tuple[bool, bool], optimizer: float, host: float,
 ) -> None:  # fmt: skip
     """No rank waits for another, so that each is done no later; alone, a rank waits for nobody in either."""
     table = ppsim.build(name, pp=pp, vpp=2 if name in ("interleaved-1f1b", "zbv-fixed") else None, microbatches=8)
     around = StepCosts(
         gather_s=gathers[: table.num_stages], reduce_s=reduces[: table.num_stages], norm_s=norm, num_buckets=buckets,
-        overlap=overlap, optimizer_s=np.arange(pp) * optimizer,
+        overlap_gather=overlaps[0], overlap_reduce=overlaps[1], optimizer_s=np.arange(pp) * optimizer,
     )  # fmt: skip
     waiting, going_on = (
         simulate_step(table, ONE.replace(action_overhead_s=host), StepCosts(**{**vars(around), "update": update}))
@@ -163,17 +163,18 @@ def test_post_validated_is_never_slower_than_synchronised(
 @given(
     name=st.sampled_from(["1f1b", "zb-h1", "interleaved-1f1b", "zbv-fixed", "chimera"]),
     pp=st.sampled_from([2, 4]), gather=times, reduce=times, norm=times, optimizer=times, rest=times,
-    share=times, overlap=st.booleans(), update=st.sampled_from(["synchronised", "post-validated"]),
+    share=times, overlaps=st.tuples(st.booleans(), st.booleans()), update=st.sampled_from(["synchronised", "post-validated"]),
 )  # fmt: skip
 def test_parts_sum_to_the_step_and_none_is_negative(
     name: str, pp: int, gather: float, reduce: float, norm: float, optimizer: float, rest: float, share: float,
-    overlap: bool, update: str,
+    overlaps: tuple[bool, bool], update: str,
 ) -> None:  # fmt: skip
     vpp = 2 if name in ("interleaved-1f1b", "zbv-fixed") else None
     table = ppsim.build(name, pp=pp, vpp=vpp, microbatches=8)
     around = StepCosts(
         gather_s=gather, reduce_s=reduce, norm_s=norm, optimizer_s=np.arange(pp) * optimizer, rest_s=rest,
-        sharing=(SharedGradients((0, pp - 1), share),), overlap=overlap, update=update,
+        sharing=(SharedGradients((0, pp - 1), share),), overlap_gather=overlaps[0], overlap_reduce=overlaps[1],
+        update=update,
     )  # fmt: skip
     step = simulate_step(table, ONE, around)
     timeline = step.timeline

@@ -54,7 +54,7 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
 LLAMA3_70B_WORDS = {
     "tp": 8, "pp": 4, "micro_batch": 1, "global_batch": 128, "seq_len": 8192, "gpus": 32, "vpp": 4,
     "runtime": "megatron", "dtype": "bfloat16", "sequence_parallel": True, "recompute": "core_attn+layernorm",
-    "optimizer": "adam", "zero": 1, "overlap_dp": True, "overlap_tp": "0.5", "dropout": True,
+    "optimizer": "adam", "zero": 1, "overlap_grad_reduce": True, "overlap_param_gather": False, "overlap_tp": "0.5", "dropout": True,
     "cross_entropy": "unfused",
 }  # fmt: skip
 
@@ -249,7 +249,8 @@ def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) ->
              "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}  # fmt: skip
     found = read(tmp_path, "ds.json", json.dumps(speed))
     assert found.options == {
-        "micro_batch": 2, "microbatches": 8, "zero": 1, "dtype": "bfloat16", "overlap_dp": False,
+        "micro_batch": 2, "microbatches": 8, "zero": 1, "dtype": "bfloat16", "overlap_grad_reduce": False,
+        "overlap_param_gather": False,
     }  # fmt: skip
     assert "give --model" in found.why_no_model
     assert [ignored.effect for ignored in found.ignored] == ["time and memory"]
@@ -524,3 +525,34 @@ def test_only_learned_positions_have_a_table(tmp_path: Path, suffix: str, writte
     model = read(tmp_path, f"run.{suffix}", text).model
     assert model is not None
     assert model.learned_positions == (2048 if is_learned else 0)
+
+
+@pytest.mark.parametrize(
+    ("zero", "given", "overlaps"),
+    [
+        ("--use-distributed-optimizer", "", (False, False)),
+        ("--use-distributed-optimizer", "--overlap-grad-reduce", (True, False)),
+        ("--use-distributed-optimizer", "--overlap-grad-reduce --overlap-param-gather", (True, True)),
+        ("", "--overlap-grad-reduce", (True, None)),  # nothing is gathered
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "", (True, False)),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "", (True, True)),
+    ],
+)
+def test_megatron_overlaps_the_reduction_and_the_gather_by_options_of_their_own(
+    tmp_path: Path, zero: str, given: str, overlaps: tuple[bool, bool | None]
+) -> None:
+    """Megatron-FSDP switches them on for sharded gradients and parameters (megatron_fsdp.py, `__init__`)."""
+    words = read(tmp_path, "x.sh", f"pretrain_gpt.py --micro-batch-size 1 {zero} {given}\n").options
+    assert (words.get("overlap_grad_reduce"), words.get("overlap_param_gather")) == overlaps
+
+
+@pytest.mark.parametrize(
+    ("zero", "overlaps"), [({"stage": 1, "overlap_comm": True}, (True, False)), ({"stage": 3}, (True, True)),
+                           ({"stage": 2}, (False, False)), ({"stage": 3, "overlap_comm": False}, (False, False))],
+)  # fmt: skip
+def test_deepspeed_overlaps_gathers_in_zero_3_only(
+    tmp_path: Path, zero: dict[str, object], overlaps: tuple[bool, bool]
+) -> None:
+    content = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero}
+    words = read(tmp_path, "ds.json", json.dumps(content)).options
+    assert (words["overlap_grad_reduce"], words["overlap_param_gather"]) == overlaps

@@ -70,7 +70,7 @@ def test_a_recipe_of_the_oldest_release_is_what_its_launcher_started():
     assert (dropped["moe_dispatcher"], dropped["moe_expert_capacity_factor"]) == ("alltoall", 1.0)
     assert (dropped["pp"], dropped["vpp"], dropped["ep"], dropped["recompute"]) == (4, 4, 64, "mla_up_proj")
     assert "moe_expert_capacity_factor" not in dropless
-    expected = {"tp": 2, "pp": 8, "vpp": 4, "ep": 64, "global_batch": 8192, "seq_len": 4096, "overlap_dp": False,
+    expected = {"tp": 2, "pp": 8, "vpp": 4, "ep": 64, "global_batch": 8192, "seq_len": 4096, "overlap_grad_reduce": False,
                 "moe_dispatcher": "deepep", "recompute": "mla_up_proj+mlp", "split": "Et|(tt|)*30mL"}  # fmt: skip
     assert {name: dropless[name] for name in expected} == expected
     assert read_recipe("llama3-8b/b200/fp8@25.09").options["cuda_graphs"] == "layer"

@@ -65,7 +65,11 @@ def test_auto_without_the_option_says_which_option_to_give(
 def test_auto_of_other_settings_of_deepspeed_is_its_default(tmp_path: Path) -> None:
     content = AUTO | {"zero_optimization": {"stage": 3, "overlap_comm": "auto", "reduce_bucket_size": "auto"}}
     found = read_run_config(deepspeed(tmp_path, content))
-    assert (found.options["zero"], found.options["overlap_dp"], found.options["dtype"]) == (3, True, "bfloat16")
+    assert (found.options["zero"], found.options["overlap_grad_reduce"], found.options["dtype"]) == (
+        3,
+        True,
+        "bfloat16",
+    )
     assert found.ignored == ()
 
 

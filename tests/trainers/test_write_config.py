@@ -116,3 +116,21 @@ def test_primus_has_a_setting_for_one_copy_of_the_weights() -> None:
     lines = written("primus", stack="primus", runtime="megatron", dtype="float8", weight_cache="rowwise")
     assert comments(lines) == ["--gpus 32"]
     assert "no_fp8_weight_transpose_cache: true" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "left"),
+    [
+        ({}, ["--overlap-grad-reduce", "--overlap-param-gather"], []),
+        ({"overlap_dp": False}, [], []),
+        ({"overlap_param_gather": False}, ["--overlap-grad-reduce"], []),
+        ({"overlap_grad_reduce": False}, [], ["--overlap-param-gather"]),  # refused by Megatron-LM
+        ({"zero": 0}, ["--overlap-grad-reduce"], []),
+    ],
+)
+def test_each_overlap_of_data_parallelism_is_written_by_its_name(
+    words: dict[str, Any], options: list[str], left: list[str]
+) -> None:
+    lines = written("megatron", runtime="megatron", **words)
+    assert [line for line in lines if line.startswith(("--overlap-grad", "--overlap-param"))] == options
+    assert comments(lines) == left

@@ -32,7 +32,8 @@ QUESTIONS = {
 @given(st.data())
 def test_neither_time_nor_bytes_are_below_the_outlook(data):
     asked = QUESTIONS[data.draw(st.sampled_from(sorted(QUESTIONS)))](
-        limit_gib=1e6, zero=data.draw(st.integers(0, 3)), overlap=data.draw(st.booleans()),
+        limit_gib=1e6, zero=data.draw(st.integers(0, 3)), overlap_grad_reduce=data.draw(st.booleans()),
+        overlap_param_gather=data.draw(st.booleans()),
         update=data.draw(st.sampled_from(["synchronised", "post-validated"])),
         runtime=data.draw(st.sampled_from(["torch", "megatron", "ideal"])),
     )  # fmt: skip

@@ -31,13 +31,16 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
     whole = arguments.count("train_batch_size", word="global_batch")
     zero = arguments.count("zero_optimization.stage", 0, word="zero", least=0)
     enabled = {name for name in ("fp16", "bf16") if arguments.flag(f"{name}.enabled", word="dtype")}
+    # ZeRO 1 and 2 gather the parameters at the end of `step` (runtime/zero/stage_1_and_2.py).
+    overlaps = arguments.flag("zero_optimization.overlap_comm", default=zero == 3, word="overlap_grad_reduce")
     words = {
         "micro_batch": micro,
         "global_batch": whole,
         "microbatches": None if whole else steps,
         "zero": zero,
         "dtype": "bfloat16" if "bf16" in enabled else "float16" if "fp16" in enabled else "float32",
-        "overlap_dp": arguments.flag("zero_optimization.overlap_comm", default=zero == 3, word="overlap_dp"),
+        "overlap_grad_reduce": overlaps,
+        "overlap_param_gather": (overlaps and zero == 3) if zero else None,
     }
     autos = {name: word for name, word in _AUTO.items() if given.get(name) == "auto"}
     if "train_batch_size" in autos:

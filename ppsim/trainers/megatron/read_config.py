@@ -324,7 +324,8 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         zero = ZERO.get(str(arguments.get("data_parallel_sharding_strategy", "no_shard", word="zero")), zero)
     if is_fsdp2 := arguments.flag("use_torch_fsdp2", word="fully_shard"):
         zero = 3
-    overlaps = arguments.flag("overlap_grad_reduce", word="overlap_dp")
+    reduces = arguments.flag("overlap_grad_reduce", word="overlap_grad_reduce")
+    gathers = arguments.flag("overlap_param_gather", word="overlap_param_gather")
     if (in_16_bits := arguments.get("grad_reduce_in_bf16", word="grad_reduce_in_bf16")) is None:
         in_32_bits = arguments.get("grad_reduce_in_fp32", word="grad_reduce_in_bf16")
         in_16_bits = None if in_32_bits is None else not in_32_bits
@@ -342,7 +343,8 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         "layer_wise": True if name == "dist_muon" else None,
         "zero": zero,
         "fully_shard": is_fsdp2 or None,
-        "overlap_dp": overlaps or zero >= 2,
+        "overlap_grad_reduce": reduces or zero >= 2,
+        "overlap_param_gather": gathers or zero == 3 if zero else None,
         "exp_avg_dtype": _moments(arguments),
         "order": "tp-cp-ep-pp-dp" if arguments.flag("use_tp_pp_dp_mapping", word="order") else None,
     }

@@ -180,8 +180,10 @@ def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
     found |= _narrow_weights(words)
     if words.get("grad_reduce_in_bf16"):
         found["grad_reduce_in_bf16"] = True
-    if "overlap_dp" in words:
-        found |= {"overlap_grad_reduce": words["overlap_dp"], "overlap_param_gather": words["overlap_dp"]}
+    if "overlap_grad_reduce" in words:
+        reduces = words["overlap_grad_reduce"]
+        gathers = reduces and words.get("zero", 0) > 0 and words.get("overlap_param_gather", False)
+        found |= {"overlap_grad_reduce": reduces, "overlap_param_gather": gathers}
     return found
 
 
