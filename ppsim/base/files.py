@@ -155,6 +155,8 @@ def require_writable(path: str | Path) -> None:
     real = os.path.realpath(path)
     places = [os.path.dirname(real)]
     if not os.path.isdir(places[0]):
+        if os.path.islink(path):
+            raise ConfigError(f"cannot write {path}: it is a link to {real}, and there is no folder {places[0]}")
         raise ConfigError(f"cannot write {path}: there is no folder {Path(path).parent}")
     if os.path.isdir(real):
         raise ConfigError(f"cannot write {path}: it is a folder")

@@ -58,6 +58,13 @@ def test_a_table_that_cannot_be_written_leaves_nothing_behind(folder, command, o
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "build zbv --pp 2 --num-microbatches 4"])
+def test_a_link_into_a_folder_that_is_missing_is_named_with_its_target(folder, command):
+    (folder / "link.csv").symlink_to("/missing/x.csv")
+    sentence = "cannot write link.csv: it is a link to /missing/x.csv, and there is no folder /missing"
+    assert sentence in ppsim(*command.split(), "-o", "link.csv", code=2).stderr
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "build zbv --pp 2 --num-microbatches 4"])
 def test_a_folder_without_permission_is_refused(folder, command, monkeypatch):
     (folder / "locked").mkdir(mode=0o500)
     monkeypatch.setattr(os, "access", lambda place, _: not str(place).endswith("locked"))  # root may write anywhere
