@@ -1,6 +1,7 @@
 """Training runs with torch."""
 
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -191,8 +192,11 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
         raise ConfigError(
             f"--steps must be at least 1, --warm-up not negative: got {options['steps']} and {options['warm_up']}"
         )
-    if options["timeout"] <= 0:
-        raise ConfigError(f"--timeout must be more than 0 seconds: got {options['timeout']:g}")
+    if not 0 < options["timeout"] <= threading.TIMEOUT_MAX:
+        raise ConfigError(
+            f"--timeout must be more than 0 and at most {threading.TIMEOUT_MAX:g} seconds: got "
+            f"{options['timeout']:g}"
+        )
     for option in ("micro_batch", "threads"):
         require_least(option, options[option])
     for name in ("recompute", "stage_plan"):
@@ -297,19 +301,20 @@ _OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype", "recompute", "stage_
 
 def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[UserModel, list[int], str]:
     """The model is tested with one microbatch."""
-    from ppsim.runtime.user_model import check_user_model, function_of
+    from ppsim.runtime.user_model import check_user_model, function_of, limit_time
 
     if wrong := [name for name in _OF_GPTS if options[name] is not None]:
         raise ConfigError(f"--module says what is trained: leave out {flag_of(wrong[0])}")
     if options["emulate_costs"] is not None:
         raise ConfigError("--emulate-costs waits instead of computing, so that no --module is run: leave one out")
-    function = function_of(options["module"])
-    num_layers = function.num_layers(options["layers"])
-    layers = _layers(num_layers, table, options)
-    boundaries, dtype = check_user_model(
-        function, layers, micro_batch=options["micro_batch"], seed=options["seed"], device=options["device"],
-        splits=table.splits_backward,
-    )  # fmt: skip
+    with limit_time(options["module"], options["timeout"]):
+        function = function_of(options["module"])
+        num_layers = function.num_layers(options["layers"])
+        layers = _layers(num_layers, table, options)
+        boundaries, dtype = check_user_model(
+            function, layers, micro_batch=options["micro_batch"], seed=options["seed"], device=options["device"],
+            splits=table.splits_backward,
+        )  # fmt: skip
     return UserModel(function.where, num_layers, boundaries), layers, dtype
 
 

@@ -43,7 +43,7 @@ class TrainOptions(TypedDict, total=False):
         "CPU threads per process.", metavar="N", section="processes", field="num_threads", default=1, shown=True,
     )]
     timeout: Annotated[float | None, Option(
-        "Maximum time that a rank waits for another.",
+        "Maximum time that a rank waits for another, and that --module takes to build and try its stages.",
         metavar="SECONDS", section="processes", field="timeout_s", default=120.0, shown=True,
     )]
     model: Annotated[Literal["nano", "micro", "mini", "gpt2"] | str | None, Option(

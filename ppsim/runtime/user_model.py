@@ -10,14 +10,18 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -350,10 +354,55 @@ def import_folder(folder: str) -> Iterator[None]:
 
 @contextmanager
 def _failing(what: str) -> Iterator[None]:
-    """Convert any error of user code to a one-line `ConfigError`; redirect its output to standard error."""
+    """Convert any error or exit of user code to a one-line `ConfigError`; redirect its output to standard error."""
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), _exits_raised():
             yield
     except (Exception, SystemExit) as error:
         lines = str(error).strip().splitlines() or ["no reason given"]
         raise ConfigError(f"{what}: {type(error).__name__}: {lines[0]}") from error
+
+
+@contextmanager
+def _exits_raised() -> Iterator[None]:
+    """Let `os._exit` raise `SystemExit` in this process; processes that user code forks still exit."""
+    exit_process, here = os._exit, os.getpid()
+
+    def raise_exit(status: int) -> NoReturn:
+        if os.getpid() != here:
+            exit_process(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = raise_exit
+    try:
+        yield
+    finally:
+        os._exit = exit_process
+
+
+class _TooLong(BaseException):
+    """No `Exception`, which user code may catch."""
+
+
+@contextmanager
+def limit_time(where: str, timeout_s: float) -> Iterator[None]:
+    """Raise `ConfigError` if user code takes longer. In other threads than the main one, there is no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise _TooLong
+
+    handler, begun = signal.signal(signal.SIGALRM, interrupt), time.monotonic()
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield
+    except _TooLong:
+        raise ConfigError(
+            f"--module {where} takes more than {timeout_s:g} s to build and try its stages: give a longer --timeout"
+        ) from None
+    finally:
+        rest_s = max(left_s - (time.monotonic() - begun), 1e-3) if left_s else 0
+        signal.setitimer(signal.ITIMER_REAL, rest_s)
+        signal.signal(signal.SIGALRM, handler)

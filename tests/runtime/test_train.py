@@ -194,7 +194,7 @@ def test_without_torch_the_extra_is_named(command: list[str], monkeypatch: pytes
         (["--steps", "0"], "--steps must be at least 1"),
         (["--layers", "1"], "--layers 4 gives each one"),
         (["--heads", "5"], "the hidden size must be a multiple of the heads: got 256 and 5"),
-        (["--timeout", "0"], "--timeout must be more than 0 seconds: got 0"),
+        (["--timeout", "0"], "--timeout must be more than 0 and at most"),
         (["--threads", "0"], "--threads must be at least 1: got 0"),
         (["--learning-rate", "nan"], "--learning-rate must be a number from 0 on: got nan"),
         (["--learning-rate", "-1"], "--learning-rate must be a number from 0 on: got -1"),
