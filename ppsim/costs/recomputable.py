@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ppsim.costs.execution_context import Execution
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.attention_and_mlp import Attention, OfLatents
+from ppsim.model.attention_and_mlp import Attention, LatentAttention, OfLatents
 from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
 
 
@@ -24,16 +24,15 @@ _ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
 """Property that a layer needs so that a module of `ppsim.model.recompute` can be recomputed."""
 
 
-def _is_plain(layer: Layer) -> bool:
-    has_scores = isinstance(layer.attention, Attention) and layer.has_mixer and not layer.attention.gated
-    return has_scores and _has_dense(layer) and layer.streams == 1 and not layer.conditioned
+def _has_known_operators(layer: Layer) -> bool:
+    a = layer.attention
+    is_softmax = isinstance(a, Attention | LatentAttention) and layer.has_mixer and a.indexer is None
+    return is_softmax and layer.has_feed_forward and layer.streams == 1 and not layer.conditioned
 
 
 def why_not_recomputed(model: Model, execution: Execution, recompute: Recompute, tp: int) -> str | None:
-    if recompute == BY_OPERATORS and not all(map(_is_plain, model.kinds)):
-        return (
-            "recompute selective-op is known of layers of attention and a dense feed-forward part only: take full"
-        )
+    if recompute == BY_OPERATORS and not all(map(_has_known_operators, model.kinds)):
+        return "recompute selective-op is known of layers with softmax attention and an MLP or experts: take full"
     if recompute == BY_OPERATORS and (execution.attention != "fused" or execution.dropout):
         return "recompute selective-op keeps what fused attention gives: give --attention fused, and no --dropout"
     if recompute == BY_OPERATORS and tp > 1 and not execution.sequence_parallel:

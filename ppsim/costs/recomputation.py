@@ -7,7 +7,7 @@ from ppsim.costs.pass_kernels import PassKernels, total
 from ppsim.costs.torch_blocks import TorchKernels
 from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.operators import Operator, plan_of
-from ppsim.model.recompute import BY_OPERATORS, by_operators
+from ppsim.model.recompute import BY_OPERATORS, by_operators, counts
 
 
 def forward_again(timed: OperatorKernels, of: Mapping[str, PassKernels]) -> tuple[KernelTime, set[str]]:
@@ -32,9 +32,10 @@ def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
 
 
 def _by_operators(timed: OperatorKernels) -> KernelTime:
-    """Kernels that `selective-op` runs again: every second GEMM, and memory-bound operators except the last."""
-    gemms = [one.weight for one in timed.operators if one.weight is not None]
-    _, repeated = by_operators(gemms, timed.place.cut)
+    """Kernels that `selective-op` runs again: every second GEMM, experts, memory-bound operators but the last."""
+    gemms = [one for one in timed.operators if one.weight is not None]
+    _, repeated = by_operators([one.weight for one in gemms if one.weight], timed.place.cut)
+    uncounted = [timed.product(one) for one in gemms if one.weight and not counts(one.weight)]
     passing = [timed.passing(one) for one in timed.operators[:-1]]
-    again = total([*map(timed.gemm, repeated), *passing]).forward
+    again = total([*map(timed.gemm, repeated), *uncounted, *passing]).forward
     return again.without(timed.scattered_s()) if isinstance(timed, TorchKernels) else again

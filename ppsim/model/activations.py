@@ -10,7 +10,8 @@ from fractions import Fraction
 from functools import partial
 
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.attention_and_mlp import Attention
+from ppsim.model.attention_and_mlp import MixtureOfExperts
+from ppsim.model.attention_base import ScoredAttention
 from ppsim.model.backward import backward_peak, forward_peak
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import layer_input, operators_of
@@ -27,8 +28,7 @@ from ppsim.model.operators import (
     sum_columns,
 )
 from ppsim.model.parameters import padded_vocabulary
-from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators
-from ppsim.model.weight_matrices import UP_AND_DOWN
+from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators, counted_matrices
 from ppsim.parallel.sizes import ParallelSizes, share
 
 
@@ -140,29 +140,40 @@ def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_buffer_factor: 
 
 
 def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
-    """Bytes that `selective-op` saves besides the layer's input."""
+    """Bytes that `selective-op` saves besides the layer's input.
+
+    They are outputs of GEMMs, of the attention core (with a statistic per head), of reduce-scatters, and of the
+    all-to-alls before and after experts.
+    """
     a, tokens, e = layer.attention, batch.tokens(cut), batch.element_bytes
-    assert isinstance(a, Attention)
+    assert isinstance(a, ScoredAttention)
     kept, _ = by_operators(layer.linears(cut), cut)
-    of_attention = sum(one.outputs for one in kept if one.name not in UP_AND_DOWN) + a.inner_size // cut.tp
+    of_mixer = {one.name for one in a.linears(layer.hidden_size, cut.tp)}
+    outputs = {True: a.num_heads * a.v_head_size // cut.tp, False: 0}
+    for one in kept:
+        outputs[one.name in of_mixer] += one.outputs
     scattered = tokens * layer.hidden_size // cut.tp * (cut.tp > 1)
+    exchanged = 0
+    if isinstance(layer.ffn, MixtureOfExperts) and cut.ep > 1:
+        exchanged = 2 * round(_rows(layer, batch, cut)["capacity"] * (layer.ffn.latent_size or layer.hidden_size))
+    unused = sum(unused_output_bytes(layer, batch, cut, kernels))
     return {
-        "attention": (tokens * of_attention + scattered) * e,
+        "attention": (tokens * outputs[True] + scattered) * e,
         "scores": 4 * a.num_heads // cut.tp * tokens,
-        "feed-forward": tokens * sum(one.outputs for one in kept if one.name in UP_AND_DOWN) * e
-        + sum(unused_output_bytes(layer, batch, cut, kernels)),
+        "experts" if layer.is_moe else "feed-forward": (tokens * outputs[False] + exchanged) * e + unused,
     }
 
 
 def unused_output_bytes(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> tuple[int, int]:
     """Bytes that `selective-op` saves in eager mode although no backward needs them.
 
-    They are the output of a layer's last GEMM, and this rank's part of it after the reduce-scatter.
+    They are the output of an MLP's last GEMM, and this rank's part of it after the reduce-scatter.
     """
     whole = batch.tokens(cut) * layer.hidden_size * batch.element_bytes * kernels.eager
-    counted = sum(
-        not one.biased for linear in layer.linears(cut) if linear.is_product for one in linear.separate_matrices()
-    )
+    matrices = list(counted_matrices(layer.linears(cut)))
+    if matrices[-1].name != "down":
+        return 0, 0
+    counted = sum(not one.biased for one in matrices)
     return whole * (counted % 2), share(whole, cut.norm_divisor) * (cut.tp > 1)
 
 

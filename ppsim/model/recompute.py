@@ -4,7 +4,7 @@ The option of a stage or model assigns these to layers (`plan_of_stage`).
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -282,6 +282,20 @@ def recomputes(recompute: Recompute, module: str) -> bool:
     return module in recompute.split("+")
 
 
+def counts(one: WeightMatrix) -> bool:
+    """Return whether `selective-op` counts a matrix: grouped GEMMs of experts, and the router, are recomputed.
+
+    Source: TorchTitan, activation_checkpoint.py: `force_recompute_mm_shapes_by_fqns`; the saved operators have no
+    `_grouped_mm`.
+    """
+    return one.is_product and one.kind not in ("router", "routed")
+
+
+_JOINED_IN_MEGATRON = ("queries, keys, values", "up")
+_LATENTS = ("queries down", "queries up", "keys and values down", "keys and values up")
+"""TorchTitan's order (models/deepseek_v3/model/model.py: `Attention.forward`), at the begin of a layer."""
+
+
 def by_operators(
     linears: Iterable[WeightMatrix], cut: ParallelSizes
 ) -> tuple[list[WeightMatrix], list[WeightMatrix]]:
@@ -290,7 +304,8 @@ def by_operators(
     In forward order every second GEMM is recomputed; queries, keys, values, gate and up count separately. A GEMM
     with a bias (`addmm`) is saved, and not counted. The down-projection counts, but is in neither list. With tensor
     parallelism neither is attention's output: the result of the reduce-scatter is saved instead (TorchTitan,
-    activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py: `_save_list`).
+    activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py: `_save_list`). Matrices that do not
+    count (`counts`) are in neither list.
 
     >>> one = [WeightMatrix("queries, keys, values", "x", 8, (8, 2, 2)), WeightMatrix("attention output", "heads",
     ...     8, (8,))]
@@ -300,8 +315,15 @@ def by_operators(
     kept: list[WeightMatrix] = []
     again: list[WeightMatrix] = []
     counted = 0
-    for one in (part for linear in linears if linear.is_product for part in linear.separate_matrices()):
+    for one in counted_matrices(linears):
         counted += not one.biased
         if one.name != "down" and not (one.name == "attention output" and cut.tp > 1):
             (kept if one.biased or counted % 2 else again).append(one)
     return kept, again
+
+
+def counted_matrices(linears: Iterable[WeightMatrix]) -> Iterator[WeightMatrix]:
+    """Yield the separate GEMMs that `selective-op` counts, or that have a bias, in TorchTitan's order."""
+    products = filter(counts, linears)
+    for one in sorted(products, key=lambda one: (*_LATENTS, one.name).index(one.name)):
+        yield from one.separate_matrices() if one.name in _JOINED_IN_MEGATRON else (one,)

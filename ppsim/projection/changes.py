@@ -89,7 +89,7 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
                 run = replace(execution, sequence_parallel=divides)
                 yield from _changed(f"--{name} {size} --dp {dp}", job, layout=other, execution=run)
     has_experts = any(layer.is_moe for layer in job.model.layers)
-    modules = "layernorm+moe_act" if has_experts else BY_OPERATORS if job.fully_shard else "mlp"
+    modules = BY_OPERATORS if job.fully_shard else "layernorm+moe_act" if has_experts else "mlp"
     for recompute in ("none", "core_attn" if execution.attention == "unfused" else modules, "full"):
         if recompute != execution.recompute:
             yield from _changed(

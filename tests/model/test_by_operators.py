@@ -186,7 +186,7 @@ def test_a_split_backward_goes_through_no_selective_checkpoint_of_torch() -> Non
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ({"model": "mixtral-8x7b"}, "of layers of attention and a dense feed-forward part only: take full"),
+        ({"model": "mamba2-2.7b"}, "of layers with softmax attention and an MLP or experts: take full"),
         ({"attention": "unfused"}, "keeps what fused attention gives: give --attention fused"),
         ({"tp": 2, "sequence_parallel": False}, "keeps what tp ranks scatter: give --sequence-parallel, or tp 1"),
     ],
@@ -201,3 +201,36 @@ def test_a_product_with_a_bias_is_kept_and_not_counted() -> None:
     biased = replace(one, attention=replace(one.attention, qkv_bias=True))
     kept, again = by_operators(biased.linears(ParallelSizes()), ParallelSizes())
     assert [len(kept), len(again)] == [5, 1]
+
+
+def test_of_latent_attention_and_experts_every_second_product_in_torchtitan_s_order_is_kept() -> None:
+    """torchtitan/models/deepseek_v3/model/model.py and moe.py of v0.2.2: wq, wkv_a, wkv_b, wo, w1, w3, w2."""
+    one = find_model("deepseek-v2-lite").layers[-1]
+    kept, again = by_operators(one.linears(ParallelSizes(dp=8, ep=8)), ParallelSizes(dp=8, ep=8))
+    assert [(matrix.name, matrix.kind) for matrix in kept] == [
+        ("queries up", "dense"), ("keys and values up", "dense"), ("up", "shared"),
+    ]  # fmt: skip
+    assert [(matrix.name, matrix.kind) for matrix in again] == [
+        ("keys and values down", "dense"), ("attention output", "dense"), ("up", "shared"),
+    ]  # fmt: skip
+
+
+def test_of_a_layer_with_experts_it_keeps_both_exchanges_and_no_product_of_routed_experts() -> None:
+    """The all-to-alls write 6 rows of 2048 per token before and after 64 experts of 1408."""
+    one, tokens = find_model("deepseek-v2-lite").layers[-1], 8 * 4096
+    batch = Batch(8, 4096, recompute=BY_OPERATORS)
+    spread, alone = (layer_activations(one, batch, ParallelSizes(dp=ep, ep=ep), KernelChoice()) for ep in (8, 1))
+    assert alone["experts"] == 2 * tokens * 2 * 1408
+    assert spread["experts"] - alone["experts"] == 2 * tokens * 2 * 6 * 2048
+    heads = 16 * (192 + 128 + 128 + 128)  # wq, wkv_b, and the core's output
+    assert spread["attention"] == 2 * tokens * heads
+
+
+@pytest.mark.parametrize("model", ["deepseek-v2-lite", "gpt-oss-20b", "qwen3-30b-a3b"])
+def test_models_with_experts_lie_between_none_and_full_too(model: str) -> None:
+    words = {"model": model, "gpus": 8, "pp": 1, "ep": 8, "stack": "torchtitan", "cluster": "dgx-h100"}
+    made = [ppsim.project(**words, recompute=one) for one in ("none", BY_OPERATORS, "full")]
+    peaks = [one.timeline.memory.peak_bytes.max() for one in made]
+    steps = [one.iteration_time_s for one in made]
+    assert peaks[0] > peaks[1] > peaks[2]
+    assert steps[0] < steps[1] < steps[2]
