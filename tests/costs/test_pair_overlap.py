@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.costs.pair_overlap import ORDERS, LayerTimes, PairMessage, pair_messages, pair_s
+from ppsim.costs.pair_overlap import ORDERS, LayerTimes, PairMessage, StageBytes, pair_bytes, pair_messages, pair_s
 from ppsim.projection.expert_messages import expert_messages
 from ppsim.schedule.table import Op
 
@@ -313,3 +313,28 @@ def test_what_pairs_save_beyond_messages_is_time_of_the_host():
     budget = made.summarise(with_advice=False).time_breakdown_s
     assert min(budget.get("EP communication", 0.0), budget["host"]) >= -1e-9
     assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
+
+
+def held_by_a_pair(forward: StageBytes, backward: StageBytes) -> float:
+    """The peak of the bytes held during a pair, walked layer by layer."""
+    live = peak = 0.0
+    one, other = forward.whole / forward.num_layers, backward.whole / backward.num_layers
+    before, first = forward.before / forward.num_layers, backward.before / backward.num_layers
+    num_pairs = min(forward.num_layers, backward.num_layers)
+    for change in [before, first - other, one - before, -first] * num_pairs:
+        live += change
+        peak = max(peak, live)
+    left = (forward.num_layers - num_pairs) * one - (backward.num_layers - num_pairs) * other
+    return max(peak, live + left)
+
+
+@pytest.mark.parametrize("forward", [StageBytes(20, 6, 2), StageBytes(30, 3, 3), StageBytes(9, 8, 1)])
+@pytest.mark.parametrize("backward", [StageBytes(16, 4, 2), StageBytes(60, 40, 3), StageBytes(7, 1, 1)])
+def test_the_bytes_of_a_pair_are_those_of_its_layers_one_after_another(
+    forward: StageBytes, backward: StageBytes
+) -> None:
+    assert pair_bytes(forward, backward) == pytest.approx(held_by_a_pair(forward, backward))
+
+
+def test_a_forward_without_a_pair_holds_all_of_its_bytes() -> None:
+    assert pair_bytes(StageBytes(20, 6, 2), StageBytes(0, 0, 0)) == 20

@@ -143,3 +143,12 @@ def test_without_a_switch_a_group_has_the_links_among_its_ranks_and_a_message_ha
     assert bus_bytes_per_s("all-gather", 1e12, among, mesh) == pytest.approx(links * one, rel=1e-3)
     apart = bus_bytes_per_s("all-to-all", 1e12, among, mesh)
     assert apart == pytest.approx(links * one * link.exchange_share, rel=1e-3)
+
+
+def test_a_tree_takes_two_steps_for_each_doubling_of_the_ranks():
+    link = H100.tiers[1].link.among(16, None)
+    among = RankGroup("dp", 16, (1, 16))
+    found = collective("all-reduce", 1, among, H100)
+    assert found.algorithm == "tree"
+    times = H100.device.efficiency.operator_time.get("all-reduce", 1.0)
+    assert found.seconds == pytest.approx(times * (link.launch_s + 2 * 4 * link.step_s), rel=1e-3)

@@ -106,3 +106,11 @@ def test_a_layer_alone_and_a_search_refuse_them_in_a_sentence() -> None:
     ):
         result = command(*line.split(), code=2)
         assert "block/2 is for" in result.output
+
+
+def test_every_nth_layer_is_counted_over_all_stages_of_the_rank() -> None:
+    def layers(before: int) -> list[tuple[int, str]]:
+        return [(one.layers, one.recompute) for one in plan_of_stage("full/3", 4, before=before)]
+
+    assert layers(0) == [(2, "none"), (1, "full"), (1, "none")]
+    assert layers(4) == [(1, "none"), (1, "full"), (2, "none")]

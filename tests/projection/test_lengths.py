@@ -100,3 +100,10 @@ def test_a_list_that_is_none_is_refused_by_its_line(tmp_path, text, sentence):
         read_lengths(tmp_path / "L")
     assert sentence in str(error.value)
     assert str(tmp_path / "L") in str(error.value)
+
+
+def test_transfers_grow_with_the_tokens_of_a_sequence_not_with_their_square():
+    one, twice = (
+        ppsim.project(**JOB, split="even", lengths=[tokens] * 16).stage_cost_set.costs for tokens in (4096, 8192)
+    )
+    assert twice.transfer_s == pytest.approx(2 * np.asarray(one.transfer_s))

@@ -124,3 +124,12 @@ def test_a_width_that_leaves_no_room_is_refused():
     with pytest.raises(ConfigError, match="a timeline needs a width of 40 or more: got 39"):
         draw(timeline, width=39)
     assert readable_drawing(timeline, width=39) is None
+
+
+def test_the_hidden_share_is_that_of_actions_without_a_column_not_of_idle_time():
+    """Rank 0 is idle most of the time; its backwards take 1/50 of a column."""
+    costs = StageCosts(forward_s=[10.0, 0.02], backward_input_s=0.01, backward_weight_s=0.01)
+    timeline = simulate(build("gpipe", pp=2, microbatches=4), costs)
+    drawing = drawing_of(timeline, width=60, most_lines=2)
+    busy_s = float(timeline.busy_s.sum())
+    assert drawing.hidden == pytest.approx((busy_s - 40.0) / busy_s, abs=1e-6)

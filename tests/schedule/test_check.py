@@ -337,3 +337,8 @@ def test_a_check_finds_sends_and_receives_once_and_takes_no_more_memory_than_a_l
     assert len(report.verdicts) == 15
     assert len(found) == 1
     assert peak <= 250 * len(table)
+
+
+def test_a_split_backward_of_later_stages_only_is_no_warning_of_the_first_stage():
+    rules = {finding.rule for finding in check(parse_table("0F0,0B0\n1F0,1I0,1W0")).findings}
+    assert rules == {"torch-2.13"}

@@ -207,3 +207,11 @@ def test_a_slow_rank_adds_its_share_of_the_busiest_rank_not_of_the_mean() -> Non
     usual, slow = (simulate_step(table, twice, StepCosts(slow_rank=part)) for part in (0.0, 0.1))
     assert slow.exposed_s["slow rank"] == pytest.approx(1.8)
     assert slow.time_s == pytest.approx(usual.time_s + 1.8)
+
+
+@pytest.mark.parametrize("update", ["synchronised", "post-validated"])
+def test_host_time_before_the_first_forward_is_no_time_of_gathering(update: str) -> None:
+    """A rank gathers for 2 s; the first 0.25 s are the host's, which the pipeline would take without gathering."""
+    table, costs = ppsim.build("1f1b", pp=1, microbatches=3), ONE.replace(action_overhead_s=0.25)
+    step = simulate_step(table, costs, StepCosts(gather_s=2.0, update=update))
+    assert step.exposed_s["gather"] == pytest.approx(2.0 - 0.25)

@@ -82,3 +82,21 @@ def test_what_does_not_fit_has_no_bound():
     asked = question(limit_gib=1.0)
     looks = [BoundsCalculator(asked).of(candidate) for candidate in configurations(asked, space_for(asked))[::50]]
     assert all(np.isinf(look.bound_s) for look in looks)
+
+
+@pytest.mark.parametrize(("overlap", "reduced_s"), [(True, 200.0), (False, 600.0)])
+def test_of_the_reductions_of_a_rank_the_bound_has_the_shortest_if_they_overlap_and_all_if_not(
+    monkeypatch, overlap, reduced_s
+):
+    """Rank 1 has stages 1 and 3. It computes two microbatches of F, I and W, a second each."""
+    ones, reduce_s = np.ones(4), np.array([100.0, 200.0, 300.0, 400.0])
+    monkeypatch.setattr(BoundsCalculator, "_compute_s", lambda *_: (ones.copy(), ones.copy(), ones.copy()))
+    monkeypatch.setattr(BoundsCalculator, "_replicas_s", lambda *_: (np.zeros(4), reduce_s))
+    asked = question(layers=8, gpus=16, batch=16, limit_gib=1e6, overlap=overlap, update="post-validated")
+    space = space_for(
+        asked, tp=[1], cp=[1], pp=[2], vpp=[2], micro_batch=[1], schedule=["interleaved-1f1b"], recompute=["none"],
+        split=["even"],
+    )  # fmt: skip
+    candidate = configurations(asked, space)[0]
+    bound_s = BoundsCalculator(asked).of(candidate).bound_s
+    assert bound_s == pytest.approx(2 * 2 * 3.0 + reduced_s + asked.plan_of(candidate).job.rest_s)

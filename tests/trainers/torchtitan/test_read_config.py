@@ -270,3 +270,12 @@ def test_dualpipev_overlaps_the_messages_of_parallel_experts(tmp_path: Path) -> 
     for ep, overlap in ((8, "dualpipe"), (1, None)):
         (tmp_path / "job.toml").write_text(text.format(ep))
         assert read_run_config(tmp_path / "job.toml").options.get("overlap_ep") == overlap
+
+
+@pytest.mark.parametrize(("shard", "replicate", "dp"), [(4, 2, 8), (4, 1, 4)])
+def test_data_parallel_ranks_are_shards_times_replicas(tmp_path: Path, shard: int, replicate: int, dp: int) -> None:
+    degrees = (
+        f"--parallelism.data_parallel_shard_degree {shard} --parallelism.data_parallel_replicate_degree {replicate}"
+    )
+    text = f"torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b {degrees}\n"
+    assert read(tmp_path, text).options["dp"] == dp

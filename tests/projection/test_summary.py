@@ -1,0 +1,27 @@
+"""Spread of projections by GPU type and model."""
+
+from dataclasses import replace
+
+import pytest
+
+import ppsim
+from ppsim.projection.plan import Plan
+from ppsim.projection.summary import ESTIMATE_SPREAD, EXPERTS_SPREAD, spread_of
+
+
+def plan_with(plan: Plan, **spreads: float | None) -> Plan:
+    """The plan on a GPU type with these spreads of its calibration runs."""
+    assert plan.job is not None
+    cluster = plan.job.cluster
+    efficiency = replace(cluster.device.efficiency, in_situ=None, **spreads)
+    device = replace(cluster.device, efficiency=efficiency)
+    return replace(plan, job=replace(plan.job, cluster=replace(cluster, device=device)))
+
+
+@pytest.mark.parametrize(
+    ("model", "prior", "calibrated"), [("llama3-8b", ESTIMATE_SPREAD, 0.01), ("mixtral-8x7b", EXPERTS_SPREAD, 0.02)]
+)
+def test_models_with_experts_have_a_spread_of_their_own(model: str, prior: float, calibrated: float) -> None:
+    plan = ppsim.project(model=model, gpus=16, pp=2, memory_limit=None).plan
+    assert spread_of(plan_with(plan, spread=0.01, experts_spread=0.02)) == calibrated
+    assert spread_of(plan_with(plan, spread=None, experts_spread=None)) == prior
