@@ -556,3 +556,43 @@ def test_deepspeed_overlaps_gathers_in_zero_3_only(
     content = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero}
     words = read(tmp_path, "ds.json", json.dumps(content)).options
     assert (words["overlap_grad_reduce"], words["overlap_param_gather"]) == overlaps
+
+
+BRIDGE = "model:\n  num_layers: 4\n  hidden_size: 256\n  num_attention_heads: 8\n  vocab_size: 1000\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("mixed_precision: bf16_mixed", "bfloat16"),
+        ("mixed_precision: bf16-mixed", "bfloat16"),
+        ("mixed_precision: fp16_mixed", "float16"),
+        ("mixed_precision: nanov2_bf16_with_fp8_current_scaling_mixed", "float8"),
+        ("mixed_precision: bf16_with_fp8_subchannel_scaling_mixed", "float8-block"),
+        ("mixed_precision: bf16_with_mxfp8_mixed", "mxfp8"),
+        ("mixed_precision: bf16_with_nvfp4_mixed", "nvfp4"),
+        ("mixed_precision: {bf16: true}", "bfloat16"),
+        ("trainer: {precision: bf16}", "bfloat16"),
+        ("trainer: {precision: 16}", "float16"),
+        ("trainer: {precision: 32-true}", "float32"),
+        ("trainer: {plugins: {precision: bf16-mixed, fp8: hybrid}}", "float8"),
+        ("train: {micro_batch_size: 1}", None),
+        ("mixed_precision: {bf16: false, fp16: false}", "float32"),
+    ],
+)
+def test_the_number_format_of_megatron_bridge_and_nemo_by_its_name(
+    tmp_path: Path, text: str, dtype: str | None
+) -> None:
+    found = read(tmp_path, "x.yaml", f"{BRIDGE}{text}\n")
+    assert found.options.get("dtype") == dtype
+    assert {one.name for one in found.ignored} <= {"first_last_layers_bf16"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "number"), [("  num_query_groups: 2\n", 2), ("  num_query_groups: null\n", 8), ("", 8)]
+)
+def test_query_groups_of_megatron_bridge_need_no_flag(tmp_path: Path, groups: str, number: int) -> None:
+    """`num_query_groups` of Megatron-Core's TransformerConfig; `--group-query-attention` is only a command's flag."""
+    model = read(tmp_path, "x.yaml", f"{BRIDGE}{groups}").model
+    assert model is not None
+    assert model.layers[0].attention.num_kv_heads == number  # type: ignore[union-attr]

@@ -1,5 +1,6 @@
 """Reader of the YAML or JSON that Megatron-Bridge and NeMo write for a run."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from ppsim.trainers.option_relevance import effect_of
 from ppsim.trainers.run_config import IgnoredOption, RunConfig
 
 _SECTIONS = ("model", "train", "dataset", "data", "optimizer", "ddp", "tokenizer", "mixed_precision", "trainer",
-             "strategy", "config", "comm_overlap", "dist", "checkpoint", "scheduler", "rng")  # fmt: skip
+             "strategy", "plugins", "config", "comm_overlap", "dist", "checkpoint", "scheduler", "rng")  # fmt: skip
 _RENAMED = {
     "sequence_length": "seq_length",
     "devices": "nproc_per_node",
@@ -26,6 +27,10 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     flat: dict[str, Any] = {}
     others: dict[str, Any] = {}
     _flatten(content, flat, others)
+    for name in ("precision", "mixed_precision"):
+        if settings := _of_precision(flat.get(name), is_bridge=name == "mixed_precision"):
+            flat = {one: value for one, value in flat.items() if one != name} | settings
+    flat.setdefault("group_query_attention", bool(flat.get("num_query_groups")))
     found = from_megatron(Arguments(megatron_names(flat), source), BRIDGE)
     sections = tuple(
         IgnoredOption(name, value, matters) for name, value in others.items() if (matters := effect_of(name))
@@ -33,6 +38,32 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     return replace(
         found, options={**found.options, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections)
     )
+
+
+def _of_precision(name: Any, *, is_bridge: bool) -> dict[str, Any]:
+    """Return the settings of a named number format, {} for an unknown name.
+
+    Names are those of NeMo (`precision`: bf16-mixed, 16, 32) or Megatron-Bridge (`mixed_precision`:
+    bf16_with_mxfp8_mixed; training/mixed_precision.py at 067f987d).
+    """
+    text = str(name).lower().replace("-", "_")
+    if not re.search("16|32", text):
+        return {}
+    is_bfloat16 = "bf16" in text
+    found: dict[str, Any] = {"bf16": is_bfloat16, "fp16": "16" in text and not is_bfloat16}
+    if is_bridge:
+        found["grad_reduce_in_fp32"] = is_bfloat16
+    if "nvfp4" in text:
+        return found | {"fp4": "e2m1", "fp4_param_gather": True}
+    if "mxfp8" in text:
+        recipe = {"fp8_recipe": "mxfp8", "fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True}
+        return found | {"fp8": "e4m3"} | recipe
+    if "subchannel" in text:
+        return found | {"fp8": "hybrid", "fp8_recipe": "blockwise"}
+    if "fp8" in text:
+        recipe = {"fp8_recipe": "delayed" if "delayed" in text else "tensorwise", "fp8_param_gather": True}
+        return found | {"fp8": "hybrid", "first_last_layers_bf16": "current" in text} | recipe
+    return found
 
 
 def _flatten(content: Mapping[str, Any], flat: dict[str, Any], others: dict[str, Any]) -> None:

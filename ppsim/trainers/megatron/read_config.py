@@ -41,7 +41,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     words = _counts(arguments)
     layers_each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
     words |= _pipeline(arguments, words["pp"], model, layers_each)
-    words |= _step(arguments)
+    words |= _step(arguments, is_partial=trainer == BRIDGE)
     words |= _optimizer(arguments) | _optimizer_offload(arguments, is_partial=trainer == BRIDGE)
     words |= _narrow_weights(arguments, words)
     words |= _kernels(arguments, is_partial=trainer == BRIDGE)
@@ -130,11 +130,14 @@ FP8_RECIPES = {"blockwise": "float8-block", "mxfp8": "mxfp8"}
 """Values of --fp8-recipe with their own number format; delayed and tensorwise both have one scale per tensor."""
 
 
-def _step(arguments: Arguments) -> dict[str, Any]:
-    dtype = "float32"
-    for name, known in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp8", "float8"), ("fp4", "nvfp4")):
-        if value := arguments.get(name, word="dtype"):
-            dtype = known
+def _step(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
+    dtypes = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8", "fp4": "nvfp4"}
+    given = {name: arguments.get(name, word="dtype") for name in dtypes}
+    dtype = None if is_partial and set(given.values()) == {None} else "float32"
+    if dtype is None:
+        arguments.assumed.append("no number format is given: bfloat16")
+    for name, value in given.items():
+        dtype = dtypes[name] if value else dtype
     if dtype == "nvfp4" and "mxfp4" in (value, arguments.get("fp4_recipe", word="dtype")):
         dtype = "mxfp4"
     if dtype == "float8":
