@@ -15,7 +15,10 @@ _NOTHING = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
 
 
 def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch: int) -> CostEstimate:
-    """If several ranks compute the same patches, the model FLOPs count them once."""
+    """If several ranks compute the same patches, the model FLOPs count them once.
+
+    The model FLOPs take their time at the peak of the job's number format, also if the encoder computes in 16 bits.
+    """
     encoder, number = part.encoder, micro_batch * part.encoder.images
     if not number:
         return _NOTHING
@@ -25,6 +28,7 @@ def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch:
         total += layer_estimate(layer, own, micro_batch=number, sequence_length=encoder.rows) * times
     total += _projector(part, place, own, number * encoder.num_tokens)
     counted = own.layout.tp / (place.layout.tp * place.layout.cp)
+    counted *= own.device.peak(own.execution.dtype) / place.device.peak(place.execution.dtype)
     return CostEstimate(
         _counted(total.forward, counted),
         _counted(total.backward_input, counted),
