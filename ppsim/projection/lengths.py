@@ -91,10 +91,10 @@ def sample_lengths(plan: Plan) -> SampledLengths | None:
 def quadratic_part(plan: Plan) -> float:
     source = plan.modelled_source
     if plan.job is not None:
-        at_one, at_all = (
-            plan.job.model.training_flops(tokens, causal=True) for tokens in (1, source.sequence_length)
-        )
-        return 1 - at_one / at_all
+        model, length = plan.job.model, source.sequence_length
+        decoder = replace(model, encoders=())  # images and audio count as tokens
+        at_one, at_all = (decoder.training_flops(tokens, causal=True) for tokens in (1, length))
+        return (at_all - at_one) / model.training_flops(length, causal=True)
     # As in `ppsim.parallel.sequence_slices`: C(x) / 2h = x² + (12h + 1)·x
     return source.sequence_length / (source.sequence_length + 12 * source.hidden_size + 1)
 
