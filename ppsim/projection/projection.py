@@ -126,7 +126,7 @@ class Projection(Printable, Drawable):
 
     @cached_property
     def step_time_by_channel_s(self) -> dict[str, float | None]:
-        """An entry is None if the table deadlocks."""
+        """Step time per P2P serialization, without calls that block a rank; None if the table deadlocks."""
         return _by_channel(self.timeline, self.costs)
 
     @cached_property
@@ -343,10 +343,10 @@ class Projections(Printable):
 
 
 def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None]:
-    """Other channels than the plan's are simulated without calls that block a rank."""
+    """Channels are compared without calls that block a rank: these have no queues."""
     times: dict[str, float | None] = {}
     for channel in CHANNELS:
-        if channel == costs.channel:
+        if (channel, "overlap") == (costs.channel, costs.communication):
             times[channel] = timeline.step_time_s
             continue
         try:

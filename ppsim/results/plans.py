@@ -53,7 +53,7 @@ def _print_full(
     budget = [
         {"where an iteration goes": name, "time": seconds(value), "part": percent(value / whole)}
         for name, value in answer.time_breakdown_s.items()
-        if abs(value) >= _LEAST_PART * whole
+        if value >= _LEAST_PART * whole
     ]
     out.add("", TableLines.of(budget), "")
     sensitive = [
@@ -67,6 +67,8 @@ def _print_full(
         f"{channel} {'deadlock' if step is None else seconds(step)}"
         for channel, step in projection.step_time_by_channel_s.items()
     ]
+    if projection.costs.communication != "overlap":
+        others.append(f"this run's blocking calls {seconds(projection.timeline.step_time_s)}")
     rows = [
         ("bottleneck", answer.bottleneck),
         ("gain if 1 % faster", ", ".join(sensitive)),
