@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.dp_and_optimizer import parameters_of_stages, passes_s, step_costs
 from ppsim.costs.job import Job, work_of
@@ -75,8 +76,9 @@ def assemble_job(
     of_rank = zip(values_of_ranks(schedule, stages), values_of_ranks(schedule, offloads), strict=True)
     buffers = [buffer_bytes(job, *both) for both in of_rank]
     hop_s, hops = _hops(job, schedule, stages)
+    pairs_s, pair_host_s = _pairs_s(job, schedule, stages, costs)
     stage_costs = _stage_costs(costs).replace(
-        fused_s=_pairs_s(job, schedule, stages, costs),
+        fused_s=pairs_s,
         fused_activation_bytes=_pairs_bytes(job, stages, [whole for whole, _ in kept]),
         activation_bytes=[whole for whole, _ in kept],
         activation_bytes_kept_for_weight=[for_weight for _, for_weight in kept],
@@ -94,6 +96,7 @@ def assemble_job(
         parts=costs,
         contents=contents_of(stages),
         layer_times=_layer_times(job, stages) if job.execution.ep_order else [],
+        pair_host_s=pair_host_s,
     )
 
 
@@ -170,24 +173,30 @@ def _why_not_in_megatron(job: Job) -> str | None:
 
 def _pairs_s(
     job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[CostEstimate]
-) -> list[list[float]] | None:
-    """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column)."""
+) -> tuple[Floats, Floats] | tuple[None, None]:
+    """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column).
+
+    The second matrix has the part of these seconds in which the device waits for kernel launches.
+    """
     order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
     if order is None or not (schedule.fused != NONE).any():
-        return None
+        return None, None
     layers = _layer_times(job, stages)
-    forward_s = [
-        one.forward.total_s - sum(layer.forward_s for layer in of) for one, of in zip(costs, layers, strict=True)
-    ]
-    backward_s = [
-        one.backward.total_s - sum(layer.backward_s for layer in of) for one, of in zip(costs, layers, strict=True)
-    ]
-    pairs_s = [[one.forward.total_s + other.backward.total_s for other in costs] for one in costs]
+    of_device = [[replace(layer, launches=(0.0, 0.0), waits=(0.0, 0.0)) for layer in of] for of in layers]
+    pairs_s = np.array([[one.forward.total_s + other.backward.total_s for other in costs] for one in costs])
+    host_s = np.array([[one.forward.host_s + other.backward.host_s for other in costs] for one in costs])
     for mine in values_of_ranks(schedule, range(len(stages))):
         for one, other in product(mine, mine):
             together_s = pair_s(layers[one], layers[other], order, slowdown=slowdown)
-            pairs_s[one][other] = forward_s[one] + backward_s[other] + together_s
-    return pairs_s
+            pairs_s[one, other] += together_s - _apart_s(layers[one], layers[other])
+            host_s[one, other] += together_s - pair_s(of_device[one], of_device[other], order, slowdown=slowdown)
+            host_s[one, other] -= sum(layer.waits[0] for layer in layers[one])
+            host_s[one, other] -= sum(layer.waits[1] for layer in layers[other])
+    return pairs_s, host_s
+
+
+def _apart_s(forward: Sequence[LayerTimes], backward: Sequence[LayerTimes]) -> float:
+    return sum(layer.forward_s for layer in forward) + sum(layer.backward_s for layer in backward)
 
 
 def _layer_times(job: Job, stages: Sequence[Stage]) -> list[list[LayerTimes]]:

@@ -47,7 +47,8 @@ class StageCostSet:
     """Costs per stage, layers per stage, model FLOPs of a microbatch's forward, and the assumptions.
 
     `parts` has the costs of each stage by cause (empty if unknown), `contents` the layout string of each stage.
-    `layer_times` is given if forwards overlap backwards in pairs.
+    If forwards overlap backwards in pairs, `layer_times` has the times of each layer, and `pair_host_s` the part of
+    each pair's seconds (row: stage of the forward) in which the device waits for kernel launches.
     """
 
     costs: StageCosts
@@ -58,6 +59,7 @@ class StageCostSet:
     parts: list[CostEstimate] = field(default_factory=list)
     contents: list[str] = field(default_factory=list)
     layer_times: list[list[LayerTimes]] = field(default_factory=list)
+    pair_host_s: Floats | None = None
 
     def scaled(self, times: float) -> "StageCostSet":
         """The fixed extra time of the step is not multiplied."""
@@ -68,6 +70,7 @@ class StageCostSet:
             costs=self.costs.scaled(times),
             step_costs=self.step_costs.scaled(times),
             parts=[one.slowed(times) for one in self.parts],
+            pair_host_s=None if self.pair_host_s is None else times * self.pair_host_s,
         )
 
 

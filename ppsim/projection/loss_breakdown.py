@@ -1,17 +1,23 @@
 """Loss budget, sensitivities and interval of an iteration time."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import fields
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
+from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.costs.time_breakdown import TimeBreakdown
 from ppsim.projection.projection import Interval, Projection
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.pairs import fused_pairs
-from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.engine import evaluate_many
+from ppsim.schedule.rounds import round_starts
+from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.simulation.engine import RankTimes, evaluate_many
+from ppsim.simulation.idle_causes import gaps
 from ppsim.simulation.simulate import durations_s, overheads_s, simulate_graph
-from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.timeline import Timeline
 from ppsim.simulation.variation import Variation, draw_factors
 
 _OF_PARTS = {
@@ -27,9 +33,6 @@ _OF_PARTS = {
     "dp_s": "parameter all-gather",
     "offload_s": "activation offload",
 }
-_OF_BUBBLE = ("pipeline bubble", "stage imbalance", "microbatch imbalance", "exposed P2P")
-"""Parts of the idle time. Together with host overheads and waits for parameters they sum to the idle time."""
-
 IDEAL = "model FLOPs at peak"
 
 VARIATION = "passes that vary"
@@ -45,10 +48,13 @@ _OF_STEP = {
 
 
 def loss_budget(projection: Projection) -> dict[str, float]:
-    """Return the seconds of an iteration by part; they sum to `projection.iteration_time_s`.
+    """Return the seconds of an iteration by part; they sum to `projection.iteration_time_s`, and none is negative.
 
-    Parts of compute are means over ranks. From the pipeline bubble on, each part is the extra step time when its
-    cause is added to the previous causes. A part can be negative: unequal stages can suit a table.
+    Parts of compute are means over ranks. Each later part is a sum of times that no other part has, or the extra
+    step time of a simulation in which delays and waits are added to the previous one.
+
+    With `--optimizer-sync post-validated` ranks do not wait for each other, so all parts are means over ranks, of
+    the time from a rank's start of a step to its start of the next one.
 
     model FLOPs at peak
         Lower limit of compute: MFU times the iteration.
@@ -68,64 +74,125 @@ def loss_budget(projection: Projection) -> dict[str, float]:
         Exposed all-gather of ZeRO 3, and reduce-scatter from ZeRO 2 on.
     activation offload
         Exposed copies to and from the host.
+    stage imbalance
+        Compute of the busiest rank beyond the mean of all ranks.
     pipeline bubble
-        Idle time with equal stages on an ideal network.
-    stage imbalance, microbatch imbalance
-        Additional idle time of the real stages (negative if they idle less), and of sequences of many lengths.
+        Idle time of the busiest rank on an ideal network.
     exposed P2P
-        Additional idle time of transfers and their queues.
-    slower next to P2P
-        Slowdown of compute during transfers (`overlap_slowdown`).
+        Additional step time of transfers and their queues.
     passes that vary
         Variation of action times.
+    slower next to P2P
+        Slowdown of compute during transfers (`overlap_slowdown`).
     slow ranks
-        `--straggler`, and the jitter of the slowest rank.
+        Extra compute of `--straggler`, mean over ranks, and the jitter of the slowest rank.
     DP stragglers
         Pipeline time · σ · E[max of n standard normals]: n data-parallel ranks on separate nodes, σ = jitter of the
         GPU type.
+    deferred weight gradients
+        Weight gradients after the pipeline.
     data parallelism, optimizer
         Exposed part before and after the pipeline, and forwards that wait for parameters.
     host
         Overheads per action and step, and waiting for kernel launches.
     """
-    timeline, costs = projection.timeline, projection.costs
-    schedule = timeline.schedule
-    busy = float(timeline.busy_s.mean()) - costs.first_pass_s - costs.last_pass_s / schedule.num_ranks
-    budget = _compute(projection, busy)
-    without = costs.replace(
+    costs, step = projection.costs, projection.step
+    schedule = projection.timeline.schedule
+    plain = costs.replace(
         transfer_s=0.0, channel="ideal", communication="overlap", action_overhead_s=0.0, hop_overhead_s=0.0,
         message_overhead_s=0.0, overlap_slowdown=0.0, first_pass_s=0.0, last_pass_s=0.0, variation_s=0.0,
         between_rounds_s=0.0,
     )  # fmt: skip
-    network = without.replace(transfer_s=costs.transfer_s, channel=costs.channel, communication=costs.communication)
-    ideal, in_one_go = build_graph(schedule, pairs=costs.pairs), costs.replace(between_rounds_s=0.0)
-    is_held_back = timeline.earliest is not None or costs.between_rounds_s > 0
-    steps = [
-        busy,
-        *(
-            simulate_graph(ideal, one).step_time_s
-            for one in (_balanced(without, schedule), without.with_equal_microbatches(), without)
-        ),
-        simulate_graph(timeline.graph, network).step_time_s,
-        simulate_graph(timeline.graph, in_one_go.replace(variation_s=0.0, overlap_slowdown=0.0)).step_time_s,
-        simulate_graph(timeline.graph, in_one_go.replace(variation_s=0.0)).step_time_s,
-        simulate_graph(timeline.graph, in_one_go).step_time_s if is_held_back else timeline.step_time_s,
-        timeline.step_time_s,
-    ]
-    names = (*_OF_BUBBLE, "host", "slower next to P2P", VARIATION, "data parallelism")
-    for name, before, after in zip(names, steps, steps[1:], strict=False):
-        budget[name] = budget.get(name, 0.0) + after - before
-    exposed = projection.step.exposed_s
-    for name, kinds in _OF_STEP.items():
-        budget[name] = budget.get(name, 0.0) + sum(exposed.get(kind, 0.0) for kind in kinds)
-    budget["host"] += exposed["rest"] + costs.step_overhead_s
-    budget["DP stragglers"] = exposed["stragglers"]
-    budget["slow ranks"] = budget.get("slow ranks", 0.0) + exposed["slow rank"]
-    # Unsynchronised ranks shorten the iteration below the step time: the bubble is shorter by the difference.
-    budget[_OF_BUBBLE[0]] += projection.iteration_time_s - sum(budget.values())
-    budget["host"] = budget.pop("host")
+    alone = simulate_graph(build_graph(schedule, pairs=costs.pairs), plain)
+    is_synchronised = projection.stage_cost_set.step_costs.update == "synchronised"
+    exposed = step.exposed_s
+    parts = _added(
+        _compute(projection, float(alone.busy_s.mean())),
+        (_of_step_time if is_synchronised else _of_rank_periods)(projection, alone),
+        {
+            "DP stragglers": exposed["stragglers"],
+            "slow ranks": exposed["slow rank"],
+            "host": exposed["rest"] + costs.step_overhead_s,
+        },
+    )
+    parts["host"] = parts.pop("host")  # last
     least = _ROUNDING * projection.iteration_time_s
-    return {name: float(value) for name, value in budget.items() if abs(value) > least or name == IDEAL}
+    return {name: float(value) for name, value in parts.items() if abs(value) > least or name == IDEAL}
+
+
+def _added(*lists: Mapping[str, float]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for parts in lists:
+        for name, seconds in parts.items():
+            total[name] = total.get(name, 0.0) + seconds
+    return total
+
+
+def _of_step_time(projection: Projection, alone: Timeline) -> dict[str, float]:
+    """Return the parts if the optimizer waits for all ranks, without compute.
+
+    `alone` has only compute, on an ideal network. Every following simulation only adds durations, overheads and
+    dependencies, so that no difference is negative. The slowdown comes last because it depends on all start times.
+    """
+    timeline, costs, busy_s = projection.timeline, projection.costs, alone.busy_s
+    added = {
+        "exposed P2P": ("transfer_s", "channel", "communication"),
+        "host": ("action_overhead_s", "hop_overhead_s", "message_overhead_s", "first_pass_s", "last_pass_s"),
+        VARIATION: ("variation_s",),
+        "data parallelism": ("between_rounds_s",),
+    }
+    parts = {
+        "stage imbalance": float(busy_s.max() - busy_s.mean()),
+        "pipeline bubble": alone.step_time_s - float(busy_s.max()),
+    }
+    left_out = {name: 0.0 for names in list(added.values())[1:] for name in names}
+    before_s = alone.step_time_s
+    for part, names in added.items():
+        left_out = {name: value for name, value in left_out.items() if name not in names}
+        ready_s = None if left_out else timeline.ready_s  # at last, forwards wait for their parameters
+        with_part = costs.replace(overlap_slowdown=0.0, **left_out)
+        step_time_s = simulate_graph(timeline.graph, with_part, ready_s=ready_s).step_time_s
+        parts[part], before_s = step_time_s - before_s, step_time_s
+    parts["slower next to P2P"] = timeline.step_time_s - before_s
+    exposed = projection.step.exposed_s
+    around = {name: sum(exposed.get(kind, 0.0) for kind in kinds) for name, kinds in _OF_STEP.items()}
+    return _added(parts, around)
+
+
+def _of_rank_periods(projection: Projection, alone: Timeline) -> dict[str, float]:
+    """Return the parts if no rank waits for the optimizer of others, without compute; all are means over ranks.
+
+    The idle time within a rank's span is divided by the last event that an action waited for. A rank that needs
+    less time per step than the slowest one waits for the difference.
+    """
+    timeline, costs, step = projection.timeline, projection.costs, projection.step
+    schedule, waits = timeline.schedule, gaps(timeline)
+    within = np.ones(timeline.num_actions)
+    within[schedule.rank_offsets[:-1]] = 0.0
+    for_parameters = timeline.blocker[: timeline.num_actions] == NONE
+    if costs.between_rounds_s:
+        for_parameters[round_starts(schedule)] = True
+    overheads = overheads_s(timeline.graph, costs)[: timeline.num_actions]
+    varies = np.divide(costs.variation_s, overheads, out=np.zeros(len(overheads)), where=overheads > 0)
+
+    def mean_s(seconds: Floats) -> float:
+        return float(np.sum(seconds * within)) / schedule.num_ranks
+
+    extra_passes_s = costs.first_pass_s + costs.last_pass_s / schedule.num_ranks
+    exposed = step.exposed_by_rank_s
+    periods_s = timeline.rank_end_s - timeline.rank_begin_s + sum(exposed.values())
+    return _added(
+        {
+            "stage imbalance": float(periods_s.max() - periods_s.mean()),
+            "pipeline bubble": mean_s(waits.compute_s),
+            "exposed P2P": mean_s(waits.communication_s * ~for_parameters),
+            "data parallelism": mean_s(waits.communication_s * for_parameters),
+            "host": mean_s(waits.overhead_s * (1 - varies)) + extra_passes_s,
+            VARIATION: mean_s(waits.overhead_s * varies),
+            "slower next to P2P": float((timeline.busy_s - alone.busy_s).mean()) - extra_passes_s,
+        },
+        {name: float(sum(exposed[kind].mean() for kind in kinds)) for name, kinds in _OF_STEP.items()},
+    )
 
 
 def _compute(projection: Projection, busy: float) -> dict[str, float]:
@@ -146,42 +213,31 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
         for op, one in zip((Op.F, Op.B, Op.I, Op.W), passes, strict=True):
             times = np.count_nonzero((table.op == op) & (table.model_stage[table.stage] == stage))
             total += one * (times / (table.num_slices * table.num_ranks))
+    total += _of_pairs(table, assembled)
     terms = {part.name: getattr(total, part.name) for part in fields(total)}
     budget = {IDEAL: terms.pop("ideal_s")}
     host = terms.pop("host_s")
     budget |= {_OF_PARTS[name]: value for name, value in terms.items()}
-    budget["host"] = host
-    saved = _saved_by_pairs_s(projection)  # hidden messages, and host waits; negative if the host slows pairs down
-    hidden = min(max(saved, 0.0), budget[_OF_PARTS["ep_s"]])
-    budget[_OF_PARTS["ep_s"]] -= hidden
-    budget["host"] -= saved - hidden
-    budget["slow ranks"] = busy - sum(budget.values())
-    return {
-        name: value for name, value in budget.items() if abs(value) > _ROUNDING * busy or name in (IDEAL, "host")
-    }
+    return budget | {"host": host, "slow ranks": busy - total.total_s}
 
 
-def _saved_by_pairs_s(projection: Projection) -> float:
-    table = projection.timeline.schedule
-    costs = projection.costs.with_equal_microbatches().resolved_for(table)
-    if costs.fused_s is None:
-        return 0.0
-    forward, backward = (table.stage[entries] for entries in fused_pairs(table))
-    saved_s = costs.forward_s[forward] + costs.backward_s[backward] - costs.fused_s[forward, backward]
-    return float(saved_s.sum()) / table.num_ranks
+def _of_pairs(table: Schedule, assembled: StageCostSet) -> TimeBreakdown:
+    """Return the change of exposed messages and host waits because forwards run together with backwards.
 
-
-def _balanced(costs: StageCosts, schedule: Schedule) -> StageCosts:
-    found = costs.resolved_for(schedule)
-    forward, backward = (schedule.stage[entries] for entries in fused_pairs(schedule))
-    fused_s = None if found.fused_s is None or not len(forward) else found.fused_s[forward, backward].mean()
-    return costs.with_equal_microbatches().replace(
-        forward_s=float(found.forward_s.mean()),
-        backward_s=float(found.backward_s.mean()),
-        backward_input_s=float(found.backward_input_s.mean()),
-        backward_weight_s=float(found.backward_weight_s.mean()),
-        fused_s=fused_s,
-    )
+    A pair takes the compute of its two passes, the part of its messages that this compute does not hide, and the
+    part of the kernel launches that takes longer than both.
+    """
+    if assembled.pair_host_s is None:
+        return TimeBreakdown()
+    forward, backward = (table.model_stage[table.stage[entries]] for entries in fused_pairs(table))
+    parts, pairs_s = assembled.parts, np.asarray(assembled.costs.fused_s)
+    change = TimeBreakdown()
+    for (one, other), times in Counter(zip(forward.tolist(), backward.tolist(), strict=True)).items():
+        apart, host_s = parts[one].forward + parts[other].backward, assembled.pair_host_s[one][other]
+        compute_s = apart.total_s - apart.ep_s - apart.host_s
+        exposed_s = float(pairs_s[one, other]) - compute_s - host_s
+        change += TimeBreakdown(ep_s=exposed_s - apart.ep_s, host_s=host_s - apart.host_s) * times
+    return change * (1 / table.num_ranks)
 
 
 _FASTER = 0.01
@@ -202,7 +258,7 @@ def sensitivities(projection: Projection) -> dict[str, float]:
     if graph.num_transfers:
         masks["transfers"] = is_transfer
     sets = np.stack([durations, *(np.where(mask, (1 - _FASTER) * durations, durations) for mask in masks.values())])
-    times = evaluate_many(graph, sets, overheads_s(graph, costs)).step_time_s
+    times = _pipeline_s(projection, evaluate_many(graph, sets, overheads_s(graph, costs)))
     found = {
         name: float((times[0] - time) / projection.iteration_time_s)
         for name, time in zip(masks, times[1:], strict=True)
@@ -213,9 +269,14 @@ def sensitivities(projection: Projection) -> dict[str, float]:
             found[name] = _FASTER * sum(exposed[kind] for kind in kinds) / projection.iteration_time_s
     if costs.between_rounds_s:
         shorter = overheads_s(graph, costs.replace(between_rounds_s=(1 - _FASTER) * costs.between_rounds_s))
-        time = evaluate_many(graph, durations, shorter).step_time_s[0]
+        time = _pipeline_s(projection, evaluate_many(graph, durations, shorter))[0]
         found["data parallelism"] += float((times[0] - time) / projection.iteration_time_s)
     return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _pipeline_s(projection: Projection, times: RankTimes) -> Floats:
+    """Return the pipeline's part of the iteration time: without synchronisation, a rank's span."""
+    return times.span_s if projection.plan.criterion == "span" else times.step_time_s
 
 
 def largest_bottleneck(found: dict[str, float]) -> str:
@@ -252,7 +313,7 @@ def interval(
         of_ranks = np.exp(rank_spread * random.standard_normal((num_samples, timeline.schedule.num_ranks)))
         noise[:, : graph.num_actions] *= of_ranks[:, timeline.schedule.rank]
     sets = np.concatenate([durations[None], durations * noise])
-    times = evaluate_many(graph, sets, overheads_s(graph, costs)).step_time_s
+    times = _pipeline_s(projection, evaluate_many(graph, sets, overheads_s(graph, costs)))
     around, steps = projection.iteration_time_s - times[0], times[1:]
     if projection.costs.variation_s:  # the draws already contain this variation
         around -= timeline.step_time_s - simulate_graph(graph, costs, ready_s=timeline.ready_s).step_time_s

@@ -119,8 +119,8 @@ class Plan(HasRepr):
         for rank, factor in self.stragglers:
             if not 0 <= rank < self.pp:
                 raise ConfigError(f"a straggler is one of the ranks 0 to {self.pp - 1}: got {rank}")
-            if not 0 < factor < float("inf"):
-                raise ConfigError(f"a straggler takes a number of times as long, above 0: got {factor:g}")
+            if not 1 <= factor < float("inf"):
+                raise ConfigError(f"a straggler takes at least 1 × as long: got {factor:g}")
 
     @cached_property
     def source(self) -> "ProfileSource | JobSource | RankSource":

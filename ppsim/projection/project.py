@@ -185,9 +185,13 @@ def _other_orders(plan: Plan, step: TrainingStep, found: StageCostSet) -> list[s
     if drawn.tokens.shape[1] > 1:
         others["sequences packed evenly"] = drawn.packed_evenly()
     split = AutoSplit(found.split) if plan.layer_split_rule == "auto" else plan.layer_split_rule
-    lines, assembled = [], plan.source.assemble(timeline.schedule, split)
-    for name, other in others.items():
-        costs = _for_runtime(plan, timeline.schedule, with_lengths(plan, timeline.schedule, assembled, other).costs)
+    assembled = plan.source.assemble(timeline.schedule, split)
+    steps = {
+        name: with_lengths(plan, timeline.schedule, assembled, other).costs for name, other in others.items()
+    } | {"equal microbatches": found.costs.with_equal_microbatches()}
+    lines = []
+    for name, other_costs in steps.items():
+        costs = _for_runtime(plan, timeline.schedule, other_costs)
         change = (
             simulate_graph(timeline.graph, costs, ready_s=timeline.ready_s).step_time_s / timeline.step_time_s - 1
         )

@@ -103,11 +103,10 @@ def _delivered(projection: Projection, answer: ProjectionSummary) -> Iterator[st
 
 def _parts(projection: Projection, answer: ProjectionSummary, most: int) -> Iterator[str]:
     whole = projection.iteration_time_s
-    parts = sorted(answer.time_breakdown_s.items(), key=lambda part: -abs(part[1]))  # a part can be negative
-    shown = [part for part in parts if abs(part[1]) >= _LEAST_PART * whole][: min(_MOST_PARTS, most - 1)]
-    shown.sort(key=lambda part: -part[1])
+    parts = sorted(answer.time_breakdown_s.items(), key=lambda part: -part[1])
+    shown = [part for part in parts if part[1] >= _LEAST_PART * whole][: min(_MOST_PARTS, most - 1)]
     rest = whole - sum(value for _, value in shown)
-    if abs(rest) >= _LEAST_PART * whole:
+    if rest >= _LEAST_PART * whole:
         shown.append(("all else", rest))
     longest = max(value for _, value in shown)
     for number, (name, value) in enumerate(shown):

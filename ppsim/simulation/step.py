@@ -41,13 +41,15 @@ class TrainingStep:
     """The pipeline's timeline, in which 0 is the start of the step, and everything around it.
 
     `time_s` is the time from one step to the next (on the slowest rank if the optimizer waits for no other rank).
-    `exposed_s` divides the part of `time_s` outside the pipeline by cause.
+    `exposed_s` divides the part of `time_s` outside the pipeline by cause; `exposed_by_rank_s` are the same causes
+    of each rank's own time, without the waits of a synchronised optimizer.
     """
 
     timeline: Timeline
     pieces: list[StepActivity]
     time_s: float
     exposed_s: dict[str, float]
+    exposed_by_rank_s: dict[str, Floats]
 
 
 def simulate_step(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) -> TrainingStep:
@@ -83,12 +85,14 @@ def simulate_step(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) 
     origin = min(timeline.begin_s, costs.action_overhead_s) if ready.any() else timeline.begin_s
     begins = np.full(num_ranks, origin) if waits_for_all else _begins(timeline, ready, costs.action_overhead_s)
     last = int(np.argmax(updated - begins))
+    by_rank_s = {"gather": timeline.rank_begin_s - begins}
     exposed_s = {
-        "gather": float((timeline.begin_s if waits_for_all else timeline.rank_begin_s[last]) - begins[last])
+        "gather": timeline.begin_s - float(begins[last]) if waits_for_all else float(by_rank_s["gather"][last])
     }
     moments = (timeline.rank_end_s, computed, reduced, shared, normed, updated)
     ends = [float(of_rank.max() if waits_for_all else of_rank[last]) for of_rank in moments]
     names = "deferred", "reduce", "share", "norm", "optimizer"
+    by_rank_s |= {name: now - before for name, (before, now) in zip(names, pairwise(moments), strict=True)}
     for name, (before, now) in zip(names, pairwise(ends), strict=True):
         if name != "deferred" or now > before:
             exposed_s[name] = now - before
@@ -96,7 +100,7 @@ def simulate_step(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) 
     exposed_s["stragglers"] = step_costs.straggling * timeline.step_time_s
     exposed_s["slow rank"] = step_costs.slow_rank * float(timeline.busy_s.max())
     beside_s = step_costs.rest_s + exposed_s["stragglers"] + exposed_s["slow rank"]
-    return TrainingStep(timeline, pieces, ends[-1] - float(begins[last]) + beside_s, exposed_s)
+    return TrainingStep(timeline, pieces, ends[-1] - float(begins[last]) + beside_s, exposed_s, by_rank_s)
 
 
 def _pipeline(

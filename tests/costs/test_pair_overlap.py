@@ -208,8 +208,8 @@ def test_causes_of_a_step_with_pairs_are_those_of_its_pairs():
         assert 0 < parts[name]["pipeline bubble"] < 2 / (2 * 32) * sum(parts[name].values())
         assert parts[name]["stage imbalance"] > 0
     assert parts["slowed"]["host"] > 1.2 * parts["alone"]["host"]
-    assert parts["slowed"]["EP communication"] == pytest.approx(parts["alone"]["EP communication"])
-    assert parts["hidden"]["EP communication"] < 0.5 * parts["alone"]["EP communication"]
+    for name in ("slowed", "hidden"):
+        assert parts[name]["EP communication"] < 0.5 * parts["alone"]["EP communication"]
 
 
 @pytest.mark.parametrize(

@@ -24,20 +24,13 @@ def uniform(microbatches: int = 8) -> Plan:
     return Plan(pp=4, job=one, runtime="ideal", split="even")
 
 
-def test_a_job_of_equal_stages_takes_m_plus_p_minus_1_slots_and_its_tail() -> None:
-    """(m + p − 1)(F + B), with the stages at the ends made equal to the others."""
-    plan = uniform()
-    made = project(plan)
-    inner = made.stage_cost_set.parts[1]
-    ends = [
-        sum(part.forward.total_s + part.backward.total_s for part in (made.stage_cost_set.parts[0], inner, made.stage_cost_set.parts[3]))
-    ]  # fmt: skip
+def test_the_busiest_rank_idles_while_the_others_run_one_microbatch() -> None:
+    """1F1B takes Σ(F + B) + (m − 1)·max(F + B): the busiest rank computes m·max, the rest is its bubble."""
+    made = project(uniform())
+    of_stages = [part.forward.total_s + part.backward.total_s for part in made.stage_cost_set.parts]
     budget = loss_budget(made)
-    equal = sum(
-        value for name, value in budget.items() if name not in ("stage imbalance", "optimizer", "data parallelism")
-    )
-    mean = (ends[0] + inner.forward.total_s + inner.backward.total_s) / 4
-    assert equal == pytest.approx((8 + 4 - 1) * mean)
+    assert budget["pipeline bubble"] == pytest.approx(sum(of_stages) - max(of_stages))
+    assert budget["stage imbalance"] == pytest.approx(8 * (max(of_stages) - sum(of_stages) / 4))
     assert made.iteration_time_s == pytest.approx(made.timeline.step_time_s + sum(made.step.exposed_s.values()))
     assert made.step.exposed_s["optimizer"] > 0
 
@@ -49,7 +42,7 @@ def test_the_budget_of_every_schedule_sums_to_its_iteration() -> None:
     for projection in made:
         budget = loss_budget(projection)
         assert sum(budget.values()) == pytest.approx(projection.iteration_time_s), projection.plan.schedule_name
-        assert min(budget.values()) > -0.1 * projection.iteration_time_s
+        assert min(budget.values()) >= 0
         assert budget["model FLOPs at peak"] == pytest.approx(
             projection.iteration_time_s * projection.model_flops_utilization, rel=1e-9
         )
@@ -61,7 +54,7 @@ def test_the_budget_of_every_schedule_sums_to_its_iteration() -> None:
         ("llama3-8b", {"dtype": "float8"}), ("gpt3-175b", {"attention": "unfused", "layers": 8}),
         ("llama3-8b", {"tp": 16}), ("llama3-8b", {"recompute": "full", "vocab_multiple": 524288}),
         ("deepseek-v3", {"layers": 6, "ep": 2}), ("mixtral-8x7b", {"layers": 8, "ep": 2}),
-        ("qwen2.5-0.5b", {}),
+        ("qwen2.5-0.5b", {}), ("qwen3-vl-4b", {"dtype": "float8"}),
     ],
 )  # fmt: skip
 def test_ideal_is_mfu_and_what_is_beyond_it_is_apart(name: str, fields: dict[str, object]) -> None:
@@ -110,7 +103,7 @@ def test_what_is_idle_sums_to_the_bubble_and_what_rounding_leaves_is_no_term(sch
         made = project(replace(plan, schedule=schedule, vpp=vpp))
         budget, timeline = loss_budget(made), made.timeline
         assert "bubble" not in budget
-        idle_parts = ("pipeline bubble", "stage imbalance", "microbatch imbalance", "exposed P2P")
+        idle_parts = ("pipeline bubble", "stage imbalance", "exposed P2P")
         idle = sum(budget.get(name, 0.0) for name in idle_parts)
         assert idle == pytest.approx(timeline.bubble_ratio * timeline.step_time_s, rel=1e-9)
         assert all(
@@ -267,6 +260,45 @@ def test_more_overlap_is_never_slower_and_gpus_are_counted_once() -> None:
     assert beside.iteration_time_s < behind.iteration_time_s
     assert beside.num_gpus == 16
     assert beside.tokens_per_s == pytest.approx(16 * 4096 / beside.iteration_time_s)
+
+
+def test_model_flops_of_sequences_of_many_lengths_are_fewer_with_encoders_too() -> None:
+    """Tokens of an image count as tokens: the encoder's FLOPs are no part of attention's square."""
+    whole = project(Plan(pp=2, job=job("qwen3-vl-4b", pp=2)))
+    short = project(Plan(pp=2, job=job("qwen3-vl-4b", pp=2), lengths=(512, 1024, 2048) * 3))
+    flops, all_flops = (one.model_flops_utilization * one.iteration_time_s for one in (short, whole))
+    tokens, all_tokens = (one.tokens_per_s * one.iteration_time_s for one in (short, whole))
+    assert 0.9 * tokens / all_tokens < flops / all_flops < tokens / all_tokens
+    assert min(loss_budget(short).values()) >= 0
+
+
+def test_a_fused_pair_has_only_exposed_messages_and_launches_beyond_compute() -> None:
+    one = job("qwen3-30b-a3b", pp=2, ep=2, dp=2, layers=8, global_batch=16)
+    for order in ("dualpipe", "best"):
+        overlapped = replace(one, execution=replace(one.execution, overlap_ep=order))
+        made, apart = (project(Plan(pp=2, job=of, schedule="dualpipev")) for of in (overlapped, one))
+        budget, before = loss_budget(made), loss_budget(apart)
+        assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
+        assert min(budget.values()) >= 0
+        assert budget.get("slow ranks", 0.0) == pytest.approx(before.get("slow ranks", 0.0))
+        assert 0 < budget["EP communication"] < before["EP communication"]
+
+
+@pytest.mark.parametrize("update", ["synchronised", "post-validated"])
+@pytest.mark.parametrize("runtime", ["ideal", "torch", "megatron"])
+def test_every_cause_of_a_step_is_a_part_and_none_is_negative(update: str, runtime: str) -> None:
+    """With the jitter of actions, host times, slow transfers and compute that they slow down."""
+    one = job("llama3-8b", pp=4, dp=4, global_batch=32)
+    plan = Plan(
+        pp=4, job=replace(one, update=update), runtime=runtime, stragglers=((1, 1.3),), overlap_slowdown=0.3,
+        action_overhead_s=1e-3, message_overhead_s=1e-3, hop_overhead_s=1e-3, action_spread=0.1, last_pass_s=0.1,
+    )  # fmt: skip
+    made = project(plan)
+    budget = loss_budget(made)
+    assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
+    assert min(budget.values()) >= 0
+    assert {"stage imbalance", "pipeline bubble", "host", "passes that vary", "slow ranks"} <= budget.keys()
+    assert (budget.get("slower next to P2P", 0.0) > 0) == (runtime != "megatron")  # its 1F1B overlaps nothing
 
 
 def test_the_other_channels_wait_for_parameters_too() -> None:
