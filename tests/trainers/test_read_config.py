@@ -596,3 +596,35 @@ def test_query_groups_of_megatron_bridge_need_no_flag(tmp_path: Path, groups: st
     model = read(tmp_path, "x.yaml", f"{BRIDGE}{groups}").model
     assert model is not None
     assert model.layers[0].attention.num_kv_heads == number  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "offload"),
+    [
+        ("x.sh", "pretrain_gpt.py --num-layers 8 --micro-batch-size 1 --cpu-offloading-num-layers 2\n", 0.25),
+        ("x.sh", "pretrain_gpt.py --num-layers 8 --micro-batch-size 1 --cpu-offloading-num-layers 0\n", None),
+        ("x.yaml", "model: {num_layers: 8, cpu_offloading: true, cpu_offloading_num_layers: 2}\n", 0.25),
+        ("x.yaml", "model: {num_layers: 8, cpu_offloading: false, cpu_offloading_num_layers: 2}\n", None),
+    ],
+)
+def test_the_number_of_layers_switches_megatrons_offload_on(
+    tmp_path: Path, name: str, text: str, offload: float | None
+) -> None:
+    assert read(tmp_path, name, text).options.get("offload") == offload
+
+
+@pytest.mark.parametrize(
+    ("size", "window"), [("[-1, -1]", None), ("[-1, 0]", None), ("null", None), ("[127, 0]", 128)]
+)
+def test_a_window_of_minus_1_is_none(tmp_path: Path, size: str, window: int | None) -> None:
+    model = read(tmp_path, "x.yaml", f"{BRIDGE}  window_size: {size}\n").model
+    assert model is not None
+    assert model.layers[0].attention.window == window  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("device", "ignored"), [("none", []), (None, []), ("cpu", ["device", "pin_memory"])])
+def test_deepspeed_offloads_to_a_device_or_not(tmp_path: Path, device: str | None, ignored: list[str]) -> None:
+    section = {"device": device, "pin_memory": True}
+    content = {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": section}}
+    found = read(tmp_path, "ds.json", json.dumps(content)).ignored
+    assert [one.name.rpartition(".")[2] for one in found] == ignored

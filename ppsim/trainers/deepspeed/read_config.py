@@ -24,7 +24,7 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
     """The launching program decides "auto"; ppsim takes the value from an option instead."""
     for name in ("zero_optimization", "bf16", "fp16"):
         _require_object(content, name, source)
-    given = dict(config_values(content))
+    given = {name: value for name, value in config_values(content) if not _is_of_no_device(content, name)}
     arguments = Arguments({name: value for name, value in given.items() if value != "auto"}, source)
     micro = arguments.count("train_micro_batch_size_per_gpu", word="micro_batch")
     steps = arguments.count("gradient_accumulation_steps", word="microbatches")
@@ -59,6 +59,13 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
         arguments.ignored,
         needed={word: (name, option) for name, (word, option) in autos.items() if words[word] is None},
     )
+
+
+def _is_of_no_device(content: Mapping[str, Any], path: str) -> bool:
+    """Return whether an option is in a section that offloads to the device "none", DeepSpeed's default."""
+    section, _, name = path.removeprefix("zero_optimization.").partition(".")
+    zero = content.get("zero_optimization") or {}
+    return bool(name) and section.startswith("offload_") and zero[section].get("device") in (None, "none")
 
 
 def _require_object(content: Mapping[str, Any], name: str, source: str) -> None:

@@ -181,7 +181,10 @@ def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, 
     size = arguments.get("window_size")
     if size is None:
         return tuple(layers)
-    window = _tokens_before(size, arguments.source) + 1
+    before = _tokens_before(size, arguments.source)
+    if before is None:
+        return tuple(layers)
+    window = before + 1
     freq = arguments.get("window_attn_skip_freq")
     are_windowed = [1] * len(layers)
     if freq:
@@ -194,12 +197,15 @@ def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, 
     return tuple(made)
 
 
-def _tokens_before(size: object, source: str) -> int:
+def _tokens_before(size: object, source: str) -> int | None:
+    """Return None for -1, TransformerEngine's value for no window."""
     given = size if isinstance(size, list | tuple) else str(size).strip("()[] ").split(",")
     try:
         before, behind = (int(str(one)) for one in given)
     except ValueError:
         raise ConfigError(f"{source}: window_size must be two whole numbers: got {size!r}") from None
+    if before == -1 and behind in (-1, 0):
+        return None
     if before < 0 or behind != 0:
         raise ConfigError(f"{source}: window_size must be so many tokens before and 0 behind: got {size!r}")
     return before

@@ -147,7 +147,7 @@ def _step(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
         "dtype": dtype,
         "sequence_parallel": parallel,
         "recompute": _recompute(arguments),
-        **_offload(arguments),
+        **_offload(arguments, is_partial=is_partial),
     }
 
 
@@ -260,7 +260,7 @@ OFFLOAD_RULES = {
 }
 
 
-def _offload(arguments: Arguments) -> dict[str, Any]:
+def _offload(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     is_on = arguments.flag("fine_grained_activation_offloading", word="offload_modules")
     given = arguments.get("offload_modules", [], word="offload_modules")
     rules: dict[str, Any] = {
@@ -270,15 +270,20 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
     rules[word] = arguments.part(word, 1.0, word=word)
     modules = _known_modules(arguments, given, OFFLOADED, "offloaded") if is_on else None
     if modules is None:
-        return dict.fromkeys(("offload_modules", *rules)) | {"offload": _offloaded_layers(arguments)}
+        return dict.fromkeys(("offload_modules", *rules)) | {
+            "offload": _offloaded_layers(arguments, is_partial=is_partial)
+        }
     return {"offload_modules": modules, **rules, word: None if rules[word] == 1 else rules[word]}
 
 
-def _offloaded_layers(arguments: Arguments) -> float | None:
-    """Megatron-LM's `--cpu-offloading-num-layers` is not possible with pipelines."""
+def _offloaded_layers(arguments: Arguments, *, is_partial: bool) -> float | None:
+    """Megatron-LM's `--cpu-offloading-num-layers` is not possible with pipelines.
+
+    Megatron-LM's arguments switch the offload on by the number alone (training/arguments.py, `validate_args`).
+    """
     whole = arguments.count("num_layers", word="layers")
     number = arguments.count("cpu_offloading_num_layers", word="offload", least=0)
-    is_on = arguments.flag("cpu_offloading", word="offload")
+    is_on = arguments.flag("cpu_offloading", word="offload") or not is_partial
     if not arguments.flag("cpu_offloading_activations", default=True, word="offload") or not (
         is_on and number and whole
     ):
