@@ -92,7 +92,9 @@ def test_of_the_reductions_of_a_rank_the_bound_has_the_shortest_if_they_overlap_
     ones, reduce_s = np.ones(4), np.array([100.0, 200.0, 300.0, 400.0])
     monkeypatch.setattr(BoundsCalculator, "_compute_s", lambda *_: (ones.copy(), ones.copy(), ones.copy()))
     monkeypatch.setattr(BoundsCalculator, "_replicas_s", lambda *_: (np.zeros(4), reduce_s))
-    asked = question(layers=8, gpus=16, batch=16, limit_gib=1e6, overlap=overlap, update="post-validated")
+    asked = question(
+        layers=8, gpus=16, batch=16, limit_gib=1e6, overlap_grad_reduce=overlap, update="post-validated"
+    )
     space = space_for(
         asked, tp=[1], cp=[1], pp=[2], vpp=[2], micro_batch=[1], schedule=["interleaved-1f1b"], recompute=["none"],
         split=["even"],
