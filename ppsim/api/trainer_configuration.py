@@ -10,7 +10,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, flag_of, require_tokens
 from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import GPT, JobOptions, SearchBaseOptions
-from ppsim.trainers.same_settings import MEGATRON_SPLIT, SAME_SETTING, each_setting
+from ppsim.trainers.same_settings import COUNTED_IN_SPLIT, MEGATRON_SPLIT, SAME_SETTING, each_setting
 
 if TYPE_CHECKING:
     from ppsim.trainers.run_config import RunConfig
@@ -114,6 +114,7 @@ def _stages_per_rank(config: "RunConfig", filled: Mapping[str, Any], given: Coll
         else:
             trace_if_unknown(filled["model"])
             layers = len(model_named(filled["model"]).layers)
+        layers += sum(bool(filled.get(name)) for name in COUNTED_IN_SPLIT)
         vpp, rest = divmod(layers, pp * each)
         if rest:
             raise ConfigError(

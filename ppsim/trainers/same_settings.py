@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-MEGATRON_SPLIT = (
-    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
-    "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
-)  # fmt: skip
+COUNTED_IN_SPLIT = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+MEGATRON_SPLIT = (*COUNTED_IN_SPLIT, "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 
 SAME_SETTING: dict[str, tuple[str, ...]] = {
     "microbatches": ("global_batch",),

@@ -156,3 +156,17 @@ def test_overlap_dp_sets_both_overlaps_that_are_not_typed(
     """SCRIPT has --overlap-grad-reduce alone."""
     made = ppsim.job(run_config=script, **typed)
     assert (made.overlap_grad_reduce, made.overlap_param_gather) == overlaps
+
+
+@pytest.mark.parametrize(("typed", "vpp"), [({}, 4), ({"pp": 8}, 2)])
+def test_layers_of_virtual_stages_count_the_embedding_and_the_loss(
+    script: Path, typed: dict[str, int], vpp: int
+) -> None:
+    """Megatron-LM: (30 + 2) layers on 4 ranks, two per virtual stage (training/arguments.py, `validate_args`)."""
+    text = script.read_text().replace("--num-layers 24", "--num-layers 30 " + " ".join(
+        f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss")
+    ))  # fmt: skip
+    script.write_text(
+        text.replace("--num-layers-per-virtual-pipeline-stage 3", "--num-layers-per-virtual-pipeline-stage 2")
+    )
+    assert ppsim.project(run_config=script, **typed).plan.vpp == vpp

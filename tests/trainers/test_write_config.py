@@ -134,3 +134,23 @@ def test_each_overlap_of_data_parallelism_is_written_by_its_name(
     lines = written("megatron", runtime="megatron", **words)
     assert [line for line in lines if line.startswith(("--overlap-grad", "--overlap-param"))] == options
     assert comments(lines) == left
+
+
+@pytest.mark.parametrize(
+    ("layers", "vpp", "is_layout"), [(32, None, False), (34, None, True), (36, 2, True), (32, 2, False)]
+)
+def test_stages_of_different_sizes_are_a_layout(layers: int, vpp: int | None, is_layout: bool) -> None:
+    """Megatron-LM refuses layers that its pipeline stages do not divide, unless a layout is given."""
+    lines = written("megatron", runtime="megatron", layers=layers, vpp=vpp)
+    assert any(line.startswith("--pipeline-model-parallel-layout") for line in lines) == is_layout
+    assert comments(lines) == []
+
+
+@pytest.mark.parametrize(("vpp", "bars"), [(None, 0), (2, 3)])
+def test_virtual_stages_of_a_hybrid_are_in_its_pattern(vpp: int | None, bars: int) -> None:
+    """Megatron-LM refuses --num-virtual-stages-per-pipeline-rank next to --hybrid-layer-pattern."""
+    lines = written("megatron", runtime="megatron", model="nemotron-h-8b", pp=2, vpp=vpp)
+    pattern = next(line for line in lines if line.startswith("--hybrid-layer-pattern"))
+    assert pattern.count("|") == bars
+    assert not any(line.startswith("--num-virtual") for line in lines)
+    assert comments(lines) == []

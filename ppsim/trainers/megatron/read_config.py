@@ -14,6 +14,7 @@ from ppsim.trainers.megatron.expert_options import cuda_graphs_in, experts_of
 from ppsim.trainers.megatron.hybrid_layers import hybrid_pattern, layout_of
 from ppsim.trainers.megatron.read_model import model_of
 from ppsim.trainers.run_config import RunConfig
+from ppsim.trainers.same_settings import COUNTED_IN_SPLIT
 
 COUNTS = {
     "tensor_model_parallel_size": "tp",
@@ -28,7 +29,6 @@ COUNTS = {
 }
 
 SPLIT = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
-COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 ALGORITHMS = {
     "zero-bubble": "zb-h1", "zero-bubble-heuristic": "zb-auto", "zbv-formatted": "zbv", "v-half": "v-half",
     "v-min": "v-min",
@@ -94,13 +94,14 @@ def _pipeline(arguments: Arguments, pp: int, model: Model | None, layers_each: i
     elif model is not None and (stages := _stages_of_pattern(arguments, model)):
         words["split"], vpp = stages, (stages.count("|") + 1) // pp
     elif layers_each and model is not None:
-        vpp = len(model.layers) // pp // layers_each
+        counted = sum(arguments.flag(name, word=name) for name in COUNTED_IN_SPLIT)
+        vpp = (len(model.layers) + counted) // pp // layers_each
     words["vpp"] = vpp or None
     overlaps = arguments.flag("overlap_p2p_comm", default=True, word="overlap_p2p")
     words["overlap_p2p"] = None if overlaps else False
     for name in SPLIT:
         words[name] = arguments.count(name, word=name, least=0)
-    for name in COUNTED:
+    for name in COUNTED_IN_SPLIT:
         words[name] = arguments.flag(name, word=name) or None
     return words | _primus_schedule(arguments)
 

@@ -8,11 +8,9 @@ from typing import Any
 from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.model.recompute import BLOCK, MODULES, UNIFORM
-from ppsim.parallel.layer_partition import MegatronSplit
 from ppsim.trainers.arguments import megatron_names
 from ppsim.trainers.megatron.expert_options import arguments_of_experts
 from ppsim.trainers.megatron.read_config import (
-    COUNTED,
     COUNTS,
     DROPOUT,
     FP8_RECIPES,
@@ -22,6 +20,7 @@ from ppsim.trainers.megatron.read_config import (
     ZERO,
 )
 from ppsim.trainers.megatron.write_model import model_arguments
+from ppsim.trainers.same_settings import COUNTED_IN_SPLIT
 
 _GPUS_PER_NODE = 8
 
@@ -35,17 +34,18 @@ def write_megatron(words: Mapping[str, Any], model: Model, layout: str) -> str:
 
 
 def job_arguments(words: Mapping[str, Any], model: Model, layout: str) -> dict[str, Any]:
-    """A split that differs from Megatron-LM's own rule becomes a layout."""
+    """A split that differs from Megatron-LM's own rule, which needs equal stages, becomes a layout."""
     sizes = model_arguments(model, words["seq_len"]) or {}
     words = dict(words)
     if "num_experts" not in sizes:
         words = {name: value for name, value in words.items() if name not in ("etp", "moe_dispatcher")}
     split = words.get("split")
     if isinstance(split, list):
-        even = MegatronSplit().layers_per_stage(sum(split), pp=len(split), vpp=1)
-        is_by_rule = split == even and words.get("runtime", "megatron") == "megatron"
+        is_by_rule = len(set(split)) == 1 and words.get("runtime", "megatron") == "megatron"
         words["split"] = None if is_by_rule else layout
-    if sizes.get("hybrid_layer_pattern") and isinstance(split, list) and words["split"]:
+    # Megatron-LM refuses a number of virtual stages next to a hybrid pattern.
+    is_hybrid, has_stages = "hybrid_layer_pattern" in sizes, words.get("split") or words.get("vpp", 1) > 1
+    if is_hybrid and isinstance(split, list) and has_stages:
         sizes["hybrid_layer_pattern"] = _divided(sizes["hybrid_layer_pattern"], split)
         words["split"] = words["vpp"] = None
     return sizes | arguments_of(given_options(words))
@@ -140,7 +140,7 @@ def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
 def _stages(words: Mapping[str, Any]) -> dict[str, Any]:
     split, vpp = words.get("split"), words.get("vpp", 1)
     found = {name: words[name] for name in SPLIT if words.get(name) is not None}
-    found |= {name: True for name in COUNTED if words.get(name)}
+    found |= {name: True for name in COUNTED_IN_SPLIT if words.get(name)}
     if isinstance(split, str) and not found:
         found["pipeline_model_parallel_layout"] = split
     elif vpp > 1:
