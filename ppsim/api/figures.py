@@ -53,7 +53,7 @@ def figure_of_search(tuned: TuneResult) -> "go.Figure":
         )  # fmt: skip
 
     return tradeoff_figure(
-        [point(found) for found in tuned.simulated], memory_limit_bytes=tuned.question.memory_limit_bytes
+        [point(found) for found in tuned.simulated], memory_limit_bytes=tuned.question.memory_bound_bytes
     )
 
 
@@ -61,7 +61,7 @@ def axes_of_search(tuned: TuneResult, ax: "Axes | None") -> "Axes":
     from ppsim.plot.figures.pareto import draw_pareto
 
     axes = ax or _new_axes(3.5)
-    draw_pareto(axes, tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
+    draw_pareto(axes, tuned.configurations(), memory_limit_bytes=tuned.question.memory_bound_bytes)
     axes.legend()
     return axes
 

@@ -101,7 +101,7 @@ def _search_figure(searched: SearchFileContent) -> "Figure":
     from ppsim.plot.figures.pareto import pareto_figure
 
     tuned = searched.found
-    return pareto_figure(tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
+    return pareto_figure(tuned.configurations(), memory_limit_bytes=tuned.question.memory_bound_bytes)
 
 
 def _search_csv(searched: SearchFileContent) -> str:

@@ -101,7 +101,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
         launch_s=None if options["launch_ms"] is None else options["launch_ms"] / 1e3,
         optimizer=Optimizer(**field_values(_WORDS, given, "job.optimizer"), precision=precision),
         offload_rules=OffloadRules(**field_values(_WORDS, given, "job.offload_rules")),
-        gpus_assumed=options["gpus"] is None and options["dp"] is None,
+        gpus_assumed=options.get("gpus_assumed") or int(options["gpus"] is None and options["dp"] is None),
         assumed=(*options.get("assumed", ()), *assumed),
         stack_basis=options.get("stack_basis", ""),
         ignored_memory_options=config.ignored_memory_options

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -92,12 +93,24 @@ def _plan(plan: Plan | None, options: Mapping[str, Any]) -> Plan:
 
 def plan_of_options(options: Mapping[str, Any]) -> Plan:
     """Raises `ConfigError` for contradictory options, like `job_of_options`."""
+    plan = _plan_alone(options)
+    is_assumed = plan.job is not None and plan.job.gpus_assumed and options.get("job") is None
+    on_gpus = partial(_on_gpus, options) if is_assumed else None
+    return replace(plan, by_stack=_by_stack(plan, options), on_gpus=on_gpus)
+
+
+def _on_gpus(options: Mapping[str, Any], number: int) -> Plan:
+    return _plan_alone({**options, "gpus": number})
+
+
+def _plan_alone(options: Mapping[str, Any]) -> Plan:
+    """Return the plan without its alternatives."""
     filled = with_run_config(options)
     with recipe_in_errors(filled["run_config"], options):
-        return _plan_of(options, filled)
+        return _plan_of(filled)
 
 
-def _plan_of(asked: Mapping[str, Any], options: dict[str, Any]) -> Plan:
+def _plan_of(options: dict[str, Any]) -> Plan:
     recorded = _recorded(options)
     job = _job(options)
     measured = _measured(options) if recorded is None else recorded.costs
@@ -151,7 +164,7 @@ def _plan_of(asked: Mapping[str, Any], options: dict[str, Any]) -> Plan:
         plan = replace(plan, job=stages.applied_to(job))
     if options["run_config"] is not None:
         _require_split_of(options["run_config"], plan, options)
-    return replace(plan, by_stack=_by_stack(plan, asked))
+    return plan
 
 
 def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
@@ -164,7 +177,7 @@ def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
     for name in measured_stacks(job.cluster.device.generation, has_experts=has_experts):
         if name != base_of(job.stack):
             with suppress(PpsimError):
-                other = plan_of_options({**asked, "stack": name})
+                other = _plan_alone({**asked, "stack": name})
                 found[other.job.stack_name if other.job else name] = other
     return found
 

@@ -1,7 +1,6 @@
 """Conversion of a plan into a trainer's configuration."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,7 +38,7 @@ def trainer_options(
     torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py \\
     ...
     """
-    made = project(_best_of(result)) if isinstance(result, TuneResult) else result
+    made = project(result.question.plan_of(result.best[0].candidate)) if isinstance(result, TuneResult) else result
     plan, job = made.plan, job_of(made.plan)
     if isinstance(result, TuneResult):
         given = {"calibration": result.question.calibration_file} | dict(given or {})
@@ -50,13 +49,6 @@ def trainer_options(
         comments = _Comments(plan, words, marks_of(plan, made.split)).of(_read(text))
         found.append((len(comments), "\n".join([*comments, text])))
     return min(found)[1]
-
-
-def _best_of(tuned: TuneResult) -> Plan:
-    """A memory limit that equals the default of the device is dropped."""
-    plan = tuned.question.plan_of(tuned.best[0].candidate)
-    unlimited = replace(plan, memory_limit_bytes=None)
-    return unlimited if plan.memory_limit_bytes == unlimited.memory_bound_bytes else plan
 
 
 def _read(text: str) -> RunConfig:

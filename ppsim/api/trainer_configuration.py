@@ -1,5 +1,6 @@
 """Defaults from a trainer's configuration (`--run-config`, `--recipe`)."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, flag_of, require_tokens
 from ppsim.model.offloading import OffloadRules
+from ppsim.parallel.layout import assumed_replicas
 from ppsim.projection.options import GPT, JobOptions, SearchBaseOptions
 from ppsim.trainers.same_settings import COUNTED_IN_SPLIT, MEGATRON_SPLIT, SAME_SETTING, each_setting
 
@@ -49,6 +51,8 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
 
         taken["stack"] = without_recipes(taken["stack"])
     filled |= taken | {"run_config": config}
+    if not (tried or filled.get("gpus") or filled.get("dp")):
+        filled |= _launched(config, filled)
     if config.recipe is not None:
         require_accepted(config.recipe, filled, {name: options[name] for name in given - {*tried}})
     _require_needed(config, {name for name, value in filled.items() if value is not None} | {*tried})
@@ -63,6 +67,16 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
         filled["vpp"] = _stages_per_rank(config, filled, given)
     unused = [] if tried else _without_effect(filled)
     return _with_stack(filled | {word: None for word in unused if word in taken})
+
+
+def _launched(config: "RunConfig", options: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of GPUs that the trainer's launcher starts by default, in multiples for larger sizes."""
+    sizes = {name: options[name] for name in ("tp", "cp", "ep", "pp", "etp") if options.get(name)}
+    if config.launcher_gpus == 1 or min(sizes.values(), default=1) < 1:
+        return {}
+    replicas = assumed_replicas(**sizes, multiple=config.launcher_gpus)
+    number = replicas * math.prod(sizes.get(name, 1) for name in ("tp", "cp", "pp"))
+    return {"gpus": number, "gpus_assumed": config.launcher_gpus}
 
 
 def read_source(path: "str | Path | RunConfig | None", recipe: str | None) -> "RunConfig":

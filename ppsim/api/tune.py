@@ -152,9 +152,9 @@ def _question(options: Mapping[str, Any]) -> SearchProblem:
     if share is not None and not 0 < share <= 1:
         raise ConfigError(f"--memory-share is a part above 0, up to 1: got {share:g}")
     return SearchProblem(
-        job=replace(job, gpus_assumed=False),
+        job=replace(job, gpus_assumed=0),
         num_gpus=options["gpus"],
-        memory_limit_bytes=job.cluster.device.usable_bytes(share) if limit is None else limit,
+        memory_limit_bytes=limit if share is None else share * job.cluster.device.memory_bytes,
         sequence_parallel=options["sequence_parallel"],
         etp=options["etp"],
         runtime=options["runtime"],

@@ -89,7 +89,7 @@ def search_view(tuned: TuneResult) -> SearchView:
         f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}, {job.global_batch} sequences "
         f"of {job.length} tokens per step",
         tuned.counts["configurations"],
-        tuned.question.memory_limit_bytes,
+        tuned.question.memory_bound_bytes,
         rows(tuned.simulated),
         rows(tuned.best),
         rows(tuned.pareto),

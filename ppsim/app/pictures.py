@@ -168,7 +168,7 @@ def _peak(one: Projection) -> float:
 def table_html(spots: Sequence[TradeoffPoint], compared: Sequence[str]) -> str:
     best = min((spot.iteration_time_s for spot in spots if not spot.told), default=None)
     rows = []
-    for spot in sorted(spots, key=lambda one: (not one.fits, bool(one.told), one.iteration_time_s)):
+    for spot in sorted(spots, key=lambda one: (not one.fits, one.is_tight, bool(one.told), one.iteration_time_s)):
         is_in = spot.name in compared
         button = (
             f"<button type=button class=toggle data-toggle='{escape(spot.name)}' aria-pressed={str(is_in).lower()}>"
@@ -177,9 +177,8 @@ def table_html(spots: Sequence[TradeoffPoint], compared: Sequence[str]) -> str:
         above = percent(gap_of(spot.iteration_time_s, spot.bound_s)) if spot.bound_s else ""
         behind = "" if best is None else signed_percent(spot.iteration_time_s / best - 1)
         peak = size(spot.peak_bytes)
-        rows.append(
-            [escape(spot.name), seconds(spot.iteration_time_s), behind, above, peak, button, escape(spot.told)]
-        )
+        told = "; ".join(filter(None, ["fits tightly" if spot.is_tight else "", spot.told]))
+        rows.append([escape(spot.name), seconds(spot.iteration_time_s), behind, above, peak, button, escape(told)])
     return html_table(_COLUMNS, rows)
 
 

@@ -188,7 +188,8 @@ def _spot(name: str, one: Projection) -> TradeoffPoint:
         one.iteration_time_s,
         bounds.step_s + one.iteration_time_s - one.timeline.step_time_s,
         told=reason,
-        fits=one.fits is not False,
+        fits=not one.is_too_large,
+        is_tight=one.verdict is not None and one.verdict.is_tight,
         kind="refused" if reason else "possible",
     )
 

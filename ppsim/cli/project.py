@@ -116,8 +116,9 @@ def project(
         several, answer = _projected(plan, names), None
         shown = several.projections
         all_of_it = [one.to_json() for one in shown] if as_json else []
-        fits = shown[0].fits if shown else None
-        found = {"fits": fits, "projections": all_of_it, "rejected": several.rejected}
+        best = shown[0].memory_fit_to_json() if shown else {"fits": None, "verdict": "unknown"}
+        first = {name: best[name] for name in ("fits", "verdict")}
+        found = {**first, "projections": all_of_it, "rejected": several.rejected}
     else:
         one, answer = _answered(plan, options["tokens"])
         shown, found = [one], one.to_json() | answer.to_json() if as_json else {}

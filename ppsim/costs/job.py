@@ -47,6 +47,7 @@ from ppsim.model.recompute import (
 from ppsim.model.shapes import why_no_context_parallel
 from ppsim.parallel.layout import Layout, assumed_devices
 from ppsim.schedule.option_types import Update
+from ppsim.simulation.verdict import MemoryLimit
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -74,6 +75,7 @@ class Job(HasRepr):
     - `launch_s`: host seconds per launch by the schedule; None: the cluster's constant.
     - `stack`: the software whose defaults apply (`ppsim.trainers.stacks`); `stack_basis`: the reason for it if none
       was named.
+    - `gpus_assumed`: the assumed number of GPUs is the smallest possible multiple of this; 0: the number is given.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -115,7 +117,7 @@ class Job(HasRepr):
     wgrad_deferral_limit: int | None = None
     stack: str = "plain"
     stack_basis: str = field(default="", compare=False)
-    gpus_assumed: bool = field(default=False, compare=False)
+    gpus_assumed: int = field(default=0, compare=False)
     assumed: tuple[str, ...] = field(default=(), compare=False)
     ignored_memory_options: tuple[str, ...] = field(default=(), compare=False)
 
@@ -213,9 +215,15 @@ class Job(HasRepr):
         )  # fmt: skip
 
     @property
+    def memory_limit(self) -> MemoryLimit:
+        fragments = ["experts"] if any(kind.is_moe for kind in self.model.kinds) else []
+        fragments += ["CUDA graphs"] if self.execution.cuda_graphs != "none" else []
+        return MemoryLimit.of_device(self.cluster.device.memory_bytes, fragments=" and ".join(fragments))
+
+    @property
     def assumptions(self) -> list[str]:
         sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
-        gpus = [assumed_devices(**sizes)] if self.gpus_assumed else []
+        gpus = [assumed_devices(**sizes, multiple=self.gpus_assumed)] if self.gpus_assumed else []
         left_out = [self.model.left_out] if self.model.left_out else []
         encoders = [one.sentence for one in self.model.encoders]
         return [*self.model.notes, *gpus, *encoders, *left_out, *self.assumed]

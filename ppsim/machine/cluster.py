@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.machine.defaults import MEMORY_SHARE
 from ppsim.machine.job_similarity import MeasuredJob
 
 
@@ -155,9 +154,6 @@ class Device:
     kernels: str | None = None
     gemm_workspaces: GemmWorkspaces = GemmWorkspaces()
     generation: str = ""
-
-    def usable_bytes(self, share: float | None = None) -> float:
-        return (MEMORY_SHARE if share is None else share) * self.memory_bytes
 
     def peak(self, dtype: str) -> float:
         for name in (dtype, *_SAME_PEAK.get(dtype, ())):

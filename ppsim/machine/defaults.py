@@ -15,5 +15,3 @@ for a combine in one NVLink domain, 8 for both across domains (DeepEP, branch hy
 """
 
 CLUSTER = "dgx-h100"
-
-MEMORY_SHARE = 0.95

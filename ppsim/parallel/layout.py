@@ -157,20 +157,35 @@ def assumed_devices(
     pp: int | None = None,
     dp: int | None = None,
     etp: int | None = None,
+    multiple: int = 1,
 ) -> str:
-    """Return a sentence about the assumed number of devices.
+    """Return a sentence about the assumed number of devices; `multiple`: GPUs that a launcher starts by default.
 
     >>> assumed_devices(tp=2, pp=4)
     'no number of GPUs is given: 8 assumed, the fewest for tp 2 · pp 4 (set --gpus)'
     >>> assumed_devices()
     'no number of GPUs is given: 1 assumed, the fewest possible (set --gpus)'
+    >>> assumed_devices(pp=3, multiple=8)
+    "no number of GPUs is given: 24 assumed, the fewest for pp 3 in multiples of its launcher's 8 (set --gpus)"
     """
     tp, cp, ep, pp = tp or 1, cp or 1, ep or 1, pp or 1
-    dp = dp or fewest_replicas(tp=tp, cp=cp, ep=ep, etp=etp)
+    dp = dp or assumed_replicas(tp=tp, cp=cp, ep=ep, pp=pp, etp=etp, multiple=multiple)
     sizes = [("tp", tp), ("cp", cp), ("ep", ep), ("pp", pp)]
     shape = " · ".join(f"{name} {size}" for name, size in sizes if size > 1)
+    number = tp * cp * dp * pp
     fewest = f"the fewest for {shape}" if shape else "the fewest possible"
-    return f"no number of GPUs is given: {tp * cp * dp * pp} assumed, {fewest} (set --gpus)"
+    if multiple > 1:
+        in_multiples = f"{fewest} in multiples of its launcher's {multiple}"
+        fewest = "its launcher's default" if number == multiple else in_multiples
+    return f"no number of GPUs is given: {number} assumed, {fewest} (set --gpus)"
+
+
+def assumed_replicas(
+    *, tp: int = 1, cp: int = 1, ep: int = 1, pp: int = 1, etp: int | None = None, multiple: int = 1
+) -> int:
+    """Return the smallest dp that allows this ep, on a number of devices that is a multiple of `multiple`."""
+    ranks, fewest = tp * cp * pp, fewest_replicas(tp=tp, cp=cp, ep=ep, etp=etp)
+    return math.lcm(ranks * fewest, multiple) // ranks
 
 
 def _strides(sizes: tuple[tuple[str, int], ...]) -> dict[str, int]:

@@ -134,8 +134,9 @@ def _errors(comparison: Comparison) -> str:
 
 
 def verdict_html(verdict: MemoryVerdict, name: str = "") -> str:
-    kind, role = ("misfit", " role=alert") if verdict.fits is False else ("", "")
-    told = f"{name}: {verdict}" if name else str(verdict)
+    kind = "misfit" if verdict.fits is False else "tight" if verdict.is_tight or verdict.is_too_large else ""
+    role = " role=alert" if kind == "misfit" else ""
+    told = "; ".join([f"{name}: {verdict}" if name else str(verdict), *verdict.tight_notes])
     return f"<p class='verdict {kind}'{role}>{escape(told)}</p>"
 
 

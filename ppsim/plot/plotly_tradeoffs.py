@@ -45,6 +45,7 @@ class TradeoffPoint:
     kind: Literal["compared", "possible", "refused"] = "possible"
     key: str = ""
     fits: bool = True
+    is_tight: bool = False
 
 
 _SYMBOLS = {"compared": "circle", "possible": "circle", "refused": "x-thin"}

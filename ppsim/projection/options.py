@@ -562,8 +562,8 @@ class PlanOptions(JobOptions, total=False):
     receives: Annotated[Receives | None, RECEIVES]
     overlap_p2p: Annotated[bool | None, OVERLAP_P2P]
     memory_limit: Annotated[str | float | None, Option(
-        "Usable memory per rank (80GiB or 80GB). The exit code is 1 if a rank needs more. [default: 95 % of the "
-        "device's memory]",
+        "Usable memory per rank (80GiB or 80GB). The exit code is 1 if a rank needs more. [default: the "
+        "device's memory minus 5 GiB]",
         metavar="SIZE", section="runtime", field="memory_limit_bytes",
     )]
     search_time: Annotated[float | None, Option(

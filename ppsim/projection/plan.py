@@ -1,6 +1,6 @@
 """The input of a projection."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,12 +10,12 @@ from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import schedule_named
 from ppsim.costs.cost_sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource
 from ppsim.costs.profile import CalibrationRun, Profile, Shape
-from ppsim.machine.defaults import MEMORY_SHARE
 from ppsim.parallel.layer_partition import MegatronSplit, Split
 from ppsim.projection.options import Runtime
 from ppsim.schedule.option_types import Channel, Communication, Receives
 from ppsim.simulation.bounds.problem import Criterion
 from ppsim.simulation.variation import Variation
+from ppsim.simulation.verdict import MemoryLimit
 
 if TYPE_CHECKING:
     from ppsim.costs.job import Job
@@ -58,6 +58,7 @@ class Plan(HasRepr):
     - `stragglers`: pairs of a rank and a factor on its compute time.
     - `lengths`: tokens of sequences, from which `seed` draws a step. None: all have the full length.
     - `by_stack`: the plan with each of the other stacks, if the stack was not named.
+    - `on_gpus`: the plan on a given number of GPUs, if its number is assumed.
     - `gradient_accumulation_steps`: pipeline rounds per step, each drained before the next one (TorchTitan).
 
     >>> import ppsim
@@ -105,6 +106,7 @@ class Plan(HasRepr):
     search_time_s: float = 10.0
     seed: int = 0
     by_stack: "Mapping[str, Plan]" = field(default_factory=dict, compare=False)
+    on_gpus: "Callable[[int], Plan] | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.schedule is not None:
@@ -171,20 +173,22 @@ class Plan(HasRepr):
         return source.jitter() if self.action_spread is None and is_measured else self.action_spread
 
     @property
-    def memory_bound_bytes(self) -> float | None:
-        """Bytes that a rank may use: the given limit, else 95 % of the device's memory.
-
-        The result is None for a CPU, whose memory all ranks share.
-        """
+    def memory_limit(self) -> MemoryLimit | None:
+        """The given limit, else the device's. The result is None for a CPU, whose memory all ranks share."""
         if self.memory_limit_bytes is not None:
-            return self.memory_limit_bytes
+            return MemoryLimit.given(self.memory_limit_bytes)
         if self.job is not None:
-            return self.job.cluster.device.usable_bytes()
+            return self.job.memory_limit
         source = self.source
         device = source.profile.provenance.device if isinstance(source, ProfileSource) else None
         if device is None or device.kind == "cpu" or device.memory_bytes is None:
             return None
-        return MEMORY_SHARE * device.memory_bytes
+        return MemoryLimit.of_device(device.memory_bytes)
+
+    @property
+    def memory_bound_bytes(self) -> float | None:
+        """Bytes that a rank may use."""
+        return self.memory_limit.usable_bytes if self.memory_limit else None
 
     @property
     def communication(self) -> Communication:

@@ -166,6 +166,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
             *_other_orders(plan, step, assembled),
         ],
         summarise_function=partial(projection_summary, project=project, iteration_of=iteration_of),
+        peaks_function=peaks_of,
     )
 
 

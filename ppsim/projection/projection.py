@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import Drawable, HasRepr, Printable
@@ -10,6 +10,7 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.model.recompute import BY_OPERATORS
+from ppsim.projection.assumed_gpus import enough_gpus
 from ppsim.projection.lengths import sample_lengths
 from ppsim.projection.plan import Plan
 from ppsim.projection.quantities import values
@@ -65,6 +66,7 @@ class Projection(Printable, Drawable):
     peak_flops_per_s: float | None
     assumptions: list[str]
     summarise_function: "Callable[..., ProjectionSummary]" = field(repr=False, compare=False)
+    peaks_function: Callable[[Plan], list[float]] = field(repr=False, compare=False)
 
     @property
     def one_line(self) -> str:
@@ -238,9 +240,10 @@ class Projection(Printable, Drawable):
             return None
         rank, job = int(peaks.argmax()), plan.job
         return MemoryVerdict(
-            rank, float(peaks[rank]), plan.memory_bound_bytes,
+            rank, float(peaks[rank]), plan.memory_limit,
             ignored_memory_options=job.ignored_memory_options if job else (),
             assumed_gpus=job.layout.num_devices if job and job.gpus_assumed else None,
+            find_gpus=partial(enough_gpus, plan, self.peaks_function),
             activations_only=not plan.has_model,
         )  # fmt: skip
 
@@ -249,15 +252,19 @@ class Projection(Printable, Drawable):
         return self.verdict.fits if self.verdict else None
 
     @property
+    def is_too_large(self) -> bool:
+        """Whether the peak memory exceeds the limit, also on an assumed number of GPUs."""
+        return self.verdict is not None and self.verdict.is_too_large
+
+    @property
     def summary_without_advice(self) -> str:
-        is_too_large = self.fits is False
-        return f"no change that was tried {'makes it fit' if is_too_large else 'gains half a percent'}"
+        return f"no change that was tried {'makes it fit' if self.is_too_large else 'gains half a percent'}"
 
     @property
     def memory_error(self) -> str | None:
         """If the step does not fit: the highest peak, its action, and the forward passes in flight."""
         verdict, timeline = self.verdict, self.timeline
-        if verdict is None or verdict.fits is not False:
+        if verdict is None or not verdict.is_too_large:
             return None
         schedule, at = timeline.schedule, int(timeline.memory.peak_at[verdict.rank])
         ops = schedule.op[int(schedule.rank_offsets[verdict.rank]) : at + 1]
@@ -268,15 +275,19 @@ class Projection(Printable, Drawable):
         )
 
     @property
-    def sort_key(self) -> tuple[bool, bool, float, str]:
-        """Plans that fit come first, then plans that the runtime can run, then the shortest iteration."""
-        return self.fits is False, bool(self.runtime_error), self.iteration_time_s, self.plan.schedule_name
+    def sort_key(self) -> tuple[bool, bool, bool, float, str]:
+        """Plans that fit come first, then plans that fit tightly; then plans that the runtime can run."""
+        is_tight = self.verdict is not None and self.verdict.is_tight
+        name = self.plan.schedule_name
+        return self.is_too_large, is_tight, bool(self.runtime_error), self.iteration_time_s, name
 
     def to_json(self) -> dict[str, Any]:
         return self.memory_fit_to_json() | self.report | self.extra_report_rows()
 
     def memory_fit_to_json(self) -> dict[str, Any]:
-        return {"fits": self.fits, "memory_fit": self.verdict.to_json() if self.verdict else None}
+        verdict = self.verdict
+        word = verdict.word if verdict else "unknown"
+        return {"fits": self.fits, "verdict": word, "memory_fit": verdict.to_json() if verdict else None}
 
     def extra_report_rows(self) -> dict[str, Any]:
         rehearsal = self.plan.rehearsal
@@ -319,7 +330,8 @@ class Projections(Printable):
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row per schedule.
 
-        `fits` is None if memory is unknown; runtime_error and memory_error are sentences or None.
+        `fits` is None and `verdict` "unknown" if memory is unknown. runtime_error and memory_error are sentences
+        or None.
 
         >>> import ppsim
         >>> found = ppsim.project_all(pp=4, microbatches=8).to_frame()
@@ -334,6 +346,7 @@ class Projections(Printable):
                 "vpp": one.plan.vpp,
                 **values(one, "columns"),
                 "fits": one.fits,
+                "verdict": one.verdict.word if one.verdict else "unknown",
                 "runtime_error": one.runtime_error,
                 "memory_error": one.memory_error,
             }
@@ -380,6 +393,7 @@ class ConfigurationChange:
             "throughput_gain": self.throughput_gain,
             "iteration_time_s": self.projection.iteration_time_s,
             "fits": self.projection.fits,
+            "verdict": verdict.word if verdict else "unknown",
             "headroom_bytes": verdict.headroom_bytes if verdict else None,
         }
 

@@ -30,7 +30,7 @@ def advise(
     If the plan does not fit, the result is the fastest changes that make it fit, together with full recomputation
     if no single change does.
     """
-    plan, is_too_large = projection.plan, projection.fits is False
+    plan, is_too_large = projection.plan, projection.is_too_large
 
     def balanced(other: Plan) -> Projection:
         return project(replace(other, split=without_search(other.layer_split_rule)))
@@ -42,9 +42,9 @@ def advise(
 
 
 def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -> list[ConfigurationChange]:
-    found, is_too_large = [], projection.fits is False
+    found, is_too_large = [], projection.is_too_large
     for change, made in changes:
-        if made.fits is False or (made.runtime_error and not projection.runtime_error):
+        if made.is_too_large or (made.runtime_error and not projection.runtime_error):
             continue
         if made.tokens_per_s is None or projection.tokens_per_s is None:  # no model: same microbatches
             gain = projection.iteration_time_s / made.iteration_time_s - 1

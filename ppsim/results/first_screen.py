@@ -20,14 +20,14 @@ _LABEL = 15  # columns before the values
 def first_screen(projection: Projection, answer: ProjectionSummary) -> None:
     """Print at most `SCREEN_LINES` lines, and two more for a stack that was not named."""
     verdict, stack = projection.verdict, _stack(projection, answer)
-    too_large = verdict is not None and verdict.fits is False
+    comes_first = verdict is not None and (verdict.is_too_large or verdict.is_tight)
     lines = [
-        *verdict_line(verdict if too_large else None),
+        *verdict_line(verdict if comes_first else None),
         bold(cut(_question(projection), WIDTH)),
         cut(_configuration(projection), WIDTH),
         *stack,
         "",
-        *([] if verdict is None or too_large else [_row("fits" if verdict.fits else "memory", _memory(verdict))]),
+        *([] if verdict is None or comes_first else [_row("fits" if verdict.fits else "memory", _memory(verdict))]),
         *(_row("note", note) for note in (verdict.notes if verdict else ())),
         *_delivered(projection, answer),
         "",
@@ -78,14 +78,10 @@ def times_by_stack(answer: ProjectionSummary) -> str:
 
 
 def _memory(verdict: MemoryVerdict) -> str:
-    peak = size(verdict.peak_bytes)
-    if verdict.limit_bytes is None:
-        return f"{peak} on rank {verdict.rank} (not checked: set --memory-limit)"
+    if verdict.limit is None:
+        return f"{size(verdict.peak_bytes)} on rank {verdict.rank} (not checked: set --memory-limit)"
     activations = " for activations alone" if verdict.activations_only else ""
-    limit = size(verdict.limit_bytes)
-    if peak.endswith(unit := limit[-4:]):
-        peak = peak.removesuffix(unit)
-    return f"{peak} of {limit}{activations} (rank {verdict.rank})"
+    return f"{verdict.needs}{activations} (rank {verdict.rank})"
 
 
 def _delivered(projection: Projection, answer: ProjectionSummary) -> Iterator[str]:

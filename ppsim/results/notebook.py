@@ -61,6 +61,9 @@ def _peak_of(projection: Projection) -> dict[str, str]:
     return {name: size(float(projection.timeline.memory.peak_bytes.max()))}
 
 
+_FITS = {"fits": "yes", "fits tightly": "tightly", "does not fit": "NO", "unknown": "–"}
+
+
 def card_of_projections(several: Projections) -> str:
     """Return the card of the best schedule, with a list of all."""
     if not several.projections:
@@ -75,7 +78,7 @@ def card_of_projections(several: Projections) -> str:
             "vs best": signed_percent(one.iteration_time_s / fastest - 1),
             "bubble": percent(one.timeline.bubble_ratio),
             "peak": size(float(one.timeline.memory.peak_bytes.max())) if one.plan.knows_memory else "–",
-            "fits": {True: "yes", False: "NO", None: "–"}[one.fits],
+            "fits": _FITS[one.verdict.word if one.verdict else "unknown"],
         }
         for one in several.projections
     ]
@@ -184,7 +187,7 @@ def card_of_comparison(comparison: Comparison) -> str:
 
 def card_of_search(tuned: TuneResult) -> str:
     job, best = tuned.question.job, tuned.best[0]
-    picture = pareto_figure(tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
+    picture = pareto_figure(tuned.configurations(), memory_limit_bytes=tuned.question.memory_bound_bytes)
     return _card(
         f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name} ({job.cluster.name}), "
         f"{tuned.counts['configurations']} configurations",
@@ -272,7 +275,7 @@ def _verdict(verdict: MemoryVerdict | None) -> str:
     if verdict is None:
         return ""
     style = f' style="{_MISFIT}"' if verdict.fits is False else ""
-    return f"<div><span{style}>{escape(str(verdict))}</span></div>"
+    return f"<div><span{style}>{escape('; '.join([str(verdict), *verdict.tight_notes]))}</span></div>"
 
 
 def _card(

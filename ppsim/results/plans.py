@@ -12,7 +12,6 @@ from ppsim.results.first_screen import first_screen, times_by_stack
 from ppsim.results.steps import print_report, print_timeline
 from ppsim.results.text_layout import Page, TableLines, bold, facts, verdict_line
 from ppsim.simulation.report import gap_of
-from ppsim.simulation.verdict import asks_for_gpus
 
 if TYPE_CHECKING:
     from ppsim.costs.job import Job
@@ -221,7 +220,7 @@ def _without_constants(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 def _none_fits(projections: Sequence[Projection]) -> list[str]:
     """If no plan fits, the first line is the verdict on the plan with the lowest peak."""
-    if projections[0].fits is not False:
+    if not projections[0].is_too_large:
         return []
     least = min(projections, key=lambda one: float(one.timeline.memory.peak_bytes.max()))
     others = "" if len(projections) == 1 else f" ({least.plan.schedule_name}; the others need more)"
@@ -245,7 +244,8 @@ def _of_names(projections: Sequence[Projection]) -> list[str]:
 
 
 def _marks(projection: Projection) -> str:
-    return ("*" if projection.runtime_error else "") + ("!" if projection.memory_error else "")
+    is_tight = projection.verdict is not None and projection.verdict.is_tight
+    return "*" * bool(projection.runtime_error) + "~" * is_tight + "!" * bool(projection.memory_error)
 
 
 def _of_marks(projections: Sequence[Projection]) -> list[str]:
@@ -254,11 +254,9 @@ def _of_marks(projections: Sequence[Projection]) -> list[str]:
         says_why = "ppsim schedules NAME prints the reason."
         lines.append(f"* {plan.runtime} cannot run this table; P2P is simulated as if it could. {says_why}")
     if any(one.memory_error for one in projections):
-        whose = "" if plan.memory_limit_bytes else " (95 % of the device's memory)"
-        job = plan.job
-        asked = f"; {asks_for_gpus(job.layout.num_devices)}" if job and job.gpus_assumed else ""
-        usable = f"{size(plan.memory_bound_bytes or 0.0)} usable{whose}"
-        lines.append(f"! does not fit: a rank needs more than the {usable}{asked}.")
+        lines.append(f"! does not fit: a rank needs more than the {size(plan.memory_bound_bytes or 0.0)} usable.")
+    if tight := [one.verdict for one in projections if one.verdict and one.verdict.is_tight]:
+        lines.append(f"~ fits tightly: {'; '.join(tight[0].tight_notes)}.")
     return lines
 
 

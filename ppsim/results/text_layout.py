@@ -21,7 +21,7 @@ MOST_ROWS = 16
 _LEAST_TEXT = 24  # minimum width of a last column of text; below it, spare columns are dropped
 _TIE = "␠"  # a non-breaking space, replaced by a space when printed
 _UNITS = re.compile(r"(?<=\d) (?=(?:%|(?:s|ms|µs|ns|[KMGT]?i?B|GB/s|GPUs?|[kMGTP]?FLOP|[kMGTP])\b))")
-_FIRST_COLOUR, _RED = 30, 31
+_FIRST_COLOUR, _RED, _YELLOW = 30, 31, 33
 _WORDS = re.compile(r"(?:^\s*)?\S+\s*")
 _STYLES = r"\x1b\[[\d;]*m"
 
@@ -89,10 +89,11 @@ def bold(text: str) -> str:
 
 
 def verdict_line(verdict: MemoryVerdict | None, more: str = "") -> list[str]:
-    """The line is red if the step does not fit, and missing if memory is unknown."""
+    """The line is red if the step does not fit, yellow if in doubt, and missing if memory is unknown."""
     if verdict is None:
         return []
-    return [bold(styled(f"{verdict}{more}", _RED) if verdict.fits is False else f"{verdict}{more}")]
+    colours = [_RED] if verdict.fits is False else [_YELLOW] if verdict.is_tight or verdict.is_too_large else []
+    return [bold(styled(f"{verdict}{more}", *colours) if colours else f"{verdict}{more}")]
 
 
 def _tied(text: str) -> str:

@@ -38,7 +38,7 @@ def _add_search(out: Page, tuned: TuneResult) -> None:
     too_large = counts["too_large_without_a_table"] + counts["too_large_by_their_table"]
     at_least = "at least " if counts["left_out_by_bounds"] else ""  # excluded before their exact memory was known
     not_run = f", {counts['cannot_run']} cannot run on these channels" if counts["cannot_run"] else ""
-    limit = size(question.memory_limit_bytes)
+    limit = size(question.memory_bound_bytes)
     searched = (
         f"{counts['configurations']} configurations: {at_least}{too_large} do not fit {limit} per GPU, "
         f"{counts['simulated']} simulated, {counts['left_out_by_bounds']} skipped because of their bounds{not_run}"

@@ -37,7 +37,7 @@ class RunConfig(Printable):
     `read_options` maps options of the trainer to options of ppsim. `notes` are sentences about settings that the
     file leaves open. `needed` has the options that the file leaves to the launching program ("auto"), each with the
     trainer's name and the ppsim option that sets it. `layers_per_virtual_stage` is Megatron-LM's indirect way to
-    set vpp.
+    set vpp. `launcher_gpus` is the number of GPUs that the trainer's launcher starts by default; 1: no default.
     """
 
     trainer: str
@@ -51,6 +51,7 @@ class RunConfig(Printable):
     local_batch: LocalBatch | None = None
     needed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     layers_per_virtual_stage: int | None = None
+    launcher_gpus: int = 1
     typed: Mapping[str, Any] = field(default_factory=dict)
     recipe: Recipe | None = None
 
@@ -58,7 +59,8 @@ class RunConfig(Printable):
     def assumed(self) -> tuple[str, ...]:
         words = {name: value for name, value in {**self.options, **self.typed}.items() if isinstance(value, int)}
         sizes = {name: words.get(name) for name in ("tp", "cp", "ep", "pp", "etp")}
-        gpus = [] if words.get("gpus") or words.get("dp") else [assumed_devices(**sizes)]
+        is_known = words.get("gpus") or words.get("dp")
+        gpus = [] if is_known else [assumed_devices(**sizes, multiple=self.launcher_gpus)]
         of_model = []
         if self.model and "model" not in self.typed:
             has_images = "image_tokens" in words or {"image_tokens", "text_only"} & set(self.typed)

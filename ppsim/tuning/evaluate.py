@@ -63,7 +63,7 @@ def evaluate(
 
 
 def _evaluate(task: EvaluationTask, front: Front, slowest_s: float) -> EvaluationResult:
-    plan, limit = task.plan, task.plan.memory_limit_bytes
+    plan, limit = task.plan, task.plan.memory_bound_bytes
     table = table_at(plan)
     peak = _peak_bytes(task, table)
     if not is_within(peak, limit):

@@ -18,7 +18,7 @@ def infeasible_message(
 ) -> str:
     """Name the smallest configuration, the missing bytes, and changes that would fit."""
     nearest, peak = _smallest(outlooks, found)
-    limit = question.memory_limit_bytes
+    limit = question.memory_bound_bytes
     one = nearest.candidate
     where = (
         f"tp {one.tp}, cp {one.cp}, pp {one.pp}, vpp {one.vpp}, micro-batch {one.micro_batch}, recompute "
@@ -58,7 +58,7 @@ def _what_would_fit(question: SearchProblem, space: SearchSpace) -> str:
 
 
 def _fits(question: SearchProblem, space: SearchSpace) -> bool:
-    limit = question.memory_limit_bytes * CAP_ROUNDING
+    limit = question.memory_bound_bytes * CAP_ROUNDING
     outlooks = BoundsCalculator(question)
     try:
         possible = configurations(question, space)

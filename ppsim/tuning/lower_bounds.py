@@ -85,7 +85,7 @@ class BoundsCalculator:
         )
         least = _least_bytes(configuration, job.num_microbatches, static, activation, stages)
         bound = np.inf
-        if least <= self.question.memory_limit_bytes * CAP_ROUNDING:
+        if least <= self.question.memory_bound_bytes * CAP_ROUNDING:
             bound = self._shared(
                 ("bound", of_stages, entry.splits_backward),
                 lambda: self._bound_s(job, configuration, layers, stages),

@@ -91,12 +91,11 @@ class TuneOptions(SearchBaseOptions, RangeOptions, total=False):
         metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
     )]
     memory_limit: Annotated[str | float | None, Option(
-        "Usable memory per GPU (80GiB or 80GB). [default: --memory-share of the device's memory]",
+        "Usable memory per GPU (80GiB or 80GB). [default: the device's memory minus 5 GiB]",
         metavar="SIZE", section="cluster",
     )]
     memory_share: Annotated[float | None, Option(
-        "Fraction, 0 to 1, of the device's memory that a step may use. The rest is left to the allocator. "
-        "[default: 0.95]",
+        "Fraction, 0 to 1, of the device's memory that a step may use, instead of --memory-limit.",
         metavar="PART", section="cluster",
     )]
     runtime: Annotated[Runtime | None, replace(RUNTIME, section="cluster")]

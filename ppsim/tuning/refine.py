@@ -65,7 +65,7 @@ class RefineState:
         known: dict[str, Configuration],
     ) -> None:
         self.outlooks, self.space, self.verdicts, self.known = outlooks, space, verdicts, known
-        self.limit = outlooks.question.memory_limit_bytes * CAP_ROUNDING
+        self.limit = outlooks.question.memory_bound_bytes * CAP_ROUNDING
         self.best_s = min(one.iteration_time_s for one in verdicts.values() if one.status == "fits")
 
     def note(self, one: Configuration, outcome: EvaluationResult) -> None:

@@ -291,7 +291,7 @@ class _Search:
                 f"the file of --resume has a verdict for '{unknown}', which is not a configuration of this search; "
                 "give another file, or remove it"
             )
-        limit = self.question.memory_limit_bytes * CAP_ROUNDING
+        limit = self.question.memory_bound_bytes * CAP_ROUNDING
         self.open = sorted(
             (one for one in self.all if one.least_bytes <= limit), key=lambda one: (one.bound_s, one.candidate)
         )
@@ -358,7 +358,7 @@ class _Search:
         return {key: one for key, one in unknown.items() if layout_of(one) in layouts}
 
     def refine(self, what: Collection[Refinement]) -> None:
-        limit = self.question.memory_limit_bytes * CAP_ROUNDING
+        limit = self.question.memory_bound_bytes * CAP_ROUNDING
         tight = least_recomputed(self.all, self.verdicts, limit)
         refine(RefineState(bounds_calculator(self.pickled), self.space, self.verdicts, self.known), tight, what)
 

@@ -18,6 +18,7 @@ from ppsim.parallel.layout import layout_on, require_devices
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.projection.options import GPT, Runtime
 from ppsim.projection.plan import AUTO, Plan
+from ppsim.simulation.verdict import MemoryLimit
 from ppsim.trainers.stacks import base_of
 from ppsim.tuning.options import SCHEDULES, RangeOptions
 
@@ -80,19 +81,28 @@ class Configuration:
 class SearchProblem:
     """Fixed inputs of a search: model, cluster, batch and everything in `job` that `Configuration` lacks.
 
-    - `memory_limit_bytes`: memory per device.
+    - `memory_limit_bytes`: usable memory per device; None: by the device's memory.
     - `sequence_parallel`: None means on if tp > 1; `etp`: None means tp.
     - `overheads`: (field of `Plan`, value) pairs from a calibration.
     """
 
     job: Job
     num_gpus: int
-    memory_limit_bytes: float
+    memory_limit_bytes: float | None = None
     sequence_parallel: bool | None = None
     etp: int | None = None
     runtime: Runtime = "torch"
     overheads: tuple[tuple[str, Any], ...] = ()
     calibration_file: str | None = None
+
+    @property
+    def memory_limit(self) -> MemoryLimit:
+        given = self.memory_limit_bytes
+        return self.job.memory_limit if given is None else MemoryLimit.given(given)
+
+    @property
+    def memory_bound_bytes(self) -> float:
+        return self.memory_limit.usable_bytes
 
     def job_of(self, configuration: Configuration) -> Job:
         """Raises `ConfigError` for an invalid combination."""
@@ -147,7 +157,7 @@ class SearchProblem:
             "overlap_grad_reduce": job.overlap_grad_reduce,
             "overlap_param_gather": job.overlap_param_gather,
             "runtime": self.runtime,
-            "memory_limit_bytes": self.memory_limit_bytes,
+            "memory_limit_bytes": self.memory_bound_bytes,
             **({} if self.etp is None else {"etp": self.etp}),
             **_unusual(job),
             **({"overheads": dict(self.overheads)} if self.overheads else {}),

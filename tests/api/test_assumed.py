@@ -1,6 +1,7 @@
 """What a projection assumes or ignores comes first: the number of GPUs, parts of a model, options that change memory."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +66,72 @@ def test_the_number_assumed_is_that_of_the_options_typed(tmp_path: Path) -> None
     assert f"{GPUS}16 assumed, the fewest for tp 8 · pp 2" in err
 
 
-def test_a_plan_that_does_not_fit_on_an_assumed_number_asks_for_gpus(tmp_path: Path) -> None:
+SMALL = LARGE.replace("--num-layers 80", "--num-layers 10")
+
+
+def test_a_plan_that_does_not_fit_on_an_assumed_number_names_one_that_fits(tmp_path: Path) -> None:
+    path = script(tmp_path, f"{SMALL} --use-distributed-optimizer")
+    made = ppsim.project(run_config=path)
+    assert made.verdict is not None
+    assert (made.fits, made.verdict.word, made.is_too_large) == (None, "unknown", True)
+    assert re.fullmatch(r"on 1 GPU \(assumed\): needs \d+ of 74.2 GiB; fits on 8: give --gpus", str(made.verdict))
+    found = made.memory_fit_to_json()
+    assert (found["fits"], found["verdict"]) == (None, "unknown")
+    assert (found["memory_fit"]["assumed_gpus"], found["memory_fit"]["fits_on_gpus"]) == (1, 8)
+    assert ppsim.project(run_config=path, gpus=8).fits is True
+    assert ppsim.project(run_config=path, gpus=4).verdict.word == "does not fit"
+    assert ppsim.project(run_config=path, gpus=8).memory_fit_to_json()["memory_fit"]["assumed_gpus"] is None
+
+
+def test_no_number_of_gpus_is_named_if_more_of_them_free_nothing(tmp_path: Path) -> None:
     path = script(tmp_path, LARGE)
-    out, _ = printed("project", "--run-config", path)
-    assert out.startswith("DOES NOT FIT: rank 0 needs ")
-    assert "note 1 GPU is assumed: give --gpus" in out
-    assert ppsim.project(run_config=path).to_json()["memory_fit"]["assumed_gpus"] == 1
-    assert ppsim.project(run_config=path, gpus=8).to_json()["memory_fit"]["assumed_gpus"] is None
-    out, _ = printed("project", "--run-config", path, "--pp", 2, "--schedule", "1f1b,gpipe")
-    assert "usable (95 % of the device's memory); 2 GPUs are assumed: give --gpus." in out
+    out = CliRunner().invoke(main, ["project", "--run-config", str(path)])
+    assert re.match(r".*on 1 GPU \(assumed\): needs .* GiB; give --gpus, and larger --tp or --pp\W", out.stdout)
+    assert out.exit_code == 0
+    several = CliRunner().invoke(
+        main, ["project", "--run-config", str(path), "--pp", "2", "--schedule", "1f1b,gpipe"]
+    )
+    assert "on 2 GPUs (assumed): needs " in several.stdout.splitlines()[0]
+    assert several.exit_code == 0
+    assert ppsim.project(run_config=path, gpus=8).fits is False
+
+
+PRIMUS = """
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: language_model.yaml
+    overrides:
+      num_layers: 4
+      hidden_size: 512
+      num_attention_heads: 8
+      seq_length: 512
+      vocab_size: 1024
+      micro_batch_size: 1
+      global_batch_size: 48
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gpus", "said"),
+    [
+        ({}, 8, "8 assumed, its launcher's default"),
+        ({"tp": 2, "pp": 2}, 8, "8 assumed, its launcher's default"),
+        ({"pp": 3}, 24, "24 assumed, the fewest for pp 3 in multiples of its launcher's 8"),
+    ],
+)
+def test_a_file_of_primus_is_of_the_launchers_gpus(
+    tmp_path: Path, sizes: dict[str, int], gpus: int, said: str
+) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(PRIMUS)
+    config = ppsim.read_run_config(path)
+    assert config.beside(sizes).assumed[0] == f"{GPUS}{said} (set --gpus)"
+    plan = ppsim.project(run_config=path, split="even" if sizes.get("pp", 1) < 3 else [2, 1, 1], **sizes).plan
+    assert plan.job is not None
+    assert (plan.job.layout.num_devices, plan.job.assumptions[0]) == (gpus, f"{GPUS}{said} (set --gpus)")
+    assert ppsim.project(run_config=path, gpus=4, pp=1).num_gpus == 4
 
 
 MEMORY = "--checkpoint-activations"

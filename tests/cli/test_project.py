@@ -14,7 +14,7 @@ from tests.cli.running import ppsim, words_of
 from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
 
 PROJECT_KEYS = [
-    "fits", "memory_fit", *REPORT_KEYS, "profile", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization",
+    "fits", "verdict", "memory_fit", *REPORT_KEYS, "profile", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization",
     "peak_flops_per_s", "model_flops_per_s_per_gpu", "peak_bytes", "num_gpus", "exposed_s", "reference_s", "reference_ends_s", "reference_work", "overheads_fitted_runs",
     "layers_per_stage", "pipeline_layout", "stages", "step_time_by_channel_s",
     "runtime_error", "memory_error", "peak_components_bytes", "reserved_bytes", "assumptions", "iteration_time_interval_s", "time_breakdown_s", "gain_per_percent",
@@ -40,7 +40,7 @@ def test_with_nothing_else_a_packaged_gpu_profile_is_used_and_named():
     assert "costs of profile zb-a100-6.2b (packaged example; --model and --cluster for yours)" in screen
     text = words_of(ppsim("project", "--pp", 8, "--vpp", 2, "--full").stdout)
     assert text.startswith(
-        "fits: rank 1 needs 48.4 GiB, 76.0 GiB usable GPT 6.2B on 8 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster or --profile for yours "
+        "fits: rank 1 needs 48.4 GiB, 75.0 GiB usable GPT 6.2B on 8 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster or --profile for yours "
         "interleaved-1f1b pp 8 vpp 2 32 microbatches"
     )
     assert "costs: profile zb-a100-6.2b (published, measured on NVIDIA A100-SXM4-80GB; Qi et al. 2024" in text
@@ -181,7 +181,7 @@ def test_nothing_that_fits_is_an_answer_with_exit_code_1(folder):
     comparison = json.loads(ppsim(*args, "--json", "-o", "x.json", code=1).stdout)
     assert comparison["fits"] is False
     assert [one["fits"] for one in comparison["projections"]] == [False] * len(CATALOG)
-    assert list(json.loads((folder / "x.json").read_text()))[:2] == ["fits", "memory_fit"]
+    assert list(json.loads((folder / "x.json").read_text()))[:3] == ["fits", "verdict", "memory_fit"]
     least = min(comparison["projections"], key=lambda one: one["memory_fit"]["peak_bytes"])
     first = ppsim(*args, "--allow-oom").stdout.splitlines()[0]
     assert first.startswith("DOES NOT FIT: rank ")
@@ -199,7 +199,7 @@ def test_a_plan_that_does_not_fit_says_so_first_and_exits_with_1_unless_that_is_
         fit = found["memory_fit"]
         assert fit["peak_bytes"] > fit["limit_bytes"] == 20 * 2**30
         assert fit["headroom_bytes"] == fit["limit_bytes"] - fit["peak_bytes"]
-    assert ppsim("project", "--pp", 4).stdout.splitlines()[3] == "fits           45.3 of 76.0 GiB (rank 0)"
+    assert ppsim("project", "--pp", 4).stdout.splitlines()[3] == "fits           45.3 of 75.0 GiB (rank 0)"
 
 
 def test_the_table_output_is_the_table_that_build_makes(folder):

@@ -24,6 +24,8 @@ from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]{0,4096}))?\}")
 _DEEPEST = 16
+LAUNCHER_GPUS = 8
+"""Primus starts one node of 8 GPUs by default (examples/run_pretrain.sh at 0121ab7d: NNODES, GPUS_PER_NODE)."""
 _OF_EXPERIMENTS = ("modules", "work_group", "user_name", "exp_name", "workspace", "platform")
 
 
@@ -57,14 +59,21 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     asked = megatron_names(overrides)
     arguments = Arguments(megatron_names({**base, **model, **overrides}), str(path), asked)
     found = from_megatron(arguments, "Primus, Megatron-LM")
-    return replace(found, options={**found.options, "stack": "primus"}, notes=(*note, *found.notes))
+    return _of_primus(found, note)
 
 
 def from_arguments(overrides: Mapping[str, Any], source: str) -> RunConfig:
     """Primus' own defaults for Megatron-LM (data/primus.toml) apply to arguments that are not given."""
     asked = megatron_names(overrides)
     found = from_megatron(Arguments({**megatron_names(_defaults()), **asked}, source, asked), "Primus, Megatron-LM")
-    return replace(found, options={**found.options, "stack": "primus"})
+    return _of_primus(found)
+
+
+def _of_primus(found: RunConfig, notes: tuple[str, ...] = ()) -> RunConfig:
+    return replace(
+        found, options={**found.options, "stack": "primus"}, notes=(*notes, *found.notes),
+        launcher_gpus=LAUNCHER_GPUS,
+    )  # fmt: skip
 
 
 def _defaults() -> dict[str, Any]:

@@ -29,6 +29,9 @@ SCHEDULES = {
 HIDDEN_BY_ASYNC_TP = "0.5"
 """Assumed hidden fraction of tensor-parallel communication: the value for Megatron-Core's `tp_comm_overlap`."""
 
+_LAUNCHER_GPUS = 8
+"""TorchTitan starts one node of 8 GPUs by default (run_train.sh at 0168bd51: NGPU), and so does Primus."""
+
 COUNTS = {
     "parallelism.tensor_parallel_degree": "tp",
     "parallelism.pipeline_parallel_degree": "pp",
@@ -102,6 +105,7 @@ def from_torchtitan(
         tuple(arguments.ignored),
         tuple(assumed),
         batch,
+        launcher_gpus=_LAUNCHER_GPUS,
     )
 
 
