@@ -93,4 +93,5 @@ def search_view(tuned: TuneResult) -> SearchView:
         rows(tuned.simulated),
         rows(tuned.best),
         rows(tuned.pareto),
+        "; ".join(tuned.question.memory_limit.tight_notes),
     )

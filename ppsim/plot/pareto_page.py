@@ -25,7 +25,7 @@ _TEXTS, _LEFT = ("schedule", WITH), ' class="left"'
 
 @dataclass(frozen=True)
 class SearchView:
-    """Content of a search's page; the best and the Pareto set are sorted, fastest first."""
+    """Content of a search's page; the best and the Pareto set are sorted, `when_tight` explains "fits tightly"."""
 
     title: str
     num_configurations: int
@@ -33,19 +33,22 @@ class SearchView:
     simulated: Sequence[Row]
     best: Sequence[Row]
     pareto: Sequence[Row]
+    when_tight: str = ""
 
 
 def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str:
     """A click on a point or a table row copies its command. The page makes no request."""
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
-    listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
+    listed = sorted(unique, key=lambda row: (row["verdict"] != "fits", row["iteration_time_s"], row["peak_bytes"]))
+    has_tight = listed[-1]["verdict"] == "fits tightly"
+    tight = f"; ~ fits tightly: {search.when_tight}" if has_tight else ""
     header = ["#", *in_columns(listed[0]), "Pareto"]
     return pareto_page(
         title=escape(", ".join(filter(None, [search.title, date]))),
         heading=escape(search.title),
         told=escape(
             f"{search.num_configurations} configurations, {len(search.simulated)} simulated that fit "
-            f"{size(search.memory_limit_bytes)} a GPU; costs estimated from specifications"
+            f"{size(search.memory_limit_bytes)} a GPU; costs estimated from specifications{tight}"
         ),
         made=" ".join(
             filter(None, [date and f"made {date}", command and f"by <code>{_by_option(command)}</code>"])
@@ -117,7 +120,7 @@ def in_columns(row: Row) -> dict[str, str]:
         "iteration": seconds(row["iteration_time_s"]),
         "tokens/s": count(row["tokens_per_s"]),
         "MFU": percent(row["model_flops_utilization"]),
-        "memory": size(row["peak_bytes"]),
+        "memory": size(row["peak_bytes"]) + "~" * (row["verdict"] == "fits tightly"),
     }
 
 

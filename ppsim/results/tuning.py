@@ -62,3 +62,5 @@ def _add_found(out: Page, tuned: TuneResult, found: Sequence[FoundConfiguration]
     out.add(TableLines.of(shown, left=left, spare=["tokens/s", "MFU", "vpp"]))
     if said := [f"{name} {text}" for name, text in alike.items() if text]:
         out.add(f"all: {' · '.join(said)}")
+    if any(one.verdict == "fits tightly" for one in found):
+        out.add(f"~ fits tightly: {'; '.join(tuned.question.memory_limit.tight_notes)}.")

@@ -28,7 +28,7 @@ _FRAGMENTING_SHARE = 0.75
 Megatron-Bridge: issue 4587 (23 % of the reserved memory was inactive), pull requests 3767 and 2971.
 """
 
-EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ class MemoryLimit:
         if not is_within(peak_bytes, self.usable_bytes):
             return "does not fit"
         return "fits" if is_within(peak_bytes, self.safe_bytes) else "fits tightly"
+
+    @property
+    def tight_notes(self) -> list[str]:
+        """The reason why a step fits tightly, and the remedy."""
+        return [self.why_tight, f"{_EXPANDABLE} helps"]
 
 
 @dataclass(frozen=True)
@@ -147,8 +152,8 @@ class MemoryVerdict:
 
     @property
     def tight_notes(self) -> list[str]:
-        """The reason why the step fits tightly, and the remedy; empty for other verdicts."""
-        return [self.limit.why_tight, f"{EXPANDABLE} helps"] if self.limit and self.is_tight else []
+        """Empty for other verdicts than "fits tightly"."""
+        return self.limit.tight_notes if self.limit and self.is_tight else []
 
     @property
     def notes(self) -> list[str]:

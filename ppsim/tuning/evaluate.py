@@ -15,8 +15,8 @@ from ppsim.catalog.build import build, find
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.bounds.problem import is_within
 from ppsim.simulation.memory_per_action import memory_per_action
+from ppsim.simulation.verdict import MemoryLimit
 from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
@@ -55,20 +55,32 @@ Front: TypeAlias = Sequence[tuple[float, float]]
 """The Pareto set so far: (iteration time in seconds, highest peak memory of a rank in bytes)."""
 
 
+Rank: TypeAlias = tuple[bool, float]
+"""Place in the ranking, lowest first: whether a configuration fits tightly, and its seconds or their bound."""
+
+LAST: Rank = (True, float("inf"))
+
+
+def rank_of(limit: MemoryLimit, peak_bytes: float, seconds: float) -> Rank:
+    """For lower bounds of memory and time, return a lower bound of the place."""
+    return limit.word(peak_bytes) != "fits", seconds
+
+
 def evaluate(
-    tasks: Sequence[EvaluationTask], *, front: Front, slowest_s: float
+    tasks: Sequence[EvaluationTask], *, front: Front, slowest: Rank = LAST
 ) -> list[tuple[str, EvaluationResult]]:
-    """Tasks with a lower bound of at most `slowest_s` are simulated even if they are dominated."""
-    return [(task.key, _evaluate(task, front, slowest_s)) for task in tasks]
+    """Tasks that may rank before `slowest` are simulated even if they are dominated."""
+    return [(task.key, _evaluate(task, front, slowest)) for task in tasks]
 
 
-def _evaluate(task: EvaluationTask, front: Front, slowest_s: float) -> EvaluationResult:
-    plan, limit = task.plan, task.plan.memory_bound_bytes
+def _evaluate(task: EvaluationTask, front: Front, slowest: Rank) -> EvaluationResult:
+    plan, limit = task.plan, task.plan.memory_limit
+    assert limit is not None
     table = table_at(plan)
     peak = _peak_bytes(task, table)
-    if not is_within(peak, limit):
+    if limit.word(peak) == "does not fit":
         return EvaluationResult("does not fit", peak)
-    if task.bound_s > slowest_s and is_dominated(task.bound_s, peak, front):
+    if rank_of(limit, peak, task.bound_s) > slowest and is_dominated(task.bound_s, peak, front):
         return EvaluationResult("dominated", peak)
     try:
         iteration_time_s, peak = iteration_of(plan, table)

@@ -16,8 +16,8 @@ from ppsim.model.rank_memory import kept_of_layer
 from ppsim.model.recompute import MODULES
 from ppsim.parallel.layer_partition import why_no_split
 from ppsim.projection.project import iteration_of, project_table
-from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.tuning.evaluate import EvaluationResult, evaluate, table_at, task_of
+from ppsim.simulation.bounds.problem import is_within
+from ppsim.tuning.evaluate import LAST, EvaluationResult, Rank, evaluate, rank_of, table_at, task_of
 from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
 from ppsim.tuning.space import PLANNED, Configuration, SearchSpace
 
@@ -65,13 +65,19 @@ class RefineState:
         known: dict[str, Configuration],
     ) -> None:
         self.outlooks, self.space, self.verdicts, self.known = outlooks, space, verdicts, known
-        self.limit = outlooks.question.memory_bound_bytes * CAP_ROUNDING
-        self.best_s = min(one.iteration_time_s for one in verdicts.values() if one.status == "fits")
+        self.limit = outlooks.question.memory_limit
+        self.best = min(self.rank(one) for one in verdicts.values() if one.status == "fits")
+
+    def rank(self, outcome: EvaluationResult) -> Rank:
+        return rank_of(self.limit, outcome.peak_bytes, outcome.iteration_time_s)
+
+    def bound(self, look: ConfigurationBounds) -> Rank:
+        return rank_of(self.limit, look.least_bytes, look.bound_s)
 
     def note(self, one: Configuration, outcome: EvaluationResult) -> None:
         self.known[one.key], self.verdicts[one.key] = one, outcome
         if outcome.status == "fits":
-            self.best_s = min(self.best_s, outcome.iteration_time_s)
+            self.best = min(self.best, self.rank(outcome))
 
     def look(self, one: Configuration) -> ConfigurationBounds | None:
         """Return the bounds of a configuration, or None if it cannot beat the best or has an outcome."""
@@ -86,20 +92,18 @@ class RefineState:
             and "auto" in self.space.split
             and found.counts == self.outlooks.counts(replace(one, split="auto"))
         )
-        return None if is_same or found.bound_s >= self.best_s else found
+        return None if is_same or self.bound(found) >= self.best else found
 
     def try_all(self, candidates: Iterable[Configuration]) -> None:
         looks = [look for one in dict.fromkeys(candidates) if (look := self.look(one))]
         for look in sorted(looks, key=lambda one: (one.bound_s, one.candidate))[:_MOST]:
-            if look.bound_s < self.best_s:
-                [(_, outcome)] = evaluate([task_of(self.outlooks, look)], front=(), slowest_s=float("inf"))
+            if self.bound(look) < self.best:
+                [(_, outcome)] = evaluate([task_of(self.outlooks, look)], front=())
                 self.note(look.candidate, outcome)
 
     def fastest(self, number: int) -> list[Configuration]:
-        """Return the fastest configuration of each of the `number` fastest layouts."""
-        fits = [
-            (one.iteration_time_s, self.known[key]) for key, one in self.verdicts.items() if one.status == "fits"
-        ]
+        """Return the best configuration of each of the `number` best layouts."""
+        fits = [(self.rank(one), self.known[key]) for key, one in self.verdicts.items() if one.status == "fits"]
         return _first_of_layouts((one for _, one in sorted(fits)), number)
 
 
@@ -115,7 +119,9 @@ def refine(
         words = _words(search.outlooks.question.job)
         search.try_all(replace(one, recompute=word) for one in tight for word in words)
         for one in tight:
-            _try_fewest_layers(search, one)
+            _try_fewest_layers(search, one, search.limit.usable_bytes)
+            if search.limit.safe_bytes < search.limit.usable_bytes:
+                _try_fewest_layers(search, one, search.limit.safe_bytes)
     if "vpp" in what:
         search.try_all(other for one in search.fastest(_LAYOUTS) for other in _of_other_stages(search, one))
     if "schedule" in what:
@@ -191,19 +197,19 @@ def _words(job: Job) -> list[str]:
     return list(found.values())[1:]
 
 
-def _try_fewest_layers(search: RefineState, one: Configuration) -> None:
-    """Find the smallest N for which recompute block/N fits, by bisection; N = 0 does not fit.
+def _try_fewest_layers(search: RefineState, one: Configuration, limit_bytes: float) -> None:
+    """Find the smallest N for which recompute block/N is within the limit, by bisection; N = 0 is not.
 
-    The largest N is full recomputation, which is in the space. If block/N neither fits nor is faster than the best,
-    a larger N is useless.
+    The largest N is full recomputation, which is in the space. If block/N is neither within the limit nor faster
+    than the best, a larger N is useless.
     """
     low, high = 0, -(-len(search.outlooks.question.job.model.layers) // (one.pp * one.vpp))
     while high - low > 1:
         middle = (low + high) // 2
         outcome = _simulated(search, replace(one, recompute=f"block/{middle}"))
-        if outcome.status == "fits":
+        if is_within(outcome.peak_bytes, limit_bytes):
             high = middle
-        elif outcome.iteration_time_s < search.best_s:
+        elif (False, outcome.iteration_time_s) < search.best:
             low = middle
         else:
             return
@@ -211,13 +217,16 @@ def _try_fewest_layers(search: RefineState, one: Configuration) -> None:
 
 def _simulated(search: RefineState, one: Configuration) -> EvaluationResult:
     """Only simulate, because the bounds do not model the memory of block/N."""
+    if known := search.verdicts.get(one.key):
+        return known
     plan = search.outlooks.plan_of(one)
     try:
         iteration_time_s, peak = iteration_of(plan, table_at(plan))
     except ScheduleError:
         outcome = EvaluationResult("not possible", float("inf"))
     else:
-        outcome = EvaluationResult("fits" if peak <= search.limit else "does not fit", peak, iteration_time_s)
+        fits = search.limit.word(peak) != "does not fit"
+        outcome = EvaluationResult("fits" if fits else "does not fit", peak, iteration_time_s)
     search.note(one, outcome)
     return outcome
 
@@ -229,12 +238,10 @@ def _try_plan(search: RefineState, one: Configuration) -> None:
     plan = search.outlooks.question.plan_of(planned)
     with suppress(PpsimError):  # it does not fit, or its schedule cannot run
         made = project_table(plan, table_at(plan))
-        before_s = verdict.iteration_time_s if verdict and verdict.status == "fits" else float("inf")
-        if made.iteration_time_s < before_s * (1 - _GAIN_OF_PLAN):
-            search.note(
-                planned,
-                EvaluationResult("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s),
-            )
+        found = EvaluationResult("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s)
+        is_tight, before_s = search.rank(verdict) if verdict and verdict.status == "fits" else LAST
+        if search.rank(found) < (is_tight, before_s * (1 - _GAIN_OF_PLAN)):
+            search.note(planned, found)
 
 
 def _of_other_stages(search: RefineState, one: Configuration) -> Iterator[Configuration]:

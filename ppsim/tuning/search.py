@@ -1,7 +1,8 @@
 """The search: each configuration has a lower bound, and only possible winners are simulated.
 
-A configuration is excluded if its bound is slower than the slowest of the requested best, and a configuration found
-earlier is at least as fast as the bound with no more memory. So the result is the same as in an exhaustive search.
+Configurations that fit rank before those that fit tightly, and the fastest of each come first. A configuration is
+excluded if its bound ranks after the last of the requested best, and a configuration found earlier is at least as
+fast as the bound with no more memory. So the result is the same as in an exhaustive search.
 """
 
 import pickle
@@ -20,8 +21,9 @@ from ppsim.base.units import seconds
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.simulation.verdict import Word
 from ppsim.tuning.configurations import read_configurations
-from ppsim.tuning.evaluate import EvaluationResult, Front, evaluate, task_of
+from ppsim.tuning.evaluate import LAST, EvaluationResult, Front, Rank, evaluate, rank_of, task_of
 from ppsim.tuning.infeasible import infeasible_message
 from ppsim.tuning.lower_bounds import ConfigurationBounds, bounds_calculator
 from ppsim.tuning.refine import Refinement, RefineState, layout_of, least_recomputed, refine
@@ -52,11 +54,14 @@ class FoundConfiguration:
     candidate: Configuration
     iteration_time_s: float
     peak_bytes: float
+    verdict: Word = "fits"
 
 
 @dataclass(frozen=True, repr=False)
 class TuneResult(Printable, Drawable):
     """The best configurations and the Pareto set of iteration time and memory, fastest first.
+
+    In the best, configurations that fit come before those that fit tightly.
 
     `simulated` are all that fit and were simulated. `counts` has the number of configurations by outcome,
     `verdicts` the outcomes by key.
@@ -110,14 +115,14 @@ class TuneResult(Printable, Drawable):
     def rows(self) -> list[dict[str, Any]]:
         answers = dict.fromkeys([*self.best, *self.pareto])
         rows = [self.row(found) | {"pareto": found in self.pareto} for found in answers]
-        return sorted(rows, key=lambda row: row["iteration_time_s"])
+        return sorted(rows, key=lambda row: (row["verdict"] != "fits", row["iteration_time_s"]))
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return the best and the Pareto set as a pandas DataFrame, fastest first.
+        """Return the best and the Pareto set as a pandas DataFrame: first what fits, then what fits tightly.
 
-        Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split, zero, iteration_time_s,
-        tokens_per_s, model_flops_utilization, peak_bytes (rank with the highest peak), pareto (whether it is in the
-        set).
+        The fastest of each come first. Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split,
+        zero, iteration_time_s, tokens_per_s, model_flops_utilization, peak_bytes (rank with the highest peak),
+        verdict ("fits" or "fits tightly"), pareto (whether it is in the set).
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -163,6 +168,7 @@ class TuneResult(Printable, Drawable):
             "tokens_per_s": self.tokens_per_s(found),
             "model_flops_utilization": self.utilization(found),
             "peak_bytes": found.peak_bytes,
+            "verdict": found.verdict,
         }
 
 
@@ -226,8 +232,8 @@ def _searched(
     search.screen(those)
     progress(0, search.num_configurations, None)
     while batch := search.next_batch():
-        front, slowest_s = search.front, search.slowest_s
-        for verdicts in those.run(_evaluated, [(search.pickled, looks, front, slowest_s) for looks in batch]):
+        front, slowest = search.front, search.slowest
+        for verdicts in those.run(_evaluated, [(search.pickled, looks, front, slowest) for looks in batch]):
             search.verdicts.update(verdicts)
         report()
     if search.best_s is None:
@@ -248,10 +254,10 @@ def _screened(question: bytes, candidates: list[Configuration]) -> list[Configur
 
 
 def _evaluated(
-    question: bytes, looks: list[ConfigurationBounds], front: Front, slowest_s: float
+    question: bytes, looks: list[ConfigurationBounds], front: Front, slowest: Rank
 ) -> list[tuple[str, EvaluationResult]]:
     outlooks = bounds_calculator(question)
-    return evaluate([task_of(outlooks, one) for one in looks], front=front, slowest_s=slowest_s)
+    return evaluate([task_of(outlooks, one) for one in looks], front=front, slowest=slowest)
 
 
 class _Search:
@@ -300,23 +306,27 @@ class _Search:
 
     @property
     def found(self) -> list[FoundConfiguration]:
-        """Fastest first."""
+        """The best first."""
+        limit = self.question.memory_limit
         fitting = [
-            FoundConfiguration(self.known[key], one.iteration_time_s, one.peak_bytes)
+            FoundConfiguration(self.known[key], one.iteration_time_s, one.peak_bytes, limit.word(one.peak_bytes))
             for key, one in self.verdicts.items()
             if one.status == "fits"
         ]
-        return sorted(fitting, key=lambda one: (one.iteration_time_s, one.peak_bytes, one.candidate))
+        return sorted(fitting, key=lambda one: (self._rank(one), one.peak_bytes, one.candidate))
+
+    def _rank(self, one: FoundConfiguration) -> Rank:
+        return rank_of(self.question.memory_limit, one.peak_bytes, one.iteration_time_s)
 
     @property
     def front(self) -> Front:
         return [(one.iteration_time_s, one.peak_bytes) for one in pareto_of(self.found)]
 
     @property
-    def slowest_s(self) -> float:
-        """Infinite until `top` configurations are found."""
+    def slowest(self) -> Rank:
+        """The place of the last of the best; the last place of all until `top` configurations are found."""
         found = self.found
-        return found[self.top - 1].iteration_time_s if len(found) >= self.top else np.inf
+        return self._rank(found[self.top - 1]) if len(found) >= self.top else LAST
 
     @property
     def best_s(self) -> float | None:
@@ -330,14 +340,14 @@ class _Search:
 
     def next_batch(self) -> list[list[ConfigurationBounds]]:
         """Return groups with the same schedule, longest work first; empty at the end."""
-        front, slowest_s = np.array(self.front).reshape(-1, 2), self.slowest_s
+        front, slowest, limit = np.array(self.front).reshape(-1, 2), self.slowest, self.question.memory_limit
         waiting = [one for one in self.open if one.candidate.key not in self.verdicts]
         bounds = np.array([[one.bound_s, one.least_bytes] for one in waiting]).reshape(-1, 2)
         is_dominated = np.any(np.all(front[None, :, :] <= bounds[:, None, :], axis=2), axis=1)
         self.open = [
             one
             for one, dominated in zip(waiting, is_dominated.tolist(), strict=True)
-            if not (dominated and one.bound_s > slowest_s)
+            if not (dominated and rank_of(limit, one.least_bytes, one.bound_s) > slowest)
         ]
         groups: dict[tuple[int, str, int, int], list[ConfigurationBounds]] = {}
         for look in self.open[: self.batch]:
@@ -358,8 +368,9 @@ class _Search:
         return {key: one for key, one in unknown.items() if layout_of(one) in layouts}
 
     def refine(self, what: Collection[Refinement]) -> None:
-        limit = self.question.memory_bound_bytes * CAP_ROUNDING
-        tight = least_recomputed(self.all, self.verdicts, limit)
+        limit = self.question.memory_limit
+        limits = (CAP_ROUNDING * limit.safe_bytes, CAP_ROUNDING * limit.usable_bytes)
+        tight = next(filter(None, (least_recomputed(self.all, self.verdicts, one) for one in limits)), [])
         refine(RefineState(bounds_calculator(self.pickled), self.space, self.verdicts, self.known), tight, what)
 
     def search_tables(self, search_s: float, report: Callable[[], None]) -> None:

@@ -78,9 +78,12 @@ def test_the_key_of_a_configuration_is_read_back() -> None:
 
 
 def test_plans_of_each_stage_are_rows_if_they_are_faster() -> None:
-    """A job that fits with recomputation only: the first row has a plan, and its command gives its time."""
+    """A job that fits with recomputation only: the first row has a plan, and its command gives its time.
+
+    A given limit, as large as the default one, has no plans that fit tightly.
+    """
     job = {"model": "llama3-70b", "gpus": 64, "global_batch": 128, "tp": [4], "pp": [4], "cp": [1], "micro_batch": [2],
-           "schedule": ["1f1b"], "vpp": [1], "zero": [1]}  # fmt: skip
+           "schedule": ["1f1b"], "vpp": [1], "zero": [1], "memory_limit": 79_671_643_341.0}  # fmt: skip
     without, found = ppsim.tune(**job), ppsim.tune(**job, stage_plan="auto")
     assert found.best[0].candidate.recompute == "auto"
     assert found.best[0].iteration_time_s < without.best[0].iteration_time_s * 0.999
