@@ -90,8 +90,8 @@ _HALF_CHARACTER = re.compile(r"\\[uU](0000)?[dD][89a-fA-F]")
 
 
 def read_text(path: str | Path, *, most: int = CONFIG_BYTES) -> str:
-    data = _bytes_of(path, most + 1)
-    if len(data) > most:
+    is_large = os.path.exists(path) and os.path.getsize(path) > most
+    if is_large or len(data := _bytes_of(path, most + 1)) > most:
         raise ConfigError(f"{path} is larger than {most / 2**20:,.0f} MiB, the limit for such a file")
     return _decoded(data, path)
 
@@ -112,6 +112,8 @@ def _bytes_of(path: str | Path, most: int) -> bytes:
                 return file.read(min(most, size + 1))
             pieces = []
             while most > 0 and (piece := file.read(min(most, _PIECE))):
+                if b"\0" in piece:  # an endless device
+                    raise ConfigError(f"{path} is not a text file")
                 pieces.append(piece)
                 most -= len(piece)
             return b"".join(pieces)

@@ -1,5 +1,6 @@
 """A trainer's configuration as options of `ppsim project`, with the options that ppsim ignores."""
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -91,7 +92,18 @@ class RunConfig(Printable):
             "source": self.source,
             "options": dict(self.options),
             "read_options": dict(self.read_options),
-            "ignored": [{"name": one.name, "value": one.value, "effect": one.effect} for one in self.ignored],
+            "ignored": [
+                {"name": one.name, "value": _json_value(one.value), "effect": one.effect} for one in self.ignored
+            ],
             "assumed": list(self.assumed),
             **({"recipe": self.recipe.to_json()} if self.recipe else {}),
         }
+
+
+def _json_value(value: Any) -> Any:
+    """Return values that JSON does not have, such as YAML's .inf, as text."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return str(value)
+    return value

@@ -76,8 +76,18 @@ def test_keys_and_dates_of_yaml_are_texts(tmp_path: Path) -> None:
 
 
 def test_a_device_without_end_is_not_read_to_its_end() -> None:
-    with pytest.raises(ConfigError, match="larger than 1 MiB"):
-        read_text("/dev/zero")
+    with pytest.raises(ConfigError, match="/dev/zero is not a text file"):
+        read_text("/dev/zero", most=2**40)
+
+
+def test_a_file_beyond_the_limit_is_refused_without_reading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ppsim.base.files._bytes_of", lambda *_: pytest.fail("read"))
+    with open(tmp_path / "large.json", "wb") as file:
+        file.truncate(3 * 2**30)
+    with pytest.raises(ConfigError, match=r"large\.json is larger than 2,048 MiB"):
+        read_json(tmp_path / "large.json")
 
 
 def test_a_log_larger_than_a_configuration_is_read_from_its_head(tmp_path: Path) -> None:

@@ -628,3 +628,13 @@ def test_deepspeed_offloads_to_a_device_or_not(tmp_path: Path, device: str | Non
     content = {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": section}}
     found = read(tmp_path, "ds.json", json.dumps(content)).ignored
     assert [one.name.rpartition(".")[2] for one in found] == ignored
+
+
+def test_ignored_values_that_json_does_not_have_are_written_as_text(tmp_path: Path) -> None:
+    (tmp_path / "bridge.yaml").write_text(
+        "model: {num_layers: 4, hidden_size: 256, num_attention_heads: 4, seq_length: 128, vocab_size: 1000}\n"
+        "train: {micro_batch_size: 1, global_batch_size: 8, frobnicate: .inf, others: [.nan, 2]}\n"
+        "mixed_precision: {bf16: true}\n"
+    )
+    ignored = {one["name"]: one["value"] for one in read_run_config(tmp_path / "bridge.yaml").to_json()["ignored"]}
+    assert (ignored["frobnicate"], ignored["others"]) == ("inf", "[nan, 2]")
