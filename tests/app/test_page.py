@@ -37,6 +37,9 @@ CELLS = """count => document.querySelector('#timelines .js-plotly-plot')
   ?.data?.filter(trace => trace.type === 'heatmap').length === count"""
 
 
+ANSWERS = "**/_dash-update-component*"
+OLD = "[...document.querySelectorAll('.stale[inert]')].map(part => part.id)"
+
 UNLABELLED = """[...document.querySelectorAll('input, select, button')].filter(one => one.offsetParent
   && !one.closest('.js-plotly-plot') && !one.labels?.length && !one.getAttribute('aria-label')
   && !one.textContent.trim()).map(one => one.outerHTML)"""
@@ -193,6 +196,34 @@ def test_a_slider_of_a_stage_moves_that_stage_alone_and_lists_follow_the_number_
 
 
 @pytest.mark.browser
+def test_an_answer_to_other_inputs_is_dimmed_and_cannot_be_copied(page, address):
+    """From the change on, while no answer is there, and after an input that has none."""
+    page.page.goto(address)
+    page.rest()
+    held = []
+    page.page.route(ANSWERS, lambda route: held.append(route))
+    assert page.read(OLD) == []
+    page.page.fill("[id=pp]", "2")
+    assert page.read(OLD) == ["cards", "drawn", "overview", "terminal", "rows"]
+    command = page.page.inner_text("#command")
+    page.page.evaluate("navigator.clipboard.writeText('nothing')")
+    page.page.locator("#copy").dispatch_event("mousedown")
+    page.page.keyboard.press("Control+a")
+    page.page.keyboard.press("Control+c")
+    assert command not in page.read("navigator.clipboard.readText()")
+    assert page.read("document.getElementById('copy').matches('[inert] *')")
+    page.moved(lambda: [*(route.continue_() for route in held), page.page.unroute(ANSWERS)])
+    page.page.wait_for_function(f"{OLD}.length === 0")
+    assert "--pp 2 " in page.page.inner_text("#command")
+    page.page.fill("[id=pp]", "none")
+    page.page.wait_for_function("document.getElementById('pp-error').textContent")
+    assert "cards" in page.read(OLD)
+    page.moved(lambda: page.page.fill("[id=pp]", "4"))
+    assert page.read(OLD) == []
+    assert page.is_clean(address)
+
+
+@pytest.mark.browser
 def test_a_click_on_a_configuration_that_a_search_found_shows_its_timeline(page, address):
     page.page.click("#tab-tune")
     asked = {"model": "gpt2", "gpus": "2", "global_batch": "16", "more": "--tp 1,2 --micro-batch-size 8"}
@@ -214,6 +245,11 @@ def test_a_click_on_a_configuration_that_a_search_found_shows_its_timeline(page,
     command = page.page.inner_text("#opened-about code")
     assert command.startswith("ppsim project --model gpt2 ")
     assert page.read("document.querySelector('#pareto .js-plotly-plot').data.slice(-1)[0].customdata.length") > 1
+    assert page.read(OLD) == []
+    page.page.fill("[id='tune.gpus']", "4")
+    assert page.read(OLD) == ["search-found", "search-opened", "search-command"]
+    page.page.fill("[id='tune.gpus']", "2")
+    assert page.read(OLD) == []
     assert page.is_clean(address)
 
 

@@ -16,7 +16,8 @@
   const boxes = [...form.querySelectorAll("[name=schedule]")];
 
   const state = { byHand: false, baseline: "", chosen: [], tab: "compare", times: {}, stages: {}, shape: [0, 0], unknown: {} };
-  const sent = { serial: 0, waiting: false, next: null, rest: 0, started: 0 };
+  const sent = { serial: 0, waiting: false, next: null, rest: 0, started: 0, inputs: "" };
+  const shown = {}; // inputs of the answer on the page, by the parts of the page that it wrote
 
   // --- sliders ---
 
@@ -178,6 +179,33 @@
     document.querySelector("#legend").hidden = false;
   }
 
+  // --- answers to other inputs than those of the form: dimmed, and neither selected, copied nor clicked ---
+
+  function inputs(without = []) {
+    const asked = new URLSearchParams(query());
+    for (const name of ["tab", "baseline", ...VIEWS, ...searchWords.map((field) => field.name), ...without]) asked.delete(name);
+    return asked.toString();
+  }
+  const tableInputs = () => inputs(["schedule"]); // the table has all schedules
+  const searchInputs = () => searchWords.map((field) => field.value.trim()).join("\n");
+
+  function dimOld() {
+    for (const [ids, now] of [
+      [["cards", "drawn", "terminal"], inputs()], [["overview", "rows"], tableInputs()],
+      [["search-found", "search-opened", "search-command"], searchInputs()],
+    ]) {
+      for (const id of ids) {
+        const isOld = shown[id] !== undefined && shown[id] !== now;
+        one(id).classList.toggle("stale", isOld);
+        one(id).inert = isOld;
+      }
+    }
+  }
+  function showsNow(ids, now) {
+    for (const id of ids) shown[id] = now;
+    dimOld();
+  }
+
   // --- asking ---
 
   // What a picture is drawn for: its theme, and how wide a time axis is, beside which ranks take 74 px.
@@ -187,11 +215,13 @@
     const asked = query();
     history.replaceState(null, "", `?${asked}`);
     one("export").href = `table.csv?${asked}`;
+    dimOld();
     if (sent.waiting) {
       sent.next = { quick, others };
       return;
     }
     Object.assign(sent, { waiting: true, next: null, serial: sent.serial + 1, started: performance.now() });
+    Object.assign(sent, { inputs: inputs(), tableInputs: tableInputs() });
     clearTimeout(sent.rest);
     dash_clientside.set_props("asked", { data: { query: asked, quick, others, ...looks(), serial: sent.serial } });
   }
@@ -223,11 +253,13 @@
       showStages();
     }
     if (told.table) one("table").innerHTML = told.table;
+    showsNow(["cards", "drawn", "terminal"], sent.inputs);
+    if (told.table) showsNow(["overview", "rows"], sent.tableInputs);
     const searching = told.missing ?? told.awaited.length;
     one("status").textContent = searching ? `fitting ${searching} table${searching > 1 ? "s" : ""} to these costs …` : "";
   }
 
-  // A sentence stands beside its field; the last good picture stays.
+  // A sentence stands beside its field; the last good picture stays, dimmed.
   function complain(sentence, field, prefix, elsewhere) {
     const scope = prefix ? one("search-form") : form;
     for (const place of scope.querySelectorAll(".error")) place.textContent = "";
@@ -246,17 +278,20 @@
   function look(start) {
     clearTimeout(search.poll);
     search.serial += 1;
+    search.inputs = searchInputs();
     dash_clientside.set_props("searched", { data: { query: query(), start, ...looks(), serial: search.serial } });
   }
 
   function found(told) {
     complain(told.error ?? "", told.field ?? "", "tune.", "search-problem");
     one("search-command").textContent = told.command ?? "";
+    if (!told.error) showsNow(["search-command"], search.inputs);
     if (told.status) one("search-status").textContent = told.status;
     if (told.error) one("search-status").textContent = "";
     if (told.table) {
       one("search-found").hidden = false;
       one("search-table").innerHTML = told.table;
+      showsNow(["search-found", "search-opened"], search.inputs);
       window.dispatchEvent(new Event("resize"));
     }
     if (!told.over) search.poll = setTimeout(() => look(false), POLL_MS);
@@ -326,6 +361,7 @@
     read("");
     changed();
   });
+  one("search-form").addEventListener("input", dimOld);
   one("search-form").addEventListener("submit", (event) => {
     event.preventDefault();
     history.replaceState(null, "", `?${query()}`);
