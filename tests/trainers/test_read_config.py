@@ -638,3 +638,33 @@ def test_ignored_values_that_json_does_not_have_are_written_as_text(tmp_path: Pa
     )
     ignored = {one["name"]: one["value"] for one in read_run_config(tmp_path / "bridge.yaml").to_json()["ignored"]}
     assert (ignored["frobnicate"], ignored["others"]) == ("inf", "[nan, 2]")
+
+
+def test_nemo_1_by_its_own_names(tmp_path: Path) -> None:
+    """The names of NeMo's megatron_gpt_config.yaml: Llama 2 7B, all layers recomputed."""
+    text = (
+        "trainer: {devices: 8, num_nodes: 1, precision: bf16}\nmodel:\n  micro_batch_size: 1\n  global_batch_size: 8\n"
+        "  tensor_model_parallel_size: 2\n  encoder_seq_length: 4096\n  max_position_embeddings: ${.encoder_seq_length}\n"
+        "  num_layers: 32\n  hidden_size: 4096\n  ffn_hidden_size: 11008\n  num_attention_heads: 32\n  vocab_size: 32000\n"
+        "  normalization: rmsnorm\n  activation: fast-swiglu\n  bias: false\n  position_embedding_type: rope\n"
+        "  share_embeddings_and_output_weights: false\n  activations_checkpoint_granularity: full\n"
+        "  activations_checkpoint_method: uniform\n  activations_checkpoint_num_layers: 1\n"
+        "  data: {seq_length: '${model.encoder_seq_length}'}\n"
+    )
+    found = read(tmp_path, "nemo.yaml", text)
+    assert found.model is not None
+    assert found.model.parameters == find_model("llama2-7b").parameters
+    assert (found.options["recompute"], found.options["dtype"], found.options["seq_len"]) == (
+        "full",
+        "bfloat16",
+        4096,
+    )
+    assert found.ignored == ()
+
+
+@pytest.mark.parametrize("reference", ["${model.b}", "${.b}", "${.missing}", "${model}", "${multiply:2,3}"])
+def test_a_reference_to_nothing_or_to_itself_is_not_resolved(tmp_path: Path, reference: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(f"{BRIDGE}  b: '${{.seq_length}}'\n  seq_length: '{reference}'\n")
+    with pytest.raises(ConfigError, match=r"seq_length is .*, which the file does not set"):
+        ppsim.project(run_config=path, pp=1)

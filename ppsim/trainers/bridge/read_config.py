@@ -20,16 +20,25 @@ _RENAMED = {
     "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
     "add_bias": "add_bias_linear",
     "encoder_seq_length": "seq_length",
+    # NeMo 1 (examples/nlp/language_modeling/conf/megatron_gpt_config.yaml)
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_method": "recompute_method",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
+    "bias": "add_bias_linear",
+    "ub_tp_comm_overlap": "tp_comm_overlap",
 }
+_REFERENCE = re.compile(r"\$\{(\.?)([\w.]+)\}")
 
 
 def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     flat: dict[str, Any] = {}
     others: dict[str, Any] = {}
-    _flatten(content, flat, others)
+    _flatten(_resolved(content, content, content), flat, others)
     for name in ("precision", "mixed_precision"):
         if settings := _of_precision(flat.get(name), is_bridge=name == "mixed_precision"):
             flat = {one: value for one, value in flat.items() if one != name} | settings
+    if "glu" in str(flat.get("activation")):  # NeMo 1: swiglu, fast-swiglu, geglu, reglu
+        flat |= {"swiglu": True, "activation": None}
     flat.setdefault("group_query_attention", bool(flat.get("num_query_groups")))
     found = from_megatron(Arguments(megatron_names(flat), source), BRIDGE)
     sections = tuple(
@@ -38,6 +47,21 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     return replace(
         found, options={**found.options, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections)
     )
+
+
+def _resolved(value: Any, section: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """Replace references of OmegaConf, `${.sibling}` or `${section.name}`, by the values that they name."""
+    if isinstance(value, dict):
+        return {name: _resolved(inner, value, root) for name, inner in value.items()}
+    found, seen = value, 0
+    while isinstance(found, str) and (match := _REFERENCE.fullmatch(found)) and seen < _DEEPEST:
+        found, seen = section if match[1] else root, seen + 1
+        for name in match[2].split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+    return value if found is None or isinstance(found, dict | list) else found
+
+
+_DEEPEST = 8
 
 
 def _of_precision(name: Any, *, is_bridge: bool) -> dict[str, Any]:

@@ -61,7 +61,7 @@ _TYPICAL = 128_256
 def model_of(arguments: Arguments) -> Model:
     _require_decoder(arguments)
     hidden = arguments.need("hidden_size")
-    norm: Norm = "rmsnorm" if arguments.get("normalization", "LayerNorm") == "RMSNorm" else "layernorm"
+    norm: Norm = "rmsnorm" if str(arguments.get("normalization")).lower() == "rmsnorm" else "layernorm"
     attention, dense = _attention(arguments, hidden), _dense(arguments, hidden)
     experts = _experts(arguments, dense)
     num_layers = arguments.count("num_layers") or arguments.count("encoder_num_layers")
