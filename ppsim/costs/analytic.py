@@ -26,6 +26,7 @@ from ppsim.model.attention_base import ScoredAttention
 from ppsim.model.blocks import layer_input
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.hyper_connections import end_passes, mtp_passes
+from ppsim.model.losses import CHUNKS
 from ppsim.model.mixer import Mixer
 from ppsim.model.operators import Operator
 from ppsim.model.parameters import padded_vocabulary
@@ -232,6 +233,7 @@ def head_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, se
     - compiled: 20 + e and 16 + e, for the kernels that torch.compile (2.13) generates for Megatron-LM's
       `fused_cross_entropy.py`. Forward: float32 copy and maximum, exponential and sum, quotient. Backward: a copy
       of the softmax minus one, and its product with the gradient, written twice.
+    - chunked: as unfused, with the kernels of each part of the tokens.
     """
     execution, tp, e = place.execution, place.layout.tp, place.execution.element_bytes
     columns = padded_vocabulary(model.vocab_size, tp=tp, multiple=place.vocab_multiple) // tp
@@ -244,6 +246,8 @@ def head_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, se
         per_logit, launches = (4 * e, 2 * e), (2, 1)
     elif execution.cross_entropy == "compiled":
         per_logit, launches = (20 + e, 16 + e), (3, 3)
+    elif execution.cross_entropy == "chunked":
+        launches = (launches[0] * CHUNKS, launches[1] * CHUNKS)
     along = copied_along_sequence(place, message)
     around = [
         memory_kernel_time(

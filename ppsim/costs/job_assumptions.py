@@ -13,6 +13,7 @@ from ppsim.costs.stage_cost_set import (
 from ppsim.costs.time_breakdown import BASIS
 from ppsim.machine.kernels.corrected import Corrected
 from ppsim.machine.kernels.published_tables import TableTimes
+from ppsim.model.losses import CHUNKS
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import Stage, stages_of
 from ppsim.model.recompute import BY_OPERATORS
@@ -89,7 +90,8 @@ def _executed(job: Job) -> list[str]:
     if not execution.moe_permute_fusion:
         lines.append("experts: tokens permuted by torch's gather and scatter-add (no permutation fusion)")
     if execution.cross_entropy != "fused":
-        lines.append(f"cross entropy: {execution.cross_entropy}, with a float32 copy of the logits")
+        parts = f" of one of {CHUNKS} parts at a time" if execution.cross_entropy == "chunked" else ""
+        lines.append(f"cross entropy: {execution.cross_entropy}, with a float32 copy of the logits{parts}")
     if execution.cuda_graphs != "none":
         shared = ", each with its own buffers" if not job.cuda_graph_reuse else ""
         lines.append(f"CUDA graphs: {execution.cuda_graphs}{shared}")

@@ -194,7 +194,10 @@ def weight_gradient_bytes(layer: Layer, batch: Batch, cut: ParallelSizes) -> int
 def head_activations(
     model: Model, batch: Batch, cut: ParallelSizes, kernels: KernelChoice, *, vocab_multiple: int = 1
 ) -> dict[str, int]:
-    """Bytes saved by final norm, projection and cross entropy."""
+    """Bytes saved by final norm, projection and cross entropy.
+
+    A chunked loss saves the gradient of the projection's input instead of the input and the logits.
+    """
     tokens, e = batch.tokens(cut), batch.element_bytes
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
     joined = model.streams if model.streams > 1 else 0
@@ -204,7 +207,7 @@ def head_activations(
         * share(tokens * model.hidden_size, cut.norm_divisor)
         * e
     )
-    logits = tokens * vocab * (e if kernels.cross_entropy == "fused" else max(e, 4))
+    logits = tokens * vocab * {"fused": e, "chunked": 0}.get(kernels.cross_entropy, max(e, 4))
     passes = 1 + len(model.mtp)
     return {"head": passes * norms, "logits": passes * logits}
 

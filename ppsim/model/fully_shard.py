@@ -14,6 +14,7 @@ from ppsim.model.allocator import Allocator, AllocatorBlock
 from ppsim.model.architecture import Model
 from ppsim.model.compiled_trace import CompiledTrace
 from ppsim.model.layer_trace import Kept, LayerTrace, why_no_trace
+from ppsim.model.losses import CHUNKS
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.pipeline_stages import Stage, layers_of
 from ppsim.model.rank_memory import MemorySettings, gathered_bytes
@@ -121,7 +122,7 @@ class _Rank:
         vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
         self.table, self.logits = vocab * model.hidden_size, self.trace.tokens * vocab
         self.exact_own = self.trace.own * _FLOAT // batch.element_bytes
-        self.every, self.fused_loss = whole_layers(batch.recompute), settings.kernels.cross_entropy == "fused"
+        self.every, self.loss = whole_layers(batch.recompute), settings.kernels.cross_entropy
         self.resharded = optimizer.zero_stage == 3 and not launch.is_pipelined
         for size in self._all_sizes():
             self._shard(size)
@@ -212,7 +213,8 @@ class _Rank:
         """Run the passes of one `schedule.step()`.
 
         With a pipeline, outputs and input gradients are held until the next call (`forward_one_chunk`,
-        `clear_runtime_states`), and the logits of all microbatches are joined in one tensor (`_merge_outputs`).
+        `clear_runtime_states`), and the logits of all microbatches, or with a chunked loss the final hidden states,
+        are joined in one tensor (`_merge_outputs`).
         """
         if self.is_pipelined and not self.received:
             self._infer_shapes()
@@ -228,8 +230,9 @@ class _Rank:
                 self._backward(one, is_last=not left[one.stage])
         if self.is_pipelined and any(stage.head for stage in self.stages):
             microbatches = len({one.microbatch for one in passes})
-            merged = self.logits * self.trace.batch.element_bytes * microbatches
-            self.memory.drop(self.memory.make(merged))
+            logits = self.logits * self.trace.batch.element_bytes
+            output = self.trace.whole if self.loss == "chunked" else logits
+            self.memory.drop(self.memory.make(output * microbatches))
         self.memory.drop(self.copied_in)
         self.copied_in = None
 
@@ -243,14 +246,16 @@ class _Rank:
                 self._gather((at, index))
                 before, (hidden, _) = hidden, self.traces[layer].forward(keeps=False)
                 self.memory.drop(before)
-            self.memory.drop(*self._logits(hidden) if stage.head else [hidden])
+            self.memory.drop(*self._into_head(hidden) if stage.head else [hidden])
 
-    def _logits(self, hidden: AllocatorBlock | None) -> list[AllocatorBlock | None]:
+    def _into_head(self, hidden: AllocatorBlock | None) -> list[AllocatorBlock | None]:
+        """Return the tensors that the norm saves, its output of all tokens, and logits unless they are chunked."""
         normed, kept = self._forward_of_norm(hidden)
         if self.trace.cut.tp > 1:
             own, normed = normed, self.trace.gathered(self.trace.whole)
             self.memory.drop(own)
-        return [*kept, normed, self.memory.make(self.logits * self.trace.batch.element_bytes)]
+        element = self.trace.batch.element_bytes
+        return [*kept, normed, *([] if self.loss == "chunked" else [self.memory.make(self.logits * element)])]
 
     def _make_buffers(self, num_microbatches: int) -> None:
         directions = sum((not stage.embedding) + (not stage.head) for stage in self.stages)
@@ -284,21 +289,62 @@ class _Rank:
             self.outputs.append(hidden)
 
     def _forward_of_loss(self, flight: _Flight, hidden: AllocatorBlock | None) -> None:
-        """With tensor parallelism, the log-softmax has several steps (distributed/tensor/parallel/loss.py)."""
-        make, drop, is_divided = self.memory.make, self.memory.drop, self.trace.cut.tp > 1
-        *flight.of_loss, logits = self._logits(hidden)
-        if self.fused_loss:
+        """A loss that is fused or compiled keeps the logits, another one its log-softmax."""
+        if self.loss == "chunked":
+            flight.of_loss = self._chunks_of_loss(hidden)
+            return
+        *flight.of_loss, logits = self._into_head(hidden)
+        if self.loss in ("fused", "compiled"):
             flight.of_loss.append(logits)
             return
-        exact, *shifted = [make(self.logits * _FLOAT) for _ in range(1 + is_divided)]
-        drop(*[make(self.logits * _FLOAT) for _ in shifted])
-        softmax = make(self.logits * _FLOAT)
-        drop(*shifted, exact)
+        flight.of_loss.append(self._softmax(self.logits))
         if self.is_pipelined:
             self.outputs.append(logits)
         else:
+            self.memory.drop(logits)
+
+    def _softmax(self, logits: int) -> AllocatorBlock | None:
+        """With tensor parallelism, the log-softmax has several steps (distributed/tensor/parallel/loss.py)."""
+        make, drop = self.memory.make, self.memory.drop
+        exact, *shifted = [make(logits * _FLOAT) for _ in range(1 + (self.trace.cut.tp > 1))]
+        drop(*[make(logits * _FLOAT) for _ in shifted])
+        softmax = make(logits * _FLOAT)
+        drop(*shifted, exact)
+        return softmax
+
+    def _gradient_of_logits(self, logits: int, softmax: AllocatorBlock | None) -> AllocatorBlock | None:
+        """With tensor parallelism also an exponential, and its product with the gradient of the loss."""
+        make, drop = self.memory.make, self.memory.drop
+        of_loss, *steps = [make(logits * _FLOAT) for _ in range(3 if self.trace.cut.tp > 1 else 1)]
+        drop(*steps[:1])
+        exact = make(logits * _FLOAT)
+        drop(*steps[1:], of_loss, softmax)
+        of_logits = make(logits * self.trace.batch.element_bytes)
+        drop(exact)
+        return of_logits
+
+    def _chunks_of_loss(self, hidden: AllocatorBlock | None) -> list[AllocatorBlock | None]:
+        """Run head and loss of one part of the tokens after another, forward and backward (`ChunkedLossWrapper`).
+
+        Return the tensors that the norm saves, the gradient of the head's weight, and the gradient of its input,
+        which is summed in float32 (`GradAccumulator`).
+        """
+        make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
+        *kept, normed = self._into_head(hidden)
+        parts, part = make(self.trace.whole), self.logits // CHUNKS
+        sums = make(self.trace.whole * _FLOAT // element)
+        of_weight: AllocatorBlock | None = None
+        for _ in range(CHUNKS):
+            logits = make(part * element)
+            softmax = self._softmax(part)
             drop(logits)
-        flight.of_loss.append(softmax)
+            of_logits = self._gradient_of_logits(part, softmax)
+            of_part, of_head = make(self.trace.whole // CHUNKS), make(self.table * element)
+            drop(of_logits, of_part, of_weight)
+            of_weight = of_head
+        gradient = make(self.trace.whole)
+        drop(parts, sums, normed)
+        return [*kept, of_weight, gradient]
 
     def _forward_of_norm(
         self, hidden: AllocatorBlock | None
@@ -335,16 +381,15 @@ class _Rank:
     def _backward_of_loss(self, flight: _Flight) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
         make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
         *of_norm, normed, softmax = flight.of_loss
-        if self.fused_loss:
+        if self.loss == "chunked":
+            return self._backward_of_norm(self.trace.scattered(softmax), of_norm), [normed]
+        if self.loss == "fused":
             of_logits = softmax
-        else:
-            # with tensor parallelism also an exponential, and its product with the gradient of the loss
-            of_loss, *steps = [make(self.logits * _FLOAT) for _ in range(3 if self.trace.cut.tp > 1 else 1)]
-            drop(*steps[:1])
-            exact = make(self.logits * _FLOAT)
-            drop(*steps[1:], of_loss, softmax)
+        elif self.loss == "compiled":
             of_logits = make(self.logits * element)
-            drop(exact)
+            drop(softmax)
+        else:
+            of_logits = self._gradient_of_logits(self.logits, softmax)
         whole, of_head = make(self.trace.whole), make(self.table * element)
         drop(of_logits, normed)
         return self._backward_of_norm(self.trace.scattered(whole), of_norm), [of_head]

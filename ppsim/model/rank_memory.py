@@ -22,6 +22,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import has_graph, num_extra_hidden_states
 from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.encoder import Encoder, EncoderPart
+from ppsim.model.losses import CHUNKS
 from ppsim.model.narrow_weights import NarrowWeights
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import exact_multiple, held_parameters, padded_vocabulary, require_division
@@ -340,7 +341,8 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
 
     torch's own loss, used with FSDP2, adds two float32 tensors, the gradients of the log-softmax and of the logits,
     and with tensor parallelism an exponential (torch, distributed/tensor/parallel/loss.py:
-    `_nll_loss_and_log_softmax_backward`).
+    `_nll_loss_and_log_softmax_backward`). A chunked loss has all this for a part of the tokens, and sums the
+    gradients of the hidden states in float32.
     """
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
@@ -352,8 +354,15 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
         return [head | placeholder]
     logits, copies = batch.tokens(cut) * vocab, 2 if cut.tp == 1 else 3
     of_loss = logits * (batch.element_bytes + 4 * (kernels.cross_entropy == "compiled"))
-    if settings.fully_shard:
+    if settings.fully_shard or kernels.cross_entropy == "chunked":
         of_loss = 4 * copies * logits
+    if kernels.cross_entropy == "chunked":
+        part = (logits * max(batch.element_bytes, 4) + of_loss) // CHUNKS
+        sums = 4 * batch.tokens(cut) * model.hidden_size
+        return [head | {"gradient of the logits": part, "gradient of the hidden states": sums} | placeholder]
+    if settings.fully_shard and kernels.cross_entropy == "compiled":
+        narrow = logits * batch.element_bytes
+        return [head | {"logits": narrow, "gradient of the logits": narrow}]
     of_logits = {"gradient of the logits": logits * batch.element_bytes}
     return [head | {"gradient of the logits": of_loss}, {"head": head["head"]} | of_logits | placeholder]
 

@@ -250,7 +250,8 @@ class SearchBaseOptions(TypedDict, total=False):
     )]
     cross_entropy: Annotated[CrossEntropy | None, Option(
         "Loss kernel: fused (TransformerEngine, no copy of the logits), compiled (torch.compile, Megatron-LM's "
-        "native fusion) or unfused. The last two keep a float32 copy of the logits. [default: {default}]",
+        "native fusion), unfused, or chunked (TorchTitan from 0.3: an eighth of the tokens at a time). All but "
+        "fused make a float32 copy of the logits. [default: {default}]",
         section="model", field="job.execution.cross_entropy", default="fused",
     )]
     deterministic_mode: Annotated[bool | None, Option(

@@ -569,6 +569,17 @@ def test_a_compiled_loss_has_a_copy_of_its_softmax_too() -> None:
     assert found["logits"] + found["gradient of the logits"] == (4 + 4 + 2) * 4096 * 50000
 
 
+def test_a_chunked_loss_has_an_eighth_of_the_logits_and_a_float32_sum_of_the_gradients_of_its_input() -> None:
+    """TorchTitan, components/loss.py: a float32 softmax and two gradients of an eighth; `GradAccumulator`."""
+    model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
+    [stage] = stages_of(model, [2])
+    settings = MemorySettings(Batch(1, 4096), kernels=KernelChoice(cross_entropy="chunked"), fully_shard=True)
+    found = rank_memory(model, [stage], settings, in_flight=[0]).components
+    assert "logits" not in found
+    assert found["gradient of the logits"] == (4 + 4 + 4) * 4096 * 50000 / 8
+    assert found["gradient of the hidden states"] == 4 * 4096 * 256
+
+
 @pytest.mark.parametrize(("tp", "copies"), [(1, 2), (2, 3), (4, 3)])
 def test_torchs_loss_adds_two_logits_in_float32_and_three_on_tensor_parallel_ranks(tp: int, copies: int) -> None:
     """A gradient in float32 and its product with the incoming gradient; among tp ranks an exponential too."""

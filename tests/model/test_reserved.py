@@ -174,6 +174,42 @@ def test_a_fused_loss_reserves_less_by_its_copies_in_32_bits() -> None:
     assert reserved(settings()) - fused >= 4 * logits
 
 
+def test_a_chunked_loss_has_the_logits_of_an_eighth_of_the_tokens() -> None:
+    """TorchTitan 0.3, components/loss.py, ChunkedLossWrapper: num_chunks is 8; gradients are summed in float32."""
+    logits = 8192 * LLAMA.vocab_size
+    whole, chunked = (reserved(settings(kernels=KernelChoice(cross_entropy=one))) for one in ("unfused", "chunked"))
+    assert 9 * logits < whole - chunked <= 12 * logits  # without its logits, a layer's backward has the peak
+
+
+def test_torchs_compiled_loss_has_no_float32_copy_of_the_logits() -> None:
+    """Reserved by Llama 3.1 8B in float8 on 32 and 64 H200 (TorchTitan, benchmarks, Trainy, June 2025)."""
+    words = {
+        "model": "llama3-8b",
+        "cluster": "dgx-h200",
+        "pp": 1,
+        "seq_len": 8192,
+        "micro_batch": 2,
+        "compile": True,
+    }
+    words |= {"dtype": "float8", "recompute": "selective-op", "stack": "torchtitan", "cross_entropy": "compiled"}
+    for gpus, measured_gib in ((32, 47.96), (64, 46.97)):
+        [reserved_bytes] = ppsim.project(**words, gpus=gpus, global_batch=2 * gpus).reserved_bytes
+        assert reserved_bytes / 2**30 == pytest.approx(measured_gib, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "micro_batch", "measured_gib"), [("llama3-8b", 32, 174.49), ("qwen3-8b", 16, 112.88)]
+)
+def test_memory_of_torchtitan_0_3_is_that_of_its_chunked_loss(
+    model: str, micro_batch: int, measured_gib: float
+) -> None:
+    """torchtitan/components/quantization/nvfp4.md at b5bcd76: 4 GPUs with Blackwell, bfloat16, sequences of 2048."""
+    words = {"model": model, "cluster": "gb200-nvl72", "gpus": 4, "pp": 1, "seq_len": 2048, "compile": True}
+    words |= {"recompute": "selective-op", "stack": "torchtitan"}
+    made = ppsim.project(**words, micro_batch=micro_batch, global_batch=4 * micro_batch)
+    assert made.reserved_bytes[0] / 2**30 == pytest.approx(measured_gib, rel=0.07)
+
+
 def test_what_is_not_known_is_said() -> None:
     with pytest.raises(ConfigError, match="for layers of attention and SwiGLU only"):
         reserved(settings(), model=gpt(2, 256, 4))

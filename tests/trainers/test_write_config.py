@@ -60,10 +60,12 @@ def test_primus_runs_its_own_schedules_and_names_no_gpus() -> None:
     assert comments(written("megatron", schedule="zb-h1", runtime="megatron")) == ["--schedule zb-h1"]
 
 
-@pytest.mark.parametrize(("trainer", "dtype"), [("torchtitan", "bfloat16"), ("torchtitan@0.2", "float8-row")])
-def test_torchtitan_has_a_setting_for_each_of_its_defaults(trainer: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("trainer", "dtype", "loss"), [("torchtitan", "bfloat16", None), ("torchtitan@0.2", "float8-row", "compiled")]
+)
+def test_torchtitan_has_a_setting_for_each_of_its_defaults(trainer: str, dtype: str, loss: str | None) -> None:
     lines = written(
-        trainer, stack="torchtitan", schedule="zbv-fixed", recompute="full", overlap_tp=0.5, compile=True,
+        trainer, stack="torchtitan", cross_entropy=loss, schedule="zbv-fixed", recompute="full", overlap_tp=0.5, compile=True,
         dtype=dtype, gradient_accumulation_steps=2, split=[3, 4, 4, 4, 4, 5, 4, 4],
     )  # fmt: skip
     assert comments(lines) == []

@@ -214,8 +214,7 @@ def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
         found["deterministic_mode"] = True
     if (loss := words.get("cross_entropy")) == "unfused":
         found["cross_entropy_loss_fusion"] = False
-    elif loss:
-        by = {"fused": "te", "compiled": "native"}[loss]
+    elif by := {"fused": "te", "compiled": "native"}.get(str(loss)):
         found |= {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": by}
     if modules := words.get("offload_modules"):
         found |= {"fine_grained_activation_offloading": True, "offload_modules": modules.split("+")}

@@ -78,6 +78,7 @@ def from_torchtitan(
         "stack": "torchtitan",
         "compile": _compiled(arguments),
     }
+    words |= {} if "module" in options else _loss_of_0_2(arguments)
     asynchronous = [
         get(f"{section}.enable_async_tensor_parallel", word="overlap_tp") for section in ("parallelism", "compile")
     ]
@@ -210,11 +211,16 @@ def _gathers_float8(arguments: Arguments, dtype: str) -> bool | None:
     return any(switches) if dtype == "float8" else None
 
 
-def _compiled(arguments: Arguments) -> bool:
-    """Return whether transformer blocks are compiled, not only the loss."""
+def _compiled(arguments: Arguments, component: str = "model") -> bool:
+    """Return whether transformer blocks are compiled, or the loss."""
     enabled = [bool(arguments.get(name, False, word="compile")) for name in ("compile.enable", "training.compile")]
     components = arguments.get("compile.components", ["model", "loss"], word="compile")
-    return any(enabled) and "model" in components
+    return any(enabled) and component in components
+
+
+def _loss_of_0_2(arguments: Arguments) -> dict[str, Any]:
+    """Before 0.3, the loss is of all tokens at once (components/loss.py of v0.2.2)."""
+    return {"cross_entropy": "compiled" if _compiled(arguments, "loss") else "unfused"}
 
 
 def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
