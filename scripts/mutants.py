@@ -4,11 +4,17 @@
     python scripts/mutants.py map                  # once: which test runs which line
     python scripts/mutants.py run --sample 100     # changes per package, drawn with --seed
     python scripts/mutants.py show                 # the surviving fraction, and every survivor as a diff
+    python scripts/mutants.py near -n 60           # changes over all packages against the tests next to them
 
 cosmic-ray makes the changes (comparisons, arithmetic, numbers, conditions, loops); annotations are left out. Each
 change is made in a copy of the checkout. Then the tests that execute the changed line run, the fastest first, until
 one fails or hangs, or `--seconds` of tests have passed. --folder stores the map and the verdicts, so that `run` can
 continue after an interruption.
+
+`near` needs no map and no cosmic-ray. It draws lines over all packages, so that each package has changes in
+proportion to its code lines, and makes one change of each (ast_mutations.py). Then it runs the examples and the own
+test file of the module (tests/PACKAGE/test_MODULE.py), and the test folder of its package, 60 CPU seconds at most.
+The seed is the first eight hexadecimal digits of the commit's hash, so that nobody chooses it.
 """
 
 import argparse
@@ -16,6 +22,7 @@ import ast
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -24,10 +31,13 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
+from ast_mutations import Mutation, mutations
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("simulation", "schedule", "parallel", "catalog", "model", "machine", "costs")
 TESTS = [*(f"tests/{room}" for room in (*ROOMS, "projection")), *(f"ppsim/{room}" for room in ROOMS)]
 
+_DOCUMENTS = ("benchmarks", "scripts", "docs", "notebooks", "README.md", "CHANGELOG.md")
 _SURVIVED = "survived"
 _NOT_RUN = "run by no test"
 _RECORDER = """
@@ -70,17 +80,21 @@ class Mutant:
 def main() -> None:
     """Run a subcommand."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["map", "run", "show"])
+    parser.add_argument("what", choices=["map", "run", "show", "near"])
     parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="keeps the map, copy and verdicts")
     parser.add_argument("--sample", type=int, default=100, help="changes of each room (default: 100)")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    parser.add_argument("--seed", help="of the draw (default: 0; for `near` the commit's hash, in hexadecimal)")
+    parser.add_argument("-n", type=int, default=60, help="changes that `near` draws (default: 60)")
+    parser.add_argument("--all", action="store_true", help="`near` also runs the marked tests of the folder")
     parser.add_argument("--seconds", type=float, default=120, help="of tests a change at most (default: 120)")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     if arguments.what == "map":
         record(folder)
     elif arguments.what == "run":
-        judge_all(folder, arguments.sample, arguments.seed, arguments.seconds)
+        judge_all(folder, arguments.sample, int(arguments.seed or 0), arguments.seconds)
+    elif arguments.what == "near":
+        judge_near(folder, int(arguments.seed or commit()[:8], 16), arguments.n, with_marked=arguments.all)
     else:
         show(folder)
 
@@ -155,11 +169,7 @@ def judge(mutant: Mutant, tests: list[str], took: dict[str, float], copy: Path) 
     """Run the tests on a copy with one change, and return the verdict."""
     if not tests:
         return _NOT_RUN
-    shutil.rmtree(copy, ignore_errors=True)
-    copy.mkdir()
-    for name in ("ppsim", "tests", "pyproject.toml", "conftest.py", "schedules", "benchmarks", "scripts", "docs"):
-        source = ROOT / name
-        shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy / name)
+    _fresh_copy(copy)
     (copy / mutant.path).write_text(mutant.mutated())
     (copy / "tests.txt").write_text("\n".join(tests))
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "@tests.txt"]
@@ -173,6 +183,14 @@ def judge(mutant: Mutant, tests: list[str], took: dict[str, float], copy: Path) 
     except subprocess.TimeoutExpired:
         return "hangs"
     return {0: _SURVIVED, 1: "killed", 2: "killed"}.get(done.returncode, f"pytest ended with {done.returncode}")
+
+
+def _fresh_copy(copy: Path) -> None:
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)
+    for name in ("ppsim", "tests", "pyproject.toml", "conftest.py", "schedules", "profiles", *_DOCUMENTS):
+        source = ROOT / name
+        shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy / name)
 
 
 def show(folder: Path) -> None:
@@ -189,6 +207,64 @@ def show(folder: Path) -> None:
             before, after = ((ROOT / path).read_text().splitlines(), mutant.mutated().splitlines())
             print(f"\n{key}: {one['verdict']}")
             print("\n".join(list(unified_diff(before, after, lineterm="", n=1))[3:]))
+
+
+def commit() -> str:
+    """Return the hash of the commit that is checked out."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def judge_near(folder: Path, seed: int, number: int, *, with_marked: bool) -> None:
+    """Print a verdict and the changed line of each change, and the killed fraction."""
+    by_line: dict[tuple[Path, int], list[Mutation]] = {}
+    for path in sorted((ROOT / "ppsim").rglob("*.py")):
+        for one in mutations(path.read_text()):
+            by_line.setdefault((path.relative_to(ROOT), one.line), []).append(one)
+    random_ = random.Random(seed)
+    drawn = [(path, random_.choice(by_line[path, line])) for path, line in random_.sample(sorted(by_line), number)]
+    print(f"seed {seed:08x}: {number} of {len(by_line)} lines", flush=True)
+    _fresh_copy(copy := folder / "near")
+    killed = 0
+    for path, mutation in drawn:
+        original = (ROOT / path).read_text()
+        (copy / path).write_text(changed := mutation.applied(original))
+        verdict = _first_failure(path, copy, with_marked=with_marked)
+        shutil.copy2(ROOT / path, copy / path)
+        killed += verdict != _SURVIVED
+        print(f"{path}:{mutation.line}: {mutation.kind}: {verdict}")
+        print(f"  - {original.splitlines()[mutation.line - 1].strip()}")
+        print(f"  + {changed.splitlines()[mutation.line - 1].strip()}", flush=True)
+    print(f"killed: {killed} of {number}, {100 * killed / number:.0f} %")
+
+
+def tests_near(path: Path) -> list[list[str]]:
+    """Return the tests of a module: its examples and its own test file, then the test folder of its package."""
+    package = Path("tests", *path.parts[1:-1])
+    own = package / f"test_{path.stem}.py"
+    folder = Path(*package.parts[:2]) if len(path.parts) > 2 else Path("tests/api")
+    return [[str(path), *([str(own)] if (ROOT / own).exists() else [])], [str(folder)]]
+
+
+def _first_failure(path: Path, copy: Path, *, with_marked: bool) -> str:
+    left_s = 60
+    for name, tests in zip(("its own tests", "its folder"), tests_near(path), strict=True):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+        done = subprocess.run(
+            [*command, *(["--all"] if with_marked else [])], cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)},
+            capture_output=True, check=False, preexec_fn=lambda limit=left_s: _limit_cpu(limit),
+        )  # fmt: skip
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        if done.returncode not in (0, 5):  # 5: no test was collected
+            return f"killed by {name} in {spent_s:.0f} CPU s" if spent_s < left_s else _SURVIVED
+        left_s = max(1, left_s - int(spent_s))
+    return _SURVIVED
+
+
+def _limit_cpu(seconds: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
 
 def _verdicts(folder: Path) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def packed(environment: dict[str, str]) -> list[str]:
         return [name.removeprefix("./") for name in tar.getnames()]
 
 
+@pytest.mark.slow
 def test_the_environment_hides_what_it_says(environment: dict[str, str]) -> None:
     for name, is_there in (
         ("torch", True),

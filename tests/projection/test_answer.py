@@ -35,6 +35,7 @@ def test_the_busiest_rank_idles_while_the_others_run_one_microbatch() -> None:
     assert made.step.exposed_s["optimizer"] > 0
 
 
+@pytest.mark.slow
 def test_the_budget_of_every_schedule_sums_to_its_iteration() -> None:
     one = job("llama3-8b", pp=4, tp=2, dp=2, global_batch=16)
     made = project_all(Plan(pp=4, job=one)).projections

@@ -15,7 +15,7 @@ from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
 
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 CASES = [
-    pytest.param((name, p, m, dtype), marks=[pytest.mark.torch] * (p == 4))
+    pytest.param((name, p, m, dtype), marks=[pytest.mark.torch] * (p == 4 or m < sizes_of(name, p)[-1]))
     for p in (2, 4)
     for name in BUILDERS
     for m in sizes_of(name, p)[None if IS_LONG or p == 2 else -1 :]
@@ -29,18 +29,19 @@ CI runs the longest table of four ranks only; with `HYPOTHESIS_PROFILE=long` als
 
 @pytest.fixture(scope="module")
 def result_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Any]:
-    """Return the function from a case to its result; all cases of a number of ranks are one launch."""
+    """Return the function from a case to its result; all cases of a number of ranks with the same mark are one launch."""
 
     @cache
-    def results(p: int) -> dict[Any, Any]:
+    def results(p: int, is_marked: bool) -> dict[Any, Any]:
         folder = tmp_path_factory.mktemp("tables")
-        cases = [case for (case,) in (one.values for one in CASES) if case[1] == p]
+        cases = [case for case, marked in all_cases.items() if (case[1], marked) == (p, is_marked)]
         configs = [
             config_of(table_of(name, p=p, m=m), folder, dtype=dtype, verify=True) for name, p, m, dtype in cases
         ]
         return dict(zip(cases, launch_all(configs), strict=True))
 
-    return lambda case: results(case[1])[case]
+    all_cases = {one.values[0]: bool(one.marks) for one in CASES}
+    return lambda case: results(case[1], all_cases[case])[case]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))

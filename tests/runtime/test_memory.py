@@ -113,7 +113,15 @@ def live_storages() -> dict[int, int]:
 
 
 @pytest.mark.parametrize(
-    "recompute", ["none", "full", "full*1", "full*3", "block/2", "uniform/2", "uniform/3", "full/2"]
+    "recompute",
+    [
+        "none",
+        "uniform/3",
+        *(
+            pytest.param(one, marks=pytest.mark.torch)
+            for one in ("full", "full*1", "full*3", "block/2", "uniform/2", "full/2")
+        ),
+    ],
 )
 def test_a_stage_keeps_what_its_plan_says(recompute: str) -> None:
     """Within 1 %: each layer what a plain one saves, or its input; a checkpoint of several layers one input.

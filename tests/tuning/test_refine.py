@@ -40,6 +40,7 @@ def test_a_list_of_the_user_is_tried_exactly() -> None:
     assert {one.candidate.schedule for one in found.simulated} <= {"1f1b", "zbv-fixed"}
 
 
+@pytest.mark.slow
 def test_stages_per_rank_beyond_the_ranges_and_fitted_schedules_are_tried_on_the_best() -> None:
     asked = question("mixtral-8x7b", layers=12, gpus=8, batch=32, length=4096)
     space = space_for(asked, cp=[1], pp=[2], micro_batch=[1], zero=[1])
@@ -77,6 +78,7 @@ def test_the_key_of_a_configuration_is_read_back() -> None:
     assert Configuration.of_key("tp1 pp1") is None
 
 
+@pytest.mark.slow
 def test_plans_of_each_stage_are_rows_if_they_are_faster() -> None:
     """A job that fits with recomputation only: the first row has a plan, and its command gives its time.
 

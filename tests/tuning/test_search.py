@@ -40,8 +40,14 @@ def pareto(points):
 @pytest.mark.parametrize(
     ("asked", "ranges"),
     [
-        (question(gpus=16, batch=32, limit_gib=40.0), {"cp": [1], "micro_batch": [1, 2], "vpp": [1, 2, 4]}),
-        (question("mixtral-8x7b", layers=8, gpus=8, batch=16, length=4096, limit_gib=60.0), {"cp": [1], "vpp": [1, 2]}),
+        pytest.param(
+            question(gpus=16, batch=32, limit_gib=40.0), {"cp": [1], "micro_batch": [1, 2], "vpp": [1, 2, 4]},
+            marks=pytest.mark.search,
+        ),
+        pytest.param(
+            question("mixtral-8x7b", layers=8, gpus=8, batch=16, length=4096, limit_gib=60.0),
+            {"cp": [1], "vpp": [1, 2]}, marks=pytest.mark.search,
+        ),
         (question("gpt2", gpus=4, batch=8, length=1024, limit_gib=4.0), {}),
     ],
     ids=["dense", "experts", "tied"],
@@ -136,6 +142,7 @@ def test_the_state_of_another_question_is_refused(tmp_path):
         tune(question("gpt2", gpus=2, batch=8, length=1024), state=path)
 
 
+@pytest.mark.slow
 def test_a_model_that_fits_nowhere_says_by_how_much_and_what_would_fit():
     asked = question("llama3-8b", gpus=2, batch=8, limit_gib=30.0)
     with pytest.raises(DoesNotFit) as refused:

@@ -56,22 +56,26 @@ def test_two_processes_give_the_answer_of_one(in_process):
     assert tune(ASKED, where="processes:2").to_json() == in_process
 
 
+@pytest.mark.slow
 def test_dask_gives_the_answer_of_one(scheduler, in_process):
     assert tune(ASKED, where=scheduler).to_json() == in_process
 
 
+@pytest.mark.slow
 def test_what_a_lost_process_had_is_done_again(tmp_path):
     with workers("processes:2") as those:
         assert those.run(die_once, [(tmp_path / "flag", number) for number in range(20)]) == list(range(0, 40, 2))
     assert (tmp_path / "flag").exists()
 
 
+@pytest.mark.slow
 def test_what_a_lost_worker_of_dask_had_is_done_again(scheduler, tmp_path):
     with workers(scheduler) as those:
         assert those.run(die_once, [(tmp_path / "flag", number) for number in range(20)]) == list(range(0, 40, 2))
     assert (tmp_path / "flag").exists()
 
 
+@pytest.mark.slow
 def test_workers_that_are_always_lost_end_the_search(monkeypatch):
     monkeypatch.setattr(module, "_MOST_LOSSES", 2)
     lost = pytest.raises(RunFailed, match="workers were lost 2 times before any of 1 groups")

@@ -67,6 +67,7 @@ def test_constants_of_a_machine_move_to_where_its_steps_are(found) -> None:
     assert max(map(abs, found.posterior.before)) > 0.15
 
 
+@pytest.mark.slow
 def test_what_runs_have_in_common_is_the_machines_and_more_runs_say_so_more(tmp_path) -> None:
     """The share of products that one run, and that six in other cuts, make of a machine that is 15 % slower."""
     cuts = [(tp, pp, 32) for tp in (1, 2, 4) for pp in (1, 2)]

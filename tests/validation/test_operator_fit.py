@@ -112,6 +112,7 @@ def test_passes_correct_all_kernels_by_one_ratio() -> None:
         operator_fit.operator_constants(plan, operator_fit.RecordedTimes("run", passes_s=[1, 1, 1]))
 
 
+@pytest.mark.slow
 def test_kernels_of_a_real_trace_are_sorted_by_kind() -> None:
     file = DUMP.parent / "kineto" / "h100_f_i_w.json.gz"
     totals, step_s = kernels_per_step(recording_of(file))

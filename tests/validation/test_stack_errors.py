@@ -12,6 +12,7 @@ from ppsim.validation.published_runs import case_sets, cases_of
 from ppsim.validation.stack_errors import OPTIONS, calibration_errors, options_of
 
 
+@pytest.mark.slow
 def test_the_packaged_errors_are_those_of_the_calibration_rows() -> None:
     """scripts/make_accuracy.py wrote them."""
     packaged, derived = (

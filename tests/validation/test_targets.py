@@ -144,6 +144,7 @@ def test_amd_by_data_sheets_and_measured_kernels(validations, name: str, within:
         assert {row.plan.job.cluster.name for row in judged} == {"mi300x-8", "mi325x-8", "mi350x-8", "mi355x-8"}
 
 
+@pytest.mark.slow
 def test_amd_after_one_run_of_one_node() -> None:
     found = validate("amd", fit_on="one").sets[0]
     assert {fit.cluster.name: len(fit.rows) for fit in found.fits} == {
