@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.trainers.slurm_headers import slurm_launch
 
 MOST_EXPANDED = 2**20
 """Limit on the characters that the variables of a script expand to, over all uses."""
@@ -297,11 +298,25 @@ def logged_arguments(text: str) -> dict[str, Any]:
 
 
 def flags_of(text: str, source: str) -> dict[str, Any]:
-    """An option without a value is True; the last value of a repeated option counts."""
+    """An option without a value is True; the last value of a repeated option counts.
+
+    #SBATCH headers set Slurm's variables and, if no launcher is given the processes per node, these.
+    """
     options: dict[str, Any] = {}
-    for words in ShellScript(text, source).statements():
+    script = ShellScript(text, source)
+    if launch := slurm_launch(text):
+        script.variables = {name: [str(launch[place])] for name, place in _SLURM_VARIABLES.items()}
+    for words in script.statements():
         options |= _options(words)
+    if launch and not {"--nproc_per_node", "--nproc-per-node", "--world-size"} & options.keys():
+        options |= {"--nnodes": str(launch[0]), "--nproc_per_node": str(launch[1])}
     return options
+
+
+_SLURM_VARIABLES = {
+    "SLURM_NNODES": 0, "SLURM_JOB_NUM_NODES": 0, "SLURM_GPUS_PER_NODE": 1, "SLURM_GPUS_ON_NODE": 1,
+}  # fmt: skip
+"""Variables that Slurm sets, with the place of their values in `slurm_launch`."""
 
 
 def _options(tokens: list[str]) -> dict[str, Any]:

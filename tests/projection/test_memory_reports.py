@@ -1,0 +1,66 @@
+"""Runs that ran out of memory in public reports have no plain "fits", and runs that ran are not refused."""
+
+from typing import Any
+
+import pytest
+
+import ppsim
+
+BRIDGE = "https://github.com/NVIDIA-NeMo/Megatron-Bridge"
+TITAN: dict[str, Any] = {
+    "model": "deepseek-v2-lite", "cluster": "dgx-b200", "gpus": 8, "zero": 3, "fully_shard": True,
+    "recompute": "none", "stack": "torchtitan", "pp": 1,
+}  # fmt: skip
+"""https://github.com/pytorch/torchtitan/pull/1993"""
+
+LLAMA: dict[str, Any] = {
+    "model": "llama3-70b", "gpus": 32, "seq_len": 4096, "micro_batch": 1, "global_batch": 32, "recompute": "none",
+    "cuda_graphs": "mlp", "stack": "megatron-bridge", "wgrad_deferral_limit": 22, "grad_reduce_in_bf16": True,
+}  # fmt: skip
+ON_H100 = LLAMA | {"dtype": "float8", "cluster": "dgx-h100", "tp": 4, "pp": 4, "sequence_parallel": True}
+QWEN_VL = {"recipe": "qwen3.5-vl-35b-a3b/gb200/bf16@26.08", "global_batch": 480}
+
+FAILED: dict[str, dict[str, Any]] = {
+    f"{BRIDGE}/issues/4587: fails without expandable segments": {"recipe": "qwen3-30b-a3b/b300/mxfp8@26.06"},
+    f"{BRIDGE}/pull/5499": {"recipe": "qwen3-30b-a3b/vr200/mxfp8@26.08"},
+    f"{BRIDGE}/pull/3107: fails in 30 to 60 % of the runs": ON_H100 | {"vpp": 5},
+    f"{BRIDGE}/pull/5489: micro-batch 3": QWEN_VL | {"micro_batch": 3},
+    "torchtitan/pull/1993: local batch 8": TITAN | {"ep": 1, "seq_len": 4096, "micro_batch": 8, "global_batch": 64},
+    "torchtitan/pull/1993: sequence 8192": TITAN | {"ep": 1, "seq_len": 8192, "micro_batch": 4, "global_batch": 32},
+    "torchtitan/pull/1993: ep 8": TITAN | {"ep": 8, "seq_len": 4096, "micro_batch": 8, "global_batch": 64},
+    f"{BRIDGE}/pull/2971: fails without expandable segments": LLAMA | {
+        "dtype": "mxfp8", "cluster": "gb300-nvl72", "tp": 1, "pp": 2, "vpp": 20
+    },
+    "https://github.com/NVIDIA/Megatron-LM/issues/606": {
+        "model": "llama2-7b", "cluster": "dgx-a100", "memory_limit": "39.4GiB", "gpus": 8, "tp": 1, "pp": 1, "zero": 0,
+        "seq_len": 64, "micro_batch": 1, "global_batch": 8, "stack": "plain",
+    },
+}  # fmt: skip
+
+RAN: dict[str, dict[str, Any]] = {
+    f"{BRIDGE}/pull/3107: 10 virtual stages": ON_H100 | {"vpp": 10},
+    f"{BRIDGE}/pull/5489: micro-batch 2": QWEN_VL | {"micro_batch": 2},
+    "torchtitan/pull/1993: local batch 6": TITAN | {"ep": 1, "seq_len": 4096, "micro_batch": 6, "global_batch": 48},
+    "torchtitan/pull/1993: sequence 6144": TITAN | {"ep": 1, "seq_len": 6144, "micro_batch": 4, "global_batch": 32},
+    "https://github.com/pytorch/torchtitan/issues/929": {
+        "model": "llama3-8b", "cluster": "grand-teton", "gpus": 8, "zero": 3, "fully_shard": True, "seq_len": 8192,
+        "micro_batch": 1, "global_batch": 8, "recompute": "selective-op", "stack": "torchtitan", "pp": 1,
+    },
+    "https://github.com/NVIDIA-NeMo/Speech/issues/14850": {
+        "model": "qwen3-30b-a3b", "cluster": "dgx-h100", "gpus": 16, "tp": 1, "pp": 2, "vpp": 24, "ep": 8, "etp": 1,
+        "micro_batch": 1, "global_batch": 512, "seq_len": 4096, "stack": "megatron-bridge@none",
+        "moe_dispatcher": "alltoall", "grad_reduce_in_bf16": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", FAILED)
+def test_a_run_that_failed_has_no_plain_fits(source: str) -> None:
+    verdict = ppsim.project(**FAILED[source]).verdict
+    assert verdict is not None
+    assert verdict.word in ("fits tightly", "does not fit")
+
+
+@pytest.mark.parametrize("source", RAN)
+def test_a_run_that_ran_is_not_refused(source: str) -> None:
+    assert ppsim.project(**RAN[source]).fits is True
