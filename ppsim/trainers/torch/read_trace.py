@@ -16,10 +16,12 @@ relative to `baseTimeNanoseconds` (to the epoch if it is missing). These events 
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.limits import LARGEST_COUNT, count_from
 from ppsim.machine.kernels.names import COLLECTIVES
 from ppsim.runs.kernel_totals import kind_of_kernel
 from ppsim.runs.readers.patterns import PATTERNS, NameCounts, NamePattern
@@ -70,7 +72,7 @@ def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequen
                 if value.get("ph") == "X":
                     _keep(value, found)
             elif key == "baseTimeNanoseconds":
-                found.base_ns = int(value)
+                found.base_ns = count_from(value, f"{source}: {key}", most=LARGEST_COUNT * 10**9)
             elif key == "host_name":
                 found.host = str(value)
             elif key == "distributedInfo" and isinstance(value, dict):
@@ -83,8 +85,8 @@ def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequen
 
 
 def _keep(event: dict[str, Any], found: Recording) -> None:
-    kind, name, begin = event.get("cat"), event["name"], event["ts"] / 1e6
-    end, args = begin + event.get("dur", 0) / 1e6, event.get("args") or {}
+    kind, name, args = event.get("cat"), event["name"], event.get("args") or {}
+    begin, end = _times_of(event)
     if kind in _NAMED:
         if name in _WAITS:
             found.waits.append((begin, end))
@@ -112,6 +114,14 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
             found.operators.append((begin, end))
         if name == _MESSAGE and args.get("Collective name") == "send" and (size := _bytes_of(args)):
             found.messages.append((begin, size))
+
+
+def _times_of(event: dict[str, Any]) -> tuple[float, float]:
+    begin: float = event["ts"] / 1e6
+    end: float = begin + event.get("dur", 0) / 1e6
+    if not isfinite(begin + end):
+        raise ValueError(f"{event['name']} is from {begin:g} to {end:g} s")
+    return begin, end
 
 
 def _keep_message(name: str, args: dict[str, Any], seconds: float, found: Recording) -> None:

@@ -191,6 +191,8 @@ REFUSED = {
     "no kernels in a range": (edited(ON_DEVICE, 0, lambda event: not (event.get("cat") == "kernel" and event["ts"] < 100e6 + 15e3)), [], "rank0.json: 0F0 launched no kernel"),
     "another table": (TRACES, ["--schedule", "other.csv"], "was recorded with another table than --schedule other"),
     "no trace": ([{"traceEvents": [{"ph": "X"}]}], [], "is no trace of torch.profiler: an entry lacks 'name'"),
+    "a start that no clock shows": ([TRACES[0] | {"baseTimeNanoseconds": 10**400}, TRACES[1]], [], "rank0.json: baseTimeNanoseconds must be at most"),
+    "an endless range": ([{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": float("inf")}]}], [], "aten::mm is from 1e-06 to inf s"),
     "nothing known": ([{"something": 1}], [], "t/rank0.json are no ranks of one run: several files are traces of torch.profiler"),
     "a negative warm-up": (TRACES, ["--warm-up", "-1"], "--warm-up must not be negative: got -1"),
 }  # fmt: skip
