@@ -154,7 +154,8 @@ def test_an_experiment_of_primus_takes_the_files_it_names_and_the_environment(
     assert found.model.parameters == find_model("mixtral-8x7b").parameters
     words = ("pp", "ep", "micro_batch", "global_batch", "schedule", "runtime", "zero", "seq_len")
     assert [found.options[word] for word in words] == [4, 8, 2, 512, "zbv", "torch", 1, 4096]
-    assert found.assumed[0] == "no number of GPUs is given: 32 assumed, the fewest for ep 8 · pp 4 (set --gpus)"
+    fewest = "the fewest for ep 8 · pp 4 in multiples of its launcher's 8"
+    assert found.assumed[0] == f"no number of GPUs is given: 32 assumed, {fewest} (set --gpus)"
     assert [(ignored.name, ignored.effect) for ignored in found.ignored] == [("moe_use_new_router", "unknown")]
 
 
@@ -669,3 +670,20 @@ def test_a_reference_to_nothing_or_to_itself_is_not_resolved(tmp_path: Path, ref
     path.write_text(f"{BRIDGE}  b: '${{.seq_length}}'\n  seq_length: '{reference}'\n")
     with pytest.raises(ConfigError, match=r"seq_length is .*, which the file does not set"):
         ppsim.project(run_config=path, pp=1)
+
+
+@pytest.mark.parametrize(
+    ("optim", "words"),
+    [
+        ("{name: distributed_fused_adam}", (1, True, False)),
+        ("{name: distributed_fused_adam, overlap_grad_sync: true, overlap_param_sync: true}", (1, True, True)),
+        ("{name: mcore_distributed_optim}", (1, False, False)),
+        ("{name: fused_adam, overlap_grad_sync: true}", (0, False, None)),
+        ("fused", (0, False, None)),
+    ],
+)
+def test_nemo_1_names_a_distributed_optimizer(
+    tmp_path: Path, optim: str, words: tuple[int, bool, bool | None]
+) -> None:
+    found = read(tmp_path, "nemo.yaml", f"{BRIDGE}  optim: {optim}\n").options
+    assert (found["zero"], found["overlap_grad_reduce"], found.get("overlap_param_gather")) == words

@@ -37,6 +37,8 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     for name in ("precision", "mixed_precision"):
         if settings := _of_precision(flat.get(name), is_bridge=name == "mixed_precision"):
             flat = {one: value for one, value in flat.items() if one != name} | settings
+    if isinstance(optim := others.get("optim"), dict):
+        flat |= _of_optimizer(optim)
     if "glu" in str(flat.get("activation")):  # NeMo 1: swiglu, fast-swiglu, geglu, reglu
         flat |= {"swiglu": True, "activation": None}
     flat.setdefault("group_query_attention", bool(flat.get("num_query_groups")))
@@ -88,6 +90,23 @@ def _of_precision(name: Any, *, is_bridge: bool) -> dict[str, Any]:
         recipe = {"fp8_recipe": "delayed" if "delayed" in text else "tensorwise", "fp8_param_gather": True}
         return found | {"fp8": "hybrid", "first_last_layers_bf16": "current" in text} | recipe
     return found
+
+
+_OVERLAPPING = {"distributed_fused_adam": True, "mcore_distributed_optim": False}
+"""NeMo 1's distributed optimizers, with their defaults of `overlap_grad_sync` (apex, `DistributedFusedAdam`; NeMo,
+megatron_gpt_model.py).
+"""
+
+
+def _of_optimizer(optim: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of NeMo 1's `optim`, {} without a distributed optimizer."""
+    if (name := str(optim.get("name"))) not in _OVERLAPPING:
+        return {}
+    return {
+        "use_distributed_optimizer": True,
+        "overlap_grad_reduce": optim.get("overlap_grad_sync", _OVERLAPPING[name]),
+        "overlap_param_gather": optim.get("overlap_param_sync", False),
+    }
 
 
 def _flatten(content: Mapping[str, Any], flat: dict[str, Any], others: dict[str, Any]) -> None:
