@@ -28,7 +28,7 @@ from ppsim.machine.kernels.times import memory_kernel_time
 from ppsim.model.activations import weight_gradient_bytes
 from ppsim.model.architecture import Layer
 from ppsim.model.pipeline_stages import Stage, StagePlan, call_per_group, contents_of, stages_of, stages_of_layout
-from ppsim.model.rank_memory import gathered_bytes, of_encoder, rank_memory, stage_activations
+from ppsim.model.rank_memory import bytes_at_rest, gathered_bytes, of_encoder, stage_activations
 from ppsim.parallel.groups import tier_between
 from ppsim.parallel.layer_balance import balance_ranks
 from ppsim.parallel.layer_partition import MegatronSplit, Split, layer_split, split_layers, why_no_split
@@ -69,7 +69,7 @@ def assemble_job(
             for (whole, part), one in zip(kept, offloads, strict=True)
         ]
     held = call_per_group(
-        lambda mine: rank_memory(job.model, mine, job.settings, in_flight=[0] * len(mine)).total,
+        lambda mine: bytes_at_rest(job.model, mine, job.settings),
         values_of_ranks(schedule, stages),
         known["static"],
     )
@@ -83,7 +83,8 @@ def assemble_job(
         activation_bytes=[whole for whole, _ in kept],
         activation_bytes_kept_for_weight=[for_weight for _, for_weight in kept],
         transfer_s=hop_s,
-        static_bytes=[one + buffer for one, buffer in zip(held, buffers, strict=True)],
+        static_bytes=[idle + buffer for (idle, _), buffer in zip(held, buffers, strict=True)],
+        update_bytes=[update for _, update in held],
     )
     stage_costs, slices = slice_costs(stage_costs, schedule, job.length, job.model.hidden_size, "time")
     counts = [len(stage.layers) for stage in stages]

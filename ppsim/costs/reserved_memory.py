@@ -10,7 +10,7 @@ from ppsim.costs.job import Job
 from ppsim.costs.stage_cost_set import StageCostSet, values_of_ranks
 from ppsim.model.fully_shard import LaunchSettings, MicrobatchPass, replay_memory, why_no_replay
 from ppsim.model.pipeline_stages import stages_of_layout
-from ppsim.model.rank_memory import rank_memory
+from ppsim.model.rank_memory import rank_memory, update_memory
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.memory_per_action import RankMemoryUse
 
@@ -32,6 +32,9 @@ def components_at_peak(
     if job.offloads:
         raise ConfigError("what a rank holds by component is known without offloading only")
     costs, first = assembled.costs.resolved_for(schedule), int(schedule.rank_offsets[rank])
+    mine = values_of_ranks(schedule, stages_of_layout(job.model, assembled.contents))[rank]
+    if costs.update_bytes[rank] > memory.peak_activation_bytes[rank]:
+        return dict(update_memory(job.model, mine, job.settings).components)
     whole_microbatches = np.ones(schedule.num_microbatches) if of_tokens is None else of_tokens
     in_flight = dict.fromkeys(schedule.stages_of(rank), 0.0)
     for action in range(first, int(memory.peak_at[rank]) + 1):
@@ -42,7 +45,6 @@ def components_at_peak(
         freed = {Op.F: -1.0, Op.B: 1.0, Op.I: 1 - waits, Op.W: waits}[Op(op)]
         if freed < 0 or action < memory.peak_at[rank]:
             in_flight[stage] -= freed * float(costs.token_shares[place] * whole_microbatches[microbatch])
-    mine = values_of_ranks(schedule, stages_of_layout(job.model, assembled.contents))[rank]
     held = [max(0.0, number) for number in in_flight.values()]
     return dict(rank_memory(job.model, mine, job.settings, in_flight=held).components)
 

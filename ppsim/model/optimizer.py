@@ -18,8 +18,7 @@ class Optimizer:
 
     Adam holds two moments, in float32 except with Megatron-LM's precision-aware optimizer; Muon one float32 moment
     for the matrices inside layers (Jordan et al. 2024). 16-bit precision adds a float32 copy of the weights, and
-    one of the gradients unless they are accumulated in float32 (Megatron-LM, docs on the distributed optimizer: 20
-    bytes per parameter with fp16 gradients, 18 with float32 gradients).
+    during the update one of the gradients, unless they are accumulated in float32.
 
     - `zero_stage`: Rajbhandari et al. 2020 (arXiv 1910.02054); 1 is Megatron-LM's distributed optimizer, 3 FSDP.
     - `grad_reduce_in_bf16`: Megatron-LM's `grad_reduce_in_fp32` is off.
@@ -27,6 +26,10 @@ class Optimizer:
     - `layer_wise`: shard whole layers, so that the rank with the most layers determines the update time; bytes are
       assumed to be even.
     - `num_distributed_optimizer_instances`: groups of data-parallel ranks, each with all shards (HSDP).
+    - `is_precision_aware`: Megatron-LM's precision-aware optimizer reads gradients of any dtype (`decoupled_grad`),
+      and holds the other 16 bits of each main weight (`store_param_remainders`, or `main_params_dtype` fp16).
+    - `master_weights_in_bf16`: no float32 copies of weights and gradients (DeepSpeed's
+      `bf16_master_weights_and_grads`).
     - `offload_fraction`: fraction of the parameters whose state is in host memory (Megatron-LM's
       --optimizer-cpu-offload, core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64).
     - `overlap_cpu_optimizer_d2h_h2d`: overlap the update of each parameter with the copies of others.
@@ -41,6 +44,8 @@ class Optimizer:
     layer_wise: bool = False
     num_distributed_optimizer_instances: int = 1
     exp_avg_dtype: MomentDtype = "float32"
+    is_precision_aware: bool = False
+    master_weights_in_bf16: bool = False
     offload_fraction: float = 0.0
     overlap_cpu_optimizer_d2h_h2d: bool = False
 
@@ -51,6 +56,13 @@ class Optimizer:
             raise ConfigError(
                 f"exp_avg_dtype {self.exp_avg_dtype} is of the distributed optimizer: --zero 1 to 3, or float32"
             )
+        if self.is_precision_aware and (self.zero_stage == 0 or self.name != "adam"):
+            raise ConfigError(
+                "--use-precision-aware-optimizer is for adam with --zero 1 to 3: got "
+                f"{self.name} and zero {self.zero_stage}"
+            )
+        if self.master_weights_in_bf16 and self.precision != "bf16":
+            raise ConfigError(f"--bf16-master-weights-and-grads is for --dtype bfloat16: got {self.precision}")
         if self.precision not in ("bf16", "fp16", "fp32"):
             raise ConfigError(f"precision must be bf16, fp16 or fp32: got {self.precision}")
         if self.name not in ("adam", "muon"):
@@ -87,14 +99,16 @@ class Optimizer:
 
     @property
     def bytes_of_gradient(self) -> int:
-        in_16_bits = self.precision == "fp16" or (self.precision == "bf16" and self.grad_reduce_in_bf16)
+        in_bf16 = self.grad_reduce_in_bf16 or self.master_weights_in_bf16
+        in_16_bits = self.precision == "fp16" or (self.precision == "bf16" and in_bf16)
         return self.gradient_bytes or (2 if in_16_bits else 4)
 
     @property
     def traffic_bytes(self) -> int:
         """Bytes moved per parameter and update; float32 weights have no copy in the state."""
         weights = 2 if self.precision == "fp32" else 1
-        return 2 * self.state_bytes() + self.bytes_of_gradient + weights * self.weight_bytes
+        states = self.state_bytes() + self.gradient_copy_bytes
+        return 2 * states + self.bytes_of_gradient + weights * self.weight_bytes
 
     @property
     def host_traffic_bytes(self) -> int:
@@ -102,9 +116,19 @@ class Optimizer:
         moments_and_weight, cast = 12, 0 if self.precision == "fp32" else 4 + self.weight_bytes
         return 2 * moments_and_weight + 4 + cast
 
+    @property
+    def gradient_copy_bytes(self) -> int:
+        """Bytes per parameter of the float32 copy of 16-bit gradients.
+
+        It exists from the update to the next forward (Megatron-LM at d98e8a64, core/optimizer/distrib_optimizer.py:
+        `_copy_model_grads_to_main_grads`; DeepSpeed, runtime/zero/stage_1_and_2.py: `step`).
+        """
+        reads_16_bits = self.precision == "fp32" or self.is_precision_aware or self.master_weights_in_bf16
+        return 0 if reads_16_bits or self.bytes_of_gradient == 4 else 4
+
     def state_bytes(self, *, is_matrix: bool = False) -> int:
-        """Bytes per parameter."""
+        """Bytes per parameter: moments, and the main weights of 16-bit precision."""
         moments = 4 if self.name == "muon" and is_matrix else 2 * _MOMENT_BYTES[self.exp_avg_dtype]
         if self.precision == "fp32":
             return moments
-        return moments + 4 + (4 if self.bytes_of_gradient == 2 else 0)
+        return moments + (2 if self.is_precision_aware or self.master_weights_in_bf16 else 4)

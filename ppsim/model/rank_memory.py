@@ -272,22 +272,61 @@ def rank_memory(
     if any(not number >= 0 for number in in_flight):
         raise ConfigError(f"microbatches in flight must be 0 or more: got {min(in_flight)}")
     require_division(model, settings.cut)
-    found = Counter(static_memory(model, stages, settings))
+    found = Counter(_held_memory(model, stages, settings))
     for stage, number in zip(stages, in_flight, strict=True):
         kept = stage_activations(model, stage, settings)
         found.update({name: exact_multiple(size, number) for name, size in kept.items()})
     found.update(max(_moments(model, stages, settings), key=lambda moment: sum(moment.values())))
     if any(stage.head for stage in stages) and model.trains("head"):
         found["deferred gradients of the head"] = settings.deferred_head * _held_for_head(model, settings)
-    found.update(_placeholders(stages, settings))
-    found.update(_weight_copies(model, stages, settings))
     found.update(_buckets(model, stages, settings))
-    buffers = settings.graphs.held(layers_of(stages)) * _hidden_bytes(model.residual_size, settings)
-    found["graph buffers"] += buffers
-    found["library workspaces"] = settings.workspace_bytes
+    return _with_slack(found, settings)
+
+
+def update_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> RankMemory:
+    """Memory of a rank during the update, without activations and with float32 copies of 16-bit gradients."""
+    found = Counter(_held_memory(model, stages, settings))
+    found["float32 gradients"] = _gradient_copies(model, stages, settings)
+    return _with_slack(found, settings)
+
+
+def _held_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
+    """Bytes that a rank holds in all passes and during the update."""
+    return {
+        **static_memory(model, stages, settings),
+        **_placeholders(stages, settings),
+        **_weight_copies(model, stages, settings),
+        "graph buffers": settings.graphs.held(layers_of(stages)) * _hidden_bytes(model.residual_size, settings),
+        "library workspaces": settings.workspace_bytes,
+    }
+
+
+def _gradient_copies(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:
+    cut, optimizer = settings.cut, settings.optimizer
+    if settings.fully_shard or not optimizer.gradient_copy_bytes:
+        return 0
+    held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
+    experts = cut.expert_replicas // optimizer.instances_among(cut.expert_replicas)
+    of_ranks = ((held.trained, settings.sharding_ranks), (held.trained_expert, experts))
+    each = optimizer.gradient_copy_bytes * (1 - optimizer.offload_fraction)
+    return sum(
+        share(exact_multiple(number, each), ranks if optimizer.zero_stage else 1) for number, ranks in of_ranks
+    )
+
+
+def _with_slack(found: Counter[str], settings: MemorySettings) -> RankMemory:
     used = sum(found.values())
     found["allocator slack"] = exact_multiple(used, settings.allocator_slack) - used
     return RankMemory({name: size for name, size in found.items() if size})
+
+
+def bytes_at_rest(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> tuple[int, int]:
+    """Return the bytes of a rank without microbatches in flight, and by how many the update exceeds them.
+
+    The first include the transient bytes of a backward pass, which the update does not have.
+    """
+    idle = rank_memory(model, stages, settings, in_flight=[0] * len(stages)).total
+    return idle, max(0, update_memory(model, stages, settings).total - idle)
 
 
 def transient_peak_bytes(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:

@@ -175,6 +175,16 @@ class SearchBaseOptions(TypedDict, total=False):
         metavar="float32|bfloat16|float16|float8", section="optimizer", field="job.optimizer.exp_avg_dtype",
         default="float32",
     )]
+    use_precision_aware_optimizer: Annotated[bool | None, Option(
+        "Megatron-LM's precision-aware optimizer with decoupled gradients: no float32 copy of 16-bit gradients, "
+        "and 2 instead of 4 bytes per main weight. [default: off]",
+        section="optimizer", field="job.optimizer.is_precision_aware", default=False, has_no=True,
+    )]
+    bf16_master_weights_and_grads: Annotated[bool | None, Option(
+        "Main weights and gradients in bfloat16, without float32 copies (DeepSpeed). [default: off]",
+        section="optimizer", field="job.optimizer.master_weights_in_bf16", default=False, has_no=True,
+        is_hidden=True,
+    )]
     optimizer_offload_fraction: Annotated[float | None, Option(
         "Fraction, 0 to 1, of the parameters whose optimizer state is in host memory and whose optimizer step runs "
         "on the CPU (Megatron-LM's --optimizer-cpu-offload). [default: {default}]",

@@ -266,7 +266,11 @@ class Projection(Printable, Drawable):
         verdict, timeline = self.verdict, self.timeline
         if verdict is None or not verdict.is_too_large:
             return None
-        schedule, at = timeline.schedule, int(timeline.memory.peak_at[verdict.rank])
+        rank, memory = verdict.rank, timeline.memory
+        if timeline.costs.update_bytes[rank] > memory.peak_activation_bytes[rank]:
+            sizes = f"{size(verdict.peak_bytes)} > {size(verdict.limit_bytes or 0.0)}"
+            return f"rank {rank} peaks at {sizes} during the update (with float32 copies of gradients)"
+        schedule, at = timeline.schedule, int(memory.peak_at[rank])
         ops = schedule.op[int(schedule.rank_offsets[verdict.rank]) : at + 1]
         in_flight = int((ops == Op.F).sum() - (ops == Op.B).sum() - (ops == Op.W).sum())
         return (

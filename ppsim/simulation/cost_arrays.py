@@ -19,7 +19,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 class CostArrays:
     """`StageCosts` for one schedule, as float64 arrays with one entry per stage.
 
-    `static_bytes` is per rank; `time_shares` and `token_shares` are per slice. `fused_s` and
+    `static_bytes` and `update_bytes` are per rank; `time_shares` and `token_shares` are per slice. `fused_s` and
     `fused_activation_bytes` have the shape [stages of forwards, stages of backwards]. If microbatches differ, the
     fields hold seconds of the mean microbatch and bytes of the largest one; `by_microbatch` holds matrices [stages,
     microbatches].
@@ -33,6 +33,7 @@ class CostArrays:
     kept_bytes: Floats
     transfer_s: Floats
     static_bytes: Floats
+    update_bytes: Floats
     fused_s: Floats | None
     time_shares: Floats
     token_shares: Floats

@@ -16,7 +16,8 @@ from ppsim.simulation.cost_arrays import CostArrays
 class RankMemoryUse:
     """Bytes on each rank; they depend on the order of actions only, not on their times.
 
-    `during` and `after` have one entry per action. `peak_bytes` includes static bytes.
+    `during` and `after` have one entry per action. `peak_bytes` includes static bytes, and the update, in which
+    there are no activations.
     """
 
     during: Floats
@@ -90,6 +91,6 @@ def memory_of(schedule: Schedule, costs: CostArrays) -> RankMemoryUse:
         during=during,
         after=after,
         peak_activation_bytes=during[peak_at],
-        peak_bytes=during[peak_at] + costs.static_bytes,
+        peak_bytes=np.maximum(during[peak_at], costs.update_bytes) + costs.static_bytes,
         peak_at=peak_at,
     )

@@ -73,6 +73,8 @@ class StageCosts(HasRepr):
         Time between the timelines of two steps: optimizer, gradient norm, final reductions.
     static_bytes
         Per rank: parameters, gradients, optimizer state.
+    update_bytes
+        Per rank: bytes of the optimizer step beyond `static_bytes`, when there are no activations.
     microbatch_factors
         One multiplier per microbatch on seconds, activations and transfers (None: all 1).
     slice_time_shares, slice_token_shares
@@ -112,6 +114,7 @@ class StageCosts(HasRepr):
     variation_s: float = 0.0
     between_rounds_s: float = 0.0
     static_bytes: Numbers = 0.0
+    update_bytes: Numbers = 0.0
     microbatch_factors: Numbers | None = None
     slice_time_shares: Numbers | None = None
     slice_token_shares: Numbers | None = None
@@ -201,7 +204,11 @@ class StageCosts(HasRepr):
         problems: list[str] = []
         factors = np.ones(1) if self.microbatch_factors is None else np.atleast_1d(self.microbatch_factors)
         columns = {"microbatch_factors": len(factors)} if self.microbatch_factors is not None else {}
-        given, static_bytes = self._given(num_stages, num_ranks, num_replicas, problems)
+        given = self._given(num_stages, num_replicas, problems)
+        of_ranks = {
+            name: _entries(name, getattr(self, name), num_ranks, "rank", num_ranks, problems)[:, 0]
+            for name in _PER_RANK
+        }
         columns |= {name: values.shape[1] for name, values in given.items() if np.ndim(getattr(self, name)) == 2}
         time_shares, token_shares = (
             _shares(name, getattr(self, name), num_slices, problems) for name in _PER_SLICE
@@ -221,7 +228,7 @@ class StageCosts(HasRepr):
             **of_all,
             fused_s=None if fused_s is None else fused_s * float(factors.mean()),
             fused_activation_bytes=None if fused_bytes is None else fused_bytes * float(factors.max()),
-            static_bytes=static_bytes,
+            **of_ranks,
             time_shares=time_shares,
             token_shares=token_shares,
             action_overhead_s=self.action_overhead_s,
@@ -233,15 +240,12 @@ class StageCosts(HasRepr):
             by_microbatch={name: values for name, values in found.items() if values.shape[1] > 1},
         )
 
-    def _given(
-        self, num_stages: int, num_ranks: int, num_replicas: int, problems: list[str]
-    ) -> tuple[dict[str, Floats], Floats]:
-        given = {
+    def _given(self, num_stages: int, num_replicas: int, problems: list[str]) -> dict[str, Floats]:
+        return {
             name: _entries(name, value, num_stages, "stage", num_stages // num_replicas, problems)
             for name in MATRICES
             if (value := getattr(self, name)) is not None
         }
-        return given, _entries("static_bytes", self.static_bytes, num_ranks, "rank", num_ranks, problems)[:, 0]
 
     def replace(self, **changes: Any) -> "StageCosts":
         """Return the costs with some fields changed.
@@ -310,7 +314,7 @@ class StageCosts(HasRepr):
         if factor is None and not in_torch:
             return self
         problems: list[str] = []
-        given, _ = self._given(num_stages, num_ranks, num_replicas, problems)
+        given = self._given(num_stages, num_replicas, problems)
         fused_s = _pair_matrix("fused_s", self.fused_s, num_stages, num_stages // num_replicas, problems)
         _refuse(problems)
         costs = _filled_in(given)
@@ -375,8 +379,10 @@ MATRICES = (
 PAIRS = ("fused_s", "fused_activation_bytes")
 """Fields per forward-backward pair; each may be a square matrix."""
 
+_PER_RANK = ("static_bytes", "update_bytes")
+
 _NUMBERS = (
-    *MATRICES, *PAIRS, "static_bytes", *OVERHEADS, "message_overhead_s", "variation_s", "between_rounds_s",
+    *MATRICES, *PAIRS, *_PER_RANK, *OVERHEADS, "message_overhead_s", "variation_s", "between_rounds_s",
     "microbatch_factors", *_PER_SLICE,
 )  # fmt: skip
 _SECONDS = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "transfer_s")

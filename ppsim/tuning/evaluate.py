@@ -43,12 +43,20 @@ class EvaluationTask:
     plan: Plan
     bound_s: float
     static_bytes: Floats
+    update_bytes: Floats
     activation_bytes: Floats
 
 
 def task_of(calculator: BoundsCalculator, bounds: ConfigurationBounds) -> EvaluationTask:
     plan = calculator.plan(bounds)
-    return EvaluationTask(bounds.candidate.key, plan, bounds.bound_s, bounds.static_bytes, bounds.activation_bytes)
+    return EvaluationTask(
+        bounds.candidate.key,
+        plan,
+        bounds.bound_s,
+        bounds.static_bytes,
+        bounds.update_bytes,
+        bounds.activation_bytes,
+    )
 
 
 Front: TypeAlias = Sequence[tuple[float, float]]
@@ -100,7 +108,8 @@ def exact_peak_bytes(task: EvaluationTask) -> float:
 
 def _peak_bytes(task: EvaluationTask, table: Schedule) -> float:
     during, _ = memory_per_action(table, *task.activation_bytes)
-    return float((np.maximum.reduceat(during, table.rank_offsets[:-1]) + task.static_bytes).max())
+    in_passes = np.maximum.reduceat(during, table.rank_offsets[:-1])
+    return float((np.maximum(in_passes, task.update_bytes) + task.static_bytes).max())
 
 
 def _is_fitted(plan: Plan) -> bool:

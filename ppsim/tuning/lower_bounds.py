@@ -19,7 +19,7 @@ from ppsim.costs.job import Job
 from ppsim.machine import collectives
 from ppsim.model.activations import embedding_activations, mtp_activations, weight_gradient_bytes
 from ppsim.model.pipeline_stages import Stage
-from ppsim.model.rank_memory import kept_of_layer, rank_memory
+from ppsim.model.rank_memory import bytes_at_rest, kept_of_layer
 from ppsim.model.recompute import of_layer, words_of_layers
 from ppsim.parallel.groups import group, hop_tiers
 from ppsim.projection.plan import Plan
@@ -40,6 +40,7 @@ class ConfigurationBounds:
     - `bound_s`: of the iteration time, infinite if `least_bytes` exceed the memory limit.
     - `least_bytes`: of the highest peak memory of a rank.
     - `static_bytes`: exact bytes per rank.
+    - `update_bytes`: exact bytes per rank of the optimizer step beyond `static_bytes`.
     - `activation_bytes`: exact bytes per microbatch, shape [2, stages]: all activations, and the part that W needs.
     """
 
@@ -48,6 +49,7 @@ class ConfigurationBounds:
     bound_s: float
     least_bytes: float
     static_bytes: Floats
+    update_bytes: Floats
     activation_bytes: Floats
 
 
@@ -79,11 +81,14 @@ class BoundsCalculator:
             self._layers_of(counts),
             _stages_of_ranks(entry.placement, configuration.pp, configuration.vpp),
         )
-        static, activation = self._shared(
+        (static, update), activation = self._shared(
             ("bytes", of_stages),
             lambda: (self._static_bytes(job, layers, stages), self._activation_bytes(job, layers)),
         )
-        least = _least_bytes(configuration, job.num_microbatches, static, activation, stages)
+        least = max(
+            float((static + update).max()),
+            _least_bytes(configuration, job.num_microbatches, static, activation, stages),
+        )
         bound = np.inf
         if least <= self.question.memory_bound_bytes * CAP_ROUNDING:
             bound = self._shared(
@@ -91,7 +96,8 @@ class BoundsCalculator:
                 lambda: self._bound_s(job, configuration, layers, stages),
             )
         # The job's scale does not multiply fixed time and launches, so only a scale below 1 is applied.
-        return ConfigurationBounds(configuration, counts, min(1.0, job.scale) * bound, least, static, activation)
+        bound *= min(1.0, job.scale)
+        return ConfigurationBounds(configuration, counts, bound, least, static, update, activation)
 
     def plan(self, bounds: ConfigurationBounds) -> Plan:
         return self.question.plan_of(bounds.candidate, job=self._job(bounds.candidate), split=list(bounds.counts))
@@ -148,7 +154,7 @@ class BoundsCalculator:
     # --- bytes ---
 
     def _static_bytes(self, job: Job, layers: NDArray[np.int64], stages: NDArray[np.int64]) -> Floats:
-        """Memory per rank without any microbatch in flight."""
+        """Memory per rank without any microbatch in flight, and the bytes by which the update exceeds it."""
         last = len(layers) - 1
         has_first, has_last = ((stages == stage).any(axis=1).tolist() for stage in (0, last))
         of_rank = map(tuple, layers[stages].sum(axis=1).tolist())
@@ -160,16 +166,17 @@ class BoundsCalculator:
             )
             for one in set(holds)
         }
-        return np.array([found[one] for one in holds], dtype=np.float64)
+        of_ranks: Floats = np.array([found[one] for one in holds], dtype=np.float64).T
+        return of_ranks
 
     def _stage(self, job: Job, held: tuple[int, ...], is_first: bool, is_last: bool) -> Stage:
         layers = [kind for kind, number in zip(self._kinds, held, strict=True) for _ in range(number)]
         return Stage(tuple(layers), is_first, is_last, job.model.mtp if is_last else ())
 
-    def _rank_bytes(self, job: Job, held: tuple[int, ...], is_first: bool, is_last: bool) -> int:
+    def _rank_bytes(self, job: Job, held: tuple[int, ...], is_first: bool, is_last: bool) -> tuple[int, int]:
         # Static memory does not depend on the division of the rank's layers into stages.
         stage = self._stage(job, held, is_first, is_last)
-        return rank_memory(job.model, [stage], job.settings, in_flight=[0]).total
+        return bytes_at_rest(job.model, [stage], job.settings)
 
     def _activation_bytes(self, job: Job, layers: NDArray[np.int64]) -> Floats:
         """Return bytes per microbatch [2, stages]: all activations, and the part that stays from I to W."""

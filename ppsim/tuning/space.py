@@ -175,12 +175,9 @@ _OF_JOB = ("weight_cache", "rest_s", "scatter_gather", "launch_s", "stack", "cud
            "gradient_accumulation_fusion", "wgrad_deferral_limit", "offload_modules",
            "lora", "freeze", "image_tokens", "text_only")  # fmt: skip
 _OF_OPTIMIZER = (
-    "exp_avg_dtype",
-    "grad_reduce_in_bf16",
-    "fp8_param_gather",
-    "offload_fraction",
-    "overlap_cpu_optimizer_d2h_h2d",
-)
+    "exp_avg_dtype", "is_precision_aware", "master_weights_in_bf16", "grad_reduce_in_bf16", "fp8_param_gather",
+    "offload_fraction", "overlap_cpu_optimizer_d2h_h2d",
+)  # fmt: skip
 
 
 def _unusual(job: Job) -> dict[str, Any]:

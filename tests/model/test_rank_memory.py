@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations, layer_offload, weight_gradient_bytes
 from ppsim.model.architecture import Layer
@@ -23,6 +24,7 @@ from ppsim.model.rank_memory import (
     rank_memory,
     stage_activations,
     static_memory,
+    update_memory,
 )
 from ppsim.model.registry import find_model, gpt
 from ppsim.model.shapes import layer_activation_bytes, model_shape_of
@@ -298,8 +300,10 @@ def test_repeated_key_value_heads_stay_one_a_rank() -> None:
     assert by_4 - by_8 == 2048 * (2 * 4 * 128)
 
 
-MEGATRON = {  # Megatron-LM, docs on the distributed optimizer: bytes a parameter, without and with, over d replicas
-    "fp16": (Optimizer("fp16", zero_stage=0), 20, 4, 16),
+MEGATRON = {
+    # Megatron-LM, docs on the distributed optimizer: bytes per parameter, without and with, over d ranks. With fp16
+    # gradients it counts 4 bytes more, which exist during the update only.
+    "fp16": (Optimizer("fp16", zero_stage=0), 16, 4, 12),
     "fp16 with float32 gradients": (Optimizer("fp16", zero_stage=0, gradient_bytes=4), 18, 6, 12),
     "bf16": (Optimizer("bf16", zero_stage=0), 18, 6, 12),
     "fp32": (Optimizer("fp32", zero_stage=0), 16, 8, 8),
@@ -314,6 +318,8 @@ def test_static_bytes_a_parameter_are_megatrons(case: str) -> None:
     for stage, expected in ((0, alone), (1, fixed + divided / d)):
         settings = MemorySettings(Batch(1, 4096), ParallelSizes(dp=d), replace(optimizer, zero_stage=stage))
         assert sum(static_memory(model, stages, settings).values()) == expected * model.parameters
+        copies = update_memory(model, stages, settings).components.get("float32 gradients", 0)
+        assert copies == (4 if case == "fp16" else 0) * model.parameters / (d if stage else 1)
 
 
 def test_zero_stages_divide_state_then_gradients_then_parameters() -> None:
@@ -385,8 +391,53 @@ SETTINGS = st.builds(
 def test_moments_take_the_bytes_of_their_format(dtype: str, num_bytes: int) -> None:
     """Megatron-LM's precision-aware optimizer: two of them beside the float32 weights."""
     assert Optimizer(exp_avg_dtype=dtype).state_bytes() == num_bytes
-    assert Optimizer(exp_avg_dtype=dtype, gradient_bytes=2).state_bytes() == num_bytes + 4
+    assert Optimizer(exp_avg_dtype=dtype, gradient_bytes=2).state_bytes() == num_bytes
+    assert Optimizer(exp_avg_dtype=dtype, is_precision_aware=True).state_bytes() == num_bytes - 2
     assert Optimizer(exp_avg_dtype=dtype, name="muon").state_bytes(is_matrix=True) == 8
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "num_bytes"),
+    [
+        (Optimizer(), 0),
+        (Optimizer("fp16"), 4),
+        (Optimizer("fp16", gradient_bytes=4), 0),
+        (Optimizer("fp32"), 0),
+        (Optimizer(grad_reduce_in_bf16=True), 4),
+        (Optimizer(grad_reduce_in_bf16=True, exp_avg_dtype="bfloat16"), 4),
+        (Optimizer(grad_reduce_in_bf16=True, is_precision_aware=True), 0),
+        (Optimizer(master_weights_in_bf16=True), 0),
+    ],
+)
+def test_the_update_copies_16_bit_gradients_unless_the_optimizer_reads_them(
+    optimizer: Optimizer, num_bytes: int
+) -> None:
+    assert optimizer.gradient_copy_bytes == num_bytes
+
+
+def test_main_weights_and_gradients_of_deepspeed_may_have_2_bytes() -> None:
+    optimizer = Optimizer(master_weights_in_bf16=True, exp_avg_dtype="bfloat16")
+    assert (optimizer.bytes_of_gradient, optimizer.state_bytes()) == (2, 2 + 2 * 2)
+
+
+def test_the_update_has_gradient_copies_in_place_of_activations() -> None:
+    """The peak is the larger of both; the components of each add up to it."""
+    words = {"model": "llama3-8b", "layers": 8, "gpus": 4, "pp": 2, "grad_reduce_in_bf16": True}
+    found = {
+        length: ppsim.project(**words, seq_len=length, recompute="full", microbatches=4) for length in (128, 8192)
+    }
+    for length, made in found.items():
+        peak, rank = made.verdict.peak_bytes, made.verdict.rank
+        components = made.peak_components_bytes
+        assert sum(components.values()) == pytest.approx(peak, rel=1e-6)
+        assert ("float32 gradients" in components) is (length == 128)
+        assert ("layer input" in components) is (length == 8192)
+        stage = stages_of(made.plan.job.model, made.split)[rank]
+        held = held_parameters(made.plan.job.model, [stage], ParallelSizes(), vocab_multiple=128).dense
+        if length == 128:
+            assert components["float32 gradients"] == 2 * held
+            at_rest = sum(components.get(name, 0) for name in ("gradient placeholders", "library workspaces"))
+            assert peak == pytest.approx((2 + 2 + 6 + 2) * held + at_rest)
 
 
 @given(name=st.sampled_from(["mixtral-8x7b", "deepseek-v3"]), settings=SETTINGS, number=st.integers(0, 9))

@@ -44,6 +44,9 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
     )
     if data.draw(st.booleans()):
         asked = replace(asked, overheads=(("hop_overhead_s", 1e-5), ("bandwidth_bytes_per_s", 1e13)))
+    if data.draw(st.booleans()):
+        optimizer = replace(asked.job.optimizer, grad_reduce_in_bf16=True)
+        asked = replace(asked, job=replace(asked.job, optimizer=optimizer))
     space = space_for(
         asked, schedule=EVERY, tp=[1, 2], recompute=["none", "core_attn", "layernorm", "full"], vpp=[1, 2, 4]
     )
@@ -54,7 +57,9 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
     iteration_time_s, peak = iteration_of(plan, table)
     assert look.bound_s <= iteration_time_s
     assert look.least_bytes <= peak * (1 + 1e-12)
-    task = EvaluationTask(candidate.key, plan, look.bound_s, look.static_bytes, look.activation_bytes)
+    task = EvaluationTask(
+        candidate.key, plan, look.bound_s, look.static_bytes, look.update_bytes, look.activation_bytes
+    )
     assert exact_peak_bytes(task) == pytest.approx(peak, rel=1e-12)
 
 

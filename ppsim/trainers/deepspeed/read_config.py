@@ -31,9 +31,13 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
     whole = arguments.count("train_batch_size", word="global_batch")
     zero = arguments.count("zero_optimization.stage", 0, word="zero", least=0)
     enabled = {name for name in ("fp16", "bf16") if arguments.flag(f"{name}.enabled", word="dtype")}
+    in_bf16, states = "bf16_master_weights_and_grads", "bf16_optimizer_states"
+    has_states = arguments.flag(f"bf16.{states}", word="exp_avg_dtype")
     # ZeRO 1 and 2 gather the parameters at the end of `step` (runtime/zero/stage_1_and_2.py).
     overlaps = arguments.flag("zero_optimization.overlap_comm", default=zero == 3, word="overlap_grad_reduce")
     words = {
+        in_bf16: arguments.flag(f"bf16.{in_bf16}", word=in_bf16) or None,
+        "exp_avg_dtype": "bfloat16" if has_states else None,
         "micro_batch": micro,
         "global_batch": whole,
         "microbatches": None if whole else steps,

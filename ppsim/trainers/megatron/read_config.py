@@ -42,7 +42,8 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     layers_each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
     words |= _pipeline(arguments, words["pp"], model, layers_each)
     words |= _step(arguments, is_partial=trainer == BRIDGE)
-    words |= _optimizer(arguments) | _optimizer_offload(arguments, is_partial=trainer == BRIDGE)
+    words |= _optimizer(arguments) | _precision_aware(arguments, is_partial=trainer == BRIDGE)
+    words |= _optimizer_offload(arguments, is_partial=trainer == BRIDGE)
     words |= _narrow_weights(arguments, words)
     words |= _kernels(arguments, is_partial=trainer == BRIDGE)
     words |= _overlapped(arguments, is_partial=trainer == BRIDGE)
@@ -335,9 +336,6 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         zero = 3
     reduces = arguments.flag("overlap_grad_reduce", word="overlap_grad_reduce")
     gathers = arguments.flag("overlap_param_gather", word="overlap_param_gather")
-    if (in_16_bits := arguments.get("grad_reduce_in_bf16", word="grad_reduce_in_bf16")) is None:
-        in_32_bits = arguments.get("grad_reduce_in_fp32", word="grad_reduce_in_bf16")
-        in_16_bits = None if in_32_bits is None else not in_32_bits
     deferred = None
     if arguments.flag("defer_embedding_wgrad_compute", word="wgrad_deferral_limit"):
         deferred = arguments.count("wgrad_deferral_limit", word="wgrad_deferral_limit", least=0) or 0
@@ -347,7 +345,7 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         "num_distributed_optimizer_instances": instances if zero and (instances or 1) > 1 else None,
         "wgrad_deferral_limit": deferred,
         "gradient_accumulation_fusion": None if fuses else False,
-        "grad_reduce_in_bf16": in_16_bits,
+        "grad_reduce_in_bf16": _reduces_in_bf16(arguments),
         "optimizer": "muon" if "muon" in name else "adam",
         "layer_wise": True if name == "dist_muon" else None,
         "zero": zero,
@@ -359,6 +357,45 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     }
 
 
+def _reduces_in_bf16(arguments: Arguments) -> bool | None:
+    """Return the dtype of gradients, None if the file leaves it open.
+
+    `main_grads_dtype` belongs to the precision-aware optimizer (Megatron-LM's arguments.py). Megatron-FSDP has
+    gradients in the dtype of the weights, unless megatron_fsdp_main_grads_dtype is given
+    (megatron_fsdp/param_and_grad_buffer.py at d98e8a64: `_resolve_group_grad_dtype`).
+    """
+    word = "grad_reduce_in_bf16"
+    in_16_bits, in_32_bits = arguments.get(word, word=word), arguments.get("grad_reduce_in_fp32", word=word)
+    of_optimizer = _dtype_of(arguments, "main_grads_dtype", word)
+    of_fsdp = _dtype_of(arguments, "megatron_fsdp_main_grads_dtype", word)
+    if arguments.flag("use_megatron_fsdp", word="zero"):
+        return of_fsdp not in ("float32", "fp32")
+    if arguments.flag(_AWARE, word=_AWARE) and of_optimizer in ("bfloat16", "bf16"):
+        return True
+    if in_16_bits is None:
+        return None if in_32_bits is None else not in_32_bits
+    return bool(in_16_bits)
+
+
+_AWARE = "use_precision_aware_optimizer"
+
+
+def _dtype_of(arguments: Arguments, name: str, word: str) -> str:
+    return str(arguments.get(name, "", word=word)).removeprefix("torch.")
+
+
+def _precision_aware(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
+    """Return whether gradients are decoupled (Megatron-LM at d98e8a64, core/optimizer/optimizer_config.py).
+
+    Megatron-LM's default of fp8_recipe is delayed. Megatron-Bridge copies tensorwise to the optimizer, also for
+    bfloat16 (training/mixed_precision.py at 067f987d).
+    """
+    recipe = arguments.get("fp8_recipe", "tensorwise" if is_partial else "delayed", word="dtype")
+    main_weights = _dtype_of(arguments, "main_params_dtype", _AWARE) or "float32"
+    is_decoupled = recipe == "delayed" or main_weights not in ("float32", "fp32")
+    return {_AWARE: (arguments.flag(_AWARE, word=_AWARE) and is_decoupled) or None}
+
+
 def _optimizer_offload(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     """The default fraction is 1 in Megatron-LM's arguments, but 0 in `OptimizerConfig`, used by a partial file."""
     word, overlap = "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"
@@ -367,7 +404,7 @@ def _optimizer_offload(arguments: Arguments, *, is_partial: bool) -> dict[str, A
     overlaps = arguments.flag(overlap, word=overlap)
     if not is_on or not part:
         return {}
-    found: dict[str, Any] = {word: part, overlap: overlaps or None}
+    found: dict[str, Any] = {word: part, overlap: overlaps or None, _AWARE: None}
     if _moments(arguments) not in (None, "float32"):
         arguments.assumed.append("both moments are float32, which the optimizer on the host has")
         found["exp_avg_dtype"] = None

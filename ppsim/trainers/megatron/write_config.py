@@ -23,6 +23,7 @@ from ppsim.trainers.megatron.write_model import model_arguments
 from ppsim.trainers.same_settings import COUNTED_IN_SPLIT
 
 _GPUS_PER_NODE = 8
+FP8_RECIPES_BY_DTYPE = {dtype: recipe for recipe, dtype in FP8_RECIPES.items()}
 
 
 def write_megatron(words: Mapping[str, Any], model: Model, layout: str) -> str:
@@ -130,7 +131,10 @@ def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
         "float16": {"bf16": False, "fp16": True},
         "float32": {"bf16": False},
         "float8": {"bf16": True, "fp8": "hybrid"},
-        **{name: {"bf16": True, "fp8": "e4m3", "fp8_recipe": recipe} for recipe, name in FP8_RECIPES.items()},
+        **{
+            name: {"bf16": True, "fp8": "e4m3", "fp8_recipe": recipe}
+            for name, recipe in FP8_RECIPES_BY_DTYPE.items()
+        },
         "nvfp4": {"bf16": True, "fp4": "e2m1"},
     }
     arguments |= dtypes.get(words.get("dtype", ""), {"bf16": True})
@@ -165,7 +169,8 @@ def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
         found["use_tp_pp_dp_mapping"] = True
     if (moments := words.get("exp_avg_dtype", "float32")) != "float32":
         dtype = next(name for name, of in MOMENTS.items() if of == moments)
-        found |= {"use_precision_aware_optimizer": True, "exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
+        found |= {"exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
+    found |= _precision_aware(words)
     found |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
     if part := words.get("optimizer_offload_fraction"):
         found |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": part}
@@ -180,10 +185,28 @@ def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
     found |= _narrow_weights(words)
     if words.get("grad_reduce_in_bf16"):
         found["grad_reduce_in_bf16"] = True
+    elif found.get("use_megatron_fsdp"):
+        found["megatron_fsdp_main_grads_dtype"] = "fp32"
     if "overlap_grad_reduce" in words:
         reduces = words["overlap_grad_reduce"]
         gathers = reduces and words.get("zero", 0) > 0 and words.get("overlap_param_gather", False)
         found |= {"overlap_grad_reduce": reduces, "overlap_param_gather": gathers}
+    return found
+
+
+def _precision_aware(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe decides whether gradients are decoupled, unless main weights have 16 bits."""
+    is_decoupled, recipe = (
+        words.get("use_precision_aware_optimizer"),
+        FP8_RECIPES_BY_DTYPE.get(words.get("dtype", "")),
+    )
+    if not is_decoupled and words.get("exp_avg_dtype", "float32") == "float32":
+        return {}
+    found: dict[str, Any] = {"use_precision_aware_optimizer": True}
+    if is_decoupled and recipe is not None:
+        found["main_params_dtype"] = "fp16"
+    elif not is_decoupled and recipe is None:
+        found["fp8_recipe"] = "tensorwise"
     return found
 
 
