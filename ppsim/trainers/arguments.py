@@ -6,7 +6,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import LARGEST, count_from
-from ppsim.trainers.option_relevance import effect_of, require_full_training
+from ppsim.trainers.option_relevance import DEFAULTS, effect_of, require_full_training
 from ppsim.trainers.run_config import IgnoredOption
 
 _RENAMED = {
@@ -155,7 +155,10 @@ class Arguments:
         return [
             (name, value)
             for name, value in self._values.items()
-            if name in self._asked and name not in self._read and value and value not in _UNCHANGED
+            if name in self._asked
+            and name not in self._read
+            and value
+            and value not in (*_UNCHANGED, DEFAULTS.get(name))
         ]
 
     @property

@@ -114,6 +114,32 @@ _KNOWN_INERT = frozenset({
 options that ppsim reads.
 """
 
+DEFAULTS: dict[str, Any] = {
+    "gtp_weight_remat_size": 1, "expert_gtp_weight_remat_size": 1, "tp_comm_bulk_wgrad": True,
+    "tp_comm_bulk_dgrad": True, "tp_comm_overlap_ag": True, "tp_comm_overlap_rs": True, "tp_comm_split_ag": True,
+    "tp_comm_split_rs": True, "tp_comm_bootstrap_backend": "nccl", "batch_p2p_comm": True,
+    "batch_p2p_sync": True, "softmax_type": "vanilla", "qk_clip_alpha": 0.5, "qk_clip_threshold": 100,
+    "dsa_indexer_topk_freq": 1, "dsa_indexer_rotate_activation": True, "dsa_indexer_scoring_relu": True,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "mup_width_mult": 1.0, "mup_embedding_mult": 1.0,
+    "mup_output_mult": 1.0, "mup_attn_scale_power": 1.0, "fp8_wgrad": True,
+    "num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 1, "kitchen_attention_backend": "sdpa",
+    "fp4_recipe": "nvfp4", "moe_layer_freq": 1, "moe_router_topk": 2, "moe_token_dispatcher_type": "allgather",
+    "moe_flex_dispatcher_backend": "deepep", "moe_token_drop_policy": "probs",
+    "moe_hybridep_num_sms_preprocessing": 108, "moe_dispatch_fwd_dtype": "bf16", "moe_combine_bwd_dtype": "bf16",
+    "cuda_graph_use_single_mempool": True, "cuda_graph_warmup_steps": 3, "mhc_num_residual_streams": 4,
+    "mhc_sinkhorn_iterations": 20, "mhc_init_gating_factor": 0.01, "clone_scatter_output_in_embedding": True,
+    "batch_invariant_backend": "te_native", "mamba_state_dim": 128, "mamba_head_dim": 64, "mamba_num_groups": 8,
+    "gdp_num_householder": 3, "gdp_num_chunk_states_to_recompute": 2, "mlp_chunks_for_prefill": 1,
+    "mlp_chunks_for_training": 1, "moe_paged_stash_page_size": 64,
+    "moe_paged_stash_buffer_size_factor_cuda": 1.1, "beta_fast": 32, "beta_slow": 1, "megatron_fsdp_version": 1,
+    "gradient_reduce_div_fusion": True, "fsdp_all_gather_in_start_param_sync": True,
+    "store_param_remainders": True, "decoupled_weight_decay": True, "lion_beta1": 0.95, "lion_beta2": 0.98,
+    "soap_shampoo_beta": 0.95, "soap_use_kl_shampoo": True, "adaptive_muon_moment2_method": "adamuon",
+    "adaptive_muon_beta2": 0.95, "adaptive_muon_eps": 1e-08, "pin_cpu_grads": True, "pin_cpu_params": True,
+}  # fmt: skip
+"""Defaults of Megatron-Core (its configuration classes at d98e8a64), which a printed configuration states too."""
+
 _GENERATION = re.compile(r"inference_.*|rl_.*|retro_.*|checkpoint\..*|profiling\..*|metrics\..*|lr_scheduler\..*")
 """Parts that do not belong to the training step, whatever the names of their options suggest."""
 

@@ -107,3 +107,13 @@ def test_sections_of_bridge_that_are_not_read_are_listed(tmp_path: Path) -> None
 
 def test_a_name_longer_than_any_option_is_unknown() -> None:
     assert effect_of("_log" * 50 + "\n") == effect_of("log_" * 10_000) == "unknown"
+
+
+def test_a_default_of_megatron_that_a_file_states_is_not_listed(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    stated = "model:\n  num_layers: 4\n  hidden_size: 256\n  num_attention_heads: 4\n  vocab_size: 1000\n"
+    usual = "  softmax_type: vanilla\n  moe_token_drop_policy: probs\n  tp_comm_bulk_wgrad: true\n  beta_fast: 32\n"
+    path.write_text(stated + usual)
+    assert read_run_config(path).ignored == ()
+    path.write_text(stated + usual.replace("probs", "position").replace("32", "16"))
+    assert [one.name for one in read_run_config(path).ignored] == ["moe_token_drop_policy", "beta_fast"]
