@@ -280,7 +280,25 @@ def rank_memory(
     if any(stage.head for stage in stages) and model.trains("head"):
         found["deferred gradients of the head"] = settings.deferred_head * _held_for_head(model, settings)
     found.update(_buckets(model, stages, settings))
+    found["float32 gradients"] = _copies_beside_graphs(model, stages, settings)
     return _with_slack(found, settings)
+
+
+def _copies_beside_graphs(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:
+    """Bytes of gradient copies that do not fit into the place of tensors outside CUDA graphs.
+
+    Eager tensors cannot use the private pool of graphs, which holds the tensors of the captured passes
+    (TransformerEngine at d0067d0d, graph.py: `_make_graphed_callables`; Megatron-LM at d98e8a64,
+    core/full_cuda_graph.py: `get_graph_pool`). Beside graphs of whole layers, copies take the place of transient
+    bytes. Beside graphs of some modules, they are assumed to take the place of the other activations.
+    """
+    copies = _gradient_copies(model, stages, settings)
+    if settings.graphs.captured == "full":
+        return copies
+    if settings.graphs.captured != "layer" or not copies:
+        return 0
+    eager = transient_peak_bytes(model, stages, settings) + sum(_buckets(model, stages, settings).values())
+    return max(0, copies - eager)
 
 
 def update_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> RankMemory:

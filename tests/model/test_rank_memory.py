@@ -641,3 +641,20 @@ def test_torchs_loss_adds_two_logits_in_float32_and_three_on_tensor_parallel_ran
     )
     found = rank_memory(model, [stage], settings, in_flight=[0]).components
     assert found["gradient of the logits"] == 4 * copies * 4096 * 50000 / tp
+
+
+def test_gradient_copies_cannot_use_the_memory_of_a_graph_of_the_iteration() -> None:
+    """Without graphs, the copies take the place of activations, which are larger here."""
+    words = {"model": "llama3-8b", "layers": 8, "gpus": 4, "pp": 2, "microbatches": 4, "grad_reduce_in_bf16": True}
+    peaks = {graphs: ppsim.project(**words, cuda_graphs=graphs) for graphs in ("none", "full")}
+    for made in peaks.values():
+        components = made.peak_components_bytes
+        assert sum(components.values()) == pytest.approx(made.verdict.peak_bytes, rel=1e-6)
+    copies = peaks["full"].peak_components_bytes["float32 gradients"]
+    assert "float32 gradients" not in peaks["none"].peak_components_bytes
+    assert copies == pytest.approx(peaks["full"].peak_components_bytes["optimizer state"] / 3)
+    assert peaks["full"].verdict.peak_bytes - peaks["none"].verdict.peak_bytes == pytest.approx(copies)
+    assert (
+        "float32 gradients"
+        not in ppsim.project(**words | {"grad_reduce_in_bf16": False}, cuda_graphs="full").peak_components_bytes
+    )
