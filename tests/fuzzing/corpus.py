@@ -15,6 +15,7 @@ from ppsim.trainers.table_json import table_to_json
 from tests.cli.conftest import ANSWER, COSTS, RUNS, VALIDATION
 from tests.runs.test_readers import LOG, csv_of, dump_of, export_of, timeline_of
 from tests.runtime.traces import traces_of
+from tests.trainers.megatron.test_read_trace import as_console, as_otlp, resource_of, spans_of
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 1000,
@@ -102,6 +103,15 @@ DEEPSPEED = {
     "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "bf16": {"enabled": True},
     "zero_optimization": {"stage": 1, "overlap_comm": True},
 }  # fmt: skip
+PLAN = """
+[[stages]]
+layers = 5
+recompute = "full*2,mlp*1"
+[[stages]]
+layers = 7
+recompute = "block/3"
+offload_modules = "core_attn"
+"""
 TRACE = {
     "baseTimeNanoseconds": 0,
     "distributedInfo": {"rank": 0, "world_size": 1},
@@ -148,11 +158,14 @@ def write_corpus(folder: Path) -> None:
     Path("cluster.toml").write_text(cluster)
     Path("cluster.yaml").write_text(yaml.safe_dump(tomllib.loads(cluster)))
     Path("runs.csv").write_text(RUNS)
+    Path("plan.toml").write_text(PLAN)
     Path("lengths.txt").write_text("100\n37\n128\n64\n" * 2)
     step = timeline_of("1f1b", pp=2, microbatches=2)
     dump_of([step] * 3, folder / "dump")
     csv_of([step] * 3, folder / "passes.csv")
     export_of(traces_of([step] * 3, gap_s=0.1, cuda=True), folder / "run.sqlite")
+    for name, form in (("otlp.jsonl", as_otlp), ("console.jsonl", as_console)):
+        Path(name).write_text("\n".join(form(resource_of(rank, 2, 1), spans_of(step, rank)) for rank in range(2)))
     Path("train.log").write_text(LOG)
     ppsim.tune(**TUNED, resume="state.json")
 
