@@ -10,7 +10,7 @@ from ppsim.trainers.write_schedule import not_run_by
 from ppsim.tuning.command_line import command_of
 from ppsim.tuning.search import FoundConfiguration, TuneResult
 
-_MOST_OF_THE_FRONT = 12
+MOST_OF_FRONT = 12
 
 
 def print_tuned(tuned: TuneResult, *, full: bool = False) -> None:
@@ -30,7 +30,7 @@ def print_tuned(tuned: TuneResult, *, full: bool = False) -> None:
 def _add_search(out: Page, tuned: TuneResult) -> None:
     question, counts = tuned.question, tuned.counts
     job = question.job
-    front = tuned.pareto[:_MOST_OF_THE_FRONT]
+    front = tuned.pareto[:MOST_OF_FRONT]
     if len(front) > 1:
         more = len(tuned.pareto) - len(front)
         out.add("\nPareto set of time and memory" + (f"; {more} more configurations with --json" if more else ""))

@@ -1,16 +1,19 @@
 """The `ppsim project` command of a configuration in a search result."""
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.option_declarations import command_arguments, declared_options, option_values, options_by_section
 from ppsim.costs.job import Job
 from ppsim.machine.cluster_files import packaged_clusters
+from ppsim.parallel.layer_partition import Split, even_split
 from ppsim.projection.options import GPT, PlanOptions
-from ppsim.projection.plan import Plan
+from ppsim.projection.plan import AUTO, Plan
 from ppsim.trainers.read_config import model_named
 from ppsim.trainers.stacks import PLAIN, stack_of
+from ppsim.tuning.lower_bounds import bounds_calculator
 from ppsim.tuning.options import TuneOptions
-from ppsim.tuning.space import PLANNED
+from ppsim.tuning.space import PLANNED, Configuration, SearchProblem
 
 if TYPE_CHECKING:
     from ppsim.tuning.search import FoundConfiguration, TuneResult
@@ -20,13 +23,13 @@ def command_of(
     tuned: "TuneResult", found: "FoundConfiguration", *, projected: type = PlanOptions, searched: type = TuneOptions
 ) -> str:
     question, one = tuned.question, found.candidate
-    job, is_planned = question.job, one.recompute == PLANNED
+    job, limit, is_planned = question.job, question.memory_limit_bytes, one.recompute == PLANNED
     has_cluster = question.calibration_file is None or job.cluster.name in packaged_clusters()
     told = {
         "model": job.model_name, "cluster": job.cluster.name if has_cluster else None, "gpus": question.num_gpus,
         "tp": one.tp, "cp": one.cp, "ep": one.ep, "pp": one.pp, "vpp": one.vpp, "schedule": one.schedule,
         "micro_batch": one.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
-        "split": None if is_planned else one.split, "recompute": None if is_planned else one.recompute,
+        "split": _split(question, one), "recompute": None if is_planned else one.recompute,
         "stage_plan": "auto" if is_planned else None,
         "zero": None if one.zero == 1 and job.stack == PLAIN else one.zero,
     }  # fmt: skip
@@ -37,6 +40,7 @@ def command_of(
         "overlap_tp": job.execution.overlap_tp,
         "launch_ms": None if job.launch_s is None or question.overheads else 1e3 * job.launch_s,
         "calibration": question.calibration_file,
+        "memory_limit": None if limit is None else _exact_size(limit),
     }
     words, also = declared_options(projected), declared_options(searched)
     asked = option_values(words, Plan(pp=job.layout.pp, job=job, runtime=question.runtime)) | depending
@@ -58,6 +62,21 @@ def command_of(
         text for name, value in (told | values | flags).items() for text in command_arguments(words[name], value)
     ]
     return "ppsim project " + " ".join(texts)
+
+
+def _exact_size(num_bytes: float) -> str:
+    gib = f"{num_bytes / 2**30:g}"
+    return f"{gib}GiB" if float(gib) * 2**30 == num_bytes else f"{num_bytes!r}B"
+
+
+def _split(question: SearchProblem, one: Configuration) -> Split | None:
+    """The layers per stage of the search, because `--split auto` of `ppsim project` searches for faster ones."""
+    if one.recompute == PLANNED or one.pp * one.vpp == 1:
+        return None
+    if one.schedule == AUTO or one.split == "even":
+        return one.split
+    counts = bounds_calculator(pickle.dumps(question)).counts(one)
+    return "even" if list(counts) == even_split(sum(counts), len(counts)) else counts
 
 
 def sizes_of(job: Job) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.model.rank_memory import kept_of_layer
 from ppsim.model.recompute import MODULES
 from ppsim.parallel.layer_partition import why_no_split
-from ppsim.projection.project import iteration_of, project_table
+from ppsim.projection.project import project_table
 from ppsim.simulation.bounds.problem import is_within
-from ppsim.tuning.evaluate import LAST, EvaluationResult, Rank, evaluate, rank_of, table_at, task_of
+from ppsim.tuning.evaluate import LAST, EvaluationResult, Rank, evaluate, rank_of, simulate, table_at, task_of
 from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
 from ppsim.tuning.space import PLANNED, Configuration, SearchSpace
 
@@ -220,13 +220,7 @@ def _simulated(search: RefineState, one: Configuration) -> EvaluationResult:
     if known := search.verdicts.get(one.key):
         return known
     plan = search.outlooks.plan_of(one)
-    try:
-        iteration_time_s, peak = iteration_of(plan, table_at(plan))
-    except ScheduleError:
-        outcome = EvaluationResult("not possible", float("inf"))
-    else:
-        fits = search.limit.word(peak) != "does not fit"
-        outcome = EvaluationResult("fits" if fits else "does not fit", peak, iteration_time_s)
+    outcome = simulate(plan, table_at(plan))
     search.note(one, outcome)
     return outcome
 
@@ -240,7 +234,7 @@ def _try_plan(search: RefineState, one: Configuration) -> None:
         made = project_table(plan, table_at(plan))
         found = EvaluationResult("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s)
         is_tight, before_s = search.rank(verdict) if verdict and verdict.status == "fits" else LAST
-        if search.rank(found) < (is_tight, before_s * (1 - _GAIN_OF_PLAN)):
+        if made.fits is not False and search.rank(found) < (is_tight, before_s * (1 - _GAIN_OF_PLAN)):
             search.note(planned, found)
 
 

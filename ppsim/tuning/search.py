@@ -396,10 +396,10 @@ class _Search:
     def tuned(self) -> TuneResult:
         found = self.found
         statuses = [one.status for one in self.verdicts.values()]
-        # Dominated configurations count as excluded by bounds; searched schedules are not in the space.
+        # Dominated configurations count as excluded by bounds. Refinements and found tables are not in the space.
         num_evaluated = sum(key in self.by_key for key in self.verdicts) - statuses.count("dominated")
         counts = {
-            "configurations": self.num_configurations,
+            "configurations": self.num_configurations + len(self.verdicts.keys() - self.by_key.keys()),
             "too_large_without_a_table": self.num_too_large,
             "too_large_by_their_table": statuses.count("does not fit"),
             "cannot_run": statuses.count("not possible"),
