@@ -1,0 +1,61 @@
+"""The command of every printed row gives the row's seconds and bytes, and the plan fits."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ppsim.catalog.build import find
+from ppsim.costs.execution_context import Execution
+from ppsim.projection.project import iteration_of, table_of
+from ppsim.trainers.stacks import stacks
+from ppsim.tuning.evaluate import evaluate, exact_peak_bytes, task_of
+from ppsim.tuning.lower_bounds import BoundsCalculator
+from ppsim.tuning.space import Configuration
+from tests.tuning.questions import question
+
+PATH = Path(__file__).parents[2] / "scripts" / "check_tune.py"
+spec = importlib.util.spec_from_file_location("check_tune", PATH)
+check = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(check)
+
+SMALL = "--global-batch-size 16 --tp 1 --cp 1 --pp 1,2 --micro-batch-size 2 --top 3"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        f"--model gpt2 --gpus 8 --memory-limit 2GiB --stack plain {SMALL}",
+        f"--model llama3.2-1b --gpus 8 --stack torchtitan --recompute none --split auto {SMALL}",
+    ],
+    ids=["little memory", "torchtitan"],
+)
+def test_the_command_of_a_row_has_its_numbers_and_fits(job):
+    found = check.search(job)
+    assert [one.command for one in check.checks_of(found) if not one.is_right] == []
+    assert sum(found.counts.values()) == 2 * found.counts["configurations"]
+
+
+def test_the_simulated_peak_decides_whether_a_configuration_fits():
+    asked = question("gpt2", gpus=2, batch=8, length=1024)
+    one = Configuration(1, 1, 1, 1, 2, 1, 1, "block/1", "1f1b", "even")
+    plan = asked.plan_of(one)
+    _, simulated = iteration_of(plan, table_of(plan, find("1f1b"))[0])
+
+    def status(limit_bytes):
+        calculator = BoundsCalculator(replace(asked, memory_limit_bytes=limit_bytes))
+        task = task_of(calculator, calculator.of(one))
+        assert exact_peak_bytes(task) < 0.95 * simulated  # block/1 counts as if all layers were recomputed
+        [(_, outcome)] = evaluate([task], front=(), slowest_s=float("inf"))
+        return outcome.status
+
+    assert (status(0.97 * simulated), status(1.03 * simulated)) == ("does not fit", "fits")
+
+
+def test_stacks_write_their_overlap_as_the_command_of_a_row_does():
+    for stack in stacks().values():
+        for line in stack.lines:
+            if line.word == "overlap_tp":
+                forward, backward = (float(part) for part in (line.value.split(",") * 2)[:2])
+                assert Execution(hidden_tp_forward=forward, hidden_tp_backward=backward).overlap_tp == line.value
