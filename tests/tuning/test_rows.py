@@ -47,7 +47,7 @@ def test_the_simulated_peak_decides_whether_a_configuration_fits():
         calculator = BoundsCalculator(replace(asked, memory_limit_bytes=limit_bytes))
         task = task_of(calculator, calculator.of(one))
         assert exact_peak_bytes(task) < 0.95 * simulated  # block/1 counts as if all layers were recomputed
-        [(_, outcome)] = evaluate([task], front=(), slowest_s=float("inf"))
+        [(_, outcome)] = evaluate([task], front=())
         return outcome.status
 
     assert (status(0.97 * simulated), status(1.03 * simulated)) == ("does not fit", "fits")
