@@ -1,6 +1,6 @@
 """Project random plans and print those whose numbers contradict each other; the exit code is then 1.
 
-python scripts/check_answers.py                    # 500 plans, about 10 minutes
+python scripts/check_answers.py                    # 500 plans, about 15 minutes
 python scripts/check_answers.py --num 50 --seed 7
 """
 
