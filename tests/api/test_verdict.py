@@ -116,3 +116,23 @@ def test_every_change_that_is_advised_for_a_job_can_be_typed_and_makes_it_fit():
         assert found["fits"]
         assert found["memory_fit"]["headroom_bytes"] == pytest.approx(one.projection.verdict.headroom_bytes)
         assert found["tokens_per_s"] == pytest.approx(made.tokens_per_s * (1 + one.throughput_gain))
+
+
+def test_a_plan_that_fits_tightly_says_why_in_all_views_and_exits_with_0(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = "--model mixtral-8x7b --gpus 64 --pp 4 --ep 8 --micro-batch-size 2 --stack plain"
+    done = command("project", *words.split(), "-o", "a.html", code=0)
+    lines = done.stdout.splitlines()
+    assert "fits tightly: rank " in lines[0]
+    notes = [line.removeprefix("note").strip() for line in lines if line.startswith("note")]
+    assert notes == [
+        "experts can fragment memory, and more than 59.4 GiB of 79.2 GiB is in use",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps",
+    ]
+    made = ppsim.project(
+        model="mixtral-8x7b", gpus=64, pp=4, ep=8, micro_batch=2, stack="plain"
+    )  # fmt: skip
+    assert (made.fits, made.to_json()["verdict"]) == (True, "fits tightly")
+    sentence = "; ".join([str(made.verdict), *notes])
+    assert f"<p class='verdict tight'>{sentence}</p>" in (tmp_path / "a.html").read_text()
+    assert sentence in made._repr_html_()
