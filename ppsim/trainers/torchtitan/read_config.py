@@ -77,8 +77,8 @@ def from_torchtitan(
         "runtime": "torch",
         "stack": "torchtitan",
         "compile": _compiled(arguments),
+        "cross_entropy": None if "module" in options else _loss_of_0_2(arguments),
     }
-    words |= {} if "module" in options else _loss_of_0_2(arguments)
     asynchronous = [
         get(f"{section}.enable_async_tensor_parallel", word="overlap_tp") for section in ("parallelism", "compile")
     ]
@@ -90,11 +90,7 @@ def from_torchtitan(
         if not words["compile"]:
             words["compile"] = True
             assumed.append("compile.enable: asynchronous tensor parallelism asks for it")
-    name, flavor = (get(f"model.{part}") for part in ("name", "flavor"))
-    if name is None and get("module"):
-        name = str(get("module")).removeprefix("torchtitan.models.")
-    get("config")
-    model, why_no_model = model_of(str(name or ""), str(flavor or ""), source)
+    model, why_no_model = _model(arguments)
     words |= stages_of(arguments, pp, words["schedule"], model)
     return RunConfig(
         trainer,
@@ -218,9 +214,9 @@ def _compiled(arguments: Arguments, component: str = "model") -> bool:
     return any(enabled) and component in components
 
 
-def _loss_of_0_2(arguments: Arguments) -> dict[str, Any]:
+def _loss_of_0_2(arguments: Arguments) -> str:
     """Before 0.3, the loss is of all tokens at once (components/loss.py of v0.2.2)."""
-    return {"cross_entropy": "compiled" if _compiled(arguments, "loss") else "unfused"}
+    return "compiled" if _compiled(arguments, "loss") else "unfused"
 
 
 def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -270,6 +266,13 @@ def _schedule(arguments: Arguments) -> str | None:
 def _layers_of_parts(parts: Sequence[Any]) -> list[int]:
     names = [part.split(",") if isinstance(part, str) else part for part in parts]
     return [sum(str(name).startswith("layers.") for name in part) for part in names]
+
+
+def _model(arguments: Arguments) -> tuple[Model | None, str]:
+    name, flavor, module, _ = (arguments.get(word) for word in ("model.name", "model.flavor", "module", "config"))
+    if name is None and module:
+        name = str(module).removeprefix("torchtitan.models.")
+    return model_of(str(name or ""), str(flavor or ""), arguments.source)
 
 
 def model_of(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
