@@ -12,7 +12,7 @@ from ppsim.machine.job_similarity import MEASURED_SPREAD
 from ppsim.parallel.layer_partition import without_search
 from ppsim.projection.changes import projected_changes, projected_with_checkpoints
 from ppsim.projection.loss_breakdown import interval, largest_bottleneck, loss_budget, sensitivities
-from ppsim.projection.plan import Plan
+from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
 from ppsim.projection.projection_interval import fitted_spread
 from ppsim.schedule.table import Schedule
@@ -109,19 +109,24 @@ def projection_summary(
         bottleneck=largest_bottleneck(found),
         advice=advise(projection, project) if with_advice else [],
         training_days=None if tokens is None else projection.training_days(tokens),
-        by_stack_s=_by_stack(projection, seconds_of) if with_advice else {},
+        by_stack_s=_by_stack(projection, project) if with_advice else {},
     )
 
 
-def _by_stack(projection: Projection, seconds_of: Callable[[Plan], float]) -> dict[str, float]:
-    """Keep the table and the layers per stage: a search for them takes longer than to simulate all other stacks."""
-    plan = projection.plan
-    if plan.job is None or not plan.by_stack:
+def _by_stack(projection: Projection, project: Callable[[Plan], Projection]) -> dict[str, float]:
+    """Each stack has its own layers per stage, as with `--stack`. Searches for tables or plans are not repeated."""
+    job = projection.plan.job
+    others = {
+        name: other
+        for name, other in projection.plan.by_stack.items()
+        if other.schedule != AUTO and not other.searches_stages
+    }
+    if job is None or not others:
         return {}
-    found = {plan.job.stack_name: projection.iteration_time_s}
-    for name, other in plan.by_stack.items():
+    found = {job.stack_name: projection.iteration_time_s}
+    for name, other in others.items():
         with suppress(PpsimError):
-            found[name] = seconds_of(other)
+            found[name] = project(other).iteration_time_s
     return dict(sorted(found.items(), key=lambda one: one[1]))
 
 

@@ -165,7 +165,8 @@ def print_plans(comparison: Projections, *, full: bool = False, with_timeline: b
     out, shown = Page(), comparison.projections
     if shown:
         out.add(*_none_fits(shown), projection_heading(shown[0]), "")
-        rows = _without_constants([_row_of(one, shown[0].iteration_time_s) for one in shown])
+        bound_s = min(one.report["lower_bound_s"] for one in shown)
+        rows = _without_constants([_row_of(one, shown[0].iteration_time_s, bound_s) for one in shown])
         rows = rows if full else rows[:MOST_LISTED]
         out.add(TableLines.of(rows, spare=["rank", "span bubble", "above bound", "step time", "vpp", "bubble"]))
         listed = shown[: len(rows)]
@@ -191,7 +192,7 @@ MOST_LISTED = 10
 _ALWAYS = ("schedule", "iteration", "vs best", "tokens/s", "bubble", "peak")
 
 
-def _row_of(one: Projection, fastest_s: float) -> dict[str, str]:
+def _row_of(one: Projection, fastest_s: float, bound_s: float) -> dict[str, str]:
     return {
         "schedule": one.plan.schedule_name + _marks(one),
         "vpp": str(one.plan.vpp),
@@ -199,7 +200,7 @@ def _row_of(one: Projection, fastest_s: float) -> dict[str, str]:
         "vs best": signed_percent(one.iteration_time_s / fastest_s - 1),
         **({} if one.tokens_per_s is None else {"tokens/s": count(one.tokens_per_s)}),
         "step time": seconds(one.timeline.step_time_s),
-        "above bound": percent(gap_of(one.timeline.step_time_s, one.report["lower_bound_s"])),
+        "above bound": percent(gap_of(one.timeline.step_time_s, bound_s)),
         "bubble": percent(one.timeline.bubble_ratio),
         "span bubble": percent(one.timeline.span_bubble_ratio),
         **(_peak_of(one) if one.plan.knows_memory else {}),

@@ -267,3 +267,12 @@ def test_a_transfer_time_is_in_milliseconds():
 )
 def test_sizes_are_read_in_binary_and_decimal_units(text, num_bytes):
     assert parse_size(text) == num_bytes
+
+
+def test_a_list_of_schedules_has_one_bound():
+    """In the order of the step times, distances from one bound grow."""
+    text = ppsim("project", "--pp", 4, "--num-microbatches", 8, "--schedule", "zbv,zb-auto,1f1b", "--full").stdout
+    begin = text.index("above bound")
+    gaps = re.findall(r"^(?:zbv|zb-auto|1f1b) .*?k +([\d.]+) %", text[begin:], re.MULTILINE)
+    assert len(gaps) == 3
+    assert gaps == sorted(gaps, key=float)
