@@ -226,7 +226,12 @@ def test_an_answer_to_other_inputs_is_dimmed_and_cannot_be_copied(page, address)
 @pytest.mark.browser
 def test_a_click_on_a_configuration_that_a_search_found_shows_its_timeline(page, address):
     page.page.click("#tab-tune")
-    asked = {"model": "gpt2", "gpus": "2", "global_batch": "16", "more": "--tp 1,2 --micro-batch-size 8"}
+    asked = {
+        "model": "gpt2",
+        "gpus": "2",
+        "global_batch": "16",
+        "more": "--tp 1,2 --micro-batch-size 8 --stack plain",
+    }
     for word, text in asked.items():
         page.page.fill(f"[id='tune.{word}']", text)
     page.page.click("#search")

@@ -469,7 +469,7 @@ def test_a_tap_shows_what_is_under_the_finger(opened):
 
 @pytest.mark.browser
 def test_a_click_on_a_row_of_a_search_copies_its_command(browser, tmp_path):
-    tuned = ppsim.tune(model="gpt2", gpus=2, global_batch=8, micro_batch=[1], schedule=["1f1b"])
+    tuned = ppsim.tune(model="gpt2", gpus=2, global_batch=8, stack="plain", micro_batch=[1], schedule=["1f1b"])
     path = tmp_path / "tune.html"
     ppsim.save(tuned, path)
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])

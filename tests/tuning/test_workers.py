@@ -12,6 +12,7 @@ from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.tuning import workers as module
 from ppsim.tuning.search import tune
 from ppsim.tuning.workers import workers
+from tests.frozen.values import numbers_of
 from tests.processes import start
 from tests.tuning.questions import question
 
@@ -34,6 +35,12 @@ def scheduler():
         yield f"dask:{cluster.scheduler_address}"
 
 
+def require_alike(found, in_process):
+    """The same configurations in the same order, and numbers up to rounding, which may differ between processes."""
+    assert list(found["verdicts"]) == list(in_process["verdicts"])
+    assert numbers_of(found) == pytest.approx(numbers_of(in_process), rel=1e-9)
+
+
 def die_once(flag, number):
     """Twice the number, but for the first call that gets here: its process is gone."""
     try:
@@ -53,12 +60,12 @@ def refuse(number):
 
 
 def test_two_processes_give_the_answer_of_one(in_process):
-    assert tune(ASKED, where="processes:2").to_json() == in_process
+    require_alike(tune(ASKED, where="processes:2").to_json(), in_process)
 
 
 @pytest.mark.slow
 def test_dask_gives_the_answer_of_one(scheduler, in_process):
-    assert tune(ASKED, where=scheduler).to_json() == in_process
+    require_alike(tune(ASKED, where=scheduler).to_json(), in_process)
 
 
 @pytest.mark.slow
