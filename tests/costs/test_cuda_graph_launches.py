@@ -10,8 +10,16 @@ from ppsim.costs.job import Job
 from ppsim.errors import ConfigError
 from ppsim.model.activations import layer_activations
 
-TINY = {"model": "llama3-8b", "seq_len": 256, "gpus": 8, "cluster": "dgx-h100", "pp": 4}
-SPARSE = {"model": "qwen3-30b-a3b", "gpus": 8, "ep": 8, "cluster": "gb200-nvl72", "pp": 1, "global_batch": 64}
+TINY = {"model": "llama3-8b", "stack": "plain", "seq_len": 256, "gpus": 8, "cluster": "dgx-h100", "pp": 4}
+SPARSE = {
+    "model": "qwen3-30b-a3b",
+    "stack": "plain",
+    "gpus": 8,
+    "ep": 8,
+    "cluster": "gb200-nvl72",
+    "pp": 1,
+    "global_batch": 64,
+}
 CAPTURED = "attn+moe_router+moe_preprocess"
 
 
@@ -78,7 +86,7 @@ def test_a_projection_and_a_search_hold_the_buffers_of_graphs() -> None:
         for graphs, reuse in (("full", True), ("layer", True), ("layer", False))
     ]
     assert peaks[0] < peaks[1] < peaks[2]
-    given = {name: words[name] for name in ("model", "cluster", "gpus", "global_batch")}
+    given = {name: words[name] for name in ("model", "stack", "cluster", "gpus", "global_batch")}
     tuned = ppsim.tune(**given, pp=[4], tp=[1], cp=[1], micro_batch=[1], vpp=[1], schedule=["1f1b"],
                        recompute=["none"], split=["even"], cuda_graphs="layer")  # fmt: skip
     project = ppsim.project(**given, pp=4, split="even", cuda_graphs="layer")

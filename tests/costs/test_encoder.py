@@ -9,7 +9,7 @@ from ppsim.errors import ConfigError
 from ppsim.model.pipeline_stages import Stage
 
 FIRST = Stage((), embedding=True)
-JOB = {"model": "qwen3-vl-8b", "gpus": 8, "pp": 2, "global_batch": 16, "seq_len": 2048}
+JOB = {"model": "qwen3-vl-8b", "stack": "plain", "gpus": 8, "pp": 2, "global_batch": 16, "seq_len": 2048}
 
 
 def of_encoder(**options: object) -> object:
@@ -85,7 +85,7 @@ def test_the_stage_memory_has_the_parameters_and_the_saved_tensors() -> None:
         ({"image_tokens": "4096"}, "images and audio have 4096 tokens, more than the sequence of 2048"),
         ({"fully_shard": True}, "--fully-shard is not known with an encoder"),
         ({"tp": 32, "gpus": 64}, "tp must divide the heads"),
-        ({"model": "llama3-8b", "image_tokens": "64"}, "this one has none"),
+        ({"model": "llama3-8b", "stack": "plain", "image_tokens": "64"}, "this one has none"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(options: dict[str, object], sentence: str) -> None:
@@ -111,5 +111,5 @@ def test_a_recipe_trains_the_projector_on_one_small_image() -> None:
     ],
 )
 def test_options_that_the_encoder_does_not_follow_are_named(options: dict[str, str], without: str) -> None:
-    made = ppsim.project(model="qwen3-vl-8b", gpus=16, tp=2, pp=2, **options)
+    made = ppsim.project(model="qwen3-vl-8b", stack="plain", gpus=16, tp=2, pp=2, **options)
     assert any(line.startswith("image encoder: 27 layers") and line.endswith(without) for line in made.assumptions)

@@ -10,7 +10,15 @@ from ppsim.costs.dp_and_optimizer import parameters_of_stages, replica_collectiv
 from ppsim.errors import ConfigError
 from ppsim.model.pipeline_stages import Stage
 
-SMALL: dict[str, Any] = {"model": "llama3-8b", "gpus": 8, "pp": 2, "tp": 2, "global_batch": 16, "seq_len": 2048}
+SMALL: dict[str, Any] = {
+    "model": "llama3-8b",
+    "stack": "plain",
+    "gpus": 8,
+    "pp": 2,
+    "tp": 2,
+    "global_batch": 16,
+    "seq_len": 2048,
+}
 
 
 def weight_s(**options: Any) -> float:
@@ -90,7 +98,15 @@ def test_packed_sequences_attend_to_themselves_only() -> None:
 )
 @pytest.mark.parametrize("option", [{"lora": 8}, {"freeze": "embedding+attention+norms"}])
 def test_every_kind_of_layer_can_be_fine_tuned(model: str, option: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"model": model, "layers": 12, "gpus": 16, "pp": 2, "tp": 2, "seq_len": 1024}
+    given: dict[str, Any] = {
+        "model": model,
+        "stack": "plain",
+        "layers": 12,
+        "gpus": 16,
+        "pp": 2,
+        "tp": 2,
+        "seq_len": 1024,
+    }
     tuned, full = (ppsim.project(**given, **one, global_batch=16) for one in (option, {}))
     assert tuned.timeline.memory.peak_bytes.max() < full.timeline.memory.peak_bytes.max()
     assert ppsim.project(**given, **option, global_batch=16, schedule="zb-h1").iteration_time_s > 0
@@ -105,7 +121,7 @@ def test_options_that_know_full_training_only_are_refused() -> None:
 
 
 def test_the_first_screen_names_what_is_trained():
-    words = {"model": "llama3-8b", "gpus": 8, "tp": 2, "pp": 2, "global_batch": 16}
+    words = {"model": "llama3-8b", "stack": "plain", "gpus": 8, "tp": 2, "pp": 2, "global_batch": 16}
     assert "· lora 16:linear_qkv\n" in ppsim.report(ppsim.project(**words, lora="16:linear_qkv"))
     assert "· freeze embedding\n" in ppsim.report(ppsim.project(**words, freeze="embedding"))
     assert "lora" not in ppsim.report(ppsim.project(**words))

@@ -156,7 +156,7 @@ def test_it_is_refused_where_it_cannot_be() -> None:
     with pytest.raises(ScheduleError, match="zb-h1 splits the backward"):
         assemble_job(replace(one, offload=0.5), ppsim.build("zb-h1", pp=4, microbatches=8))
     with pytest.raises(ConfigError, match="attn_projs"):
-        ppsim.job(model="llama3-8b", gpus=8, offload_modules="attn_projs")
+        ppsim.job(model="llama3-8b", stack="plain", gpus=8, offload_modules="attn_projs")
     with pytest.raises(ConfigError, match="leave out it or --offload-modules"):
         replace(one, offload=0.5, offload_modules="core_attn")
     with pytest.raises(ScheduleError, match="leave out --offload-modules"):
@@ -167,7 +167,7 @@ def test_it_is_refused_where_it_cannot_be() -> None:
         ({"max_inflight_offloads": -2}, "--max-inflight-offloads is 0 or more copies: got -2"),
     ):
         with pytest.raises(ConfigError, match=sentence):
-            ppsim.job(model="llama3-8b", gpus=8, offload_modules="core_attn", **rules)
+            ppsim.job(model="llama3-8b", stack="plain", gpus=8, offload_modules="core_attn", **rules)
     bare = replace(one.cluster, device=replace(one.cluster.device, host_bytes_per_s=None))
     with pytest.raises(ConfigError, match="has no host_bytes_per_s"):
         assemble_job(replace(one, offload=0.5, cluster=bare), ppsim.build("1f1b", pp=4, microbatches=8))
@@ -190,4 +190,4 @@ def test_a_layer_more_keeps_what_is_not_offloaded_once() -> None:
 )
 def test_rules_of_offloading_are_refused_where_nothing_is_offloaded(words, told) -> None:
     with pytest.raises(ConfigError, match=told):
-        ppsim.job(model="llama3-8b", gpus=8, pp=2, **words)
+        ppsim.job(model="llama3-8b", stack="plain", gpus=8, pp=2, **words)

@@ -19,7 +19,7 @@ HELD = 8_030_261_248
 
 def offloading(part: float, **options: Any) -> Job:
     """Return a job of four replicas with a part of the optimizer on the host."""
-    return ppsim.job(model="llama3-8b", gpus=4, optimizer_offload_fraction=part, **options)
+    return ppsim.job(model="llama3-8b", stack="plain", gpus=4, optimizer_offload_fraction=part, **options)
 
 
 def update_s(job: Job) -> float:
@@ -52,7 +52,7 @@ def test_an_update_on_the_host_has_gradients_out_and_weights_back_around_it() ->
     beside = offloading(1.0, overlap_cpu_optimizer_d2h_h2d=True)
     assert update_s(beside) == pytest.approx(host_s)
     assert update_s(offloading(0.001)) == pytest.approx(update_s(offloading(0.0)), rel=0.01)
-    made = ppsim.project(model="llama3-8b", gpus=4, optimizer_offload_fraction=0.25)
+    made = ppsim.project(model="llama3-8b", stack="plain", gpus=4, optimizer_offload_fraction=0.25)
     assert any("moments, synchronised, 25.00 % on the host" in line for line in made.assumptions)
 
 
@@ -68,7 +68,9 @@ def test_an_update_on_the_host_has_gradients_out_and_weights_back_around_it() ->
 )
 def test_it_is_refused_where_it_cannot_be(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        ppsim.job(**{"model": "llama3-8b", "gpus": 4, "optimizer_offload_fraction": 0.5} | options)
+        ppsim.job(
+            **{"model": "llama3-8b", "stack": "plain", "gpus": 4, "optimizer_offload_fraction": 0.5} | options
+        )
 
 
 def test_the_rate_of_the_host_must_be_known() -> None:

@@ -164,7 +164,15 @@ def test_best_is_within_a_hundredth_of_the_optimum(layer, count):
     assert pair_s([layer] * count, [layer] * count, "best") <= 1.01 * optimum(layer, layer, count) + 0.01
 
 
-MOE = {"model": "qwen3-30b-a3b", "cluster": "h100", "gpus": 16, "ep": 8, "global_batch": 128, "seq_len": 4096}
+MOE = {
+    "model": "qwen3-30b-a3b",
+    "stack": "plain",
+    "cluster": "h100",
+    "gpus": 16,
+    "ep": 8,
+    "global_batch": 128,
+    "seq_len": 4096,
+}
 
 
 def test_overlap_makes_a_step_shorter_by_no_more_than_its_exchange():
@@ -186,7 +194,15 @@ def test_overlap_makes_a_step_shorter_by_no_more_than_its_exchange():
 
 def test_overlap_makes_a_step_longer_if_the_host_limits_it():
     """As published for B200 and MXFP8: 20.1 s with overlap, 16.9 s without (Megatron-Bridge#1760)."""
-    job = {"model": "qwen3-235b-a22b", "cluster": "dgx-b200", "gpus": 64, "pp": 8, "ep": 8, "dtype": "mxfp8"}
+    job = {
+        "model": "qwen3-235b-a22b",
+        "stack": "plain",
+        "cluster": "dgx-b200",
+        "gpus": 64,
+        "pp": 8,
+        "ep": 8,
+        "dtype": "mxfp8",
+    }
     job |= {"global_batch": 1024, "seq_len": 4096, "stack": "megatron-bridge@25.11", "moe_dispatcher": "alltoall"}
     alone, overlapped = ppsim.project(**job), ppsim.project(**job, vpp=4, overlap_ep="megatron-delay-wgrad")
     assert overlapped.iteration_time_s / alone.iteration_time_s == pytest.approx(20.1 / 16.9, rel=0.05)
@@ -295,7 +311,7 @@ def test_what_cannot_overlap_is_refused_with_the_nearest_fix(fields, error, said
 def test_a_partition_made_for_serial_costs_is_better_without_overlap_and_worse_with_it():
     """Tessera's finding (OSDI 2026), on a model of token mixers and experts of unequal cost."""
     job = {
-        "model": "nemotron-3-nano-30b-a3b", "cluster": "h100", "gpus": 64, "pp": 4, "vpp": 4, "ep": 16,
+        "model": "nemotron-3-nano-30b-a3b", "stack": "plain", "cluster": "h100", "gpus": 64, "pp": 4, "vpp": 4, "ep": 16,
         "global_batch": 512, "seq_len": 4096,
     }  # fmt: skip
     overlap = {"overlap_ep": "megatron"}
@@ -307,7 +323,7 @@ def test_a_partition_made_for_serial_costs_is_better_without_overlap_and_worse_w
 
 def test_what_pairs_save_beyond_messages_is_time_of_the_host():
     made = ppsim.project(
-        model="nemotron-3-nano-30b-a3b", cluster="h100", gpus=64, pp=4, vpp=2, ep=16, global_batch=256, seq_len=4096,
+        model="nemotron-3-nano-30b-a3b", stack="plain", cluster="h100", gpus=64, pp=4, vpp=2, ep=16, global_batch=256, seq_len=4096,
         overlap_ep="megatron",
     )  # fmt: skip
     budget = made.summarise(with_advice=False).time_breakdown_s

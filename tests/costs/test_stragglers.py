@@ -38,7 +38,7 @@ def test_the_largest_of_many_normal_draws_is_what_drawing_them_gives(count):
 
 
 def _job(gpus: int, jitter: float | None = None) -> ppsim.Job:
-    job = ppsim.job(model="llama3-8b", cluster="dgx-h100", gpus=gpus, tp=4, pp=1, global_batch=gpus)
+    job = ppsim.job(model="llama3-8b", stack="plain", cluster="dgx-h100", gpus=gpus, tp=4, pp=1, global_batch=gpus)
     if jitter is None:
         return job
     device = job.cluster.device

@@ -103,7 +103,7 @@ def test_the_simulated_peak_is_that_of_the_formulas_with_what_is_in_flight_there
 
 @pytest.mark.parametrize("schedule", ["seq1f1b", "zb-h1", "dualpipe"])
 def test_what_is_there_at_the_peak_sums_to_it_whatever_is_cut(schedule: str) -> None:
-    made = ppsim.project(model="llama3-8b", gpus=8, pp=2, schedule=schedule, global_batch=32)
+    made = ppsim.project(model="llama3-8b", stack="plain", gpus=8, pp=2, schedule=schedule, global_batch=32)
     assert sum(made.peak_components_bytes.values()) == pytest.approx(
         made.timeline.memory.peak_bytes.max(), rel=1e-9
     )
@@ -148,7 +148,8 @@ def test_zero_shards_more_the_higher_its_stage_and_pays_for_it_from_stage_2_on()
 def test_instances_of_the_distributed_optimizer_share_less_and_gather_among_fewer() -> None:
     """16 replicas on 2 nodes in 2 instances, a node each: state among 8, no gather between nodes, one more sum."""
     whole, halved = (
-        ppsim.job(model="llama3-8b", gpus=16, num_distributed_optimizer_instances=number) for number in (1, 2)
+        ppsim.job(model="llama3-8b", stack="plain", gpus=16, num_distributed_optimizer_instances=number)
+        for number in (1, 2)
     )
     held = [
         rank_memory(one.model, stages_of(one.model, [32]), one.settings, in_flight=[1]) for one in (whole, halved)
@@ -172,7 +173,7 @@ def test_instances_that_cannot_be_are_refused() -> None:
         ({"num_distributed_optimizer_instances": 2, "zero": 0}, "give --zero 1 to 3"),
     ):
         with pytest.raises(ConfigError, match=why):
-            ppsim.job(model="llama3-8b", gpus=16, **options)  # type: ignore[arg-type]
+            ppsim.job(model="llama3-8b", stack="plain", gpus=16, **options)  # type: ignore[arg-type]
 
 
 def test_zero_3_exposes_what_compute_does_not_hide() -> None:
