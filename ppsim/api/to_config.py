@@ -45,7 +45,7 @@ def trainer_options(
     words = options_of_plan(plan, made.split, given=given or {})
     layout = layout_string(made.split, num_mtp_layers=len(job.model.mtp))
     found = []
-    for text in files_of(words, job.model.with_fine_tuning(None), trainer, layout):
+    for text in files_of(words, job.model.with_fine_tuning(None).with_layers_in_16_bits(0, 0), trainer, layout):
         comments = _Comments(plan, words, marks_of(plan, made.split)).of(_read(text))
         found.append((len(comments), "\n".join([*comments, text])))
     return min(found)[1]

@@ -49,6 +49,8 @@ def layer_estimate(
     layer: Layer, place: ExecutionContext, *, micro_batch: int, sequence_length: int
 ) -> CostEstimate:
     """Raises `ConfigError` if tp, cp or ep do not divide the shape, or the device has no peak for the dtype."""
+    if layer.in_16_bits and place.execution.dtype in OPERAND_BYTES:
+        place = replace(place, execution=replace(place.execution, dtype="bfloat16"))
     execution, tp, tokens = place.execution, place.layout.tp, place.tokens(micro_batch, sequence_length)
     operators = layer_operators(layer, place, sequence_length)
     rows = computed_rows(layer, place.cut, tokens=tokens, load=execution.expert_load)

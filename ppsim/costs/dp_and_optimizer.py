@@ -133,7 +133,7 @@ def replica_collective_s(job: Job, parameters: RankParameters, operation: collec
     sizes: list[float] = [count * optimizer.bytes_of_gradient for count in (held.trained, held.trained_expert)]
     if operation == "all-gather":
         trained_experts = 0 if held.frozen_expert else held.expert_gemms
-        counts = [(held.trained, held.matrices), (held.trained_expert, trained_experts)]
+        counts = [(held.trained, min(held.matrices, held.gemms)), (held.trained_expert, trained_experts)]
         if optimizer.zero_stage == 3:
             counts = [(held.dense, held.gemms), (held.expert, held.expert_gemms)]
         of_gemms = gathered_bytes(job.settings)

@@ -70,6 +70,8 @@ class Job(HasRepr):
     - `fully_shard`: torch's FSDP2.
     - `weight_cache`: copies in 8 or 4 bits of each 16-bit weight, held between microbatches; None: "none" in
       ZeRO 3, otherwise "all".
+    - `num_layers_at_start_in_bf16`, `num_layers_at_end_in_bf16`: layers whose GEMMs have 16 bits, if `dtype` has 8
+      or 4.
     - `wgrad_deferral_limit`: microbatches whose weight gradient of the output layer waits for the end of the step;
       0: all, None: none.
     - `launch_s`: host seconds per launch by the schedule; None: the cluster's constant.
@@ -109,6 +111,8 @@ class Job(HasRepr):
     launch_s: float | None = None
     fully_shard: bool = False
     weight_cache: WeightCache | None = None
+    num_layers_at_start_in_bf16: int = 0
+    num_layers_at_end_in_bf16: int = 0
     lora: str = ""
     freeze: str = ""
     image_tokens: str = ""
@@ -162,6 +166,7 @@ class Job(HasRepr):
             )
         self._set_encoders()
         self._set_fine_tuning()
+        self._set_layers_in_16_bits()
         self.cluster.device.peak(self.execution.dtype)
         if self.profile and self.execution.deterministic_mode:
             raise ConfigError(
@@ -366,6 +371,15 @@ class Job(HasRepr):
                 f"images and audio have {tokens} tokens, more than the sequence of {self.length}: give a longer "
                 "--seq-len, fewer --image-tokens, or --text-only"
             )
+
+    def _set_layers_in_16_bits(self) -> None:
+        both = self.num_layers_at_start_in_bf16, self.num_layers_at_end_in_bf16
+        if min(both) < 0:
+            raise ConfigError(
+                f"layers in bfloat16 at the start and the end are 0 or more: got {both[0]}, {both[1]}"
+            )
+        wide = both if self.execution.dtype in OPERAND_BYTES else (0, 0)
+        object.__setattr__(self, "model", self.model.with_layers_in_16_bits(*wide))
 
     def _set_fine_tuning(self) -> None:
         tuning = fine_tuning_of(self.lora, self.freeze)

@@ -36,6 +36,7 @@ def layer_activations(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: K
     """Saved bytes per microbatch, by component; `batch.recompute` is the recomputation of this layer."""
     if not layer.has_backward:
         return {}
+    kernels = kernels.of_layer(in_16_bits=layer.in_16_bits)
     if batch.recompute == BY_OPERATORS:
         hidden = share(batch.tokens(cut) * layer.hidden_size, cut.norm_divisor)
         return {"layer input": hidden * batch.element_bytes} | _of_operators(layer, batch, cut, kernels)
@@ -82,6 +83,7 @@ def layer_offload(
 ) -> LayerOffload:
     if batch.recompute in (BY_OPERATORS, "full") or not layer.has_backward:
         return LayerOffload()
+    kernels = kernels.of_layer(in_16_bits=layer.in_16_bits)
     key = "offload", batch, cut, kernels, modules, min_elements
     if key not in layer.lists:
         operators, source = operators_of(layer, cut, kernels, batch.sequence_length), layer_input(layer)
@@ -114,6 +116,7 @@ def layer_backward(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: Kern
 
     Recomputation `selective-op` is treated as none.
     """
+    kernels = kernels.of_layer(in_16_bits=layer.in_16_bits)
     key = "backward", batch, cut, kernels
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, batch.sequence_length)

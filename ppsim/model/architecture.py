@@ -35,6 +35,7 @@ class Layer:
       the weighted sum that the mixer reads (attention residuals of Kimi K3; its modeling_kimi_linear.py). None: a
       mixer reads the residual alone.
     - `training`: None if all weights are trained.
+    - `in_16_bits`: GEMMs have 16 bits although those of other layers have 8 or 4.
     - `lists`: cache for `ppsim.model.blocks` and `ppsim.model.activations`.
     """
 
@@ -47,6 +48,7 @@ class Layer:
     streams: int = 1
     summed_residuals: tuple[int, int] | None = None
     training: LayerTraining | None = None
+    in_16_bits: bool = False
 
     @property
     def residual_size(self) -> int:
@@ -375,6 +377,23 @@ class Model:
     def rule_of_thumb_flops(self) -> float:
         """6N per token, with N the parameters used by one token (Kaplan et al. 2020, arXiv 2001.08361)."""
         return 6.0 * self.active_parameters
+
+    def with_layers_in_16_bits(self, at_start: int, at_end: int) -> "Model":
+        """Give 16 bits to the GEMMs of the first and last layers (Megatron-LM's `first_last_layers_bf16`).
+
+        >>> from ppsim.model.registry import find_model
+        >>> model = find_model("llama3-8b").with_layers_in_16_bits(1, 2)
+        >>> [number for number, layer in enumerate(model.layers) if layer.in_16_bits]
+        [0, 30, 31]
+        """
+        number, made = len(self.layers), dict[tuple[Layer, bool], Layer]()
+        places = range(number)
+        keys = [(self.layers[at], at < at_start or at >= number - at_end) for at in places]
+        for layer, in_16_bits in keys:
+            is_same = layer.in_16_bits == in_16_bits
+            made[layer, in_16_bits] = layer if is_same else replace(layer, in_16_bits=in_16_bits)
+        layers = tuple(made[key] for key in keys)
+        return self if layers == self.layers else replace(self, layers=layers)
 
     def with_layers(self, num_layers: int) -> "Model":
         require_layers(num_layers)

@@ -1,6 +1,6 @@
 """Shape of a microbatch, and implementation choices."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
@@ -39,6 +39,9 @@ class KernelChoice:
     eager: bool = False
     weighted_output: bool = False
     norm_in_gemm: bool = True
+
+    def of_layer(self, *, in_16_bits: bool) -> "KernelChoice":
+        return replace(self, input_bytes=None) if in_16_bits and self.input_bytes is not None else self
 
 
 @dataclass(frozen=True)

@@ -124,11 +124,11 @@ def held_of_layer(layer: Layer, cut: ParallelSizes) -> RankParameters:
         if one.kind in ("routed", "routed adapter"):
             expert += held
             frozen_expert += held * (not one.trainable)
-            expert_gemms += one.weights * one.is_orthogonalised
+            expert_gemms += one.weights * (one.is_orthogonalised and not layer.in_16_bits)
         else:
             dense += held
             frozen += held * (not one.trainable)
-            gemms += one.weights * one.is_orthogonalised
+            gemms += one.weights * (one.is_orthogonalised and not layer.in_16_bits)
             matrices += one.weights * (one.is_orthogonalised and one.trainable)
     return RankParameters(dense, expert, matrices, frozen, frozen_expert, gemms, expert_gemms)
 

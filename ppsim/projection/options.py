@@ -160,6 +160,17 @@ class SearchBaseOptions(TypedDict, total=False):
         "all, with --zero 3 none]",
         section="optimizer", field="job.weight_cache", default=None, is_hidden=True,
     )]
+    num_layers_at_start_in_bf16: Annotated[int | None, Option(
+        "Number of first layers with 16-bit GEMMs, if the other layers have 8 or 4 bits (Megatron-LM's "
+        "first_last_layers_bf16). [default: {default}]",
+        metavar="N", section="optimizer", field="job.num_layers_at_start_in_bf16", default=0, least=0,
+        is_hidden=True,
+    )]
+    num_layers_at_end_in_bf16: Annotated[int | None, Option(
+        "Number of last layers with 16-bit GEMMs, if the other layers have 8 or 4 bits. [default: {default}]",
+        metavar="N", section="optimizer", field="job.num_layers_at_end_in_bf16", default=0, least=0,
+        is_hidden=True,
+    )]
     layer_wise: Annotated[bool | None, Option(
         "Shard the optimizer step by whole layers, as is common with Muon. [default: off, sharded evenly]",
         section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True, is_hidden=True,

@@ -171,7 +171,8 @@ _OF_EXECUTION = (
     "moe_permute_fusion",
     "expert_rank_capacity", "paged_stash",
 )  # fmt: skip
-_OF_JOB = ("weight_cache", "rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard",
+_OF_JOB = ("weight_cache", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16",
+           "rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard",
            "gradient_accumulation_fusion", "wgrad_deferral_limit", "offload_modules",
            "lora", "freeze", "image_tokens", "text_only")  # fmt: skip
 _OF_OPTIMIZER = (

@@ -70,3 +70,28 @@ def expected_shard(dtype: str, bytes_per_gemm_weight: float) -> float:
 @pytest.mark.parametrize(("cache", "copies"), [("none", 0), ("rowwise", 1), ("all", 2), (None, 2)])
 def test_copies_of_16_bit_weights_are_those_of_the_cache(cache: str | None, copies: int) -> None:
     assert bytes_per_weight("float8", "mi300x-8", weight_cache=cache) == pytest.approx(2 + copies, rel=1e-6)
+
+
+def test_first_and_last_layers_may_have_16_bits_in_bytes_and_time() -> None:
+    """Layers in 16 bits cost as with --dtype bfloat16, the others as without the option."""
+    words = {"model": "llama3-8b", "layers": 8, "gpus": 1, "cluster": "dgx-h100"}
+    made = [
+        job(**words, dtype=dtype, num_layers_at_start_in_bf16=start, num_layers_at_end_in_bf16=end)
+        for dtype, start, end in (("float8", 0, 0), ("float8", 1, 2), ("bfloat16", 1, 2))
+    ]
+    narrow, mixed, wide = made
+    assert [layer.in_16_bits for layer in mixed.model.layers] == [True] + 5 * [False] + 2 * [True]
+    assert wide.model == narrow.model
+    for of in (weights_and_activations, forward_s):
+        assert of(mixed) == pytest.approx(of(narrow) * 5 / 8 + of(wide) * 3 / 8)
+
+
+def weights_and_activations(one) -> int:
+    [stage] = stages_of(one.model, [8])
+    components = rank_memory(one.model, [stage], one.settings, in_flight=[1]).components
+    names = ("weights in fewer bits", "norms", "attention", "feed-forward")
+    return sum(components.get(name, 0) for name in names)
+
+
+def forward_s(one) -> float:
+    return sum(one.layer_costs[layer].forward.total_s for layer in one.model.layers)

@@ -102,6 +102,7 @@ def test_a_plan_without_a_model_and_an_unknown_trainer_are_refused() -> None:
             {"--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"},
         ),
         ({"dtype": "mxfp8", "fp8_param_gather": True, "zero": 3, "pp": 1}, {"--fp8-param-gather"}),
+        ({"dtype": "float8", "num_layers_at_end_in_bf16": 4}, {"--first-last-layers-bf16"}),
         ({"dtype": "float8", "zero": 3, "pp": 1}, {"--disable-parameter-transpose-cache"}),
         ({"dtype": "float8", "zero": 3, "pp": 1, "weight_cache": "all"}, set()),
         ({"zero": 3, "pp": 1, "fully_shard": True, "gradient_accumulation_fusion": False}, {"--use-torch-fsdp2"}),
@@ -110,7 +111,7 @@ def test_a_plan_without_a_model_and_an_unknown_trainer_are_refused() -> None:
 def test_megatron_has_flags_for_weights_in_8_bits_and_for_fsdp2(words: dict, flags: set[str]) -> None:
     lines = written("megatron", runtime="megatron", cluster="dgx-b200", **words)
     assert comments(lines) == ["--cluster dgx-b200"]
-    named = ("gather", "cache", "param-ag", "fsdp2")
+    named = ("gather", "cache", "param-ag", "fsdp2", "layers-bf16")
     assert {line for line in lines if line.endswith(named) and "overlap" not in line} == flags
 
 

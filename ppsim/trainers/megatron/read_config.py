@@ -315,13 +315,24 @@ def _narrow_weights(arguments: Arguments, words: Mapping[str, Any]) -> dict[str,
     arguments.flag("reuse_grad_buf_for_mxfp8_param_ag", word=word)
     recasts = arguments.flag("disable_parameter_transpose_cache", word="weight_cache")
     has_rows_only = not arguments.flag("fp8_weight_transpose_cache", default=True, word="weight_cache")
+    wide = _layers_in_16_bits(arguments)
     if words["dtype"] in ("bfloat16", "float16", "float32"):
         return {}
     default = "none" if words["zero"] == 3 else "all"
     cache = "none" if recasts or words["fully_shard"] else "rowwise" if has_rows_only else "all"
     is_primary = any(primary[name] for name in _PRIMARY if name.startswith(bits)) and not words["fully_shard"]
     is_default = is_primary or cache == default
-    return {word: is_primary or None, "weight_cache": None if is_default else cache}
+    return {word: is_primary or None, "weight_cache": None if is_default else cache, **wide}
+
+
+ENDS_IN_16_BITS = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+
+
+def _layers_in_16_bits(arguments: Arguments) -> dict[str, int | None]:
+    """Megatron-LM's default is one layer at each end (core/transformer/transformer_config.py)."""
+    counts = {name: arguments.count(name, 1, word=name, least=0) or None for name in ENDS_IN_16_BITS}
+    is_on = arguments.flag("first_last_layers_bf16", word=ENDS_IN_16_BITS[0])
+    return counts if is_on else {}
 
 
 def _optimizer(arguments: Arguments) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ppsim.trainers.megatron.expert_options import arguments_of_experts
 from ppsim.trainers.megatron.read_config import (
     COUNTS,
     DROPOUT,
+    ENDS_IN_16_BITS,
     FP8_RECIPES,
     MOMENTS,
     OFFLOAD_RULES,
@@ -214,12 +215,16 @@ def _narrow_weights(words: Mapping[str, Any]) -> dict[str, Any]:
     dtype, zero = words.get("dtype", "bfloat16"), words.get("zero", 1)
     if dtype in _WIDE:
         return {}
+    found: dict[str, Any] = {}
+    if any(words.get(name) for name in ENDS_IN_16_BITS):
+        found = {"first_last_layers_bf16": True} | {name: words.get(name, 0) for name in ENDS_IN_16_BITS}
     if words.get("fp8_param_gather") and not words.get("fully_shard"):
-        reuses = {"reuse_grad_buf_for_mxfp8_param_ag": True} if dtype == "mxfp8" and zero < 2 else {}
-        return {"fp4_param_gather" if dtype == "nvfp4" else "fp8_param_gather": True} | reuses
-    if words.get("weight_cache", "none" if zero == 3 else "all") == "none":
-        return {"disable_parameter_transpose_cache": True}
-    return {}
+        found["fp4_param_gather" if dtype == "nvfp4" else "fp8_param_gather"] = True
+        if dtype == "mxfp8" and zero < 2:
+            found["reuse_grad_buf_for_mxfp8_param_ag"] = True
+    elif words.get("weight_cache", "none" if zero == 3 else "all") == "none":
+        found["disable_parameter_transpose_cache"] = True
+    return found
 
 
 _WIDE = ("bfloat16", "float16", "float32")

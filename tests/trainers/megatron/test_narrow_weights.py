@@ -8,7 +8,8 @@ import pytest
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.stacks import stack_of
 
-WORDS = ("fp8_param_gather", "weight_cache", "zero", "fully_shard")
+ENDS = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+WORDS = ("fp8_param_gather", "weight_cache", "zero", "fully_shard", *ENDS)
 FSDP = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
 
 
@@ -31,6 +32,10 @@ def read(tmp_path: Path, flags: str) -> dict[str, Any]:
         ("--fp8-format hybrid --disable-parameter-transpose-cache", {"weight_cache": "none"}),
         (f"--fp8-format hybrid {FSDP}", {"zero": 3, "weight_cache": "all"}),
         (f"--fp8-format hybrid {FSDP} --fp8-param-gather", {"zero": 3, "fp8_param_gather": True}),
+        ("--fp8-format hybrid --first-last-layers-bf16", {ENDS[0]: 1, ENDS[1]: 1}),
+        ("--fp8-format hybrid --first-last-layers-bf16 --num-layers-at-start-in-bf16 0", {ENDS[1]: 1}),
+        ("--fp8-format hybrid --num-layers-at-end-in-bf16 4", {}),
+        ("--first-last-layers-bf16", {}),
         ("--fp8-format hybrid --use-torch-fsdp2 --fp8-param-gather", {"zero": 3, "fully_shard": True}),
     ],
 )
