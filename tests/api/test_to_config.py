@@ -39,6 +39,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "wgrad_deferral_limit": (0, 2), "num_distributed_optimizer_instances": (1, 2), "offload_modules": ("core_attn+attn_proj", "qkv_linear", "none"),
     "min_offloaded_tensor_size": (0, 2**22), "activation_offload_fraction": (0.5, 0.75), "max_inflight_offloads": (0, 2),
     "optimizer_offload_fraction": (0.5, 1.0),
+    "num_layers_at_start_in_bf16": (0, 1), "num_layers_at_end_in_bf16": (0, 2),
     "cluster": tuple(packaged_clusters()),
     "order": ("tp-cp-ep-pp-dp", "tp-cp-ep-dp-pp"),
     "mtp_num_layers": (0, 1, 2),

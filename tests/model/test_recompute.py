@@ -40,7 +40,8 @@ def test_all_layers_in_checkpoints_of_one_are_full_recomputation() -> None:
 
 def test_larger_checkpoints_keep_fewer_inputs_and_need_more_in_the_backward() -> None:
     """Between 1 and 20 layers per checkpoint lies the smallest peak; the time is that of full recomputation."""
-    made = {number: ppsim.project(**JOB, recompute=f"uniform/{number}") for number in (1, 2, 4, 10, 20)}
+    words = JOB | {"grad_reduce_in_bf16": False}  # no copies of gradients, which may need more than activations
+    made = {number: ppsim.project(**words, recompute=f"uniform/{number}") for number in (1, 2, 4, 10, 20)}
     peaks = {number: one.timeline.memory.peak_bytes[0] for number, one in made.items()}
     assert len({one.iteration_time_s for one in made.values()}) == 1
     assert min(peaks, key=peaks.get) in (2, 4)
