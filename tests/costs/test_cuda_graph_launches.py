@@ -80,7 +80,7 @@ def test_a_step_in_one_graph_launches_no_action_and_no_message() -> None:
 
 
 def test_a_projection_and_a_search_hold_the_buffers_of_graphs() -> None:
-    words = TINY | {"global_batch": 16, "seq_len": 8192, "stack": "plain"}
+    words = TINY | {"global_batch": 16, "seq_len": 8192, "split": "even"}
     peaks = [
         ppsim.project(**words, cuda_graphs=graphs, cuda_graph_reuse=reuse).timeline.memory.peak_bytes.max()
         for graphs, reuse in (("full", True), ("layer", True), ("layer", False))
