@@ -155,7 +155,7 @@ def _among_instances_s(job: Job, operation: collectives.Operation, num_bytes: fl
 
 def _num_sharing(job: Job, name: ReplicaGroup) -> int:
     num_ranks = job.place.ranks(name).num_ranks
-    return num_ranks // job.optimizer.instances_among(num_ranks)
+    return job.optimizer.ranks_of_state(num_ranks)
 
 
 def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:

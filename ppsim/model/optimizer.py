@@ -8,6 +8,7 @@ from ppsim.base.errors import ConfigError
 
 Precision = Literal["bf16", "fp16", "fp32"]
 MomentDtype = Literal["float32", "bfloat16", "float16", "float8"]
+OuterSharding = Literal["no_shard", "optim"]
 
 _MOMENT_BYTES: dict[MomentDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 
@@ -26,6 +27,7 @@ class Optimizer:
     - `layer_wise`: shard whole layers, so that the rank with the most layers determines the update time; bytes are
       assumed to be even.
     - `num_distributed_optimizer_instances`: groups of data-parallel ranks, each with all shards (HSDP).
+      `outer_dp_sharding_strategy` optim: they share the optimizer state (Megatron-FSDP, HFSDP: fully_shard.py).
     - `is_precision_aware`: Megatron-LM's precision-aware optimizer reads gradients of any dtype (`decoupled_grad`),
       and holds the other 16 bits of each main weight (`store_param_remainders`, or `main_params_dtype` fp16).
     - `master_weights_in_bf16`: no float32 copies of weights and gradients (DeepSpeed's
@@ -43,6 +45,7 @@ class Optimizer:
     fp8_param_gather: bool = False
     layer_wise: bool = False
     num_distributed_optimizer_instances: int = 1
+    outer_dp_sharding_strategy: OuterSharding = "no_shard"
     exp_avg_dtype: MomentDtype = "float32"
     is_precision_aware: bool = False
     master_weights_in_bf16: bool = False
@@ -69,11 +72,7 @@ class Optimizer:
             raise ConfigError(f"the optimizer must be adam or muon: got {self.name}")
         if self.zero_stage not in (0, 1, 2, 3):
             raise ConfigError(f"the ZeRO stage must be 0, 1, 2 or 3: got {self.zero_stage}")
-        instances = self.num_distributed_optimizer_instances
-        if instances < 1:
-            raise ConfigError(f"--num-distributed-optimizer-instances must be at least 1: got {instances}")
-        if instances > 1 and self.zero_stage == 0:
-            raise ConfigError(f"{instances} distributed optimizers share the optimizer state: give --zero 1 to 3")
+        self._require_instances()
         if not 0 <= self.offload_fraction <= 1:
             raise ConfigError(f"--optimizer-offload-fraction is a part from 0 to 1: got {self.offload_fraction:g}")
         is_possible = self.name == "adam" and self.zero_stage > 0 and self.exp_avg_dtype == "float32"
@@ -88,6 +87,20 @@ class Optimizer:
             raise ConfigError("a layer-wise optimizer shares layers among replicas: ZeRO stage 0 shares nothing")
         if self.gradient_bytes not in (None, 2, 4):
             raise ConfigError(f"gradient_bytes must be 2 or 4: got {self.gradient_bytes}")
+
+    def _require_instances(self) -> None:
+        instances = self.num_distributed_optimizer_instances
+        if instances < 1:
+            raise ConfigError(f"--num-distributed-optimizer-instances must be at least 1: got {instances}")
+        if instances > 1 and self.zero_stage == 0:
+            raise ConfigError(f"{instances} distributed optimizers share the optimizer state: give --zero 1 to 3")
+        if self.outer_dp_sharding_strategy == "optim" and self.zero_stage != 3:
+            raise ConfigError(f"--outer-dp-sharding-strategy optim needs --zero 3: got {self.zero_stage}")
+
+    def ranks_of_state(self, num_ranks: int) -> int:
+        """Return how many of these data-parallel ranks share optimizer state."""
+        is_outer = self.outer_dp_sharding_strategy == "optim"
+        return num_ranks if is_outer else num_ranks // self.instances_among(num_ranks)
 
     def instances_among(self, num_ranks: int) -> int:
         """Number of instances among these data-parallel ranks; instances only sum gradients with each other."""

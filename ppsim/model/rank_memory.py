@@ -144,9 +144,17 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
     expert_state = held.trained_expert * optimizer.state_bytes(is_matrix=True)
     found: dict[str, int] = {}
     experts = cut.expert_replicas // optimizer.instances_among(cut.expert_replicas)
-    for prefix, number, gemms, trained, state_bytes, replicas in (
-        ("", held.dense, held.gemms, held.trained, state, settings.sharding_ranks),
-        ("expert ", held.expert, held.expert_gemms, held.trained_expert, expert_state, experts),
+    for prefix, number, gemms, trained, state_bytes, replicas, whole in (
+        ("", held.dense, held.gemms, held.trained, state, settings.sharding_ranks, cut.replicas),
+        (
+            "expert ",
+            held.expert,
+            held.expert_gemms,
+            held.trained_expert,
+            expert_state,
+            experts,
+            cut.expert_replicas,
+        ),
     ):
         if settings.fully_shard:
             shard = share(4 * number, replicas)
@@ -158,7 +166,7 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
             weights = share(_weight_bytes(settings, number, gemms, is_whole), 1 if is_whole else replicas)
             gradients = share(trained * of_gradient, replicas if stage >= 2 else 1)
             on_device = exact_multiple(state_bytes, 1 - optimizer.offload_fraction)
-            states = share(on_device, replicas if stage >= 1 else 1)
+            states = share(on_device, optimizer.ranks_of_state(whole) if stage >= 1 else 1)
         found |= {
             f"{prefix}parameters": weights,
             f"{prefix}gradients": gradients,
@@ -324,8 +332,8 @@ def _gradient_copies(model: Model, stages: Sequence[Stage], settings: MemorySett
     if settings.fully_shard or not optimizer.gradient_copy_bytes:
         return 0
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
-    experts = cut.expert_replicas // optimizer.instances_among(cut.expert_replicas)
-    of_ranks = ((held.trained, settings.sharding_ranks), (held.trained_expert, experts))
+    replicas = (held.trained, cut.replicas), (held.trained_expert, cut.expert_replicas)
+    of_ranks = [(number, optimizer.ranks_of_state(ranks)) for number, ranks in replicas]
     each = optimizer.gradient_copy_bytes * (1 - optimizer.offload_fraction)
     return sum(
         share(exact_multiple(number, each), ranks if optimizer.zero_stage else 1) for number, ranks in of_ranks

@@ -16,6 +16,7 @@ from ppsim.model.fine_tuning import MEANING_OF_FREEZE, MEANING_OF_LORA
 from ppsim.model.losses import CrossEntropy
 from ppsim.model.narrow_weights import WeightCache
 from ppsim.model.offloading import MEANING as OFFLOADED
+from ppsim.model.optimizer import OuterSharding
 from ppsim.model.recompute import MEANING, Recompute
 from ppsim.schedule.option_types import Channel, Receives, Update
 
@@ -179,6 +180,11 @@ class SearchBaseOptions(TypedDict, total=False):
         "Number of data-parallel groups that each shard optimizer state (with ZeRO 2 and 3 also gradients and "
         "parameters) among their own ranks. Gradients are all-reduced across groups (HSDP). [default: {default}]",
         metavar="N", section="optimizer", field="job.optimizer.num_distributed_optimizer_instances", default=1,
+    )]
+    outer_dp_sharding_strategy: Annotated[OuterSharding | None, Option(
+        "Sharding across the groups of --num-distributed-optimizer-instances: no_shard, or optim (Megatron-FSDP "
+        "shards the optimizer state over all data-parallel ranks). [default: {default}]",
+        section="optimizer", field="job.optimizer.outer_dp_sharding_strategy", default="no_shard", is_hidden=True,
     )]
     exp_avg_dtype: Annotated[Literal["float32", "bfloat16", "float16", "float8"] | None, Option(
         "Number format of both Adam moments (Megatron-LM's --exp-avg-dtype and --exp-avg-sq-dtype). [default: "

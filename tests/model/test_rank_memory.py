@@ -658,3 +658,26 @@ def test_gradient_copies_cannot_use_the_memory_of_a_graph_of_the_iteration() -> 
         "float32 gradients"
         not in ppsim.project(**words | {"grad_reduce_in_bf16": False}, cuda_graphs="full").peak_components_bytes
     )
+
+
+def test_outer_sharding_of_the_optimizer_divides_its_state_by_all_replicas_and_nothing_else() -> None:
+    """Megatron-FSDP, fully_shard.py: outer_dp_sharding_strategy optim (HFSDP) next to optim_grads_params."""
+    model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
+    inside, outside = (
+        static_memory(
+            model,
+            stages_of(model, [2]),
+            MemorySettings(
+                Batch(1, 64),
+                cut=ParallelSizes(dp=8),
+                optimizer=Optimizer(
+                    zero_stage=3, num_distributed_optimizer_instances=4, outer_dp_sharding_strategy=one
+                ),
+            ),
+        )
+        for one in ("no_shard", "optim")
+    )
+    assert outside["optimizer state"] == inside["optimizer state"] / 4
+    assert outside | {"optimizer state": 0} == inside | {"optimizer state": 0}
+    with pytest.raises(ConfigError, match="needs --zero 3: got 1"):
+        Optimizer(zero_stage=1, outer_dp_sharding_strategy="optim")

@@ -352,7 +352,9 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         deferred = arguments.count("wgrad_deferral_limit", word="wgrad_deferral_limit", least=0) or 0
     fuses = arguments.flag("gradient_accumulation_fusion", default=True, word="gradient_accumulation_fusion")
     instances = arguments.count("num_distributed_optimizer_instances", word="num_distributed_optimizer_instances")
+    outer = "outer_dp_sharding_strategy"
     return {
+        "outer_dp_sharding_strategy": arguments.get(outer, word=outer) if zero == 3 else None,
         "num_distributed_optimizer_instances": instances if zero and (instances or 1) > 1 else None,
         "wgrad_deferral_limit": deferred,
         "gradient_accumulation_fusion": None if fuses else False,

@@ -179,6 +179,8 @@ def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
         found |= {"overlap_cpu_optimizer_d2h_h2d": True} if words.get("overlap_cpu_optimizer_d2h_h2d") else {}
     if (instances := words.get("num_distributed_optimizer_instances", 1)) > 1:
         found["num_distributed_optimizer_instances"] = instances
+    if (outer := words.get("outer_dp_sharding_strategy", "no_shard")) != "no_shard":
+        found["outer_dp_sharding_strategy"] = outer
     if (limit := words.get("wgrad_deferral_limit")) is not None:
         found |= {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
     if words.get("gradient_accumulation_fusion") is False or words.get("fully_shard"):
