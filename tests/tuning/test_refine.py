@@ -16,7 +16,7 @@ TIGHT = {"tp": [4], "cp": [1], "pp": [4], "vpp": [1], "micro_batch": [1], "sched
 
 
 def test_without_a_list_recomputation_is_refined_to_within_1_percent_of_all_numbers_of_layers() -> None:
-    job = {"model": "llama3-70b", "cluster": "dgx-h100", "gpus": 64, "global_batch": 128}
+    job = {"model": "llama3-70b", "stack": "plain", "cluster": "dgx-h100", "gpus": 64, "global_batch": 128}
     every = []
     for number in range(21):
         made = ppsim.project(
@@ -32,7 +32,7 @@ def test_without_a_list_recomputation_is_refined_to_within_1_percent_of_all_numb
 
 def test_a_list_of_the_user_is_tried_exactly() -> None:
     found = ppsim.tune(
-        model="llama3-70b", gpus=64, global_batch=128, tp=[4], cp=[1], pp=[4], micro_batch=[1],
+        model="llama3-70b", stack="plain", gpus=64, global_batch=128, tp=[4], cp=[1], pp=[4], micro_batch=[1],
         recompute=["none", "full"], vpp=[1, 2], schedule=["1f1b", "zbv-fixed"],
     )  # fmt: skip
     assert {one.candidate.recompute for one in found.simulated} <= {"none", "full"}
@@ -84,12 +84,12 @@ def test_plans_of_each_stage_are_rows_if_they_are_faster() -> None:
 
     A given limit, as large as the default one, has no plans that fit tightly.
     """
-    job = {"model": "llama3-70b", "gpus": 64, "global_batch": 128, "tp": [4], "pp": [4], "cp": [1], "micro_batch": [2],
+    job = {"model": "llama3-70b", "stack": "plain", "gpus": 64, "global_batch": 128, "tp": [4], "pp": [4], "cp": [1], "micro_batch": [2],
            "schedule": ["1f1b"], "vpp": [1], "zero": [1], "memory_limit": 79_671_643_341.0}  # fmt: skip
     without, found = ppsim.tune(**job), ppsim.tune(**job, stage_plan="auto")
     assert found.best[0].candidate.recompute == "auto"
     assert found.best[0].iteration_time_s < without.best[0].iteration_time_s * 0.999
     assert "--plan auto" in command_of(found, found.best[0])
-    made = ppsim.project(model="llama3-70b", gpus=64, global_batch=128, tp=4, pp=4, micro_batch=2, stage_plan="auto",
+    made = ppsim.project(model="llama3-70b", stack="plain", gpus=64, global_batch=128, tp=4, pp=4, micro_batch=2, stage_plan="auto",
                          memory_limit=found.question.memory_limit_bytes)  # fmt: skip
     assert made.iteration_time_s == pytest.approx(found.best[0].iteration_time_s)

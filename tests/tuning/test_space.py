@@ -66,7 +66,14 @@ def test_an_empty_space_is_a_sentence(ranges, words):
 def test_experts_of_a_tensor_parallelism_of_their_own_are_spread_over_more_ranks() -> None:
     """Eight over tp 2 · dp 4, where tp 2 would leave four (MoE Parallel Folding, arXiv 2504.14960)."""
     ranges = {"tp": [2], "cp": [1], "ep": [8], "pp": [2], "vpp": [1], "micro_batch": [1], "schedule": ["1f1b"]}
-    asked = {"model": "mixtral-8x7b", "cluster": "dgx-h100", "gpus": 16, "global_batch": 64, "recompute": ["full"]}
+    asked = {
+        "model": "mixtral-8x7b",
+        "stack": "plain",
+        "cluster": "dgx-h100",
+        "gpus": 16,
+        "global_batch": 64,
+        "recompute": ["full"],
+    }
     with pytest.raises(ConfigError, match="ep must divide dp · cp: got ep 8 with dp 4"):
         ppsim.tune(**asked, **ranges, split=["even"])
     tuned = ppsim.tune(**asked, **ranges, split=["even"], etp=1)

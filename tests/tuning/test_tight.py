@@ -8,7 +8,7 @@ from ppsim.tuning.space import SearchProblem, space_for
 
 
 def _tuned(memory_gib: float, top: int) -> TuneResult:
-    job = ppsim.job(model="gpt2", gpus=2, global_batch=16, cuda_graphs="attention")
+    job = ppsim.job(model="gpt2", stack="plain", gpus=2, global_batch=16, cuda_graphs="attention")
     device = replace(job.cluster.device, memory_bytes=int(memory_gib * 2**30))
     problem = SearchProblem(job=replace(job, cluster=replace(job.cluster, device=device)), num_gpus=2)
     space = space_for(problem, tp=[1], pp=[1, 2], vpp=[1], schedule=["1f1b"], recompute=["none"], zero=[1])
