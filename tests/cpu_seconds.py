@@ -79,7 +79,9 @@ class CpuSeconds:
         if not self.config.option.cpu_budgets or hasattr(self.config, "workerinput"):
             return
         project = tomllib.loads((self.config.rootpath / "pyproject.toml").read_text(encoding="utf-8"))
-        self.exceeded = above_budget(self.by_folder, project["tool"]["ppsim"]["cpu-budgets"], unit_s())
+        self.exceeded = above_budget(
+            self.by_folder, project["tool"].get("ppsim", {}).get("cpu-budgets", {}), unit_s()
+        )
         if self.exceeded and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
