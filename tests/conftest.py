@@ -20,7 +20,7 @@ def _processes_end_with_their_test() -> Iterator[None]:
     end_all()
 
 
-PLAIN_FOLDERS = ("cli", "projection")
+PLAIN_FOLDERS = ("cli",)
 """Folders whose tests were written for the stack `plain`. Others test jobs without `--stack` as users run them."""
 
 OF_DEFAULT = ("test_first_screen", "test_help", "test_recipes", "test_typed")

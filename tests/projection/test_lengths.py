@@ -7,7 +7,15 @@ import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.projection.lengths import SampledLengths, quadratic_part, read_lengths
 
-JOB = {"model": "llama3-8b", "pp": 4, "tp": 4, "micro_batch": 2, "global_batch": 16, "seq_len": 4096}
+JOB = {
+    "model": "llama3-8b",
+    "stack": "plain",
+    "pp": 4,
+    "tp": 4,
+    "micro_batch": 2,
+    "global_batch": 16,
+    "seq_len": 4096,
+}
 
 
 def test_sequences_of_the_sequence_length_change_nothing_but_what_is_said():

@@ -491,10 +491,10 @@ def test_a_plan_and_a_search_for_one_ask_the_same_of_a_device() -> None:
     import ppsim
 
     found = ppsim.tune(
-        model="gpt2", gpus=2, global_batch=2, pp=[2], tp=[1], cp=[1], vpp=[1], micro_batch=[1], schedule=["1f1b"],
+        model="gpt2", stack="plain", gpus=2, global_batch=2, pp=[2], tp=[1], cp=[1], vpp=[1], micro_batch=[1], schedule=["1f1b"],
         recompute=["none"], split=["even"], top=1,
     )  # fmt: skip
-    plan = ppsim.project(model="gpt2", gpus=2, pp=2).plan
+    plan = ppsim.project(model="gpt2", stack="plain", gpus=2, pp=2).plan
     assert plan.memory_bound_bytes == found.question.memory_bound_bytes
     assert plan.memory_bound_bytes == plan.job.cluster.device.memory_bytes - 5 * 2**30
     assert " of 74.2 GiB (rank 0)\n" in str(ppsim.project(plan))

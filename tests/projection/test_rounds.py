@@ -115,7 +115,16 @@ def test_zero_3_reduces_behind_every_pass_and_rounds_add_only_the_drains() -> No
 
 
 def test_without_a_pipeline_rounds_change_reductions_only() -> None:
-    words = {"model": "llama3-8b", "gpus": 8, "pp": 1, "tp": 4, "global_batch": 8, "micro_batch": 1, "zero": 0}
+    words = {
+        "model": "llama3-8b",
+        "stack": "plain",
+        "gpus": 8,
+        "pp": 1,
+        "tp": 4,
+        "global_batch": 8,
+        "micro_batch": 1,
+        "zero": 0,
+    }
     once, every = (ppsim.project(**words, gradient_accumulation_steps=count) for count in (1, 4))
     assert every.timeline.busy_s == pytest.approx(once.timeline.busy_s)
     assert sum(piece.kind == "reduce" for piece in every.step.pieces) == 4

@@ -19,57 +19,57 @@ from tests.costs.profiles import profile
 from tests.costs.test_chunk_costs import BESIDE, chunk, of_chunks
 
 EXAMPLE = {
-    "model": "llama2-7b", "layers": 9, "gpus": 24, "pp": 3, "vpp": 2, "schedule": "zbv-fixed", "micro_batch": 1,
+    "model": "llama2-7b", "stack": "plain", "layers": 9, "gpus": 24, "pp": 3, "vpp": 2, "schedule": "zbv-fixed", "micro_batch": 1,
     "global_batch": 96, "seq_len": 4096,
 }  # fmt: skip
 JOBS = {
     "V schedule": EXAMPLE,
     "data parallelism": {
-        "model": "qwen2.5-7b", "layers": 8, "gpus": 8, "pp": 2, "vpp": 2, "schedule": "interleaved-1f1b",
+        "model": "qwen2.5-7b", "stack": "plain", "layers": 8, "gpus": 8, "pp": 2, "vpp": 2, "schedule": "interleaved-1f1b",
         "micro_batch": 1, "global_batch": 8, "seq_len": 4096, "recompute": "full",
     },
     "gradients summed among replicas": {
-        "model": "qwen2.5-7b", "layers": 6, "gpus": 16, "tp": 4, "pp": 4, "schedule": "chimera", "micro_batch": 2,
+        "model": "qwen2.5-7b", "stack": "plain", "layers": 6, "gpus": 16, "tp": 4, "pp": 4, "schedule": "chimera", "micro_batch": 2,
         "global_batch": 8, "seq_len": 2048, "zero": 0,
     },
     "ZeRO 3": {
-        "model": "llama3.2-1b", "layers": 7, "gpus": 24, "pp": 3, "vpp": 2, "schedule": "hanayo", "micro_batch": 1,
+        "model": "llama3.2-1b", "stack": "plain", "layers": 7, "gpus": 24, "pp": 3, "vpp": 2, "schedule": "hanayo", "micro_batch": 1,
         "global_batch": 144, "seq_len": 4096, "zero": 3,
     },
     "layers of two kinds": {
-        "model": "deepseek-v2-lite", "layers": 10, "gpus": 48, "tp": 2, "pp": 3, "vpp": 2, "schedule": "1f1b-v",
+        "model": "deepseek-v2-lite", "stack": "plain", "layers": 10, "gpus": 48, "tp": 2, "pp": 3, "vpp": 2, "schedule": "1f1b-v",
         "micro_batch": 1, "global_batch": 144, "seq_len": 2048,
     },
     "two model replicas": {
-        "model": "llama3.2-1b", "layers": 6, "gpus": 4, "pp": 4, "schedule": "dualpipe", "micro_batch": 2,
+        "model": "llama3.2-1b", "stack": "plain", "layers": 6, "gpus": 4, "pp": 4, "schedule": "dualpipe", "micro_batch": 2,
         "global_batch": 16, "seq_len": 4096,
     },
     "reduction that ends last": {
-        "model": "llama3-8b", "layers": 6, "gpus": 4, "pp": 2, "schedule": "eager-1f1b", "micro_batch": 1,
+        "model": "llama3-8b", "stack": "plain", "layers": 6, "gpus": 4, "pp": 2, "schedule": "eager-1f1b", "micro_batch": 1,
         "global_batch": 4, "seq_len": 2048, "zero": 0, "recompute": "full",
     },
     "three chunks": {
-        "model": "qwen2.5-7b", "layers": 9, "gpus": 12, "tp": 2, "pp": 2, "vpp": 3, "schedule": "interleaved-zb",
+        "model": "qwen2.5-7b", "stack": "plain", "layers": 9, "gpus": 12, "tp": 2, "pp": 2, "vpp": 3, "schedule": "interleaved-zb",
         "micro_batch": 2, "global_batch": 24, "seq_len": 4096,
     },
     "slices": {
-        "model": "llama3-8b", "layers": 7, "gpus": 3, "pp": 3, "schedule": "seq1f1b", "slices": 2, "global_batch": 9,
+        "model": "llama3-8b", "stack": "plain", "layers": 7, "gpus": 3, "pp": 3, "schedule": "seq1f1b", "slices": 2, "global_batch": 9,
         "seq_len": 4096,
     },
     "some splits do not fit": {
-        "model": "llama2-70b", "layers": 6, "gpus": 8, "pp": 2, "schedule": "v-half-fixed", "global_batch": 32,
+        "model": "llama2-70b", "stack": "plain", "layers": 6, "gpus": 8, "pp": 2, "schedule": "v-half-fixed", "global_batch": 32,
         "seq_len": 8192,
     },
     "hybrid whose middle layer is attention": {
-        "model": "nemotron-3-nano-30b-a3b", "layers": 11, "gpus": 8, "pp": 2, "vpp": 2, "schedule": "zbv-fixed",
+        "model": "nemotron-3-nano-30b-a3b", "stack": "plain", "layers": 11, "gpus": 8, "pp": 2, "vpp": 2, "schedule": "zbv-fixed",
         "micro_batch": 1, "global_batch": 32, "seq_len": 4096,
     },
     "hybrid of attention, Mamba-2 and MLP": {
-        "model": "nemotron-h-8b", "layers": 11, "gpus": 8, "pp": 2, "vpp": 2, "schedule": "interleaved-1f1b",
+        "model": "nemotron-h-8b", "stack": "plain", "layers": 11, "gpus": 8, "pp": 2, "vpp": 2, "schedule": "interleaved-1f1b",
         "micro_batch": 1, "global_batch": 32, "seq_len": 4096,
     },
     "MTP": {
-        "model": "deepseek-v3", "layers": 8, "gpus": 32, "ep": 8, "pp": 4, "global_batch": 64, "seq_len": 4096,
+        "model": "deepseek-v3", "stack": "plain", "layers": 8, "gpus": 32, "ep": 8, "pp": 4, "global_batch": 64, "seq_len": 4096,
         "mtp_num_layers": 1,
     },
 }  # fmt: skip
@@ -119,10 +119,10 @@ def test_auto_is_within_three_per_mille_of_the_fastest_split_that_fits_and_never
 @pytest.mark.parametrize(
     "words",
     [
-        {"model": "llama3-405b", "gpus": 512, "tp": 8, "global_batch": 512, "schedule": "zb-h1"},
-        {"model": "llama3-405b", "layers": 140, "gpus": 512, "tp": 8, "vpp": 2, "global_batch": 512,
+        {"model": "llama3-405b", "stack": "plain", "gpus": 512, "tp": 8, "global_batch": 512, "schedule": "zb-h1"},
+        {"model": "llama3-405b", "stack": "plain", "layers": 140, "gpus": 512, "tp": 8, "vpp": 2, "global_batch": 512,
          "schedule": "zbv-fixed"},
-        {"model": "nemotron-h-56b", "gpus": 512, "tp": 8, "global_batch": 512},
+        {"model": "nemotron-h-56b", "stack": "plain", "gpus": 512, "tp": 8, "global_batch": 512},
     ],
 )  # fmt: skip
 def test_of_64_ranks_auto_is_found_within_seconds_and_never_slower_than_even(words):
@@ -152,7 +152,7 @@ def test_the_v_schedule_of_the_issue_evens_ranks_not_stages():
 
 
 def test_a_split_that_fits_is_preferred_to_a_faster_one_that_does_not():
-    words = {"model": "llama3-8b", "gpus": 32, "tp": 2, "pp": 4, "global_batch": 128}
+    words = {"model": "llama3-8b", "stack": "plain", "gpus": 32, "tp": 2, "pp": 4, "global_batch": 128}
     usual = ppsim.project(**words)
     limit = float(usual.timeline.memory.peak_bytes.max()) - 1
     made = ppsim.project(**words, memory_limit=limit)
@@ -165,7 +165,15 @@ def test_the_search_simulates_few_splits_and_finds_the_same_again(monkeypatch):
     monkeypatch.setattr(
         split_search.SplitSearch, "_add", lambda self, trial: (tried.append(trial.counts), add(self, trial))[1]
     )
-    words = {"model": "llama3-8b", "layers": 64, "gpus": 16, "pp": 16, "vpp": 4, "global_batch": 64}
+    words = {
+        "model": "llama3-8b",
+        "stack": "plain",
+        "layers": 64,
+        "gpus": 16,
+        "pp": 16,
+        "vpp": 4,
+        "global_batch": 64,
+    }
     first = ppsim.project(**words).split
     number = len(tried)
     assert number <= split_search._LEAST_TRIALS + 1  # the even one may come on top
@@ -185,7 +193,7 @@ def test_rounding_does_not_move_layers_between_equally_fast_splits(monkeypatch):
 
 def test_a_straggler_does_not_move_layers():
     """The layers were placed before a GPU turned slow."""
-    words = {"model": "llama3-8b", "gpus": 8, "pp": 4, "global_batch": 32}
+    words = {"model": "llama3-8b", "stack": "plain", "gpus": 8, "pp": 4, "global_batch": 32}
     assert ppsim.project(**words, stragglers={1: 1.5}).split == ppsim.project(**words).split
 
 

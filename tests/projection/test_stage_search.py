@@ -14,8 +14,16 @@ from ppsim.model.recompute import recompute_of
 from ppsim.projection.stage_search import program
 from tests.cli.running import ppsim as command
 
-TIGHT = {"model": "llama3-70b", "gpus": 64, "tp": 4, "pp": 4, "global_batch": 128, "micro_batch": 2}
-SMALL = {"model": "llama3-8b", "gpus": 8, "pp": 4, "tp": 1, "global_batch": 16, "layers": 12}
+TIGHT = {
+    "model": "llama3-70b",
+    "stack": "plain",
+    "gpus": 64,
+    "tp": 4,
+    "pp": 4,
+    "global_batch": 128,
+    "micro_batch": 2,
+}
+SMALL = {"model": "llama3-8b", "stack": "plain", "gpus": 8, "pp": 4, "tp": 1, "global_batch": 16, "layers": 12}
 
 
 class Case:
@@ -92,7 +100,15 @@ def test_ways_off_the_hull_are_left_out() -> None:
         TIGHT | {"vpp": 5},
         TIGHT | {"schedule": "zb-h1"},
         TIGHT | {"schedule": "zbv-fixed"},
-        {"model": "deepseek-v2-lite", "gpus": 16, "pp": 4, "ep": 4, "global_batch": 64, "memory_limit": "40GiB"},
+        {
+            "model": "deepseek-v2-lite",
+            "stack": "plain",
+            "gpus": 16,
+            "pp": 4,
+            "ep": 4,
+            "global_batch": 64,
+            "memory_limit": "40GiB",
+        },
     ],
     ids=["1f1b", "interleaved", "zb-h1", "zbv", "experts"],
 )
@@ -136,7 +152,7 @@ def test_the_best_number_of_recomputed_layers_per_stage_is_found() -> None:
 
 
 def test_the_result_is_a_plan_that_can_be_written_and_read(tmp_path) -> None:
-    line = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch-size 128 --micro-batch-size 2"
+    line = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch-size 128 --micro-batch-size 2 --stack plain"
     out = tmp_path / "plan.toml"
     text = command(*line.split(), "--plan", "auto", "--full", "-o", str(out)).stdout
     assert "plan: layers and recomputation of each stage searched for" in " ".join(text.split())
@@ -170,6 +186,6 @@ def test_what_a_search_does_not_take_is_refused(words, sentence) -> None:
 
 
 def test_a_job_that_no_plan_can_run_gets_the_reason() -> None:
-    words = {"model": "llama3-8b", "gpus": 4, "pp": 2, "schedule": "zb-h1", "offload": 0.5}
+    words = {"model": "llama3-8b", "stack": "plain", "gpus": 4, "pp": 2, "schedule": "zb-h1", "offload": 0.5}
     with pytest.raises(PpsimError, match="zb-h1 splits the backward"):
         ppsim.project(**words, stage_plan="auto")

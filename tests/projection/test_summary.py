@@ -22,6 +22,6 @@ def plan_with(plan: Plan, **spreads: float | None) -> Plan:
     ("model", "prior", "calibrated"), [("llama3-8b", ESTIMATE_SPREAD, 0.01), ("mixtral-8x7b", EXPERTS_SPREAD, 0.02)]
 )
 def test_models_with_experts_have_a_spread_of_their_own(model: str, prior: float, calibrated: float) -> None:
-    plan = ppsim.project(model=model, gpus=16, pp=2, memory_limit=None).plan
+    plan = ppsim.project(model=model, stack="plain", gpus=16, pp=2, memory_limit=None).plan
     assert spread_of(plan_with(plan, spread=0.01, experts_spread=0.02)) == calibrated
     assert spread_of(plan_with(plan, spread=None, experts_spread=None)) == prior
