@@ -88,7 +88,8 @@ class CpuSeconds:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         by_folder = sorted(self.by_folder.items(), key=lambda one: -one[1])
         told = ", ".join(f"{folder} {seconds:.1f}" for folder, seconds in by_folder if seconds >= 0.05)
-        terminalreporter.write_line(f"CPU seconds {sum(self.by_folder.values()):.1f}: {told}")
+        if told:
+            terminalreporter.write_line(f"CPU seconds {sum(self.by_folder.values()):.1f}: {told}")
         for line in self.exceeded:
             terminalreporter.write_line(line, red=True)
 
