@@ -1,44 +1,57 @@
 """First screen of `ppsim project`: question, verdict, main numbers, time budget, advice."""
 
-from collections.abc import Iterator
-from textwrap import wrap
+from collections.abc import Iterable, Iterator
 
 from ppsim.base.units import percent, seconds, size
 from ppsim.costs.profile import DEFAULT
 from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
 from ppsim.results.quantity_texts import texts_of
-from ppsim.results.text_layout import SCREEN_LINES, WIDTH, Page, bold, cut, verdict_line
+from ppsim.results.text_layout import SCREEN_LINES, WIDTH, Page, bold, cut, verdict_line, wrapped
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.verdict import MemoryVerdict
 
-_MOST_PARTS, _LEAST_PART = 5, 0.01
+_MOST_PARTS, _FEWEST_PARTS = 5, 2
+_LEAST_PART = 0.01  # × iteration
 _MOST_ADVICE = 2
 _BAR = 24  # columns of the longest bar
 _LABEL = 15  # columns before the values
+_NUMBERS = 42  # columns of a part before its bar
+
+_Row = tuple[str, str]  # label and value
 
 
 def first_screen(projection: Projection, answer: ProjectionSummary) -> None:
-    """Print at most `SCREEN_LINES` lines, and two more for a stack that was not named."""
+    """Print at most `SCREEN_LINES` lines of 100 columns, and two more for a stack that was not named.
+
+    A narrower terminal has more lines.
+    """
+    page = Page()
+    width = min(page.width, WIDTH)
     verdict, stack = projection.verdict, _stack(projection, answer)
     comes_first = verdict is not None and (verdict.is_too_large or verdict.is_tight)
+    memory = [] if verdict is None or comes_first else [("fits" if verdict.fits else "memory", _memory(verdict))]
+    notes = [("note", note) for note in (verdict.notes if verdict else ())]
     lines = [
-        *verdict_line(verdict if comes_first else None),
-        bold(cut(_question(projection), WIDTH)),
-        cut(_configuration(projection), WIDTH),
-        *stack,
+        *(line for text in verdict_line(verdict if comes_first else None) for line in wrapped(text, width)),
+        *map(bold, wrapped(_question(projection), width)),
+        *wrapped(_configuration(projection), width),
+        *(line for text in stack for line in wrapped(text, width)),
         "",
-        *([] if verdict is None or comes_first else [_row("fits" if verdict.fits else "memory", _memory(verdict))]),
-        *(_row("note", note) for note in (verdict.notes if verdict else ())),
-        *_delivered(projection, answer),
+        *_rows([*memory, *notes, *_delivered(projection, answer)], width),
         "",
     ]
-    advice, assumed, more = _advice(projection, answer), _assumed(projection), _row("more", _more(projection))
-    left = SCREEN_LINES + len(stack) - len(lines) - len(advice) - len(assumed) - 1
-    Page().add(*lines, *_parts(projection, answer, left), *advice, *assumed, more, wraps=False)
+    last = _rows([*_advice(projection, answer), *_assumed(projection), ("more", _more(projection))], width)
+    parts = _parts(projection, answer, SCREEN_LINES + len(stack) - len(lines) - len(last), width)
+    page.add(*lines, *(cut(f"{label:{_LABEL}}{value}", width) for label, value in parts), *last, wraps=False)
 
 
-def _row(label: str, value: str) -> str:
-    return cut(f"{label:{_LABEL}}{value}", WIDTH)
+def _rows(rows: Iterable[_Row], width: int) -> list[str]:
+    """Values wrap in a column of their own."""
+    return [
+        f"{'' if number else label:{_LABEL}}{line}"
+        for label, value in rows
+        for number, line in enumerate(wrapped(value, max(width - _LABEL, _LABEL)))
+    ]
 
 
 def _question(projection: Projection) -> str:
@@ -69,8 +82,8 @@ def _stack(projection: Projection, answer: ProjectionSummary) -> list[str]:
     job = projection.plan.job
     if job is None or not job.stack_basis:
         return []
-    chosen = cut(f"stack {job.stack_name} ({job.stack_basis})", WIDTH)
-    return [chosen, *([cut(f"by stack: {times_by_stack(answer)}", WIDTH)] if answer.by_stack_s else [])]
+    by_stack = [f"by stack: {times_by_stack(answer)}"] if answer.by_stack_s else []
+    return [f"stack {job.stack_name} ({job.stack_basis})", *by_stack]
 
 
 def times_by_stack(answer: ProjectionSummary) -> str:
@@ -84,40 +97,42 @@ def _memory(verdict: MemoryVerdict) -> str:
     return f"{verdict.needs}{activations} (rank {verdict.rank})"
 
 
-def _delivered(projection: Projection, answer: ProjectionSummary) -> Iterator[str]:
+def _delivered(projection: Projection, answer: ProjectionSummary) -> Iterator[_Row]:
     low, high = map(seconds, answer.iteration_time_interval_s)
-    yield _row("iteration", f"{seconds(projection.iteration_time_s)}  (90 % interval {low} to {high})")
+    yield ("iteration", f"{seconds(projection.iteration_time_s)}  (90 % interval {low} to {high})")
     if rates := texts_of(projection, "throughput"):
         days = [] if answer.training_days is None else [f"{answer.training_days:.1f} days of training"]
-        yield _row("throughput", ", ".join([*rates.values(), *days]))
+        yield ("throughput", ", ".join([*rates.values(), *days]))
     mfu = projection.model_flops_utilization
     timeline = projection.timeline
     least = 1 - (1 - timeline.bubble_ratio) * timeline.step_time_s / projection.report["lower_bound_s"]
     bubble = f"{percent(timeline.bubble_ratio)}  (lower bound for any schedule: {percent(max(least, 0.0))})"
-    yield _row("bubble", bubble) if mfu is None else _row("MFU", f"{percent(mfu)}   bubble {bubble}")
+    yield ("bubble", bubble) if mfu is None else ("MFU", f"{percent(mfu)}   bubble {bubble}")
 
 
-def _parts(projection: Projection, answer: ProjectionSummary, most: int) -> Iterator[str]:
+def _parts(projection: Projection, answer: ProjectionSummary, most: int, width: int) -> Iterator[_Row]:
     whole = projection.iteration_time_s
     parts = sorted(answer.time_breakdown_s.items(), key=lambda part: -part[1])
-    shown = [part for part in parts if part[1] >= _LEAST_PART * whole][: min(_MOST_PARTS, most - 1)]
+    shown = [part for part in parts if part[1] >= _LEAST_PART * whole][
+        : min(_MOST_PARTS, max(most - 1, _FEWEST_PARTS))
+    ]
     rest = whole - sum(value for _, value in shown)
     if rest >= _LEAST_PART * whole:
         shown.append(("all else", rest))
     longest = max(value for _, value in shown)
     for number, (name, value) in enumerate(shown):
-        bar = "█" * round(_BAR * value / longest)
+        bar = "█" * round(min(_BAR, width - _LABEL - _NUMBERS) * value / longest)
         label = "" if number else "where it goes"
-        yield _row(label, f"{name:22}{seconds(value):>8}  {percent(value / whole):>8}  {bar}")
+        yield (label, f"{name:22}{seconds(value):>8}  {percent(value / whole):>8}  {bar}")
 
 
-def _advice(projection: Projection, answer: ProjectionSummary) -> list[str]:
+def _advice(projection: Projection, answer: ProjectionSummary) -> list[_Row]:
     shown = answer.advice[:_MOST_ADVICE]
     if not shown:
-        return [_row("try next", projection.summary_without_advice)]
+        return [("try next", projection.summary_without_advice)]
     longest = max(len(one.change) for one in shown)
     return [
-        _row("" if number else "try next", f"{one.change:{longest}}   {_effect(one)}")
+        ("" if number else "try next", f"{one.change:{longest}}   {_effect(one)}")
         for number, one in enumerate(shown)
     ]
 
@@ -129,16 +144,16 @@ def _effect(one: ConfigurationChange) -> str:
     return f"{gain} throughput"
 
 
-def _assumed(projection: Projection) -> list[str]:
+def _assumed(projection: Projection) -> list[_Row]:
     plan, job = projection.plan, projection.plan.job
     if job is None:
         if not plan.has_model:
-            return [_row("assumed", "no model: --model for throughput, MFU and memory")]
+            return [("assumed", "no model: --model for throughput, MFU and memory")]
         profile = plan.source.to_json()["profile"]["name"]
         given = " (packaged example; --model and --cluster for yours)" if profile == DEFAULT else ""
         return [
-            _row("assumed", f"costs of profile {profile}{given}"),
-            _row("", "no data parallelism and no optimizer in the step"),
+            ("assumed", f"costs of profile {profile}{given}"),
+            ("", "no data parallelism and no optimizer in the step"),
         ]
     execution, said = job.execution, [f"{projection.num_gpus} GPUs"] if job.gpus_assumed else []
     if job.layout.tp > 1:
@@ -152,13 +167,8 @@ def _assumed(projection: Projection) -> list[str]:
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]
     stack = "" if job.stack_basis else f"stack {job.stack_name}: "  # with a basis, the stack has a line above
-    first, *others = wrap(f"{stack}{', '.join(said)}", WIDTH - _LABEL)
-    of_model = [line for one in job.model.notes[:1] for line in wrap(one, WIDTH - _LABEL)]
-    lines = [*of_model, first, *others]
-    return [
-        *(_row("" if number else "assumed", line) for number, line in enumerate(lines)),
-        *(_row("", line) for one in costs for line in wrap(one, WIDTH - _LABEL)[:2]),
-    ]
+    lines = [*job.model.notes[:1], f"{stack}{', '.join(said)}", *costs]
+    return [("" if number else "assumed", line) for number, line in enumerate(lines)]
 
 
 def _more(projection: Projection) -> str:

@@ -57,9 +57,9 @@ class Page:
             if not isinstance(one, str):
                 lines += one.lines(width)
             elif wraps:
-                lines += _wrapped(_tied(one), width)
+                lines += wrapped(one, width)
             else:
-                lines += (line[:width] for line in one.split("\n"))
+                lines += (_clipped(line, width) for line in one.split("\n"))
         text = "\n".join(line.rstrip() for line in lines).replace(_TIE, " ")
         click.echo(click.unstyle(text) if os.environ.get("TERM") in ("dumb", "unknown") else text)
 
@@ -110,7 +110,9 @@ def _cells(text: str) -> int:
     return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 
-def _wrapped(text: str, width: int, *, folds: bool = True) -> list[str]:
+def wrapped(text: str, width: int, *, folds: bool = True) -> list[str]:
+    """Break at spaces, not between a number and its unit; with `folds`, also words that are too long."""
+    text = _tied(text)
     if _cells(text) <= width and "\n" not in text:
         return [text]
     lines = []
@@ -129,7 +131,19 @@ def _wrapped(text: str, width: int, *, folds: bool = True) -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    return text if _cells(text) <= width else f"{text[: width - 1]}…" if width else ""
+    return text if _cells(text) <= width else f"{_clipped(text, width - 1)}…" if width else ""
+
+
+def _clipped(text: str, width: int) -> str:
+    """Truncate the text, not the styles in it: without its end, a style would reach the next line."""
+    if "\x1b" not in text:
+        return text[:width]
+    parts = []
+    for part in re.split(f"({_STYLES})", text):
+        is_style = part.startswith("\x1b")
+        parts.append(part if is_style else part[:width])
+        width -= 0 if is_style else len(parts[-1])
+    return "".join(parts)
 
 
 def _beside(
@@ -142,7 +156,7 @@ def _beside(
     for number, row in enumerate(zip(*columns, strict=True)):
         is_header = has_header and number == 0
         shown = [
-            [cut(line, wide) for line in (_wrapped(cell, wide, folds=False) if may_wrap else [cell])]
+            [cut(line, wide) for line in (wrapped(cell, wide, folds=False) if may_wrap else [cell])]
             for cell, wide, may_wrap in zip(row, widths, wraps, strict=True)
         ]
         height = max(map(len, shown))
@@ -223,7 +237,7 @@ class TableLines:
         )  # fmt: skip
         if left_out:
             said = f"columns omitted to fit {width} characters: {', '.join(left_out)}"
-            yield from (styled(line, 2) for line in _wrapped(said, width))
+            yield from (styled(line, 2) for line in wrapped(said, width))
 
     def _width(self, shown: Sequence[int], gap: int) -> int:
         widths = [max(_cells(row[index]) for row in (self.header, *self.rows)) for index in shown]

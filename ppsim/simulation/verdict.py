@@ -31,6 +31,11 @@ Megatron-Bridge: issue 4587 (23 % of the reserved memory was inactive), pull req
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
+def _share(part_bytes: float, whole_bytes: float) -> str:
+    whole = size(whole_bytes)
+    return f"{size(part_bytes).removesuffix(whole[-4:])} of {whole}"
+
+
 @dataclass(frozen=True)
 class MemoryLimit:
     """Bytes that a rank may use, and bytes above which it fits tightly; `why_tight` has the reason.
@@ -54,10 +59,10 @@ class MemoryLimit:
         """`fragments` names the parts of the plan whose memory fragments, e.g. "experts"."""
         part = min(memory_bytes / _SMALLEST_BYTES, 1.0)
         safe = memory_bytes - part * _SAFE_MARGIN
-        why = f"less than {size(part * _SAFE_MARGIN)} of {size(memory_bytes)} is free"
+        why = f"less than {_share(part * _SAFE_MARGIN, memory_bytes)} is free"
         if fragments and _FRAGMENTING_SHARE * memory_bytes < safe:
             safe = _FRAGMENTING_SHARE * memory_bytes
-            why = f"{fragments} can fragment memory, and more than {size(safe)} of {size(memory_bytes)} is in use"
+            why = f"{fragments} can fragment memory, and more than {_share(safe, memory_bytes)} is in use"
         return cls(memory_bytes - part * _MARGIN, safe, why)
 
     def word(self, peak_bytes: float) -> Word:
@@ -132,8 +137,7 @@ class MemoryVerdict:
     @property
     def needs(self) -> str:
         """For example "45.3 of 75.7 GiB"."""
-        peak, limit = size(self.peak_bytes), size(self.limit_bytes or 0.0)
-        return f"{peak.removesuffix(limit[-4:])} of {limit}"
+        return _share(self.peak_bytes, self.limit_bytes or 0.0)
 
     def __str__(self) -> str:
         needs = f"rank {self.rank} needs {size(self.peak_bytes)}"

@@ -77,3 +77,24 @@ def test_quantities_are_declared_once_for_json_columns_card_and_reference() -> N
         assert text in made._repr_html_()
     reference = (ROOT / "docs" / "formats.md").read_text()
     assert all(f"| `{one.key}` | " in reference for one in QUANTITIES)
+
+
+TIGHT: dict[str, Any] = {"model": "qwen3-30b-a3b", "cluster": "dgx-b300", "gpus": 8, "pp": 1, "ep": 8, "micro_batch_size": 8,
+         "global_batch_size": 512, "dtype": "mxfp8", "cuda_graphs": "attn", "stack": "plain"}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_reason_is_cut_on_a_narrow_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = ppsim.project(**TIGHT)
+    monkeypatch.setattr("ppsim.results.text_layout.WIDTH", width)
+    first_screen(made, made.summary)
+    shown = capsys.readouterr().out
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
+    assert max(map(len, plain.splitlines())) <= width
+    words = " ".join(plain.split())
+    verdict = made.verdict
+    assert verdict is not None
+    assert all(text in words for text in (str(verdict), verdict.notes[0]))
+    assert shown.count("\x1b[0m") >= shown.count("\x1b[1m"), "no style reaches the next line"

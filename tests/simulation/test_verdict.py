@@ -38,7 +38,7 @@ def test_fits_is_true_for_both_verdicts_that_fit_and_none_if_unknown() -> None:
     ]  # fmt: skip
     assert found[50].notes == found[90].notes == []
     assert found[73].notes == [
-        "less than 8.00 GiB of 79.2 GiB is free", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps"
+        "less than 8.00 of 79.2 GiB is free", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps"
     ]  # fmt: skip
     assert MemoryVerdict(0, 90.0 * GIB, limit, assumed_gpus=8).fits is None
     assert MemoryVerdict(0, 50.0 * GIB, limit, assumed_gpus=8).fits is True
