@@ -58,6 +58,8 @@ class Execution:
         Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused (TransformerEngine's
         op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu), and dense MLPs whose activation casts its result
         (the same flag of Megatron-LM, `use_transformer_engine_op_fuser`).
+    activation_func_fp8_input_store
+        Gated activations save their inputs in 8 bits.
     legacy_grouped_gemm
         Experts' GEMMs by the grouped_gemm package, which on AMD GPUs calls hipBLAS per expert (Megatron-LM's
         moe_use_legacy_grouped_gemm).
@@ -94,6 +96,7 @@ class Execution:
     expert_imbalance: float = 1.0
     expert_capacity: float | None = None
     fused_experts: bool = False
+    activation_func_fp8_input_store: bool = False
     legacy_grouped_gemm: bool = False
     moe_permute_fusion: bool = True
     expert_rank_capacity: float | None = None
@@ -148,6 +151,13 @@ class Execution:
     def is_dropless(self) -> bool:
         """True if the host must read the number of tokens of a rank's experts."""
         return self.expert_capacity is None and self.expert_rank_capacity is None
+
+    @property
+    def fp8_activation_inputs(self) -> tuple[str, ...]:
+        """MLPs as in `KernelChoice`. The op fuser's grouped kernels ignore the option (`moe/experts.py`)."""
+        if not self.activation_func_fp8_input_store:
+            return ()
+        return ("fed", "shared") if self.fused_experts else ("fed", "shared", "routed")
 
     @property
     def expert_buffer_factor(self) -> float:

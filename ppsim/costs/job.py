@@ -159,6 +159,11 @@ class Job(HasRepr):
         if self.fully_shard and self.optimizer.offload_fraction:
             raise ConfigError("--optimizer-offload-fraction is of Megatron-LM's optimizer: leave out --fully-shard")
         self._require_offload()
+        gates = [kind.ffn.gated for kind in self.model.kinds]
+        if self.execution.activation_func_fp8_input_store and not any(gates):
+            raise ConfigError(
+                f"--activation-func-fp8-input-store is for gated activations (SwiGLU): {self.model_name} has none"
+            )
         if (self.execution.dispatcher_sms or 0) > self.cluster.device.num_cores:
             raise ConfigError(
                 f"--moe-flex-dispatcher-num-sms {self.execution.dispatcher_sms} exceeds the "
@@ -291,6 +296,7 @@ class Job(HasRepr):
             cp_communication="a2a" if execution.context == "all-to-all" else "p2p",
             input_bytes=OPERAND_BYTES.get(execution.dtype),
             expert_buffer_factor=execution.expert_buffer_factor,
+            fp8_activation_inputs=execution.fp8_activation_inputs,
             eager=execution.compile is False,
             norm_in_gemm=self.kernels.norm_in_gemm and execution.compile is None and self.profile is None,
         )

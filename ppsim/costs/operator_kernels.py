@@ -93,6 +93,7 @@ def layer_operators(layer: Layer, place: ExecutionContext, sequence_length: int)
     kernels = KernelChoice(
         flash_attention=execution.attention != "unfused",
         dropout=execution.dropout,
+        fp8_activation_inputs=execution.fp8_activation_inputs,
         norm_in_gemm=execution.compile is None,
     )
     return operators_of(layer, place.cut, kernels, sequence_length)
@@ -199,7 +200,16 @@ class OperatorKernels:
         if any(tensor.dtype == "mask" for tensor in one.writes):
             e = self.place.execution.element_bytes
             found += PassKernels(self.moved(elements, 0), self.moved((2 * e + 1) * elements, 0))
+        found += self._casts_of_input(one)
         return found
+
+    def _casts_of_input(self, one: Operator) -> PassKernels:
+        """A saved input in 8 bits is cast by a kernel in F, and back in I (Megatron-LM, fused_bias_swiglu.py)."""
+        elements = sum(self.rows[made.rows] * made.columns for made in one.writes if made.dtype == "f8")
+        if not elements:
+            return NOTHING
+        cast = self.moved((self.place.execution.element_bytes + 1) * elements, 1)
+        return PassKernels(cast, cast)
 
     @property
     def _casts_in_activation(self) -> bool:

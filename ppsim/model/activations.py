@@ -130,7 +130,7 @@ def layer_backward(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: Kern
 
 def _widths(batch: Batch, kernels: KernelChoice) -> dict[Dtype, float]:
     e = batch.element_bytes
-    return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "mask": 1}
+    return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "f8": 1, "mask": 1}
 
 
 def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_buffer_factor: float = 1.0) -> RowCounts:

@@ -64,8 +64,8 @@ def backward_peak(
                 gradients.share(name, one.writes[0].name)
             else:
                 gradients.make(name, size(tensors[name]))
-        gathered = sum(size(tensor) for tensor in _gathered(one, tensors, size))
-        peak = max(peak, sum(alive.values()) + sum(gradients.sizes.values()) + gathered)
+        transient = sum(size(tensor) for tensor in (*_gathered(one, tensors, size), *_cast_back(one, tensors)))
+        peak = max(peak, sum(alive.values()) + sum(gradients.sizes.values()) + transient)
         for tensor in one.writes:
             gradients.free(tensor.name)
         users.subtract(needs[one.name].keys())
@@ -112,6 +112,13 @@ def _needs(
     saves = [stored(tensors, name) for name in one.saved_for_i]
     saves += [stored(tensors, name, is_operand=casts and one.quantized) for name in one.saved_for_w]
     return {tensor.name: size(tensor) for tensor in saves}
+
+
+def _cast_back(one: Operator, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """Inputs that were saved in 8 bits (Megatron-LM, core/fusions/fused_bias_swiglu.py)."""
+    for name in one.saved_for_i:
+        if tensors[name].dtype == "f8":
+            yield replace(tensors[name], dtype="act")
 
 
 def _gathered(one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tensor], float]) -> Iterator[Tensor]:

@@ -24,6 +24,8 @@ class KernelChoice:
     - `expert_buffer_factor`: size of the buffer for experts' saved tensors, relative to the size for even loads.
     - `eager`: `selective-op` also holds tensors that the backward does not need (torch, utils/checkpoint.py:
       `_CachingTorchDispatchMode`).
+    - `fp8_activation_inputs`: MLPs (fed: dense, shared, routed) whose gated activation saves its input in 8 bits,
+      without a scale (Megatron-LM at d98e8a64, core/fusions/fused_bias_swiglu.py: `fp8_input_store`).
     - `weighted_output`: routing weights multiply the experts' saved output instead of their activation (Megatron-LM
       until April 2025, 26596307).
     """
@@ -37,6 +39,7 @@ class KernelChoice:
     input_bytes: float | None = None
     expert_buffer_factor: float = 1.0
     eager: bool = False
+    fp8_activation_inputs: tuple[str, ...] = ()
     weighted_output: bool = False
     norm_in_gemm: bool = True
 

@@ -154,6 +154,9 @@ def mlp(
     yield gemm(up, up_module, source, (wide,), name=f"{made} up")
     active = [Tensor(f"{made} activated", rows, down.inputs, component)]
     saves = [wide.name]
+    if ffn.gated and made in kernels.fp8_activation_inputs:
+        active.append(replace(wide, name=f"{wide.name} in 8 bits", dtype="f8"))
+        saves = [active[-1].name]
     if not kernels.fused_activation and ffn.gated:
         active.append(Tensor(f"{made} silu", rows, down.inputs, component))
         saves.append(active[-1].name)

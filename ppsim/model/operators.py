@@ -13,7 +13,7 @@ from ppsim.model.recompute import require_of_layer
 from ppsim.model.weight_matrices import WeightMatrix
 
 Rows = Literal["tokens", "own_tokens", "capacity"]
-Dtype = Literal["act", "operand", "f32", "mask"]
+Dtype = Literal["act", "operand", "f32", "f8", "mask"]
 Kind = Literal[
     "norm",
     "rotation",
@@ -43,7 +43,7 @@ parallelism, else `tokens`; capacity: rows allocated for token-expert pairs."""
 class Tensor:
     """A tensor; `component` is its line in the memory report, `storage` the tensor whose storage it shares.
 
-    dtype: "act" is the dtype of activations, "operand" of GEMM inputs, "f32" 4 bytes, "mask" 1 byte.
+    dtype: "act" is the dtype of activations, "operand" of GEMM inputs, "f32" 4 bytes, "f8" and "mask" 1 byte.
     """
 
     name: str

@@ -369,6 +369,12 @@ class SearchBaseOptions(TypedDict, total=False):
         "cast to 8 bits in the activation of a dense MLP. [default: off]",
         section="model", field="job.execution.fused_experts", default=False, has_no=True,
     )]
+    activation_func_fp8_input_store: Annotated[bool | None, Option(
+        "Save the inputs of gated activations (SwiGLU) for the backward pass in 8 bits (Megatron-Core's "
+        "activation_func_fp8_input_store). [default: off]",
+        section="model", field="job.execution.activation_func_fp8_input_store", default=False, has_no=True,
+        is_hidden=True,
+    )]
     moe_use_legacy_grouped_gemm: Annotated[bool | None, Option(
         "Experts' GEMMs: the grouped_gemm package (on), on AMD GPUs one hipBLAS call per expert, or "
         "TransformerEngine (off). [default: off]",

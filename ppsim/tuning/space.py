@@ -168,6 +168,7 @@ _OF_EXECUTION = (
     "attention", "dropout", "cross_entropy", "compile", "context", "hidden_tp_forward", "hidden_tp_backward",
     "overlap_ep", "hidden_cp", "compute_share", "cuda_graphs", "deterministic_mode", "moe_dispatcher",
     "dispatcher_sms", "expert_imbalance", "expert_capacity", "fused_experts", "legacy_grouped_gemm",
+    "activation_func_fp8_input_store",
     "moe_permute_fusion",
     "expert_rank_capacity", "paged_stash",
 )  # fmt: skip

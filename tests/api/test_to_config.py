@@ -88,6 +88,7 @@ NEEDED: dict[str, dict[str, Any]] = {
        for name in ("min_offloaded_tensor_size", "activation_offload_fraction", "max_inflight_offloads")},
     "overlap_cpu_optimizer_d2h_h2d": {"optimizer_offload_fraction": 0.5},
     "outer_dp_sharding_strategy": {"zero": 3, "pp": 1},
+    "activation_func_fp8_input_store": {"model": "llama3-8b"},
 }  # fmt: skip
 """Options without which another is refused."""
 ALWAYS = ("model", "pp", "tp", "seq_len", "schedule", "vpp")

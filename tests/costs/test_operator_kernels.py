@@ -396,6 +396,26 @@ def test_the_op_fuser_casts_in_the_activation_of_a_dense_mlp(dtype: str, forward
     assert before == after
 
 
+def test_an_input_saved_in_8_bits_is_cast_in_f_and_back_in_i_except_by_fused_experts():
+    """2 bytes read and 1 written per element, or the reverse; the columns of fc1 are 2 · 14336."""
+    b200 = load_cluster("dgx-b200")
+
+    def activation(model, name, **how):
+        where = ExecutionContext(cluster=b200, layout=Layout(), execution=Execution(**how))
+        return kernels(find_model(model).layers[0], where)[f"{name} act"]
+
+    rate = b200.device.memory_bytes_per_s * b200.device.efficiency.memory
+    store = {"activation_func_fp8_input_store": True}
+    for model, name, pairs in (("llama3-8b", "fed", 1), ("mixtral-8x7b", "routed", 2)):
+        before, after = activation(model, name), activation(model, name, **store)
+        for part in ("forward", "backward_input"):
+            more_s = getattr(after, part).memory_s - getattr(before, part).memory_s
+            assert more_s == pytest.approx(3 * 4096 * pairs * 28672 / rate + b200.device.efficiency.kernel_s)
+        assert after.backward_weight == before.backward_weight
+    fused = {"fused_experts": True}
+    assert activation("mixtral-8x7b", "routed", **fused) == activation("mixtral-8x7b", "routed", **fused, **store)
+
+
 @pytest.mark.parametrize(("cluster", "share"), [("mi355x-8", 0.057), ("dgx-h100", None)])
 def test_an_unfused_permutation_scatters_rows_in_the_combine_and_in_the_dispatchs_backward(cluster, share):
     """Rows of 4096 tokens and of their 8 pairs each, 2048 wide, instead of a copy; HybridEP has its own kernels."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.model.activations import layer_activations, layer_offload, weight_gradient_bytes
+from ppsim.model.activations import layer_activations, layer_backward, layer_offload, weight_gradient_bytes
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
@@ -178,6 +178,29 @@ def test_what_experts_save_follows_where_routing_weights_are_applied() -> None:
     experts = [FeedForward(14336, gated=False, weighted_apart=apart) for apart in (False, True)]
     fused, apart = (replace(mixture, ffn=replace(mixture.ffn, expert=one)) for one in experts)
     assert kept(apart) - kept(fused) == 2 * pairs * 14336
+
+
+def test_gated_activations_save_their_input_in_1_instead_of_2_bytes_unless_they_are_recomputed() -> None:
+    """Megatron-LM, fused_bias_swiglu.py: `fp8_input_store`; the 2 · 14336 columns of fc1 per token or pair."""
+    tokens, dense, mixture = 1024, find_model("llama3-8b").layers[0], find_model("mixtral-8x7b").layers[0]
+    plain = replace(dense, ffn=FeedForward(28672, gated=False))
+
+    def saved(layer: Layer, recompute: str, *inputs: str) -> int:
+        kernels = KernelChoice(fp8_activation_inputs=inputs)
+        batch = Batch(1, tokens, recompute=recompute)
+        return sum(layer_activations(layer, batch, ParallelSizes(), kernels).values())
+
+    def less(layer: Layer, *inputs: str, recompute: str = "none") -> int:
+        return saved(layer, recompute) - saved(layer, recompute, *inputs)
+
+    assert less(dense, "fed") == tokens * 28672
+    assert less(mixture, "routed") == 2 * tokens * 28672
+    backward = [
+        layer_backward(dense, Batch(1, tokens), ParallelSizes(), KernelChoice(fp8_activation_inputs=inputs))
+        for inputs in ((), ("fed",))
+    ]
+    assert backward[1] - backward[0] == 2 * tokens * 28672  # the input is cast back
+    assert less(plain, "fed") == less(mixture, "fed") == less(mixture, "routed", recompute="moe_act") == 0
 
 
 def test_each_module_that_is_recomputed_keeps_less_by_what_it_makes() -> None:

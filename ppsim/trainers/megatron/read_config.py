@@ -174,6 +174,9 @@ def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     if fuses is not None or not is_partial:
         by = arguments.get("cross_entropy_fusion_impl", word="cross_entropy")
         words["cross_entropy"] = "unfused" if not fuses else "fused" if by == "te" else "compiled"
+    store = "activation_func_fp8_input_store"
+    if arguments.flag(store, word=store):
+        words[store] = _fuses_activation(arguments) or None
     words["deterministic_mode"] = arguments.flag("deterministic_mode", word="deterministic_mode") or None
     how = arguments.get("cp_comm_type", word="context")
     kinds = {str(one) for one in (how if isinstance(how, list) else [how]) if one is not None}
@@ -182,6 +185,13 @@ def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     elif kinds - {"p2p"}:
         arguments.assumed.append(f"cp_comm_type {'+'.join(sorted(kinds))} is not known: taken as p2p, the ring")
     return words
+
+
+def _fuses_activation(arguments: Arguments) -> bool:
+    """Only a fused activation saves its input in 8 bits (Megatron-LM at d98e8a64, core/transformer/mlp.py)."""
+    names = ("bias_swiglu_fusion", "bias_activation_fusion")
+    by_te = arguments.flag("use_te_activation_func", word="activation_func_fp8_input_store")
+    return by_te or all(arguments.flag(one, default=True, word="activation_func_fp8_input_store") for one in names)
 
 
 def _is_above_zero(value: Any) -> bool:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+import ppsim
+from ppsim.base.errors import ConfigError
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.stacks import stack_of
 
@@ -48,6 +50,32 @@ def test_bridge_and_nemo_have_names_of_their_own(tmp_path: Path, name: str) -> N
     path = tmp_path / "run.yaml"
     path.write_text(f"model:\n  num_layers: 2\nmixed_precision:\n  bf16: true\n  fp8: hybrid\n  {name}: true\n")
     assert read_run_config(path).options["fp8_param_gather"] is True
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ("", True),
+        ("  bias_activation_fusion: false\n", None),
+        ("  bias_activation_fusion: false\n  use_te_activation_func: true\n", True),
+    ],
+)
+def test_only_a_fused_activation_saves_its_input_in_8_bits(
+    tmp_path: Path, settings: str, found: bool | None
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"model:\n  num_layers: 2\n  activation_func_fp8_input_store: true\n{settings}")
+    assert read_run_config(path).options.get("activation_func_fp8_input_store") is found
+
+
+def test_an_activation_without_a_gate_cannot_save_its_input_in_8_bits() -> None:
+    with pytest.raises(ConfigError, match="is for gated activations \\(SwiGLU\\): gpt2 has none"):
+        ppsim.job(model="gpt2", gpus=8, activation_func_fp8_input_store=True)
+
+
+def test_primary_weights_may_have_one_copy(tmp_path: Path) -> None:
+    flags = "--fp8-format hybrid --fp8-param-gather --no-fp8-weight-transpose-cache"
+    assert read(tmp_path, flags) == {"fp8_param_gather": True, "weight_cache": "rowwise"}
 
 
 @pytest.mark.parametrize(("given", "found"), [("", False), ("enable_fsdp_float8_all_gather = true", True)])
