@@ -331,7 +331,7 @@ def _narrow_weights(arguments: Arguments, words: Mapping[str, Any]) -> dict[str,
     default = "none" if words["zero"] == 3 else "all"
     cache = "none" if recasts or words["fully_shard"] else "rowwise" if has_rows_only else "all"
     is_primary = any(primary[name] for name in _PRIMARY if name.startswith(bits)) and not words["fully_shard"]
-    is_default = is_primary or cache == default
+    is_default = cache == default or (is_primary and cache != "rowwise")
     return {word: is_primary or None, "weight_cache": None if is_default else cache, **wide}
 
 
