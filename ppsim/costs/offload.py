@@ -155,7 +155,7 @@ def with_copies(job: Job, stage: Stage, costs: CostEstimate, one: Offload) -> Co
 def _waits_s(job: Job, stage: Stage, one: Offload) -> float:
     """Seconds that a forward waits for the copies of all but its last `max_inflight_offloads` layers."""
     allowed = job.offload_rules.max_inflight_offloads
-    if allowed is None:
+    if allowed is None or not one.copied:
         return 0.0
     now_s = waited_s = copied_s = 0.0
     ends: list[float] = []

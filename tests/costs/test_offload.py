@@ -191,3 +191,10 @@ def test_a_layer_more_keeps_what_is_not_offloaded_once() -> None:
 def test_rules_of_offloading_are_refused_where_nothing_is_offloaded(words, told) -> None:
     with pytest.raises(ConfigError, match=told):
         ppsim.job(model="llama3-8b", stack="plain", gpus=8, pp=2, **words)
+
+
+def test_a_stage_without_the_offloaded_modules_waits_for_no_copy() -> None:
+    """The first 7 layers of Nemotron-H 8B are Mamba and MLP."""
+    words: dict[str, Any] = {"offload_modules": "core_attn+attn_proj", "max_inflight_offloads": 0}
+    words |= {"model": "nemotron-h-8b", "gpus": 4, "pp": 4, "seq_len": 2048, "stack": "plain"}
+    assert ppsim.project(**words, split=[7, 15, 15, 15]).iteration_time_s > 0
