@@ -186,13 +186,14 @@ def _pairs_s(
     of_device = [[replace(layer, launches=(0.0, 0.0), waits=(0.0, 0.0)) for layer in of] for of in layers]
     pairs_s = np.array([[one.forward.total_s + other.backward.total_s for other in costs] for one in costs])
     host_s = np.array([[one.forward.host_s + other.backward.host_s for other in costs] for one in costs])
-    for mine in values_of_ranks(schedule, range(len(stages))):
-        for one, other in product(mine, mine):
-            together_s = pair_s(layers[one], layers[other], order, slowdown=slowdown)
-            pairs_s[one, other] += together_s - _apart_s(layers[one], layers[other])
-            host_s[one, other] += together_s - pair_s(of_device[one], of_device[other], order, slowdown=slowdown)
-            host_s[one, other] -= sum(layer.waits[0] for layer in layers[one])
-            host_s[one, other] -= sum(layer.waits[1] for layer in layers[other])
+    stages_of_ranks = values_of_ranks(schedule, range(len(stages)))
+    # Model replicas: two ranks have the same stages.
+    for one, other in dict.fromkeys(pair for mine in stages_of_ranks for pair in product(mine, mine)):
+        together_s = pair_s(layers[one], layers[other], order, slowdown=slowdown)
+        pairs_s[one, other] += together_s - _apart_s(layers[one], layers[other])
+        host_s[one, other] += together_s - pair_s(of_device[one], of_device[other], order, slowdown=slowdown)
+        host_s[one, other] -= sum(layer.waits[0] for layer in layers[one])
+        host_s[one, other] -= sum(layer.waits[1] for layer in layers[other])
     return pairs_s, host_s
 
 

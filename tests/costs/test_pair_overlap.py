@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.pair_overlap import ORDERS, LayerTimes, PairMessage, StageBytes, pair_bytes, pair_messages, pair_s
 from ppsim.projection.expert_messages import expert_messages
 from ppsim.schedule.table import Op
@@ -354,3 +355,16 @@ def test_the_bytes_of_a_pair_are_those_of_its_layers_one_after_another(
 
 def test_a_forward_without_a_pair_holds_all_of_its_bytes() -> None:
     assert pair_bytes(StageBytes(20, 6, 2), StageBytes(0, 0, 0)) == 20
+
+
+def test_two_model_replicas_hide_the_messages_of_a_pair_once():
+    job = ppsim.job(
+        model="qwen3-30b-a3b", layers=8, gpus=16, pp=2, ep=8, global_batch=64, seq_len=4096, overlap_ep="dualpipe",
+        moe_dispatcher="hybridep", stack="plain",
+    )  # fmt: skip
+    table = ppsim.build("dualpipe", pp=2, microbatches=8)
+    found = assemble_job(job, table, split="even")
+    (one, other), costs = found.layer_times, found.parts
+    apart_s = costs[0].forward.total_s + costs[1].backward.total_s
+    hidden_s = alone_s(one, other) - pair_s(one, other, "dualpipe", slowdown=job.place.dispatch_slowdown)
+    assert found.costs.fused_s[0][1] == pytest.approx(apart_s - hidden_s)
