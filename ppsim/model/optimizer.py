@@ -25,7 +25,7 @@ class Optimizer:
     - `grad_reduce_in_bf16`: Megatron-LM's `grad_reduce_in_fp32` is off.
     - `fp8_param_gather`: GEMM weights have no 16-bit copy, if GEMMs are in 8 or 4 bits (`NarrowWeights`).
     - `layer_wise`: shard whole layers, so that the rank with the most layers determines the update time; bytes are
-      assumed to be even.
+      even with `use_layer_wise_param_layout`, else `ppsim.model.ping_pong` gives whole tensors to ranks.
     - `num_distributed_optimizer_instances`: groups of data-parallel ranks, each with all shards (HSDP).
       `outer_dp_sharding_strategy` optim: they share the optimizer state (Megatron-FSDP, HFSDP: fully_shard.py).
     - `is_precision_aware`: Megatron-LM's precision-aware optimizer reads gradients of any dtype (`decoupled_grad`),
@@ -44,6 +44,7 @@ class Optimizer:
     grad_reduce_in_bf16: bool = False
     fp8_param_gather: bool = False
     layer_wise: bool = False
+    use_layer_wise_param_layout: bool = True
     num_distributed_optimizer_instances: int = 1
     outer_dp_sharding_strategy: OuterSharding = "no_shard"
     exp_avg_dtype: MomentDtype = "float32"
@@ -85,6 +86,8 @@ class Optimizer:
             raise ConfigError("--overlap-cpu-optimizer-d2h-h2d goes with --optimizer-offload-fraction: give both")
         if self.layer_wise and self.zero_stage == 0:
             raise ConfigError("a layer-wise optimizer shares layers among replicas: ZeRO stage 0 shares nothing")
+        if not (self.layer_wise or self.use_layer_wise_param_layout):
+            raise ConfigError("--no-use-layer-wise-param-layout goes with --layer-wise")
         if self.gradient_bytes not in (None, 2, 4):
             raise ConfigError(f"gradient_bytes must be 2 or 4: got {self.gradient_bytes}")
 

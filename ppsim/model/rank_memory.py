@@ -26,6 +26,7 @@ from ppsim.model.losses import CHUNKS
 from ppsim.model.narrow_weights import NarrowWeights
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import exact_multiple, held_parameters, padded_vocabulary, require_division
+from ppsim.model.ping_pong import largest_state, trained_tensors
 from ppsim.model.pipeline_stages import Stage, layers_of
 from ppsim.model.recompute import BY_OPERATORS, Recompute, of_layer, recomputes
 from ppsim.parallel.sizes import ParallelSizes, share
@@ -172,7 +173,18 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
             f"{prefix}gradients": gradients,
             f"{prefix}optimizer state": states,
         }
-    return found
+    return found | _states_of_whole_tensors(model, stages, settings)
+
+
+def _states_of_whole_tensors(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
+    optimizer, cut = settings.optimizer, settings.cut
+    if not optimizer.layer_wise or optimizer.use_layer_wise_param_layout:
+        return {}
+    dense, expert = trained_tensors(model, stages, cut, vocab_multiple=settings.vocab_multiple)
+    return {
+        "optimizer state": largest_state(dense, optimizer, optimizer.ranks_of_state(cut.replicas)),
+        "expert optimizer state": largest_state(expert, optimizer, optimizer.ranks_of_state(cut.expert_replicas)),
+    }
 
 
 def _weight_bytes(settings: MemorySettings, number: int, gemms: int, is_whole: bool = True) -> int:

@@ -176,6 +176,12 @@ class SearchBaseOptions(TypedDict, total=False):
         "Shard the optimizer step by whole layers, as is common with Muon. [default: off, sharded evenly]",
         section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True, is_hidden=True,
     )]
+    use_layer_wise_param_layout: Annotated[bool | None, Option(
+        "With --layer-wise, divide the optimizer state evenly. Off: ranks own whole tensors, dealt out by size. "
+        "[default: on]",
+        section="optimizer", field="job.optimizer.use_layer_wise_param_layout", default=True, has_no=True,
+        is_hidden=True,
+    )]
     num_distributed_optimizer_instances: Annotated[int | None, Option(
         "Number of data-parallel groups that each shard optimizer state (with ZeRO 2 and 3 also gradients and "
         "parameters) among their own ranks. Gradients are all-reduced across groups (HSDP). [default: {default}]",

@@ -178,7 +178,8 @@ _OF_JOB = ("weight_cache", "num_layers_at_start_in_bf16", "num_layers_at_end_in_
            "lora", "freeze", "image_tokens", "text_only")  # fmt: skip
 _OF_OPTIMIZER = (
     "exp_avg_dtype", "is_precision_aware", "master_weights_in_bf16", "grad_reduce_in_bf16", "fp8_param_gather",
-    "offload_fraction", "overlap_cpu_optimizer_d2h_h2d",
+    "offload_fraction", "overlap_cpu_optimizer_d2h_h2d", "layer_wise", "use_layer_wise_param_layout",
+    "outer_dp_sharding_strategy",
 )  # fmt: skip
 
 

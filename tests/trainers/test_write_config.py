@@ -115,6 +115,15 @@ def test_megatron_has_flags_for_weights_in_8_bits_and_for_fsdp2(words: dict, fla
     assert {line for line in lines if line.endswith(named) and "overlap" not in line} == flags
 
 
+@pytest.mark.parametrize("has_layout", [True, False])
+def test_megatron_has_flags_for_a_layer_wise_optimizer(has_layout: bool) -> None:
+    words = {"optimizer": "muon", "layer_wise": True, "use_layer_wise_param_layout": has_layout}
+    lines = written("megatron", runtime="megatron", **words)
+    assert {"--optimizer muon", "--use-distributed-optimizer"} <= set(lines)
+    assert ("--no-use-layer-wise-param-layout" in lines) is not has_layout
+    assert comments(lines) == []
+
+
 def test_primus_has_a_setting_for_one_copy_of_the_weights() -> None:
     lines = written("primus", stack="primus", runtime="megatron", dtype="float8", weight_cache="rowwise")
     assert comments(lines) == ["--gpus 32"]

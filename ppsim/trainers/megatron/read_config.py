@@ -349,12 +349,15 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     name = str(arguments.get("optimizer", "adam", word="optimizer"))
     if name not in ("adam", "muon", "dist_muon"):
         arguments.assumed.append(f"optimizer {name} is not known: taken as adam")
-    shares = arguments.flag("use_distributed_optimizer", word="zero") or name == "dist_muon"  # by whole layers
+    shares = arguments.flag("use_distributed_optimizer", word="zero") or name == "dist_muon"
     zero = 1 if shares else 0
     if arguments.flag("use_megatron_fsdp", word="zero") or arguments.flag("use_custom_fsdp", word="zero"):
         zero = ZERO.get(str(arguments.get("data_parallel_sharding_strategy", "no_shard", word="zero")), zero)
     if is_fsdp2 := arguments.flag("use_torch_fsdp2", word="fully_shard"):
         zero = 3
+    is_layer_wise = zero == 1 and "muon" in name  # arguments.py at d98e8a64: validate_args
+    layout = "use_layer_wise_param_layout"
+    has_layout = arguments.flag(layout, default=True, word=layout) if "muon" in name else True
     reduces = arguments.flag("overlap_grad_reduce", word="overlap_grad_reduce")
     gathers = arguments.flag("overlap_param_gather", word="overlap_param_gather")
     deferred = None
@@ -370,7 +373,8 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         "gradient_accumulation_fusion": None if fuses else False,
         "grad_reduce_in_bf16": _reduces_in_bf16(arguments),
         "optimizer": "muon" if "muon" in name else "adam",
-        "layer_wise": True if name == "dist_muon" else None,
+        "layer_wise": is_layer_wise or None,
+        layout: None if has_layout or not is_layer_wise else False,
         "zero": zero,
         "fully_shard": is_fsdp2 or None,
         "overlap_grad_reduce": reduces or zero >= 2,

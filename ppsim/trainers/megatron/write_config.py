@@ -165,7 +165,8 @@ def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
             strategy = next(name for name, stage in ZERO.items() if stage == words["zero"])
             found |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
     if words.get("optimizer") == "muon":
-        found["optimizer"] = "dist_muon" if words.get("layer_wise") else "muon"
+        found["optimizer"] = "muon"
+        found["no_use_layer_wise_param_layout"] = words.get("use_layer_wise_param_layout") is False
     if words.get("order") == "tp-cp-ep-pp-dp":
         found["use_tp_pp_dp_mapping"] = True
     if (moments := words.get("exp_avg_dtype", "float32")) != "float32":

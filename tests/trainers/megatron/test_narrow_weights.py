@@ -68,6 +68,30 @@ def test_only_a_fused_activation_saves_its_input_in_8_bits(
     assert read_run_config(path).options.get("activation_func_fp8_input_store") is found
 
 
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ("--optimizer muon", {}),
+        ("--optimizer dist_muon", {"zero": 1, "layer_wise": True}),
+        ("--optimizer muon --use-distributed-optimizer", {"zero": 1, "layer_wise": True}),
+        (
+            "--optimizer muon --use-distributed-optimizer --no-use-layer-wise-param-layout",
+            {"zero": 1, "layer_wise": True, "use_layer_wise_param_layout": False},
+        ),
+        ("--optimizer muon --no-use-layer-wise-param-layout", {}),
+        ("--use-distributed-optimizer", {"zero": 1}),
+    ],
+)
+def test_muon_with_a_distributed_optimizer_is_layer_wise(tmp_path: Path, flags: str, found: dict[str, Any]) -> None:
+    """Megatron-LM, arguments.py at d98e8a64: `validate_args`."""
+    path = tmp_path / "train.sh"
+    path.write_text(f"pretrain_gpt.py --num-layers 2 --bf16 {flags}")
+    config, words = read_run_config(path), ("zero", "layer_wise", "use_layer_wise_param_layout")
+    assert not config.ignored
+    given = {name: config.options.get(name) for name in words}
+    assert given == dict.fromkeys(words) | {"zero": 0} | found
+
+
 def test_an_activation_without_a_gate_cannot_save_its_input_in_8_bits() -> None:
     with pytest.raises(ConfigError, match="is for gated activations \\(SwiGLU\\): gpt2 has none"):
         ppsim.job(model="gpt2", gpus=8, activation_func_fp8_input_store=True)
