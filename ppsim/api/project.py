@@ -67,13 +67,14 @@ def project_all(
 ) -> Projections:
     """Project every schedule, or `schedules`, for one plan.
 
-    The fastest is first; schedules that do not fit in memory are last. The result has the reasons against
-    impossible schedules. `plan` and the options are as for `ppsim.project`, without `schedule`.
+    The fastest that fits in memory is first, then those that fit tightly; schedules that do not fit are last. The
+    result has the reasons against impossible schedules. `plan` and the options are as for `ppsim.project`, without
+    `schedule`.
 
     >>> import ppsim
     >>> found = ppsim.project_all(pp=4, microbatches=8)
     >>> found.to_frame()["schedule"][0]
-    'v-flex'
+    'zbv'
     """
     if options.get("schedule") is not None:
         raise ConfigError("schedule is for ppsim.project: project_all tries every one, or those in schedules")

@@ -66,7 +66,7 @@ FILES = {
 }  # fmt: skip
 SAME = {
     "gpus": {"dp"}, "dp": {"gpus"}, "global_batch": {"microbatches"}, "microbatches": {"global_batch"},
-    "moe_dispatcher": {"moe_flex_dispatcher_num_sms"},
+    "moe_dispatcher": {"moe_flex_dispatcher_num_sms"}, "overlap_dp": {"overlap_grad_reduce", "overlap_param_gather"},
     "split": {name for name in option_types(PlanOptions) if "pipeline_split" in name or "pipeline_num_layers" in name},
 }  # fmt: skip
 SAME |= {name: {"split"} for name in SAME["split"]}

@@ -12,12 +12,16 @@ LARGE_GIB = 8.0
 BASELINE = {
     ("dense", "large"): (0.0012, 0.0032),
     ("dense", "small"): (0.0165, 0.2210),
-    ("hybrid", "large"): (0.0052, 0.0094),
+    ("hybrid", "large"): (0.0526, 0.1041),
     ("hybrid", "small"): (0.0082, 0.0247),
     ("MoE", "large"): (0.0895, 0.1774),
-    ("MoE", "small"): (0.0299, 0.1048),
+    ("MoE", "small"): (0.0328, 0.1310),
 }
-"""Mean and largest absolute error by kind of model and size of the measured peak."""
+"""Mean and largest absolute error by kind of model and size of the measured peak.
+
+The largest error of hybrids is Nemotron 3.5 Lightning's: its router is not balanced, so that the peak grows from 144.9
+GiB in iteration 2 to 161.1 GiB in iteration 17; 144.4 GiB are projected for a balanced one.
+"""
 
 MARGIN = 0.002
 

@@ -18,7 +18,7 @@ from ppsim.validation import operator_fit
 
 BASE = load_cluster("dgx-h100")
 CONFIG = "model: {model}\n"
-JOB = {"model": "llama3-8b", "gpus": 8, "tp": 2, "global_batch": 32, "seq_len": 4096}
+JOB = {"model": "llama3-8b", "gpus": 8, "tp": 2, "global_batch": 32, "seq_len": 4096, "stack": "plain"}
 OTHERS = (
     {**JOB, "seq_len": 16384}, {**JOB, "tp": 4, "pp": 2}, {**JOB, "model": "llama3-70b", "tp": 8},
 )  # fmt: skip
