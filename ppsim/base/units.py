@@ -38,10 +38,10 @@ LEAST_SHOWN = 5e-5
 def percent(ratio: float) -> str:
     """Return a ratio in percent.
 
-    >>> percent(0.1045)
-    '10.45 %'
+    >>> percent(0.1045), percent(-1e-17)
+    ('10.45 %', '0.00 %')
     """
-    return f"{100 * ratio:.2f} %"
+    return f"{round(100 * ratio, 2) + 0.0:.2f} %"  # no -0.00 %
 
 
 def signed_percent(ratio: float) -> str:

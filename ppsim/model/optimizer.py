@@ -22,7 +22,7 @@ class Optimizer:
     during the update one of the gradients, unless they are accumulated in float32.
 
     - `zero_stage`: Rajbhandari et al. 2020 (arXiv 1910.02054); 1 is Megatron-LM's distributed optimizer, 3 FSDP.
-    - `grad_reduce_in_bf16`: Megatron-LM's `grad_reduce_in_fp32` is off.
+    - `grad_reduce_in_bf16`: gradients have 16 bits; by default with fp16 only, as in Megatron-LM.
     - `fp8_param_gather`: GEMM weights have no 16-bit copy, if GEMMs are in 8 or 4 bits (`NarrowWeights`).
     - `layer_wise`: shard whole layers, so that the rank with the most layers determines the update time; bytes are
       even with `use_layer_wise_param_layout`, else `ppsim.model.ping_pong` gives whole tensors to ranks.
@@ -41,7 +41,7 @@ class Optimizer:
     name: Literal["adam", "muon"] = "adam"
     zero_stage: int = 1
     gradient_bytes: int | None = None
-    grad_reduce_in_bf16: bool = False
+    grad_reduce_in_bf16: bool | None = None
     fp8_param_gather: bool = False
     layer_wise: bool = False
     use_layer_wise_param_layout: bool = True
@@ -54,6 +54,8 @@ class Optimizer:
     overlap_cpu_optimizer_d2h_h2d: bool = False
 
     def __post_init__(self) -> None:
+        if self.grad_reduce_in_bf16 is None:
+            object.__setattr__(self, "grad_reduce_in_bf16", self.precision == "fp16")
         if self.exp_avg_dtype not in _MOMENT_BYTES:
             raise ConfigError(f"exp_avg_dtype must be {', '.join(_MOMENT_BYTES)}: got {self.exp_avg_dtype}")
         if self.exp_avg_dtype != "float32" and self.zero_stage == 0:
@@ -115,9 +117,8 @@ class Optimizer:
 
     @property
     def bytes_of_gradient(self) -> int:
-        in_bf16 = self.grad_reduce_in_bf16 or self.master_weights_in_bf16
-        in_16_bits = self.precision == "fp16" or (self.precision == "bf16" and in_bf16)
-        return self.gradient_bytes or (2 if in_16_bits else 4)
+        in_16_bits = self.grad_reduce_in_bf16 or self.master_weights_in_bf16
+        return self.gradient_bytes or (2 if in_16_bits and self.precision != "fp32" else 4)
 
     @property
     def traffic_bytes(self) -> int:

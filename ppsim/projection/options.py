@@ -146,7 +146,7 @@ class SearchBaseOptions(TypedDict, total=False):
     )]
     grad_reduce_in_bf16: Annotated[bool | None, Option(
         "Accumulate and reduce gradients in 16 bits. [default: off (32 bits), except with float16]",
-        section="optimizer", field="job.optimizer.grad_reduce_in_bf16", default=False, has_no=True,
+        section="optimizer", field="job.optimizer.grad_reduce_in_bf16", default=None, has_no=True,
     )]
     fp8_param_gather: Annotated[bool | None, Option(
         "Primary weights in 8 or 4 bits, if GEMMs are (Megatron-LM's --fp8-param-gather and --fp4-param-gather): "

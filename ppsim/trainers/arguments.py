@@ -112,6 +112,22 @@ class Arguments:
             raise ConfigError(f"{self.source}: {name} is {value}, which the file does not set")
         return count_from(value, f"{self.source}: {name}", least=least)
 
+    def launched_gpus(self) -> int | None:
+        """Return the ranks that torchrun starts, by default on one node.
+
+        None if the file leaves them to the machine: `auto`, `gpu`, an elastic 2:4, a variable that it does not set.
+        """
+        product = 1
+        for name, default in (("nproc_per_node", None), ("nnodes", 1)):
+            value = self.get(name, default, word="gpus")
+            if isinstance(value, str):
+                self.assumed.append(f"{name} {value} is no number: the file leaves the number of GPUs open")
+                return None
+            if value is None:
+                return None
+            product *= count_from(value, f"{self.source}: {name}", least=1)
+        return product
+
     def part(self, name: str, default: float, *, word: str) -> float:
         value = self.get(name, default, word=word)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:

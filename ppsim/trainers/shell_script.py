@@ -332,6 +332,8 @@ def _options(tokens: list[str]) -> dict[str, Any]:
             name = None
         elif options[name] is True:
             options[name] = token
-        elif name.endswith(("-modules", "-scope", "-path", "-layers", "_per_model_part", ".components")):
+        elif name.endswith(
+            ("-modules", "-comm-type", "-scope", "-path", "-layers", "_per_model_part", ".components")
+        ):
             several.setdefault(name, [options[name]]).append(token)
     return options | {name: " ".join(values) for name, values in several.items()}

@@ -49,11 +49,12 @@ def command_of(
         job.stack, {**conditions, "pp": one.pp, "recompute": told["recompute"]},
         device=job.cluster.device.name, has_experts=any(kind.is_moe for kind in job.model.kinds),
     ).options  # fmt: skip
+    by_dtype = {"grad_reduce_in_bf16": job.optimizer.precision == "fp16"}
     changed: dict[str, Any] = {}
     for name in (name for names in options_by_section(words.values()).values() for name in names):
         option = words[name].option
         is_same_for_all = name in also and also[name].option.field == option.field
-        by_stack = said.get(name, option.default)
+        by_stack = said.get(name, by_dtype.get(name, option.default))
         if is_same_for_all and name not in told and asked[name] not in (None, by_stack):
             changed[name] = asked[name]
     values = {name: value for name, value in changed.items() if not isinstance(value, bool)}

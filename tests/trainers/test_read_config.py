@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -252,7 +253,7 @@ def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) ->
     found = read(tmp_path, "ds.json", json.dumps(speed))
     assert found.options == {
         "micro_batch": 2, "microbatches": 8, "zero": 1, "dtype": "bfloat16", "overlap_grad_reduce": False,
-        "overlap_param_gather": False,
+        "overlap_param_gather": False, "grad_reduce_in_bf16": True,
     }  # fmt: skip
     assert "give --model" in found.why_no_model
     assert [ignored.effect for ignored in found.ignored] == ["time and memory"]
@@ -687,3 +688,59 @@ def test_nemo_1_names_a_distributed_optimizer(
 ) -> None:
     found = read(tmp_path, "nemo.yaml", f"{BRIDGE}  optim: {optim}\n").options
     assert (found["zero"], found["overlap_grad_reduce"], found.get("overlap_param_gather")) == words
+
+
+@pytest.mark.parametrize(
+    ("precision", "num_bytes"),
+    [
+        ("--fp16", 2),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", 4),
+        ("--bf16", 4),
+        ("--bf16 --grad-reduce-in-bf16", 2),
+        ("--bf16 --accumulate-allreduce-grads-in-fp32", 4),
+    ],
+)
+def test_gradients_have_the_bytes_of_megatron(tmp_path: Path, precision: str, num_bytes: int) -> None:
+    flags = f"--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 {precision}"
+    (tmp_path / "train.sh").write_text(f"pretrain_gpt.py {flags}")
+    made = ppsim.project(run_config=tmp_path / "train.sh", gpus=1)
+    assert made.plan.job is not None
+    assert made.plan.job.optimizer.bytes_of_gradient == num_bytes
+    is_wide = "--accumulate-allreduce-grads-in-fp32" in ppsim.trainer_options(made, "megatron")
+    assert is_wide == (num_bytes == 4 and "--fp16" in precision)
+
+
+@pytest.mark.parametrize(
+    ("content", "dtype", "in_16_bits"),
+    [
+        ({"bf16": {"enabled": True}}, "bfloat16", True),
+        ({"bfloat16": {"enabled": True}}, "bfloat16", True),
+        ({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}, "bfloat16", False),
+        ({"fp16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}, "float16", False),
+        ({"bf16": {"enabled": False}}, "float32", None),
+    ],
+)
+def test_deepspeed_has_gradients_in_the_dtype_of_weights(
+    tmp_path: Path, content: dict[str, Any], dtype: str, in_16_bits: bool | None
+) -> None:
+    found = read(tmp_path, "ds.json", json.dumps({"train_micro_batch_size_per_gpu": 2, **content}))
+    assert found.options["dtype"] == dtype
+    assert found.options.get("grad_reduce_in_bf16") is in_16_bits
+    assert not found.ignored
+
+
+@pytest.mark.parametrize("launch", ["--nproc_per_node gpu", "--nproc-per-node=auto", "--nproc_per_node $N --nnodes 2",
+                                    "--nproc_per_node 8 --nnodes 2:4"])  # fmt: skip
+def test_a_launcher_that_counts_gpus_itself_leaves_their_number_open(tmp_path: Path, launch: str) -> None:
+    flags = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --bf16"
+    found = read(tmp_path, "train.sh", f"torchrun {launch} pretrain_gpt.py {flags}")
+    assert "gpus" not in found.options
+    assert any("the file leaves the number of GPUs open" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("kinds", "context"), [("a2a", "all-to-all"), ("p2p", None), ("a2a p2p", None)])
+def test_context_parallelism_may_differ_by_layer(tmp_path: Path, kinds: str, context: str | None) -> None:
+    flags = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --bf16"
+    found = read(tmp_path, "train.sh", f"pretrain_gpt.py {flags} --context-parallel-size 2 --cp-comm-type {kinds}")
+    assert found.options.get("context") == context
+    assert any("cp_comm_type a2a+p2p is not known" in note for note in found.notes) == (kinds == "a2a p2p")

@@ -22,6 +22,8 @@ _AUTO = {
 
 def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
     """The launching program decides "auto"; ppsim takes the value from an option instead."""
+    if "bf16" not in content and "bfloat16" in content:  # the older name (runtime/precision_config.py)
+        content = {"bf16" if name == "bfloat16" else name: value for name, value in content.items()}
     for name in ("zero_optimization", "bf16", "fp16"):
         _require_object(content, name, source)
     given = {name: value for name, value in config_values(content) if not _is_of_no_device(content, name)}
@@ -31,6 +33,7 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
     whole = arguments.count("train_batch_size", word="global_batch")
     zero = arguments.count("zero_optimization.stage", 0, word="zero", least=0)
     enabled = {name for name in ("fp16", "bf16") if arguments.flag(f"{name}.enabled", word="dtype")}
+    accumulated = str(arguments.get("data_types.grad_accum_dtype", word="grad_reduce_in_bf16"))
     in_bf16, states = "bf16_master_weights_and_grads", "bf16_optimizer_states"
     has_states = arguments.flag(f"bf16.{states}", word="exp_avg_dtype")
     # ZeRO 1 and 2 gather the parameters at the end of `step` (runtime/zero/stage_1_and_2.py).
@@ -53,6 +56,8 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
         autos.pop("fp16.enabled", None)
     if "dtype" in (word for word, _ in autos.values()):
         words["dtype"] = "bfloat16" if enabled else None
+    if words["dtype"] != "float32":  # by default, gradients have the dtype of weights (runtime/engine.py)
+        words["grad_reduce_in_bf16"] = accumulated.removeprefix("torch.") not in ("fp32", "float32")
     return RunConfig(
         "DeepSpeed",
         source,

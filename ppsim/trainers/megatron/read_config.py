@@ -76,8 +76,7 @@ def _counts(arguments: Arguments) -> dict[str, Any]:
         arguments.assumed.append("no global_batch_size: one microbatch a replica, as Megatron-LM takes it")
         words["microbatches"] = 1
     if words["gpus"] is None:
-        devices = arguments.count("nproc_per_node", word="gpus"), arguments.count("nnodes", 1, word="gpus")
-        words["gpus"] = devices[0] * devices[1] if devices[0] and devices[1] else None
+        words["gpus"] = arguments.launched_gpus()
     expert_tp = arguments.count("expert_tensor_parallel_size", word="etp")
     is_default = expert_tp == (words["tp"] or 1) and not arguments.asks("expert_tensor_parallel_size")
     words["etp"] = expert_tp if arguments.count("num_experts", least=0) and not is_default else None
@@ -179,7 +178,7 @@ def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
         words[store] = _fuses_activation(arguments) or None
     words["deterministic_mode"] = arguments.flag("deterministic_mode", word="deterministic_mode") or None
     how = arguments.get("cp_comm_type", word="context")
-    kinds = {str(one) for one in (how if isinstance(how, list) else [how]) if one is not None}
+    kinds = {kind for one in (how if isinstance(how, list) else [how or ""]) for kind in str(one).split()}
     if kinds == {"a2a"}:
         words["context"] = "all-to-all"
     elif kinds - {"p2p"}:
@@ -387,18 +386,23 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
 def _reduces_in_bf16(arguments: Arguments) -> bool | None:
     """Return the dtype of gradients, None if the file leaves it open.
 
-    `main_grads_dtype` belongs to the precision-aware optimizer (Megatron-LM's arguments.py). Megatron-FSDP has
-    gradients in the dtype of the weights, unless megatron_fsdp_main_grads_dtype is given
+    `main_grads_dtype` belongs to the precision-aware optimizer, and `grad_reduce_in_bf16` to bfloat16; gradients of
+    float16 have 16 bits without `accumulate_allreduce_grads_in_fp32` (Megatron-LM's arguments.py). Megatron-FSDP
+    has gradients in the dtype of the weights, unless megatron_fsdp_main_grads_dtype is given
     (megatron_fsdp/param_and_grad_buffer.py at d98e8a64: `_resolve_group_grad_dtype`).
     """
     word = "grad_reduce_in_bf16"
     in_16_bits, in_32_bits = arguments.get(word, word=word), arguments.get("grad_reduce_in_fp32", word=word)
+    if arguments.flag("accumulate_allreduce_grads_in_fp32", word=word):
+        in_32_bits = True
     of_optimizer = _dtype_of(arguments, "main_grads_dtype", word)
     of_fsdp = _dtype_of(arguments, "megatron_fsdp_main_grads_dtype", word)
     if arguments.flag("use_megatron_fsdp", word="zero"):
         return of_fsdp not in ("float32", "fp32")
     if arguments.flag(_AWARE, word=_AWARE) and of_optimizer in ("bfloat16", "bf16"):
         return True
+    if arguments.get("fp16", word="dtype"):
+        return False if in_32_bits else None
     if in_16_bits is None:
         return None if in_32_bits is None else not in_32_bits
     return bool(in_16_bits)

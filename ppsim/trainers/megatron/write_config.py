@@ -186,16 +186,21 @@ def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
         found |= {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
     if words.get("gradient_accumulation_fusion") is False or words.get("fully_shard"):
         found["no_gradient_accumulation_fusion"] = True
-    found |= _narrow_weights(words)
-    if words.get("grad_reduce_in_bf16"):
-        found["grad_reduce_in_bf16"] = True
-    elif found.get("use_megatron_fsdp"):
-        found["megatron_fsdp_main_grads_dtype"] = "fp32"
+    found |= _narrow_weights(words) | _gradients(words, is_fsdp=bool(found.get("use_megatron_fsdp")))
     if "overlap_grad_reduce" in words:
         reduces = words["overlap_grad_reduce"]
         gathers = reduces and words.get("zero", 0) > 0 and words.get("overlap_param_gather", False)
         found |= {"overlap_grad_reduce": reduces, "overlap_param_gather": gathers}
     return found
+
+
+def _gradients(words: Mapping[str, Any], *, is_fsdp: bool) -> dict[str, Any]:
+    in_16_bits = words.get("grad_reduce_in_bf16")
+    if words.get("dtype") == "float16":
+        return {"accumulate_allreduce_grads_in_fp32": in_16_bits is False}
+    if in_16_bits:
+        return {"grad_reduce_in_bf16": True}
+    return {"megatron_fsdp_main_grads_dtype": "fp32"} if is_fsdp else {}
 
 
 def _precision_aware(words: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,11 +148,11 @@ def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"zero": 0 if shard == 1 else 1 if words["pp"] > 1 else 3}
     if (copies or 1) > 1 and shard != 1:
         found["num_distributed_optimizer_instances"] = copies
-    per_node, nodes = (_launched(arguments, name) for name in ("nproc_per_node", "nnodes"))
+    launched = arguments.launched_gpus()
     if shard and shard > 0:
         found["dp"] = shard * (copies or 1)
-    elif per_node and nodes:
-        found["gpus"] = per_node * nodes
+    elif launched:
+        found["gpus"] = launched
     return found
 
 
@@ -164,12 +164,6 @@ def _rounds(batch: LocalBatch, words: Mapping[str, Any]) -> int | None:
         batch.fill(options, ())
     steps: int | None = options.get("gradient_accumulation_steps")
     return steps if steps != 1 else None
-
-
-def _launched(arguments: Arguments, name: str) -> int | None:
-    """torchrun's default is one node."""
-    value = arguments.get(name, 1 if name == "nnodes" else None, word="gpus")
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _recompute(arguments: Arguments) -> str:
