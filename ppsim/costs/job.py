@@ -353,12 +353,15 @@ class Job(HasRepr):
             raise ConfigError("--offload is a part of everything: leave out it or --offload-modules")
         if self.offload or not self.offloads:
             self.offload_rules.require_defaults()
-        if self.execution.paged_stash is not None:
-            modules = "+".join([self.offload_modules, *(one.offload_modules for one in self.stage_plans)])
-            both = [name for name in PAGED if name in modules.split("+")]
-            if both or self.offload:
-                option = "--offload" if self.offload else f"{' and '.join(both)} of --offload-modules"
-                raise ConfigError(f"--moe-paged-stash holds the experts' activations: leave out {option}")
+        modules = "+".join([self.offload_modules, *(one.offload_modules for one in self.stage_plans)])
+        both = [name for name in PAGED if name in modules.split("+")]
+        if "fused_group_mlp" in both and (len(both) > 1 or not self.execution.fused_experts):
+            raise ConfigError(
+                "--offload-modules fused_group_mlp goes with --fused-experts, without expert_fc1 and moe_act"
+            )
+        if self.execution.paged_stash is not None and (both or self.offload):
+            option = "--offload" if self.offload else f"{' and '.join(both)} of --offload-modules"
+            raise ConfigError(f"--moe-paged-stash holds the experts' activations: leave out {option}")
 
     def _set_encoders(self) -> None:
         if self.text_only and self.image_tokens:

@@ -191,7 +191,7 @@ def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelCh
     taken = Tensor("sent", "capacity", width, component)
     yield Operator("dispatch", "moe/dispatch", (sent,), (taken,), kind="dispatch")
     routed = [linears["routed", "up"], linears["routed", "down"]]
-    where = "moe/experts", component
+    where = "moe/experts/fused_group_mlp", component
     yield from mlp(ffn.expert, routed, *where, kernels, made="routed", source="sent")
     joined = Tensor("combined", "own_tokens", width, component)
     saves = ("routed",) if kernels.weighted_output else ()

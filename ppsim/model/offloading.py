@@ -13,16 +13,17 @@ MODULES = {
     "mlp_norm": "the input of the norm before the channel mixer",
     "expert_fc1": "the input of the routed experts",
     "moe_act": "the input of the routed experts' activation",
+    "fused_group_mlp": "the tensors saved by the routed experts, with TransformerEngine's op fuser",
 }
 """Values of Megatron-LM's `--offload-modules`."""
 
-PAGED = ("expert_fc1", "moe_act")
+PAGED = ("expert_fc1", "moe_act", "fused_group_mlp")
 """Modules that paged stashing covers (Megatron-LM, transformer_config.py: `moe_offload_conflict`)."""
 
 MEANING = (
     "Modules whose saved tensors are in host memory until the backward pass, joined by +, with Megatron-LM's names "
-    "attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act. A tensor that another module also "
-    "saves stays on the device."
+    "attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act, or fused_group_mlp with "
+    "--fused-experts. A tensor that another module also saves stays on the device."
 )
 
 

@@ -186,6 +186,8 @@ def test_a_layer_more_keeps_what_is_not_offloaded_once() -> None:
         ({"max_inflight_offloads": 2}, "--offload-modules: give modules"),
         ({"activation_offload_fraction": 0.5, "offload": 0.5}, "--offload-modules: give modules"),
         ({"overlap_cpu_optimizer_d2h_h2d": True}, "--optimizer-offload-fraction: give both"),
+        ({"offload_modules": "fused_group_mlp"}, "fused_group_mlp goes with --fused-experts"),
+        ({"offload_modules": "moe_act+fused_group_mlp", "fused_experts": True}, "without expert_fc1 and moe_act"),
     ],
 )
 def test_rules_of_offloading_are_refused_where_nothing_is_offloaded(words, told) -> None:

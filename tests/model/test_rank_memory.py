@@ -153,6 +153,20 @@ def test_attentions_output_stays_unless_core_and_projection_are_offloaded() -> N
     assert gone("core_attn+attn_proj", "full") == 0
 
 
+def test_all_that_fused_experts_save_leaves_unless_it_is_too_small() -> None:
+    """Mixtral 8x7B, per pair: 4096 columns before the experts, 2 · 14336 before and 14336 behind the activation."""
+    layer, pairs = find_model("mixtral-8x7b").layers[0], 2 * 1024
+
+    def gone(smallest: int, recompute: str = "none") -> float:
+        batch = Batch(1, 1024, recompute=recompute)
+        found = layer_offload(layer, batch, ParallelSizes(), KernelChoice(), "fused_group_mlp", smallest)
+        return found.freed / (2 * pairs)
+
+    assert gone(0) == 4096 + 3 * 14336
+    assert gone(0, "moe_act") == 4096 + 2 * 14336
+    assert gone(2 * 14336 * pairs) == 2 * 14336
+
+
 def test_unfused_probabilities_go_to_the_host_twice_and_a_forward_has_their_scores_beside_them() -> None:
     """The softmax and the GEMM after it save them, 32 heads · s² elements; the fullest moment is the softmax."""
     layer, s = find_model("llama3-8b").layers[0], 2048
