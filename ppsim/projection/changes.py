@@ -97,7 +97,10 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
             )
     for zero_stage in (1, 3):
         if zero_stage != job.optimizer.zero_stage and layout.dp * layout.cp > 1:
-            optimizer = replace(job.optimizer, zero_stage=zero_stage)
+            try:
+                optimizer = replace(job.optimizer, zero_stage=zero_stage)
+            except PpsimError:
+                continue
             yield from _changed(f"--zero {zero_stage}", job, optimizer=optimizer)
     if not execution.sequence_parallel and layout.tp > 1:
         yield from _changed("--sequence-parallel", job, execution=replace(execution, sequence_parallel=True))
