@@ -108,7 +108,8 @@ def test_the_other_channels_include_the_one_assumed_and_none_beats_the_ideal(dra
     plan, _ = drawn
     made = project(plan)
     assert list(made.step_time_by_channel_s) == list(CHANNELS)
-    assert made.step_time_by_channel_s[RUNTIMES[plan.runtime][0]] == made.timeline.step_time_s
+    if made.costs.communication == "overlap":  # without calls that block a rank
+        assert made.step_time_by_channel_s[RUNTIMES[plan.runtime][0]] == made.timeline.step_time_s
     assert all(
         step >= made.step_time_by_channel_s["ideal"] - TIGHT for step in made.step_time_by_channel_s.values()
     )
