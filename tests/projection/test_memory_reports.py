@@ -39,7 +39,19 @@ FAILED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+LORA: dict[str, Any] = {
+    "model": "llama2-70b", "lora": "16:linear_qkv+linear_proj", "gpus": 8, "pp": 1, "seq_len": 8192, "micro_batch": 1,
+    "global_batch": 8, "dtype": "float8", "stack": "megatron-bridge",
+}  # fmt: skip
+"""MLPerf Training, llama2_70b_lora"""
+
 RAN: dict[str, dict[str, Any]] = {
+    "mlcommons/training_results_v5.1: AMD, one copy per weight": LORA | {
+        "cluster": "mi325x-8", "weight_cache": "rowwise"
+    },
+    "mlcommons/training_results_v5.0: NVIDIA, activation inputs in 8 bits": LORA | {
+        "cluster": "dgx-b200", "attention": "fused-fp8", "cross_entropy": "unfused", "activation_func_fp8_input_store": True
+    },
     f"{BRIDGE}/pull/3107: 10 virtual stages": ON_H100 | {"vpp": 10},
     f"{BRIDGE}/pull/5489: micro-batch 2": QWEN_VL | {"micro_batch": 2},
     "torchtitan/pull/1993: local batch 6": TITAN | {"ep": 1, "seq_len": 4096, "micro_batch": 6, "global_batch": 48},
