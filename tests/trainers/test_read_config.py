@@ -744,3 +744,19 @@ def test_context_parallelism_may_differ_by_layer(tmp_path: Path, kinds: str, con
     found = read(tmp_path, "train.sh", f"pretrain_gpt.py {flags} --context-parallel-size 2 --cp-comm-type {kinds}")
     assert found.options.get("context") == context
     assert any("cp_comm_type a2a+p2p is not known" in note for note in found.notes) == (kinds == "a2a p2p")
+
+
+@pytest.mark.parametrize(
+    ("reshards", "pp", "zero"),
+    [("default", 1, 3), ("never", 1, 2), ("always", 1, 3), ("default", 2, 1), ("never", 2, 1), ("always", 2, 3)],
+)
+def test_torchtitan_keeps_weights_whole_unless_it_reshards(
+    tmp_path: Path, reshards: str, pp: int, zero: int
+) -> None:
+    text = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 4\nseq_len = 8192\n[parallelism]\n'
+        f'pipeline_parallel_degree = {pp}\nfsdp_reshard_after_forward = "{reshards}"\n'
+    )
+    found = read(tmp_path, "train.toml", text)
+    assert found.options["zero"] == zero
+    assert not found.ignored

@@ -145,7 +145,7 @@ def _degrees(arguments: Arguments) -> tuple[int | None, int | None]:
 
 def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
     shard, copies = _degrees(arguments)
-    found: dict[str, Any] = {"zero": 0 if shard == 1 else 1 if words["pp"] > 1 else 3}
+    found: dict[str, Any] = {"zero": 0 if shard == 1 else _sharded_stage(arguments, words["pp"])}
     if (copies or 1) > 1 and shard != 1:
         found["num_distributed_optimizer_instances"] = copies
     launched = arguments.launched_gpus()
@@ -154,6 +154,15 @@ def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
     elif launched:
         found["gpus"] = launched
     return found
+
+
+def _sharded_stage(arguments: Arguments, pp: int) -> int:
+    """Without resharding after each forward, weights stay whole: by default in a pipeline."""
+    reshards = str(arguments.get(RESHARDS, "default", word="zero"))
+    return {"always": 3, "never": 1 if pp > 1 else 2}.get(reshards, 1 if pp > 1 else 3)
+
+
+RESHARDS = "parallelism.fsdp_reshard_after_forward"
 
 
 def _rounds(batch: LocalBatch, words: Mapping[str, Any]) -> int | None:

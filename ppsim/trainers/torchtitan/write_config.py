@@ -9,7 +9,7 @@ from ppsim.model.recompute import BY_OPERATORS
 from ppsim.trainers.megatron.write_config import command
 from ppsim.trainers.megatron.write_model import without_source
 from ppsim.trainers.torchtitan.config_registry import registry
-from ppsim.trainers.torchtitan.read_config import COUNTS, HIDDEN_BY_ASYNC_TP, SCHEDULES, model_of
+from ppsim.trainers.torchtitan.read_config import COUNTS, HIDDEN_BY_ASYNC_TP, RESHARDS, SCHEDULES, model_of
 
 _HEAD = {"0.2": "output", "0.3": "lm_head"}  # name of the last module of a model
 _CONVERTERS = {"float8": ["float8"], "float8-row": ["float8"], "mxfp8": ["mx"]}
@@ -99,10 +99,11 @@ def _replication(words: Mapping[str, Any], pp: int, dp: int) -> dict[str, Any]:
     is_sharded = words.get("zero", 1) >= (1 if pp > 1 else 2)
     copies = words.get("num_distributed_optimizer_instances", 1) if is_sharded else dp
     shard = -1 if dp == 1 and is_sharded else dp // copies
+    reshards = {(2, False): "never", (3, True): "always"}.get((words.get("zero", 1), pp > 1))
     return {
         "parallelism.data_parallel_shard_degree": shard,
         "parallelism.data_parallel_replicate_degree": copies,
-    }
+    } | ({RESHARDS: reshards} if reshards else {})
 
 
 def _parts(split: Any, pp: int, head: str) -> list[list[str]] | None:
