@@ -760,3 +760,19 @@ def test_torchtitan_keeps_weights_whole_unless_it_reshards(
     found = read(tmp_path, "train.toml", text)
     assert found.options["zero"] == zero
     assert not found.ignored
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "size"),
+    [
+        ("t.sh", "pretrain_gpt.py --num-layers 2 --hidden-size 768 --num-attention-heads 12 --swiglu", 2048),
+        ("t.sh", "pretrain_gpt.py --num-layers 2 --hidden-size 768 --num-attention-heads 12 --quick-geglu", 3072),
+        ("t.sh", "pretrain_gpt.py --num-layers 2 --hidden-size 768 --num-attention-heads 12", 3072),
+        ("b.yaml", "model:\n  num_layers: 2\n  hidden_size: 768\n  num_attention_heads: 12\n  vocab_size: 1000\n"
+         "  gated_linear_unit: true\n  pipeline_model_parallel_size: 1\n  ffn_hidden_size: null\n", 3072),
+    ],
+)  # fmt: skip
+def test_the_feed_forward_has_the_trainers_default_size(tmp_path: Path, name: str, text: str, size: int) -> None:
+    model = read(tmp_path, name, text).model
+    assert model is not None
+    assert model.layers[0].ffn.size == size

@@ -42,6 +42,8 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     if "glu" in str(flat.get("activation")):  # NeMo 1: swiglu, fast-swiglu, geglu, reglu
         flat |= {"swiglu": True, "activation": None}
     flat.setdefault("group_query_attention", bool(flat.get("num_query_groups")))
+    if flat.get("ffn_hidden_size") is None and isinstance(hidden := flat.get("hidden_size"), int):
+        flat["ffn_hidden_size"] = 4 * hidden  # Megatron-Core's default (transformer_config.py), also if it is gated
     found = from_megatron(Arguments(megatron_names(flat), source), BRIDGE)
     sections = tuple(
         IgnoredOption(name, value, matters) for name, value in others.items() if (matters := effect_of(name))

@@ -138,8 +138,8 @@ def _attention(arguments: Arguments, hidden: int) -> Attention | LatentAttention
 def _dense(arguments: Arguments, hidden: int) -> FeedForward:
     gated = arguments.flag("swiglu") or arguments.flag("quick_geglu")
     size = arguments.count("ffn_hidden_size")
-    if size is None:
-        size = 64 * (4 * hidden * 2 // 3 // 64) if gated else 4 * hidden
+    if size is None:  # Megatron-LM's arguments.py; Megatron-Core's own default is 4 · hidden
+        size = 64 * (4 * hidden * 2 // 3 // 64) if arguments.flag("swiglu") else 4 * hidden
     return FeedForward(size, gated=gated, bias=arguments.flag("add_bias_linear", default=True))
 
 
