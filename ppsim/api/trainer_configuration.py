@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, flag_of, require_tokens
 from ppsim.model.offloading import OffloadRules
-from ppsim.parallel.layout import assumed_replicas
 from ppsim.projection.options import GPT, JobOptions, SearchBaseOptions
 from ppsim.trainers.same_settings import COUNTED_IN_SPLIT, MEGATRON_SPLIT, SAME_SETTING, each_setting
 
@@ -74,6 +73,8 @@ def _launched(config: "RunConfig", options: Mapping[str, Any]) -> dict[str, int]
     sizes = {name: options[name] for name in ("tp", "cp", "ep", "pp", "etp") if options.get(name)}
     if config.launcher_gpus == 1 or min(sizes.values(), default=1) < 1:
         return {}
+    from ppsim.parallel.layout import assumed_replicas
+
     replicas = assumed_replicas(**sizes, multiple=config.launcher_gpus)
     number = replicas * math.prod(sizes.get(name, 1) for name in ("tp", "cp", "pp"))
     return {"gpus": number, "gpus_assumed": config.launcher_gpus}

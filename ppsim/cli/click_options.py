@@ -221,7 +221,11 @@ class AliasedOption(click.Option):
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         super().add_to_parser(parser, ctx)
         for name in self.also:
-            parser.add_option(self, [name], dest=name, action="store", nargs=1)
+            if self.is_bool_flag:
+                parser.add_option(self, [name], dest=name, action="store_const", const=True)
+                parser.add_option(self, [f"--no-{name[2:]}"], dest=name, action="store_const", const=False)
+            else:
+                parser.add_option(self, [name], dest=name, action="store", nargs=1)
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
         given = {

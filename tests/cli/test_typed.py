@@ -42,13 +42,14 @@ def test_an_option_is_accepted_as_documented_and_changes_the_result(case: typed.
 LONG = {
     PlanOptions: (
         "project --model gpt --layers 4 --hidden 256 --heads 4 --kv-heads 2 --vocab 1000 --gpus 16 --tp 2 --pp 2 --cp 2 --vpp 2 "
-        "--group-size 2 --micro-batch-size 1 --global-batch-size 8 --seq-len 512 --offload-modules core_attn --max-inflight-offloads 2 --json",
+        "--group-size 2 --micro-batch-size 1 --global-batch-size 8 --seq-len 512 --offload-modules core_attn --max-inflight-offloads 2 "
+        "--fp8-param-gather --json",
         "project --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --global-batch-size 8 --seq-len 256 "
         "--calibration overheads.json --json",
     ),
     TuneOptions: (
         "tune --model gpt --layers 4 --hidden 256 --heads 4 --kv-heads 2 --vocab 1000 --gpus 8 --tp 2 --pp 2 --cp 1 --vpp 1 "
-        "--micro-batch-size 1,2 --schedule 1f1b --global-batch-size 8 --seq-len 256 --json",
+        "--micro-batch-size 1,2 --schedule 1f1b --global-batch-size 8 --seq-len 256 --fp8-param-gather --json",
         "tune --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --vpp 1 --micro-batch-size 1 --schedule 1f1b "
         "--global-batch-size 8 --seq-len 256 --calibration overheads.json --json",
     ),

@@ -80,7 +80,16 @@ OF_JOBS = [  # those that `project` and `tune` share
     "--no-overlap-grad-reduce", "--no-overlap-param-gather", "--cluster dgx-a100", "--cluster mine.toml",
     same("--sequence-parallel"), "--no-sequence-parallel", "--layers 8", "--hidden 512", "--heads 8",
     "--seq-len 512", "--global-batch-size 16", "--runtime ideal",
+    "--use-precision-aware-optimizer", same("--no-use-precision-aware-optimizer"),
+    "--bf16-master-weights-and-grads", same("--no-bf16-master-weights-and-grads"),
+    "--optimizer muon --layer-wise --no-use-layer-wise-param-layout", same("--use-layer-wise-param-layout"),
+    "--zero 3 --num-distributed-optimizer-instances 2 --outer-dp-sharding-strategy optim",
 ]  # fmt: skip
+OF_NARROW_WEIGHTS = [
+    "--fp8-param-gather", same("--no-fp8-param-gather"), "--weight-cache rowwise", "--num-layers-at-start-in-bf16 1",
+    "--num-layers-at-end-in-bf16 1",
+]
+OF_NARROW_ACTIVATIONS = ["--activation-func-fp8-input-store", same("--no-activation-func-fp8-input-store")]
 OF_EXPERTS = [
     "--moe-dispatcher alltoall", "--moe-dispatcher allgather", "--moe-flex-dispatcher-num-sms 32 --overlap-ep 0.5", "--expert-imbalance 1.5",
     "--moe-expert-capacity-factor 1.2", "--fused-experts", same("--no-fused-experts"), "--overlap-ep 0.5",
@@ -106,6 +115,8 @@ OF_PROJECT = {
     EXPERTS: [*OF_EXPERTS, same("--etp 1"), "--ep 4"],
     SEEING: ["--image-tokens 2x64", "--image-tokens 0", "--text-only", same("--no-text-only"), "--freeze encoder+projector"],
     GRAPHS: [same("--cuda-graph-reuse"), "--no-cuda-graph-reuse"],
+    f"{JOB} --dtype float8": OF_NARROW_WEIGHTS,
+    f"{EXPERTS} --dtype float8": OF_NARROW_ACTIVATIONS,
     PADDED: ["--moe-expert-rank-capacity-factor 1.5"],
     STASHED: ["--moe-paged-stash 1.2"],
     PREDICTING + " --memory-limit 900GiB": PREDICTIONS,
@@ -113,8 +124,8 @@ OF_PROJECT = {
         "--vpp 2", "--vpp 2 --schedule interleaved-1f1b --group-size 4", "--schedule zb-h1,1f1b", "--schedule all",
         "--schedule auto --search-time 0.2 --seed 3", "--schedule seq1f1b --slices 2", "--split even", "--split 14,16",
         same("--split auto"), "--split megatron", "--split Et*14|t*16L", "--account-for-embedding-in-pipeline-split --layers 31",
-        "--account-for-loss-in-pipeline-split --layers 31", "--decoder-first-pipeline-num-layers 14",
-        "--decoder-last-pipeline-num-layers 14", "--straggler 1:1.2", "--straggler 1:1.2 --straggler 0:1.1",
+        "--account-for-loss-in-pipeline-split --layers 31 --allow-oom", "--decoder-first-pipeline-num-layers 14",
+        "--decoder-last-pipeline-num-layers 14 --allow-oom", "--straggler 1:1.2", "--straggler 1:1.2 --straggler 0:1.1",
         "--sequence-lengths L.txt --allow-oom", "--sequence-lengths L.txt --seed 2 --allow-oom", "--transfer-ms 5", "--calibration overheads.json",
         "--runtime megatron", "--runtime ideal", "--channel edge", "--channel ideal --receives deferred", "--layers 20", "--run run.csv",
         "--profile tiny.json", same("--seq-len 1024"), same("--micro-batch-size 3"), same("--tp 1"), same("--recompute none"),
@@ -149,6 +160,8 @@ OF_TUNE = {
         same("--workers processes:1"), same("--resume kept.json"), "--schedule 1f1b,auto --search-time 0.1 --seed 4",
         "--to-config megatron", "--gpus 16", "--zero 3",
     ],
+    f"{SEARCH} --dtype float8": OF_NARROW_WEIGHTS,
+    EXPERTS.replace("project", "tune") + " --micro-batch-size 1 --tp 1 --schedule 1f1b --vpp 1 --dtype float8": OF_NARROW_ACTIVATIONS,
     SEEING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1": [
         "--image-tokens 2x64", "--text-only", same("--no-text-only"),
     ],

@@ -662,7 +662,7 @@ def event(**told: Any) -> str:
         ('{"traceEvents": [1]}', "is no trace of torch.profiler: an entry is not as its format says"),
         ('{"traceEvents": [{"ph": "X", "ts": 0}]}', "is no trace of torch.profiler: an entry lacks 'name'"),
         (event(ts="x"), "an entry is not as its format says (unsupported operand"),
-        (event(ts=float("nan")), "the range PP:0F0 is from nan to nan s: it must end"),
+        (event(ts=float("nan")), "an entry is not as its format says (PP:0F0 is from nan to nan s)"),
         (event(dur=-5), "the range PP:0F0 is from 1e-06 to -4e-06 s: it must end, and not before it begins"),
         (event(cat="kernel", args={"correlation": "abc"}), "(invalid literal for int() with base 10: 'abc')"),
     ],
