@@ -86,7 +86,10 @@ OF_JOBS = [  # those that `project` and `tune` share
     "--zero 3 --num-distributed-optimizer-instances 2 --outer-dp-sharding-strategy optim",
 ]  # fmt: skip
 OF_NARROW_WEIGHTS = [
-    "--fp8-param-gather", same("--no-fp8-param-gather"), "--weight-cache rowwise", "--num-layers-at-start-in-bf16 1",
+    "--fp8-param-gather",
+    same("--no-fp8-param-gather"),
+    "--weight-cache rowwise",
+    "--num-layers-at-start-in-bf16 1",
     "--num-layers-at-end-in-bf16 1",
 ]
 OF_NARROW_ACTIVATIONS = ["--activation-func-fp8-input-store", same("--no-activation-func-fp8-input-store")]
