@@ -19,7 +19,7 @@ from tests.cli.running import ppsim as command
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FIRST_PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "project.md"]
-"""Plain `pytest` runs their commands; `pytest --all` those of all pages."""
+"""Plain `pytest` runs the commands of these pages; `pytest --all` runs all pages."""
 
 
 @pytest.fixture

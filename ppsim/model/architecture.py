@@ -35,7 +35,7 @@ class Layer:
       the weighted sum that the mixer reads (attention residuals of Kimi K3; its modeling_kimi_linear.py). None: a
       mixer reads the residual alone.
     - `training`: None if all weights are trained.
-    - `in_16_bits`: GEMMs have 16 bits although those of other layers have 8 or 4.
+    - `in_16_bits`: GEMMs have 16 bits, also if other layers have 8 or 4.
     - `lists`: cache for `ppsim.model.blocks` and `ppsim.model.activations`.
     """
 

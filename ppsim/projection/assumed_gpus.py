@@ -23,7 +23,7 @@ def enough_gpus(plan: Plan, peaks_of: Callable[[Plan], list[float]]) -> int | No
             rounds = other.gradient_accumulation_steps
             on_more = replace(plan, job=other.job, gradient_accumulation_steps=rounds, schedule=schedule)
             peak = max(peaks_of(on_more))
-            if plan.memory_limit.word(peak) != "does not fit":
+            if plan.memory_limit.holds(peak):
                 return number
             if peaks and peak >= peaks[-1]:
                 return None

@@ -65,8 +65,11 @@ class MemoryLimit:
             why = f"{fragments} can fragment memory, and more than {_share(safe, memory_bytes)} is in use"
         return cls(memory_bytes - part * _MARGIN, safe, why)
 
+    def holds(self, peak_bytes: float) -> bool:
+        return is_within(peak_bytes, self.usable_bytes)
+
     def word(self, peak_bytes: float) -> Word:
-        if not is_within(peak_bytes, self.usable_bytes):
+        if not self.holds(peak_bytes):
             return "does not fit"
         return "fits" if is_within(peak_bytes, self.safe_bytes) else "fits tightly"
 
@@ -119,7 +122,7 @@ class MemoryVerdict:
     @property
     def is_too_large(self) -> bool:
         """Whether the peak exceeds the limit, also on an assumed number of GPUs."""
-        return self.limit is not None and self.limit.word(self.peak_bytes) == "does not fit"
+        return self.limit is not None and not self.limit.holds(self.peak_bytes)
 
     @cached_property
     def fits_on(self) -> int | None:

@@ -86,7 +86,7 @@ def _evaluate(task: EvaluationTask, front: Front, slowest: Rank) -> EvaluationRe
     assert limit is not None
     table = table_at(plan)
     peak = _peak_bytes(task, table)
-    if limit.word(peak) == "does not fit":
+    if not limit.holds(peak):
         return EvaluationResult("does not fit", peak)
     if rank_of(limit, peak, task.bound_s) > slowest and is_dominated(task.bound_s, peak, front):
         return EvaluationResult("dominated", peak)
@@ -99,7 +99,7 @@ def simulate(plan: Plan, table: Schedule) -> EvaluationResult:
         iteration_time_s, peak = iteration_of(plan, table)
     except ScheduleError:
         return EvaluationResult("not possible", float("inf"))
-    fits = plan.memory_limit is None or plan.memory_limit.word(peak) != "does not fit"
+    fits = plan.memory_limit is None or plan.memory_limit.holds(peak)
     return EvaluationResult("fits" if fits else "does not fit", peak, iteration_time_s)
 
 

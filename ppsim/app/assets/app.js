@@ -179,7 +179,7 @@
     document.querySelector("#legend").hidden = false;
   }
 
-  // --- answers to other inputs than those of the form: dimmed, and neither selected, copied nor clicked ---
+  // --- answers to inputs that the form no longer has: dimmed, and neither selected, copied nor clicked ---
 
   function inputs(without = []) {
     const asked = new URLSearchParams(query());

@@ -71,7 +71,7 @@ _DEEPEST = 8
 def _of_precision(name: Any, *, is_bridge: bool) -> dict[str, Any]:
     """Return the settings of a named number format, {} for an unknown name.
 
-    Names are those of NeMo (`precision`: bf16-mixed, 16, 32) or Megatron-Bridge (`mixed_precision`:
+    Names are from NeMo (`precision`: bf16-mixed, 16, 32) or Megatron-Bridge (`mixed_precision`:
     bf16_with_mxfp8_mixed; training/mixed_precision.py at 067f987d).
     """
     text = str(name).lower().replace("-", "_")
