@@ -13,7 +13,8 @@ continue after an interruption.
 
 `near` needs no map and no cosmic-ray. It draws lines over all packages, so that each package has changes in
 proportion to its code lines, and makes one change of each (ast_mutations.py). Then it runs the examples and the own
-test file of the module (tests/PACKAGE/test_MODULE.py), and the test folder of its package, 60 CPU seconds at most.
+test files of the module (tests/PACKAGE/test_MODULE.py, or those in tests/module_tests.toml), and the test folder of
+its package, 60 CPU seconds at most.
 The seed is the first eight hexadecimal digits of the commit's hash, so that nobody chooses it.
 """
 
@@ -26,6 +27,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
@@ -240,11 +242,12 @@ def judge_near(folder: Path, seed: int, number: int, *, with_marked: bool) -> No
 
 
 def tests_near(path: Path) -> list[list[str]]:
-    """Return the tests of a module: its examples and its own test file, then the test folder of its package."""
+    """Return the tests of a module: its examples and its own test files, then the test folder of its package."""
     package = Path("tests", *path.parts[1:-1])
-    own = package / f"test_{path.stem}.py"
+    table = tomllib.loads((ROOT / "tests" / "module_tests.toml").read_text())
+    own = table.get(str(path), [str(package / f"test_{path.stem}.py")])
     folder = Path(*package.parts[:2]) if len(path.parts) > 2 else Path("tests/api")
-    return [[str(path), *([str(own)] if (ROOT / own).exists() else [])], [str(folder)]]
+    return [[str(path), *own], [str(folder)]]
 
 
 def _first_failure(path: Path, copy: Path, *, with_marked: bool) -> str:

@@ -86,3 +86,14 @@ def test_each_kind_of_mutation_is_one_line_of_valid_code(monkeypatch: pytest.Mon
         compile(changed, "mutated", "exec")
         differ = [a != b for a, b in zip(source.splitlines(), changed.splitlines(), strict=True)]
         assert sum(differ) == 1
+
+
+def test_a_module_has_the_tests_of_its_name_or_of_the_table_then_its_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    tests_near = importlib.import_module("mutants").tests_near
+    engine, step_costs = Path("ppsim/simulation/engine.py"), Path("ppsim/simulation/step_costs.py")
+    folder = ["tests/simulation"]
+    assert tests_near(engine) == [[str(engine), "tests/simulation/test_engine.py"], folder]
+    assert tests_near(step_costs) == [[str(step_costs), "tests/simulation/test_step.py"], folder]
