@@ -1,6 +1,4 @@
-"""Peak memory of a rank by component, and the memory that torch's allocator reserves."""
-
-from collections.abc import Sequence
+"""Peak memory of a rank by component."""
 
 import numpy as np
 
@@ -8,7 +6,6 @@ from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.costs.stage_cost_set import StageCostSet, values_of_ranks
-from ppsim.model.fully_shard import LaunchSettings, MicrobatchPass, replay_memory, why_no_replay
 from ppsim.model.pipeline_stages import stages_of_layout
 from ppsim.model.rank_memory import rank_memory, update_memory
 from ppsim.schedule.table import Op, Schedule
@@ -47,42 +44,3 @@ def components_at_peak(
             in_flight[stage] -= freed * float(costs.token_shares[place] * whole_microbatches[microbatch])
     held = [max(0.0, number) for number in in_flight.values()]
     return dict(rank_memory(job.model, mine, job.settings, in_flight=held).components)
-
-
-def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:
-    if not job.settings.fully_shard:
-        return "what an allocator reserves is known with --fully-shard among replicas only"
-    if schedule.splits_backward or schedule.num_slices > 1 or schedule.num_replicas > 1 or job.offloads:
-        return f"what an allocator reserves is known for whole forwards and backwards: got {schedule.name}"
-    return why_no_replay(job.model, job.settings)
-
-
-def reserved_bytes(job: Job, schedule: Schedule, contents: Sequence[str]) -> list[int]:
-    """Return the bytes that each rank's allocator reserves; `contents` are layout strings.
-
-    Expandable segments are assumed only if all ranks are on one node, as in TorchTitan's two launch scripts. Raises
-    `ConfigError` if `why_nothing_is_reserved` returns a reason.
-    """
-    if reason := why_nothing_is_reserved(job, schedule):
-        raise ConfigError(reason)
-    launch = LaunchSettings(
-        is_pipelined=schedule.num_ranks > 1,
-        is_async=job.layout.tp > 1 and job.execution.hidden_tp_forward > 0,
-        is_expandable=job.domain_sizes[0] in (None, job.layout.num_devices),
-        num_rounds=schedule.num_rounds,
-    )
-    found, offsets = [], schedule.rank_offsets.tolist()
-    for rank, mine in enumerate(values_of_ranks(schedule, stages_of_layout(job.model, contents))):
-        here = slice(offsets[rank], offsets[rank + 1])
-        places = {stage: place for place, stage in enumerate(schedule.stages_of(rank))}
-        passes = [
-            MicrobatchPass(op == Op.F, places[stage], microbatch)
-            for op, stage, microbatch in zip(
-                schedule.op[here].tolist(),
-                schedule.stage[here].tolist(),
-                schedule.microbatch[here].tolist(),
-                strict=True,
-            )
-        ]
-        found.append(replay_memory(job.model, mine, job.settings, passes, launch).reserved)
-    return found

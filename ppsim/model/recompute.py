@@ -200,16 +200,6 @@ def text_of(plan: Sequence[LayerPlan]) -> Recompute:
     return ",".join(f"{one.recompute}*{one.layers}" for one in runs)
 
 
-def whole_layers(recompute: Recompute) -> int:
-    """Return N if every Nth layer is recomputed whole, else 0.
-
-    >>> whole_layers("full"), whole_layers("full/2"), whole_layers("uniform/4"), whole_layers("mlp")
-    (1, 2, 1, 0)
-    """
-    name, _, every = recompute.partition("/")
-    return int(every or 1) if name == "full" else int(name == UNIFORM)
-
-
 def is_by_stage(recompute: Recompute) -> bool:
     """Whether a layer's recomputation depends on its position."""
     return re.search("[/@*]", recompute) is not None

@@ -231,20 +231,6 @@ def peaks_of(plan: Plan) -> list[float]:
     return [float(peak) for peak in timeline.memory.peak_bytes]
 
 
-def reserved_of(plan: Plan) -> int:
-    """Raises `ConfigError` if the reserved bytes are unknown."""
-    if plan.job is None:
-        raise ConfigError("what an allocator reserves is known for a --model on a --cluster only")
-    if plan.lengths is not None:
-        raise ConfigError(
-            "the allocator's reserved memory is known for sequences of one length only, not --sequence-lengths"
-        )
-    from ppsim.costs.reserved_memory import reserved_bytes  # heavy import: every tensor of a model
-
-    table, _ = table_of(plan, find(plan.schedule_name))
-    return max(reserved_bytes(plan.job, table, _step(plan, table)[0].contents))
-
-
 def _assembled(
     plan: Plan, schedule: Schedule, split: Split | None = None, known: StageCostCache | None = None
 ) -> StageCostSet:

@@ -110,21 +110,19 @@ class Projection(Printable, Drawable):
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:
-        """Bytes that torch's allocator reserves on each rank; None if not all tensors are known.
+        """Bytes that torch's allocator reserves on each rank with FSDP2; None without FSDP2.
 
         >>> import ppsim
         >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=1, stack="torchtitan", recompute="full")
         >>> bool(made.reserved_bytes[0] > made.timeline.memory.peak_bytes[0])
         True
         """
-        job, schedule = self.plan.job, self.timeline.schedule
-        if job is None or self.plan.lengths is not None:  # the replay supports full-length sequences only
+        job = self.plan.job
+        if job is None or not job.settings.fully_shard:
             return None
-        from ppsim.costs.reserved_memory import reserved_bytes, why_nothing_is_reserved  # heavy import
+        from ppsim.model.rank_memory import RESERVED_PER_ALLOCATED  # heavy import: every tensor of a model
 
-        if why_nothing_is_reserved(job, schedule):
-            return None
-        return reserved_bytes(job, schedule, self.stage_cost_set.contents)
+        return [round(RESERVED_PER_ALLOCATED * peak) for peak in self.timeline.memory.peak_bytes.tolist()]
 
     @cached_property
     def step_time_by_channel_s(self) -> dict[str, float | None]:

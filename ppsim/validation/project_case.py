@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ppsim.base.errors import ConfigError
+from ppsim.model.rank_memory import RESERVED_PER_ALLOCATED
 from ppsim.projection.plan import Plan
-from ppsim.projection.project import outcome_of, peaks_of, reserved_of
+from ppsim.projection.project import outcome_of, peaks_of
 from ppsim.validation.flops import flops_a_token
 from ppsim.validation.published_runs import PublishedRun
 
@@ -18,13 +20,15 @@ def project_run(case: PublishedRun, plan: Plan) -> float:
     For memory reserved by an allocator, this is the projected reserved memory; raises `ConfigError` if it is
     unknown.
     """
-    if case.is_memory and case.properties.bytes_are == "reserved":
-        return float(reserved_of(plan))
-    if case.is_memory:
-        peaks = peaks_of(plan)
-        return peaks[-1] if case.properties.rank == "last" else max(peaks)
-    seconds, _ = outcome_of(plan)
-    return seconds
+    if not case.is_memory:
+        return outcome_of(plan)[0]
+    peaks = peaks_of(plan)
+    peak = peaks[-1] if case.properties.rank == "last" else max(peaks)
+    if case.properties.bytes_are == "allocated":
+        return peak
+    if plan.job is None or not plan.job.settings.fully_shard:
+        raise ConfigError("the memory that an allocator reserves is known with --fully-shard only")
+    return round(RESERVED_PER_ALLOCATED * peak)
 
 
 def measured_of(case: PublishedRun, plan: Plan) -> float:

@@ -54,12 +54,6 @@ def test_components_of_sequences_of_the_sequence_length_are_those_without_length
     assert drawn.peak_components_bytes == plain.peak_components_bytes
 
 
-def test_nothing_is_said_of_the_allocator_when_sequences_differ_in_length():
-    words = {"model": "llama3-8b", "gpus": 8, "pp": 1, "stack": "torchtitan", "recompute": "full"}
-    assert ppsim.project(**words).reserved_bytes
-    assert ppsim.project(**words, lengths=[512] * 64).reserved_bytes is None
-
-
 def test_of_a_profile_the_squares_are_by_flops():
     plan = ppsim.project(pp=2, microbatches=4, lengths=[100, 200, 300, 400]).plan
     part = quadratic_part(plan)

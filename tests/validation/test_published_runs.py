@@ -14,6 +14,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.rank_memory import RESERVED_PER_ALLOCATED
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.projection.options import PlanOptions
 from ppsim.trainers.recipe_table import find_recipe
@@ -200,7 +201,7 @@ def test_runs_of_ones_own_are_projected_and_what_cannot_be_is_listed(tmp_path) -
     assert run("validate", str(path), "--commands").stdout.splitlines() == [row["command"], refused["command"]]
 
 
-def test_what_an_allocator_reserved_is_compared_with_what_it_would_and_else_listed(tmp_path) -> None:
+def test_reserved_memory_is_projected_with_fsdp2_and_else_skipped(tmp_path) -> None:
     path = tmp_path / "own.csv"
     header = "model,pp,gpus,seq_len,recompute,stack,bytes_are,metric,value\n"
     row = "llama3-8b,1,8,2048,full,{},{},peak_gib,40\n"
@@ -210,9 +211,9 @@ def test_what_an_allocator_reserved_is_compared_with_what_it_would_and_else_list
     )  # fmt: skip
     found = json.loads(run("validate", str(path), "--json").stdout)["sets"][0]
     reserved, allocated = (one["projected_bytes"] for one in found["rows"])
-    assert reserved > allocated
+    assert reserved == pytest.approx(RESERVED_PER_ALLOCATED * allocated)
     [refused] = found["skipped"]
-    assert refused["reason"] == "what an allocator reserves is known with --fully-shard among replicas only"
+    assert refused["reason"] == "the memory that an allocator reserves is known with --fully-shard only"
 
 
 LISTED = ("not stated", "not supported yet", "a kernel that was ten times slower")
