@@ -1,7 +1,4 @@
-"""Convert the events of a traced layer to the parts that `ppsim.model.mixers.traced` reads.
-
-A token mixer with the GEMMs and parameters of a ppsim class becomes that class.
-"""
+"""Convert the events of a traced layer to the parts that `ppsim.model.mixers.traced` reads."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,14 +9,7 @@ from torch import Tensor, nn
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Norm, norm_parameters
-from ppsim.model.attention_and_mlp import (
-    Attention,
-    FeedForward,
-    LatentAttention,
-    MixtureOfExperts,
-    NoAttention,
-    NoFeedForward,
-)
+from ppsim.model.attention_and_mlp import FeedForward, MixtureOfExperts, NoFeedForward
 from ppsim.model.mixer import Mixer
 from ppsim.model.mixers.traced import (
     TracedCore,
@@ -27,9 +17,8 @@ from ppsim.model.mixers.traced import (
     TracedMixer,
     TracedSaved,
     TracedScan,
-    parallel_mixers,
 )
-from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba
+from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, Mamba
 from ppsim.profiling.trace_recorder import ForwardRecorder, TracedOperation, storage
 
 Ffn = FeedForward | MixtureOfExperts
@@ -264,20 +253,9 @@ class TracedLayer:
         names = {key.rpartition(".")[2] for key in self.parameters if key.rpartition(".")[0] in self.norms()}
         return "layernorm" if "bias" in names else "rmsnorm" if names or not self.norms() else "plain"
 
-    def describe(self, *, promote: bool) -> dict[str, Any]:
-        norm, num_norms = self.norm(), len(self.norms())
-        mixer: Mixer | None = None
-        candidates = (
-            self._attention, self._latent_attention, self._mamba, self._delta_net, self._kimi_delta, self._parallel,
-            self._none,
-        )  # fmt: skip
-        for candidate in candidates if promote else ():
-            mixer = candidate()
-            if mixer is not None and self._is_exact(mixer, norm, num_norms):
-                break
-            mixer = None
-        if mixer is None:
-            mixer, num_norms = self._generic(norm, num_norms)
+    def describe(self) -> dict[str, Any]:
+        norm = self.norm()
+        mixer, num_norms = self._mixer(norm, len(self.norms()))
         self._require_flops(self._layer(mixer, norm, num_norms))
         return {
             "hidden_size": self.hidden, "norm": norm, "num_norms": num_norms,
@@ -295,113 +273,6 @@ class TracedLayer:
     def _layer(self, mixer: Mixer, norm: Norm, num_norms: int) -> Layer:
         return Layer(self.hidden, mixer, self.ffn, norm, num_norms)
 
-    def _is_exact(self, mixer: Mixer, norm: Norm, num_norms: int) -> bool:
-        """Return whether the layer with this mixer has the parameters and GEMM weights of the trace."""
-        layer = self._layer(mixer, norm, num_norms)
-        weights = sum(one.k * one.n * one.count for one in self.own if one.kind == "gemm")
-        mixer_weights = sum(one.weights for one in mixer.linears(self.hidden, 1) if one.is_product)
-        if isinstance(mixer, Attention | LatentAttention) and self.of_kind("product"):
-            return False
-        return layer.parameters == self.total and weights == mixer_weights
-
-    def _call(self) -> dict[str, Any] | None:
-        calls = self.of_kind("attention")
-        return calls[0].sizes if len(calls) == 1 else None
-
-    def _attention(self) -> Mixer | None:
-        return (
-            None if self.of_kind(*_SCANS) else self._attention_of([one for one in self.own if one.kind == "gemm"])
-        )
-
-    def _attention_of(self, gemms: list[TracedOperation]) -> Attention | None:
-        call = self._call()
-        if call is None or len(gemms) < 2:
-            return None
-        *ins, out = gemms
-        heads, groups, d, v = call["heads"], call["kv_heads"], call["qk"], call["v"]
-        gates = sum(one.n for one in ins) - heads * d - groups * (d + v)
-        if heads % groups or gates not in (0, heads, heads * v):
-            return None
-        if len({one.biased for one in ins}) > 1 or any(one.k != self.hidden for one in ins):
-            return None
-        is_short = [shape for name, shape in self.parameters.items() if shape == (d,) and "norm" in name]
-        return Attention(
-            heads, groups, d, qkv_bias=ins[0].biased, out_bias=out.biased, qk_norm=len(is_short) == 2,
-            window=call["window"], is_chunked=call["is_chunked"] and call["window"] is not None,
-            sinks=call["sinks"], gated=gates > 0, head_gates=gates == heads, is_causal=call["is_causal"],
-            value_size=v if v != d else None,
-        )  # fmt: skip
-
-    def _latent_attention(self) -> Mixer | None:
-        call, gemms = self._call(), [one for one in self.own if one.kind == "gemm"]
-        if call is None or len(gemms) not in (4, 5) or any(one.biased for one in gemms):
-            return None
-        heads, qk, v = call["heads"], call["qk"], call["v"]
-        queries = [one for one in gemms if one.n == heads * qk]
-        ups = [one for one in gemms if one.n > heads * v and one.k != self.hidden and one not in queries]
-        if len(queries) != 1 or len(ups) != 1:
-            return None
-        latent = ups[0].k
-        nope = ups[0].n // heads - v
-        if not 0 < nope < qk or not any(one.n == latent + qk - nope for one in gemms):
-            return None
-        rank = queries[0].k if len(gemms) == 5 else None
-        return LatentAttention(heads, rank, latent, nope, qk - nope, v)
-
-    def _kernel(self) -> int:
-        return next((shape[-1] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")), 4)
-
-    def _mamba(self) -> Mixer | None:
-        scans = self.of_kind("mamba")
-        if len(scans) != 1 or self.of_kind("attention", "product", "delta rule"):
-            return None
-        return self._mamba_of(scans[0])
-
-    def _mamba_of(self, scan: TracedOperation) -> Mamba:
-        sizes, part = scan.sizes, _component(scan.module)
-        inner = sizes["heads"] * sizes["head"]
-        biased = [one.biased for one in self.own if one.kind == "gemm" and _component(one.module) == part]
-        norms = [shape for name, shape in self.parameters.items() if name.startswith(part) and "norm" in name]
-        return Mamba(
-            sizes["heads"], sizes["head"], sizes["state"], sizes["groups"], self._kernel(), sizes["chunk"],
-            bias=any(biased), conv_bias=any(name.endswith("conv1d.bias") for name in self.parameters),
-            gated_norm=(inner,) in norms,
-        )  # fmt: skip
-
-    def _delta_net(self) -> Mixer | None:
-        rules = self.of_kind("delta rule")
-        if len(rules) != 1 or self.of_kind("attention", "product", "mamba"):
-            return None
-        sizes = rules[0].sizes
-        projected = max(
-            (shape[0] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")), default=0
-        )
-        keys = (projected - sizes["heads"] * sizes["value"]) // 2 // sizes["key"]
-        if keys < 1 or sizes["heads"] % keys:
-            return None
-        return GatedDeltaNet(keys, sizes["heads"], sizes["key"], sizes["value"], self._kernel())
-
-    def _kimi_delta(self) -> Mixer | None:
-        rules = self.of_kind("kimi delta rule")
-        if len(rules) != 1 or self.of_kind("attention", "product", "mamba", "delta rule"):
-            return None
-        sizes, biased = rules[0].sizes, any(one.biased for one in self.own if one.kind == "gemm")
-        heads = sizes["heads"]
-        return KimiDeltaAttention(heads, heads, sizes["key"], sizes["value"], self._kernel(), gate_bias=biased)
-
-    def _parallel(self) -> Mixer | None:
-        call, scans = self._call(), self.of_kind("mamba")
-        if call is None or len(scans) != 1:
-            return None
-        part = _component(scans[0].module)
-        attention = self._attention_of(
-            [one for one in self.own if one.kind == "gemm" and _component(one.module) != part]
-        )
-        return None if attention is None else parallel_mixers((attention, self._mamba_of(scans[0])))
-
-    def _none(self) -> Mixer | None:
-        return None if self.own else NoAttention()
-
     def split(self, one: TracedOperation, *, ends: bool) -> str | None:
         """Return the side of a weight matrix that tensor parallelism splits: "outputs", "inputs" or None.
 
@@ -418,7 +289,7 @@ class TracedLayer:
         is_last = last in _BY_ROWS or ends or (one.n == self.hidden and one.k != self.hidden)
         return "inputs" if is_last else "outputs"
 
-    def _generic(self, norm: Norm, num_norms: int) -> tuple[TracedMixer, int]:
+    def _mixer(self, norm: Norm, num_norms: int) -> tuple[TracedMixer, int]:
         calls = [one for one in self.own if one.kind == "attention"]
         used: set[int] = {self.source}
         cores = tuple(self._core(one, used) for one in calls)
@@ -575,13 +446,10 @@ def plain(part: Any) -> Any:
     return {"kind": type(part).__name__} | found if is_part else found
 
 
-def kinds_of(traced: Mapping[int, TracedLayer], order: Sequence[int], *, promote: bool) -> dict[str, Any]:
+def kinds_of(traced: Mapping[int, TracedLayer], order: Sequence[int]) -> dict[str, Any]:
     """Return the kinds of layers of a model, and for each layer the number of its kind."""
     texts: dict[str, int] = {}
-    of_layer = {
-        number: texts.setdefault(json.dumps(one.describe(promote=promote)), len(texts))
-        for number, one in traced.items()
-    }
+    of_layer = {number: texts.setdefault(json.dumps(one.describe()), len(texts)) for number, one in traced.items()}
     return {"kinds": [json.loads(text) for text in texts], "layers": [of_layer[number] for number in order]}
 
 

@@ -32,11 +32,11 @@ class NotTraced(ConfigError):
     """A model with an operator that ppsim cannot express; the message names the module."""
 
 
-def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[str, Any]:
+def trace(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the model of a config.json in the form that `ppsim.model.mixers.traced` reads.
 
-    With `promote` False, mixers stay lists of GEMMs, attention calls and tensors. Raises `ConfigError` for a
-    configuration that transformers refuses, or an operator that ppsim cannot express.
+    Mixers are lists of GEMMs, attention calls and tensors. Raises `ConfigError` for a configuration that
+    transformers refuses, or an operator that ppsim cannot express.
     """
     import transformers
 
@@ -45,7 +45,7 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
     try:
         with _quiet():
             model, found = _built_and_recorded(config, whole, where)
-            described = _described(model, config, found, where, promote=promote)
+            described = _described(model, config, found, where)
     except ConfigError:
         raise
     except Exception as error:  # anything may go wrong inside a model's own code
@@ -343,7 +343,7 @@ def _masks() -> Iterator[None]:
             store.pop(ATTENTION, None)
 
 
-def _described(model: Any, config: Any, found: RecordedModel, where: str, *, promote: bool) -> dict[str, Any]:
+def _described(model: Any, config: Any, found: RecordedModel, where: str) -> dict[str, Any]:
     plan = {
         name: how
         for name, how in (getattr(type(config), "base_model_tp_plan", None) or {}).items()
@@ -355,7 +355,7 @@ def _described(model: Any, config: Any, found: RecordedModel, where: str, *, pro
         number: TracedLayer(found.recorder, layers[number], f"{found.path}.{number}", plan, TOKENS, where)
         for number in numbers
     }
-    described = kinds_of(traced, found.kinds, promote=promote)
+    described = kinds_of(traced, found.kinds)
     around = outside_of(model, found.recorder, found.path, layers, described, where)
     length = next(
         (value for name in _LENGTHS if isinstance(value := getattr(config, name, None), int) and value > 0), 4096

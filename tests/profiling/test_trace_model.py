@@ -34,15 +34,13 @@ deepseek_v32 and glm_moe_dsa attends to all keys."""
 ADDED = {"deepseek-v2-lite": {"q_lora_rank": None}}
 """Fields that transformers needs and that the packaged sizes, which ppsim reads, leave out."""
 
-RECURRENT = ("mamba2-130m", "nemotron-h-4b", "falcon-h1-0.5b", "kimi-linear-48b-a3b", "granite-4.0-h-tiny")
-LISTED = [
-    name
-    for name in KNOWN
-    if name not in (*RECURRENT, "llama4-scout", "phi-4-mini", "qwen3.5-35b-a3b", "qwen3.5-27b")
-]
-"""Those whose mixers, taken as lists of GEMMs, calls and tensors, save the same within 5 %. Kernels of recurrent
-mixers compute more again than pointwise operators, Llama 4 norms queries and keys without weights, and a slice of
-Phi-4's fused matrices keeps all of it. Gated delta nets differ by 5.4 % in Qwen3.5 (Qwen3-Next: 4.8 %)."""
+OTHER_SAVED = (
+    "mamba2-130m", "nemotron-h-4b", "falcon-h1-0.5b", "kimi-linear-48b-a3b", "granite-4.0-h-tiny", "llama4-scout", "phi-4-mini",
+    "qwen3.5-35b-a3b",
+)  # fmt: skip
+"""Those whose saved bytes differ by up to 30 % instead of 5 %. Kernels of recurrent mixers compute more again than
+pointwise operators, Llama 4 norms queries and keys without weights, and a slice of Phi-4's fused matrices keeps all of
+it. Gated delta nets differ by 5.4 % in Qwen3.5 (Qwen3-Next: 4.8 %)."""
 
 SAMPLE = {
     "olmo2": 6_888_624_128,
@@ -63,13 +61,13 @@ def saved(layer: Layer) -> int:
     return sum(layer_activations(layer, Batch(1, 4096, 2, "none"), ParallelSizes(), KernelChoice()).values())
 
 
-def traced(name: str, *, promote: bool = True) -> tuple[Model, Model]:
+def traced(name: str) -> tuple[Model, Model]:
     content = _told()[name][0] | ADDED.get(name, {})
-    return model_from(trace(content, "config.json", promote=promote)), replace(find_model(name), mtp=())
+    return model_from(trace(content, "config.json")), replace(find_model(name), mtp=())
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_a_traced_model_is_the_one_known_by_name(name):
+def test_a_traced_model_agrees_with_the_one_known_by_name(name):
     found, known = traced(name)
     assert found.parameters == known.parameters
     for length, causal in ((4096, False), (4096, True), (8192, True)):
@@ -77,7 +75,7 @@ def test_a_traced_model_is_the_one_known_by_name(name):
             known.training_flops(length, causal=causal), rel=1e-12
         )
     for ours, theirs in set(zip(found.layers, known.layers, strict=True)):
-        assert saved(ours) == pytest.approx(saved(theirs), rel=0.05)
+        assert saved(ours) == pytest.approx(saved(theirs), rel=0.3 if name in OTHER_SAVED else 0.05)
 
 
 def test_compressed_keys_are_traced():
@@ -90,21 +88,10 @@ def test_compressed_keys_are_traced():
     assert "index_topk" not in found.notes[-1]
 
 
-@pytest.mark.parametrize("name", LISTED)
-def test_a_mixer_as_a_list_of_operators_agrees_too(name):
-    found, known = traced(name, promote=False)
-    assert found.parameters == known.parameters
-    assert found.training_flops(4096, causal=True) == pytest.approx(
-        known.training_flops(4096, causal=True), rel=1e-12
-    )
-    for ours, theirs in set(zip(found.layers, known.layers, strict=True)):
-        assert saved(ours) == pytest.approx(saved(theirs), rel=0.05)
-
-
 @pytest.mark.parametrize("name", ["llama3-8b", "qwen3-30b-a3b", "gemma2-2b", "deepseek-v3"])
 @pytest.mark.parametrize("cut", [ParallelSizes(tp=2, dp=1), ParallelSizes(tp=4, dp=1)], ids=str)
-def test_a_list_of_operators_is_divided_as_the_named_mixer(name, cut):
-    found, known = traced(name, promote=False)
+def test_a_traced_mixer_is_divided_as_the_named_mixer(name, cut):
+    found, known = traced(name)
     for ours, theirs in set(zip(found.layers, known.layers, strict=True)):
         weights = [
             sum(one.weights for one in layer.linears(cut) if one.kind != "vector") for layer in (ours, theirs)

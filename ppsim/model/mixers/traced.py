@@ -1,8 +1,8 @@
 """Models stored by `ppsim models --trace` (`ppsim.profiling.trace_model`).
 
 The file has the distinct layers under `kinds`, and each layer's index into `kinds` under `layers`. A mixer or MLP
-is a JSON object: `kind` is the name of its ppsim class, and the other keys are its fields. An unknown token mixer
-is a `TracedMixer`.
+is a JSON object: `kind` is the name of its ppsim class, and the other keys are its fields. The token mixer is a
+`TracedMixer`; files of versions before 0.4 also have other classes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -218,7 +218,7 @@ class TracedMixer(Mixer):
 
     def require_division(self, cut: ParallelSizes) -> None:
         super().require_division(cut)
-        if cut.cp > 1 and (self.scans or not self.cores):
+        if cut.cp > 1 and (self.scans or (self.gemms and not self.cores)):
             raise ConfigError(f"context parallelism of a traced scan is not known: got cp {cut.cp} (nearest: 1)")
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
@@ -250,10 +250,6 @@ class TracedMixer(Mixer):
             yield gemm(linear, module, one_gemm.reads, (out,), name=f"{one_gemm.module} {number}")
         outs = tuple(f"out {number}" for number in range(len(self.gemms)))[-1:]
         yield Operator("mixed", "", outs, (Tensor("mixed", "own_tokens", h, "norms"),), passes_gradient=True)
-
-
-def parallel_mixers(mixers: tuple[Mixer, ...]) -> Mixer:
-    return ParallelMixers(mixers)
 
 
 _DOES = ("norm", "activation", "gate", "rotation", "convolution")
