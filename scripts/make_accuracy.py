@@ -12,17 +12,26 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from stack_errors import calibration_errors, errors_by_stack, rows_by_stack
+
 from ppsim.api.project import plan_of_keywords
 from ppsim.api.validate import validate
 from ppsim.base.files import csv_text, write_atomically
 from ppsim.base.package_data import data_folder
 from ppsim.base.units import percent, signed_percent
-from ppsim.results.fits import every_set_after_fit
-from ppsim.results.validation import every_row, every_set, markdown, markdown_summary, markdown_table
+from ppsim.results.validation import (
+    cells_of_row,
+    cells_of_skipped,
+    coverage_line,
+    errors_of,
+    largest_errors,
+    markdown,
+    markdown_table,
+    section_rows,
+)
 from ppsim.trainers.stacks import ERRORS, PLAIN, StackErrors
 from ppsim.validation.error_summary import SetValidation, coverage_of, score_of
 from ppsim.validation.fit_validation import AfterFit, AfterFits
-from ppsim.validation.stack_errors import calibration_errors, errors_by_stack, rows_by_stack
 
 DOCS = Path(__file__).parents[1] / "docs"
 SUMMARY, PAGE = DOCS / "accuracy.md", DOCS / "results" / "published_runs.md"
@@ -49,6 +58,66 @@ def main() -> None:
         put(PAGE, FIT_ON_ONE, after_one_run(found, sets))
         write_atomically(AFTER_FIT, csv_text(every_set_after_fit(found)))
         put(PAGE, FIT_ON_ONE_A_MODEL, after_one_run(validate(fit_on="one-a-model"), sets))
+
+
+def markdown_summary(found: Sequence[SetValidation]) -> str:
+    """Return the part of docs/accuracy.md about all sets."""
+    lines = [
+        *markdown_table(section_rows(found)),
+        "",
+        coverage_line(found),
+        "",
+        "The ten largest errors of times:",
+        "",
+    ]
+    return "\n".join([*lines, *markdown_table(largest_errors(found))]) + "\n"
+
+
+def every_row(found: Sequence[SetValidation]) -> list[dict[str, str]]:
+    """Return the rows of docs/results/published_rows.csv."""
+    columns = ("set", "use", "measured", "ppsim", "error", "constant MFU", "other tool", "run", "why")
+    rows = []
+    for one in found:
+        for row in one.rows:
+            cells = cells_of_row(one, row)
+            rows.append({"set": one.name, **cells, "other tool": cells.get(one.properties.other_tool, "")})
+        for case, reason in one.skipped:
+            listed = cells_of_skipped(case, reason)
+            rows.append({"set": one.name, **listed, "use": "skipped", "measured": listed["published"]})
+    return [{column: row.get(column, "") for column in columns} for row in rows]
+
+
+def every_set(found: Sequence[SetValidation]) -> list[dict[str, str]]:
+    """Return the rows of docs/results/published_sets.csv."""
+    return [
+        {
+            "set": one.name,
+            "section": one.properties.section,
+            "title": one.properties.title,
+            "source": one.properties.source,
+            "notes": one.properties.notes,
+        }
+        for one in found
+    ]
+
+
+def every_set_after_fit(found: AfterFits) -> list[dict[str, str]]:
+    """Return the rows of docs/results/published_after_fit.csv."""
+    return [_errors_before_and_after(one) for one in found.sets if one.test_rows]
+
+
+def _errors_before_and_after(one: AfterFit) -> dict[str, str]:
+    before, after = (score_of([pair[index].error for pair in one.test_rows]) for index in (0, 1))
+    inside = coverage_of([pair[1] for pair in one.test_rows])
+    return {
+        "set": one.name,
+        "rows": str(len(one.test_rows)),
+        "fit rows": str(sum(len(fit.rows) for fit in one.fits)),
+        "skipped": str(len(one.skipped)),
+        **{f"{name} before": cell for name, cell in errors_of(before).items()},
+        **{f"{name} after": cell for name, cell in errors_of(after).items()},
+        "in interval after": f"{inside[0]}/{inside[1]}" if inside else "",
+    }
 
 
 STACKS = "default of --stack"

@@ -95,25 +95,6 @@ def print_after_fits(found: AfterFits) -> None:
     )
 
 
-def every_set_after_fit(found: AfterFits) -> list[dict[str, str]]:
-    """Return the rows of docs/results/published_after_fit.csv."""
-    return [_errors_before_and_after(one) for one in found.sets if one.test_rows]
-
-
-def _errors_before_and_after(one: AfterFit) -> dict[str, str]:
-    before, after = (score_of([pair[index].error for pair in one.test_rows]) for index in (0, 1))
-    inside = coverage_of([pair[1] for pair in one.test_rows])
-    return {
-        "set": one.name,
-        "rows": str(len(one.test_rows)),
-        "fit rows": str(sum(len(fit.rows) for fit in one.fits)),
-        "skipped": str(len(one.skipped)),
-        **{f"{name} before": cell for name, cell in errors_of(before).items()},
-        **{f"{name} after": cell for name, cell in errors_of(after).items()},
-        "in interval after": f"{inside[0]}/{inside[1]}" if inside else "",
-    }
-
-
 def _summary(one: AfterFit) -> dict[str, str]:
     before, after = (score_of([pair[index].error for pair in one.test_rows]) for index in (0, 1))
     inside = coverage_of([pair[1] for pair in one.test_rows])

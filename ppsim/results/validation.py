@@ -39,8 +39,8 @@ def print_validations(found: ValidationReport, *, full: bool = False, with_rows:
         hardware = TableLines.of(_hardware_rows(found.sets), left=3)
         out.add(bold("times of all sets, by hardware"), hardware, "")
         out.add(_fitted_constants(found.sets), "")
-        out.add(_total(found.sets), "")
-        worst = TableLines.of(_worst_rows(found.sets), wraps=True)
+        out.add(coverage_line(found.sets), "")
+        worst = TableLines.of(largest_errors(found.sets), wraps=True)
         out.add(bold("the ten largest errors of times"), worst, "")
         out.add(TableLines.of(_listed_rows(found.sets), wraps=True), "")
     out.add(
@@ -58,10 +58,8 @@ _USES = {"test": "test", "fit": "fitted"}
 
 
 def _print_sections(out: Page, sets: Sequence[SetValidation]) -> None:
-    sections = [(name, [one for one in some if not one.properties.order_only]) for name, some in _sections(sets)]
-    rows = [_section_row(name, some) for name, some in sections if some]
-    out.add(TableLines.of(rows, spare=["fitted", "skipped"]), "", _total(sets), "")
-    out.add(bold("largest errors"), TableLines.of(_worst_rows(sets, _MOST_WORST), wraps=True), "")
+    out.add(TableLines.of(section_rows(sets), spare=["fitted", "skipped"]), "", coverage_line(sets), "")
+    out.add(bold("largest errors"), TableLines.of(largest_errors(sets, _MOST_WORST), wraps=True), "")
     out.add(
         "Errors are projected / measured - 1: positive means that the projection is slower. MAPE: mean absolute "
         "error."
@@ -93,12 +91,10 @@ def markdown(found: Sequence[SetValidation]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def markdown_summary(found: Sequence[SetValidation]) -> str:
-    """Return the part of docs/accuracy.md about all sets."""
-    sections = [(name, [one for one in sets if not one.properties.order_only]) for name, sets in _sections(found)]
-    lines = [*markdown_table([_section_row(name, sets) for name, sets in sections if sets]), ""]
-    lines += [_total(found), "", "The ten largest errors of times:", ""]
-    return "\n".join([*lines, *markdown_table(_worst_rows(found))]) + "\n"
+def section_rows(sets: Sequence[SetValidation]) -> list[dict[str, str]]:
+    """Return a row for each section, without sets that compare the order of schedules only."""
+    times = [one for one in sets if not one.properties.order_only]
+    return [_section_row(name, some) for name, some in _sections(times)]
 
 
 def _section_row(name: str, sets: Sequence[SetValidation]) -> dict[str, str]:
@@ -120,41 +116,13 @@ def _unseen(one: SetValidation) -> list[CaseError]:
     return [row for row in one.rows if row.case.properties.use == "test"]
 
 
-def every_row(found: Sequence[SetValidation]) -> list[dict[str, str]]:
-    """Return the rows of docs/results/published_rows.csv."""
-    columns = ("set", "use", "measured", "ppsim", "error", "constant MFU", "other tool", "run", "why")
-    rows = []
-    for one in found:
-        for row in one.rows:
-            cells = _as_printed(one, row)
-            rows.append({"set": one.name, **cells, "other tool": cells.get(one.properties.other_tool, "")})
-        for case, reason in one.skipped:
-            listed = _as_listed(case, reason)
-            rows.append({"set": one.name, **listed, "use": "skipped", "measured": listed["published"]})
-    return [{column: row.get(column, "") for column in columns} for row in rows]
-
-
-def every_set(found: Sequence[SetValidation]) -> list[dict[str, str]]:
-    """Return the rows of docs/results/published_sets.csv."""
-    return [
-        {
-            "set": one.name,
-            "section": one.properties.section,
-            "title": one.properties.title,
-            "source": one.properties.source,
-            "notes": one.properties.notes,
-        }
-        for one in found
-    ]
-
-
 def _print_rows(out: Page, one: SetValidation) -> None:
     out.add(f"{bold(one.name)}   {one.properties.title}")
     if one.rows:
-        out.add(TableLines.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
+        out.add(TableLines.of([cells_of_row(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
     if one.skipped:
         out.add("skipped:")
-        out.add(TableLines.of([_as_listed(case, reason) for case, reason in one.skipped], left=3, wraps=True))
+        out.add(TableLines.of([cells_of_skipped(case, reason) for case, reason in one.skipped], left=3, wraps=True))
     told: list[tuple[str, str | list[str]]] = [("source", one.properties.source), ("notes", one.properties.notes)]
     if clusters := one.clusters_fitted_on_file:
         what = f"the constants of {', '.join(clusters)} were fitted on rows of a file named {Path(one.name).name}"
@@ -230,7 +198,7 @@ def _inside(coverage: tuple[int, int] | None) -> str:
     return "–" if coverage is None else f"{coverage[0]}/{coverage[1]}"
 
 
-def _total(sets: Sequence[SetValidation]) -> str:
+def coverage_line(sets: Sequence[SetValidation]) -> str:
     rows = [row for one in sets if not one.properties.order_only for row in _unseen(one)]
     named = {"of all test times": rows} | {
         f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")
@@ -243,7 +211,7 @@ def _total(sets: Sequence[SetValidation]) -> str:
     return f"Inside the projection's 90 % interval: {', '.join(parts)}."
 
 
-def _worst_rows(sets: Sequence[SetValidation], count: int = 10) -> list[dict[str, str]]:
+def largest_errors(sets: Sequence[SetValidation], count: int = 10) -> list[dict[str, str]]:
     rows = [
         (one, row)
         for one in sets
@@ -263,7 +231,7 @@ def _listed_rows(sets: Sequence[SetValidation]) -> list[dict[str, str]]:
     return [{"set": name, "rows": str(count), "why": reason} for (name, reason), count in counts.items()]
 
 
-def _as_listed(case: PublishedRun, reason: str) -> dict[str, str]:
+def cells_of_skipped(case: PublishedRun, reason: str) -> dict[str, str]:
     told, words = case.properties, case.settings
     sizes = [f"{name}{words[name]}" for name in ("tp", "cp", "ep", "pp", "vpp") if words.get(name, 1) != 1]
     what = ", ".join(part for part in (told.title, f"{words.get('gpus', '?')} GPUs", " ".join(sizes)) if part)
@@ -279,7 +247,7 @@ def _in_short(reason: str) -> str:
     return reason.partition(": did you mean")[0].partition(": there are")[0]
 
 
-def _as_printed(one: SetValidation, row: CaseError) -> dict[str, str]:
+def cells_of_row(one: SetValidation, row: CaseError) -> dict[str, str]:
     """Another tool has a column if any row of the set has its result."""
     case, constant = row.case, row.constant_mfu_error
     amount = size if case.is_memory else seconds

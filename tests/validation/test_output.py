@@ -11,8 +11,7 @@ import pytest
 import ppsim as ppsim_api
 from ppsim.base.files import csv_text
 from ppsim.machine.cluster_files import load_cluster, packaged_clusters
-from ppsim.results.fits import every_set_after_fit
-from ppsim.results.validation import every_row, every_set, markdown, markdown_summary, print_validations
+from ppsim.results.validation import markdown, print_validations
 from ppsim.validation.error_summary import hardware_scores
 from ppsim.validation.table_rows import rows_of
 from ppsim.validation.validation_result import ValidationReport
@@ -29,24 +28,25 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_the_pages_of_accuracy_have_what_the_command_finds(validations, pages) -> None:
     sets = list(validations.values())
     for path, mark, text in (
-        (pages.SUMMARY, pages.VALIDATE, markdown_summary(sets)),
+        (pages.SUMMARY, pages.VALIDATE, pages.markdown_summary(sets)),
         (pages.PAGE, pages.MARKDOWN, markdown(sets)),
     ):
         page = path.read_text()
         begin, end = pages.marked(page, mark)
         assert page[begin:end].strip() == text.strip()
-    assert pages.ROWS.read_text() == csv_text(every_row(sets))
-    assert pages.SETS.read_text() == csv_text(every_set(sets))
+    assert pages.ROWS.read_text() == csv_text(pages.every_row(sets))
+    assert pages.SETS.read_text() == csv_text(pages.every_set(sets))
 
 
 def test_the_file_has_a_set_after_one_run_as_the_command_finds_it(pages) -> None:
-    (found,) = every_set_after_fit(ppsim_api.validate("dgxc-405b", fit_on="one"))
+    (found,) = pages.every_set_after_fit(ppsim_api.validate("dgxc-405b", fit_on="one"))
     with pages.AFTER_FIT.open(newline="") as file:
         assert found in list(csv.DictReader(file))
 
 
-def test_the_summary_counts_every_row_once_as_seen_or_not(validations) -> None:
-    rows = [line.split(" | ")[1:4] for line in markdown_summary(list(validations.values())).splitlines()[2:12]]
+def test_the_summary_counts_every_row_once_as_seen_or_not(validations, pages) -> None:
+    summary = pages.markdown_summary(list(validations.values()))
+    rows = [line.split(" | ")[1:4] for line in summary.splitlines()[2:12]]
     told = [one for one in validations.values() if not one.properties.order_only]
     unseen, seen, listed = (sum(int(row[column]) for row in rows) for column in range(3))
     assert unseen + seen == sum(len(one.rows) for one in told)

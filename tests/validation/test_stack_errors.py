@@ -1,6 +1,9 @@
 """The stack of a job that names none: the packaged errors of the stacks, and their use."""
 
 from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -9,15 +12,21 @@ from ppsim.base.files import read_json
 from ppsim.base.package_data import data_folder
 from ppsim.trainers.stacks import ERRORS, stack_errors, stacks
 from ppsim.validation.published_runs import case_sets, cases_of
-from ppsim.validation.stack_errors import OPTIONS, calibration_errors, options_of
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script that computes the errors of the stacks."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    return import_module("stack_errors")
 
 
 @pytest.mark.slow
-def test_the_packaged_errors_are_those_of_the_calibration_rows() -> None:
+def test_the_packaged_errors_are_those_of_the_calibration_rows(script) -> None:
     """scripts/make_accuracy.py wrote them."""
     packaged, derived = (
         read_json(data_folder("trainers/data") / ERRORS),
-        [asdict(one) for one in calibration_errors(plan_of_keywords)],
+        [asdict(one) for one in script.calibration_errors(plan_of_keywords)],
     )
     assert len(packaged) == len(derived)
     for one, other in zip(packaged, derived, strict=True):
@@ -42,8 +51,8 @@ def test_every_row_names_its_stack_or_its_configuration() -> None:
         assert all("stack" in case.settings or "run_config" in case.options for case in cases_of(name)), name
 
 
-def test_options_of_a_user_are_without_the_stack_and_fitted_constants() -> None:
-    assert "stack" not in OPTIONS
+def test_options_of_a_user_are_without_the_stack_and_fitted_constants(script) -> None:
+    assert "stack" not in script.OPTIONS
     [case, *_] = cases_of("dgxc-405b")
-    assert options_of(case)["cluster"] == "dgx-h100"
-    assert "stack" not in options_of(case)
+    assert script.options_of(case)["cluster"] == "dgx-h100"
+    assert "stack" not in script.options_of(case)
