@@ -33,8 +33,7 @@ from ppsim.machine.job_similarity import (
     job_covariance,
 )
 from ppsim.projection.summary import ESTIMATE_SPREAD, EXPERTS_SPREAD, spread_of
-from ppsim.validation.bayesian_fit import FitProblem, MeasuredStep, rows_of
-from ppsim.validation.priors import priors_of
+from ppsim.validation.bayesian_fit import FitProblem, MeasuredStep, priors_of, rows_of
 from ppsim.validation.published_runs import case_sets, cases_of
 
 FREEDOM = 3

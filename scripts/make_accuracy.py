@@ -31,7 +31,7 @@ from ppsim.results.validation import (
 )
 from ppsim.trainers.stacks import ERRORS, PLAIN, StackErrors
 from ppsim.validation.error_summary import SetValidation, coverage_of, score_of
-from ppsim.validation.fit_validation import AfterFit, AfterFits
+from ppsim.validation.fit_result import AfterFit, AfterFits
 
 DOCS = Path(__file__).parents[1] / "docs"
 SUMMARY, PAGE = DOCS / "accuracy.md", DOCS / "results" / "published_runs.md"

@@ -15,10 +15,8 @@ from ppsim.runs.readers.recording import Recording, kernels_per_step
 from ppsim.trainers.primus.read_trace import is_dump
 from ppsim.trainers.shell_script import logged_arguments
 from ppsim.trainers.torch.read_trace import recording_of
-from ppsim.validation.calibration_rows import calibration_rows
-from ppsim.validation.fit_result import FitResult, fit_cases
-from ppsim.validation.operator_fit import RecordedTimes
-from ppsim.validation.published_runs import PublishedRun, RowProperties, cases_of
+from ppsim.validation.fit_result import FitResult, calibration_rows, fit_cases
+from ppsim.validation.published_runs import PublishedRun, RecordedTimes, RowProperties, cases_of
 
 
 def fit(

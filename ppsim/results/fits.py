@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.results.text_layout import Page, TableLines, bold, facts
 from ppsim.results.validation import errors_of
-from ppsim.validation.bayesian_fit import ConstantEstimate
+from ppsim.validation.bayesian_fit import REST, ConstantEstimate
 from ppsim.validation.error_summary import ErrorSummary, coverage_of, score_of
-from ppsim.validation.fit_result import FitResult
-from ppsim.validation.fit_validation import AfterFit, AfterFits
-from ppsim.validation.priors import REST
+from ppsim.validation.fit_result import AfterFit, AfterFits, FitResult
 
 
 def print_fitted(found: FitResult) -> None:

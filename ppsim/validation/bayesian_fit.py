@@ -1,28 +1,255 @@
 """Bayesian fit of a cluster's and its jobs' constants to measured steps, with uncertainties.
 
-Maximum a posteriori estimate with log-normal priors (`ppsim.validation.priors`). The remaining errors of jobs are a
-Gaussian process (`ppsim.machine.job_similarity`). Laplace's approximation gives the uncertainty (Tierney and Kadane
-1986, section 2).
+Maximum a posteriori estimate with log-normal priors. The remaining errors of jobs are a Gaussian process
+(`ppsim.machine.job_similarity`). Laplace's approximation gives the uncertainty (Tierney and Kadane 1986,
+section 2). Logarithms of constants are normally distributed around the cluster's values or, for values that the
+cluster lacks, around values of the GPU type.
+
+Recorded runs give multipliers on the time of operators by kind: measured / projected seconds per step, over the
+recorded pipeline ranks. Projected seconds of a kind are the increase of F + B if the kind takes twice the time.
+Recordings have
+
+- kernels by name (Kineto, Nsight Systems). If the names do not separate expert or narrow GEMMs from the others, all
+  GEMMs get one multiplier.
+- messages with their sizes (Kineto). The shortest message of one operation, size and group counts, because longer
+  ones wait for other ranks.
+- passes (dumps of Primus, spans, timers of Megatron-LM), which give one multiplier for all kinds of kernels.
+  Communication inside a pass is assumed to be as projected.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.units import signed_percent
-from ppsim.machine.cluster import Cluster, Constant, Constants
-from ppsim.machine.job_similarity import MEASURED_SPREAD, USUAL, MeasuredJob, job_covariance
+from ppsim.costs.job import Job
+from ppsim.costs.stage_cost_set import values_of_ranks
+from ppsim.costs.time_breakdown import CostEstimate
+from ppsim.machine import collectives
+from ppsim.machine.cluster import PLAIN, Cluster, Constant, Constants
+from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, MeasuredJob, job_covariance
+from ppsim.machine.kernels.data_sheet_times import at_least_16_bits
+from ppsim.parallel.groups import GroupName, RankGroup
 from ppsim.projection.plan import Plan
-from ppsim.projection.summary import spread_of
-from ppsim.validation.operator_fit import operator_constants
-from ppsim.validation.priors import REST, Prior, priors_of, rest_of
+from ppsim.projection.project import assembled_of
+from ppsim.projection.summary import ESTIMATE_SPREAD, spread_of
 from ppsim.validation.project_case import PlanOf, measured_of, project_run
-from ppsim.validation.published_runs import PublishedRun
+from ppsim.validation.published_runs import PublishedRun, RecordedTimes
+
+_LEAST_REPEATS = 2
+_FACTORS = 0.05, 20.0
+"""Range of plausible multipliers."""
+
+
+def operator_constants(plan: Plan, recorded: RecordedTimes) -> dict[str, Constant]:
+    """Names are as in `Constants.named`; raises `ConfigError` if ranks do not match."""
+    assert plan.job is not None
+    multipliers = dict((_by_kernels if recorded.kernels else _by_passes)(plan, plan.job, recorded))
+    return {
+        f"operator_time.{kind}": _constant(kind, before * times, recorded.source)
+        for kind, times in multipliers.items() if (before := _before(plan.job, kind))
+    }  # fmt: skip
+
+
+def _before(job: Job, kind: str) -> float:
+    return job.cluster.device.efficiency.operator_time.get(kind, 1.0)
+
+
+def _constant(kind: str, value: float, source: str) -> Constant:
+    least, most = _FACTORS
+    if not least < value < most:
+        raise ConfigError(
+            f"{source}: {kind} takes {value:.3g} times the projected time, so this is the recording of another "
+            "job: check --run-config and --cluster"
+        )
+    value = float(f"{value:.4g}")
+    return Constant(value=value, sigma=float(f"{MEASURED_SPREAD * value:.4g}"), source=f"operators of {source}")
+
+
+def _by_kernels(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float]]:
+    num_ranks = len(recorded.kernels)
+    if num_ranks not in (1, plan.pp) or (num_ranks == 1 and plan.pp > 1):
+        raise ConfigError(
+            f"{recorded.source} has kernels of {num_ranks} ranks, and the pipeline has {plan.pp}: give one "
+            "recording of each pipeline rank"
+        )
+    gap_s = job.cluster.device.efficiency.kernel_s  # a projected kernel lasts until the next one starts
+
+    def measured_s(kind: str) -> float:
+        return sum(one.seconds.get(kind, 0.0) + gap_s * one.counts.get(kind, 0.0) for one in recorded.kernels)
+
+    busy = _busy_s(plan)
+    projected = {kind: _projected_s(plan, job, kind, busy) for kind in _kinds(job)}
+    for kind in ("attention", "memory"):
+        if projected[kind] and measured_s(kind):
+            yield kind, measured_s(kind) / projected[kind]
+    optimizer_s = np.broadcast_to(assembled_of(plan)[1].step_costs.optimizer_s, plan.pp).sum()
+    if optimizer_s and measured_s("optimizer"):
+        yield "optimizer", measured_s("optimizer") / float(optimizer_s)
+    dtype = job.execution.dtype
+    wide = at_least_16_bits(dtype)
+    of_gemms = {f"gemm-{wide}": "gemm"} | ({f"gemm-{dtype}": "narrow gemm"} if dtype != wide else {})
+    of_gemms |= {f"experts-{dtype}": "experts"}
+    of_gemms = {kind: name for kind, name in of_gemms.items() if projected[kind]}
+    if not all(measured_s(name) for name in of_gemms.values()):  # kernel names do not separate the kinds of GEMMs
+        whole = sum(measured_s(name) for name in ("gemm", "narrow gemm", "experts"))
+        times = whole / sum(projected[kind] for kind in of_gemms)
+        yield from ((kind, times) for kind in of_gemms if times)
+    else:
+        yield from ((kind, measured_s(name) / projected[kind]) for kind, name in of_gemms.items())
+    yield from _by_messages(job, recorded)
+
+
+def _kinds(job: Job) -> list[str]:
+    dtype = job.execution.dtype
+    wide = at_least_16_bits(dtype)
+    return list(dict.fromkeys((f"gemm-{wide}", f"gemm-{dtype}", f"experts-{dtype}", "attention", "memory")))
+
+
+def _projected_s(plan: Plan, job: Job, kind: str, busy: Sequence[float]) -> float:
+    cluster = job.cluster
+    twice = cluster.with_constants(
+        cluster.constants.having({f"operator_time.{kind}": Constant(value=2 * _before(job, kind))})
+    )
+    slower = replace(plan, job=replace(job, cluster=twice))
+    return sum(after - before for after, before in zip(_busy_s(slower), busy, strict=True))
+
+
+def _busy_s(plan: Plan) -> list[float]:
+    """Communication and waits for the host are excluded."""
+    table, assembled = assembled_of(plan)
+    seconds = [_computing_s(one) * plan.num_microbatches for one in assembled.parts]
+    return [sum(mine) / table.num_replicas for mine in values_of_ranks(table, seconds)]
+
+
+def _computing_s(one: CostEstimate) -> float:
+    whole = one.forward + one.backward
+    return whole.total_s - whole.communication_s - whole.host_s - whole.offload_s
+
+
+def _by_messages(job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float]]:
+    """Return multipliers of collectives whose group is known by its number of ranks."""
+    shortest: dict[tuple[str, float, int], list[float]] = {}
+    for one in recorded.kernels:
+        for operation, size, ranks, seconds in one.messages:
+            shortest.setdefault((operation, size, ranks), []).append(seconds)
+    groups: dict[int, set[RankGroup]] = {}
+    for name in cast(tuple[GroupName, ...], get_args(GroupName)):
+        groups.setdefault(job.place.ranks(name).num_ranks, set()).add(job.place.ranks(name))
+    totals: dict[str, tuple[float, float]] = {}
+    for (operation, size, ranks), taken in shortest.items():
+        if len(taken) >= _LEAST_REPEATS and len(groups.get(ranks, ())) == 1:
+            [group] = groups[ranks]
+            projected_s = collectives.seconds(cast(collectives.Operation, operation), size, group, job.cluster)
+            measured, projected = totals.get(operation, (0.0, 0.0))
+            totals[operation] = measured + min(taken), projected + projected_s
+    yield from ((operation, measured / projected) for operation, (measured, projected) in totals.items())
+
+
+def _by_passes(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float]]:
+    table, assembled = assembled_of(plan)
+    number = plan.num_microbatches / table.num_replicas
+    whole = [
+        number * sum(mine)
+        for mine in values_of_ranks(table, [(one.forward + one.backward).total_s for one in assembled.parts])
+    ]
+    busy = _busy_s(plan)
+    kinds = [kind for kind in _kinds(job) if _projected_s(plan, job, kind, busy)]
+    if len(recorded.passes_s) == len(whole):
+        others, measured = sum(whole) - sum(busy), sum(recorded.passes_s)
+    elif len(recorded.passes_s) == 1:  # the rank with the longest passes
+        longest = max(range(len(whole)), key=whole.__getitem__)
+        others, measured, busy = whole[longest] - busy[longest], recorded.passes_s[0], [busy[longest]]
+    else:
+        raise ConfigError(
+            f"{recorded.source} has passes of {len(recorded.passes_s)} ranks, and the pipeline has {plan.pp}"
+        )
+    yield from ((kind, max(measured - others, 0.0) / sum(busy)) for kind in kinds)
+
+
+MOST = 3.0 / SHARES.machine
+"""Maximum prior deviations of a constant: 3 spreads of its GPU type. Larger deviations have other causes."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """`name` is as in `Constants.named`, `spread` is the standard deviation of the logarithm."""
+
+    name: str
+    median: float
+    spread: float
+    reason: str
+
+    def value(self, deviations: float) -> float:
+        """Deviations are limited to `MOST`, and link efficiencies to 1."""
+        found = self.median * math.exp(self.spread * max(-MOST, min(MOST, deviations)))
+        return min(found, 1.0) if self.name.startswith("link_efficiency.") else found
+
+
+_LINK_SPREAD, _LINK_REASON = (
+    0.15,
+    "in a node within 7 % of published NCCL bandwidths; assumed between nodes, where jobs share links",
+)
+_OVERLAP_SPREAD, _OVERLAP_REASON = 0.25, "frameworks hide a half to seven eighths of this communication"
+_OF_PLAIN = {
+    "kernel_s": (0.35, "2 to 20 µs, depending on the GPU type"),
+    "launch_s": (1.2, "time of a kernel launch; up to some tenths of a millisecond with loops in Python"),
+    "routing_host_s": (0.5, "measured values: 2 to 6 ms per layer"),
+    "jitter": (0.5, "fitted values of two models on one cluster: 0.015 and 0.038"),
+    "overlap_slowdown": (0.3, "known within a seventh for the cluster of the zero-bubble paper"),
+}
+_REST_SPREAD, _REST_MEDIAN = 1.2, 0.01
+
+REST = "rest"
+"""Name of the extra step time of a job, followed by a dot and the job's number."""
+
+
+def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
+    """Return the priors of the cluster's constants; the spread is from an earlier fit if the cluster has one.
+
+    Otherwise the spread is `SHARES.machine` times the spread of the GPU type, because the latter also contains
+    differences between jobs. GPU types have no `launch_s`; the median of `launch_s` is their `host_s`.
+    """
+    known = {
+        name: one.sigma / one.value for name, one in cluster.constants.named.items() if one.sigma and one.value
+    }
+    return [
+        Prior(name, median, known.get(name, SHARES.machine * spread), "an earlier fit" if name in known else reason)
+        for name, median, spread, reason in _candidates(cluster, plans)
+        if median > 0
+    ]
+
+
+def rest_of(job: int, plans: Sequence[Plan], shortest_s: float) -> Prior:
+    """The median is the option of the jobs (`--extra-step-time`), else 1 % of the shortest step."""
+    told = max((plan.job.rest_s for plan in plans if plan.job), default=0.0)
+    median = told or _REST_MEDIAN * shortest_s
+    return Prior(f"{REST}.{job}", median, _REST_SPREAD, "--extra-step-time if given, else 1 % of a step")
+
+
+def _candidates(cluster: Cluster, plans: Sequence[Plan]) -> Iterator[tuple[str, float, float, str]]:
+    constants, gets = cluster.constants, cluster.device.efficiency
+    for dtype in dict.fromkeys(plan.job.execution.dtype for plan in plans if plan.job):
+        known = constants.compute_share.get(dtype)
+        by_table = gets.in_situ is not None and dtype in gets.in_situ.factors
+        spread = gets.in_situ.sigma if gets.in_situ and by_table else ESTIMATE_SPREAD
+        reason = "factor of the GPU type for training steps" if by_table else "error of estimates from data sheets"
+        yield f"compute_share.{dtype}", known.value if known else 1.0, spread, reason
+    for tier in cluster.tiers:
+        yield f"link_efficiency.{tier.name}", tier.link.efficiency, _LINK_SPREAD, _LINK_REASON
+    for kind in ("tp", "ep"):
+        known = constants.overlap.get(kind)
+        yield f"overlap.{kind}", known.value if known else 1.0, _OVERLAP_SPREAD, _OVERLAP_REASON
+    for name in PLAIN:
+        own = getattr(constants, name)
+        of_class = gets.host_s if name == "launch_s" else getattr(gets, name, 0.0)
+        yield name, own.value if own else of_class, *_OF_PLAIN[name]
+
 
 MOVED = 0.99
 """A constant counts as determined by the rows if posterior / prior standard deviation is below this."""

@@ -1,23 +1,80 @@
-"""Result of `ppsim fit`: constants of a cluster and its jobs, for a calibration file."""
+"""Results of `ppsim fit` (constants of a cluster and its jobs) and of `ppsim validate --fit-on`, and their rows."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import Printable
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.machine.cluster import Cluster, Constants
 from ppsim.machine.cluster_files import cluster_named, packaged_clusters
 from ppsim.machine.job_similarity import MeasuredJob
-from ppsim.validation.bayesian_fit import ConstantEstimate, MeasuredStep, Posterior, fit_rows, rows_of
-from ppsim.validation.priors import REST
+from ppsim.validation.bayesian_fit import (
+    REST,
+    ConstantEstimate,
+    MeasuredStep,
+    Posterior,
+    fit_rows,
+    fitted_plan_of,
+    rows_of,
+)
+from ppsim.validation.error_summary import CaseError, coverage_of, score_of, validate_set
 from ppsim.validation.project_case import PlanOf
-from ppsim.validation.published_runs import PublishedRun
+from ppsim.validation.published_runs import PublishedRun, case_sets, cases_of, require_set
 
 if TYPE_CHECKING:
     import pandas
+
+MARKED, ONE, ONE_A_MODEL = "fit", "one", "one-a-model"
+
+SPARING = (MARKED, ONE, ONE_A_MODEL)
+"""Selections with which rows marked fit are never test rows."""
+
+
+def calibration_rows(cases: Sequence[PublishedRun], selection: str, plan_of: PlanOf) -> list[PublishedRun]:
+    """Rows are selected by "fit", "one", "one-a-model" or row numbers such as "1,3-5" (from 1).
+
+    "fit" selects marked rows. "one" selects, for each cluster and dtype, the run with the fewest GPUs (among rows
+    marked fit, if any). "one-a-model" selects one for each model too. Raises `ConfigError` for other values.
+    """
+    if selection == MARKED:
+        return [case for case in cases if case.properties.use == "fit"]
+    if selection in (ONE, ONE_A_MODEL):
+        return _smallest(cases, plan_of, of_each_model=selection == ONE_A_MODEL)
+    numbers = _numbers(selection)
+    if beyond := sorted(numbers - {case.number for case in cases}):
+        raise ConfigError(f"there is no row {beyond[0]}: rows are 1 to {len(cases)}")
+    return [case for case in cases if case.number in numbers]
+
+
+def _smallest(cases: Sequence[PublishedRun], plan_of: PlanOf, *, of_each_model: bool) -> list[PublishedRun]:
+    found: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+    for index, case in enumerate(cases):
+        try:
+            job = None if case.properties.unexpressed or case.is_memory else plan_of(case.options).job
+        except PpsimError:
+            continue
+        if job is not None:
+            kind = job.cluster.name, job.execution.dtype, job.job_features.model if of_each_model else ""
+            found.setdefault(kind, []).append((job.layout.num_devices, index))
+    chosen = []
+    for ran in found.values():
+        marked = [one for one in ran if cases[one[1]].properties.use == "fit"]
+        chosen.append(min(marked or ran)[1])
+    return [cases[index] for index in sorted(chosen)]
+
+
+def _numbers(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise ConfigError(f"rows to fit on are {', '.join(SPARING)} or numbers as 1,3-5: got {text!r}")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
 
 DEFAULT_BASE = "dgx-h100"
 
@@ -169,3 +226,101 @@ def fit_cases(
 
 def _cluster_of(row: MeasuredStep) -> str:
     return cluster_named(str(row.case.settings.get("cluster") or DEFAULT_BASE))
+
+
+@dataclass(frozen=True)
+class AfterFit:
+    """Test rows are pairs of errors before and after the fit; `skipped` rows cannot be projected."""
+
+    name: str
+    fits: list[Posterior]
+    test_rows: list[tuple[CaseError, CaseError]]
+    skipped: list[tuple[PublishedRun, str]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "set": self.name,
+            "fits": [
+                {"cluster": one.cluster.name, "rows": [row.name for row in one.rows],
+                 "constants": {told.prior.name: told.value for told in one.found},
+                 "outliers": [asdict(doubt) for doubt in one.outliers]}
+                for one in self.fits
+            ],
+            "before": asdict(score_of([before.error for before, _ in self.test_rows])),
+            "after": asdict(score_of([after.error for _, after in self.test_rows])),
+            "coverage": coverage_of([after for _, after in self.test_rows]),
+            "rows": [
+                {**after.to_json(), "row": after.case.number, "error_before": before.error}
+                for before, after in self.test_rows
+            ],
+            "skipped": [{"command": case.command, "reason": reason} for case, reason in self.skipped],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class AfterFits(Printable):
+    """Sets before and after a fit to some of their rows; `str` is the output of `ppsim validate --fit-on`.
+
+    >>> import ppsim
+    >>> found = ppsim.validate("dgxc-405b", fit_on="one")
+    >>> (one,) = found.sets
+    >>> [row.name for row in one.fits[0].rows], len(one.test_rows)
+    (['dgxc-405b, row 1', 'dgxc-405b, row 4'], 2)
+    """
+
+    sets: list[AfterFit]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sets": [one.to_json() for one in self.sets]}
+
+    def to_frame(self) -> "pandas.DataFrame":
+        import pandas
+
+        return pandas.DataFrame(
+            [
+                {"set": one.name, "row": after.case.number, "measured_s": after.measured,
+                 "error_before": before.error, "error_after": after.error}
+                for one in self.sets for before, after in one.test_rows
+            ]
+        )  # fmt: skip
+
+
+def after_fits(name: str | None, selection: str, plan_of: PlanOf, *, announce: Callable[[str], None]) -> AfterFits:
+    """`selection` is as in `calibration_rows`.
+
+    Raises `ConfigError` for an unknown set, and for a named set without any row to fit to.
+    """
+    found = []
+    for one in case_sets() if name is None else [name]:
+        if name is None and (case_sets()[one].order_only or all(case.is_memory for case in cases_of(one))):
+            continue
+        announce(one)
+        made = _after_fit(one, selection, plan_of)
+        if made.fits:
+            found.append(made)
+        elif name is not None:
+            require_set(name)
+            raise ConfigError(
+                f"no row of {name} can be fitted on: mark some fit, name them by number, or take one a dtype (one)"
+            )
+    return AfterFits(found)
+
+
+def _after_fit(name: str, which: str, plan_of: PlanOf) -> AfterFit:
+    cases = cases_of(name)
+    chosen = calibration_rows(cases, which, plan_of)
+    rows, _ = rows_of(chosen, plan_of, name)
+    clusters: dict[str, list[MeasuredStep]] = {}
+    for row in rows:
+        assert row.plan.job is not None
+        clusters.setdefault(row.plan.job.cluster.name, []).append(row)
+    fits = {cluster: fit_rows(ran, plan_of) for cluster, ran in clusters.items()}
+    used = {case.number for case in chosen}
+    others = [
+        case for case in cases if case.number not in used and (case.properties.use != "fit" or which not in SPARING)
+    ]
+    if not fits:
+        return AfterFit(name, [], [], [])
+    before = validate_set(name, plan_of, others)
+    after = validate_set(name, fitted_plan_of(fits, plan_of), others)
+    return AfterFit(name, list(fits.values()), list(zip(before.rows, after.rows, strict=True)), before.skipped)

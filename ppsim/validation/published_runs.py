@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_origin
+from typing import Any, Literal, get_origin
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import AboveZero, FileSchema, load_packaged, validated, with_field_types
@@ -23,10 +23,8 @@ from ppsim.base.option_declarations import (
 from ppsim.base.package_data import data_folder
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import AUTO
+from ppsim.runs.kernel_totals import KernelTotals
 from ppsim.validation.flops import Counted
-
-if TYPE_CHECKING:
-    from ppsim.validation.operator_fit import RecordedTimes
 
 Metric = Literal[
     "iteration_s", "samples_per_s_per_gpu", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_percent", "peak_gib",
@@ -70,13 +68,25 @@ class RowProperties(FileSchema, strict=False):  # CSV cells are texts: "8", "0.5
 
 
 @dataclass(frozen=True)
+class RecordedTimes:
+    """Times of a recorded step: `kernels` per process, or `passes_s`, the seconds of all F and B per pipeline rank.
+
+    A single value of `passes_s` belongs to the rank with the longest passes.
+    """
+
+    source: str
+    kernels: Sequence[KernelTotals] = ()
+    passes_s: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
 class PublishedRun:
     """`number` is the row number in the file. `options` includes a recipe's name, and `settings` its options."""
 
     properties: RowProperties
     options: Mapping[str, Any]
     number: int = 0
-    recorded: "RecordedTimes | None" = None
+    recorded: RecordedTimes | None = None
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from ppsim.projection.summary import spread_of
 from ppsim.validation import bayesian_fit as posterior
 from ppsim.validation import published_runs as cases
 from ppsim.validation.bayesian_fit import fit_rows, rows_of
-from ppsim.validation.calibration_rows import calibration_rows
+from ppsim.validation.fit_result import calibration_rows
 
 NEAR = JobFeatures(
     model="llama3-8b", dtype="bfloat16", tp=1, cp=1, ep=1, micro_batch=1, seq_len=4096, pp=1, gpus=8

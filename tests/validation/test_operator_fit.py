@@ -14,7 +14,8 @@ from ppsim.machine.cluster_files import load_cluster
 from ppsim.projection.project import outcome_of
 from ppsim.runs.readers.recording import kernels_per_step
 from ppsim.trainers.torch.read_trace import recording_of
-from ppsim.validation import operator_fit
+from ppsim.validation.bayesian_fit import _busy_s, _projected_s, operator_constants
+from ppsim.validation.published_runs import RecordedTimes
 
 BASE = load_cluster("dgx-h100")
 CONFIG = "model: {model}\n"
@@ -52,9 +53,7 @@ def trace_of(words: Mapping[str, object], times: Mapping[str, float], *, names: 
             {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": begin, "dur": whole_us}
         )
         for number, (kind, times_as_long) in enumerate(times.items()):
-            seconds = (
-                times_as_long * operator_fit._projected_s(plan, plan.job, kind, operator_fit._busy_s(plan)) - gap_s
-            )
+            seconds = times_as_long * _projected_s(plan, plan.job, kind, _busy_s(plan)) - gap_s
             events.append(
                 {"ph": "X", "cat": "kernel", "name": names[kind], "ts": begin, "dur": 1e6 * seconds,
                  "args": {"correlation": 10 * step + number}}
@@ -104,12 +103,12 @@ def test_a_recording_of_another_job_or_without_all_ranks_is_refused(tmp_path: Pa
 
 def test_passes_correct_all_kernels_by_one_ratio() -> None:
     plan = plan_of_keywords({**JOB, "tp": 1, "pp": 2, "cluster": BASE})
-    busy = operator_fit._busy_s(plan)
-    recorded = operator_fit.RecordedTimes("run", passes_s=[1.1 * one for one in busy])
-    found = {name: one.value for name, one in operator_fit.operator_constants(plan, recorded).items()}
+    busy = _busy_s(plan)
+    recorded = RecordedTimes("run", passes_s=[1.1 * one for one in busy])
+    found = {name: one.value for name, one in operator_constants(plan, recorded).items()}
     assert found == pytest.approx({f"operator_time.{kind}": 1.1 for kind in TIMES}, rel=0.02)
     with pytest.raises(ConfigError, match="passes of 3 ranks, and the pipeline has 2"):
-        operator_fit.operator_constants(plan, operator_fit.RecordedTimes("run", passes_s=[1, 1, 1]))
+        operator_constants(plan, RecordedTimes("run", passes_s=[1, 1, 1]))
 
 
 @pytest.mark.slow
