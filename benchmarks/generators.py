@@ -1,4 +1,4 @@
-"""Time and memory of every generator, and of the search compared with the published heuristic.
+"""Time and memory of every generator, and of the search.
 
     python benchmarks/generators.py
 
@@ -84,15 +84,13 @@ def uneven(vpp: int, p: int) -> dict[str, Any]:
 
 
 def fitted() -> None:
-    from heuristics import zb_heuristic, zbv_heuristic
-
     from ppsim.catalog.search.best_table import best_table
     from ppsim.schedule.placement import STYLES
     from ppsim.simulation.bounds.problem import Problem
 
     print("Stages that differ by up to a third:\n")
-    print("| table | published heuristic | fitted, by span | fitted, by step |")
-    print("|---|--:|--:|--:|")
+    print("| table | fitted, by span | fitted, by step |")
+    print("|---|--:|--:|")
     for p, m in SIZES:
         for style, part in (("loop", 1.0), ("loop", 2.0), ("v", 0.5), ("v", 1.0)):
             vpp = 2 if style == "v" else 1
@@ -100,17 +98,13 @@ def fitted() -> None:
                 stage_to_rank=STYLES[style](p, vpp * p), num_microbatches=m, cap=part * p, activation=1 / vpp,
                 **uneven(vpp, p),
             )  # fmt: skip
-            published = zbv_heuristic if style == "v" else zb_heuristic
             seconds = [
-                timed(lambda problem=problem, published=published: published(problem)),
-                *(
-                    timed(
-                        lambda problem=problem, criterion=criterion: best_table(
-                            problem, criterion=criterion, engine="compiled"
-                        )
+                timed(
+                    lambda problem=problem, criterion=criterion: best_table(
+                        problem, criterion=criterion, engine="compiled"
                     )
-                    for criterion in ("span", "step")
-                ),
+                )
+                for criterion in ("span", "step")
             ]
             name = "V" if style == "v" else "one stage per rank"
             cells = " | ".join(f"{1e3 * value:,.1f} ms" for value in seconds)

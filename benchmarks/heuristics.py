@@ -2,15 +2,8 @@
 
 from functools import reduce
 
-from ppsim.catalog.search import one_chunk as of_one_chunk
 from ppsim.catalog.search import v_shape_search as of_a_v
 from ppsim.catalog.search.target import SearchTarget
-
-
-def zb_heuristic(problem):
-    """Return the best span of the zero-bubble heuristic's eight runs (arXiv 2401.10241, §3.1), decided as there."""
-    target = SearchTarget(problem, "span")
-    return _first_best(of_one_chunk.heuristic_runs(target, target.head_s)).schedule("zb-heuristic")
 
 
 def zbv_heuristic(problem):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.heuristics import zb_heuristic, zbv_heuristic
+from benchmarks.heuristics import zbv_heuristic
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find, optimise_entry
@@ -55,16 +55,11 @@ def problems(draw, per_rank=1):
 
 @given(problems(), st.sampled_from(list(SCORES)))
 @settings(deadline=None)
-def test_it_runs_within_its_cap_and_never_behind_the_heuristic(problem, criterion):
+def test_it_runs_within_its_cap(problem, criterion):
     arguments, costs = problem
-    ours = best_table(one_chunk(**arguments), criterion=criterion)
-    published = zb_heuristic(one_chunk(**arguments))
-    for table in (ours, published):
-        assert check(table).errors == []
-        peak = simulate(table, costs).memory.peak_activation_bytes
-        assert (peak <= np.array(arguments["cap"])).all()
-    best, theirs = (getattr(simulate(table, costs), SCORES[criterion]) for table in (ours, published))
-    assert best <= theirs * (1 + 1e-9)
+    table = best_table(one_chunk(**arguments), criterion=criterion)
+    assert check(table).errors == []
+    assert (simulate(table, costs).memory.peak_activation_bytes <= np.array(arguments["cap"])).all()
 
 
 @given(problems(), st.sampled_from(list(SCORES)))
@@ -139,29 +134,17 @@ def test_in_a_v_plain_and_compiled_give_the_same_table():
     assert best_table(problem, engine="plain") == best_table(problem, engine="compiled")
 
 
-def step_times(cap, **seconds):
-    costs = StageCosts(**seconds, activation_bytes=1)
-    shape = {"num_ranks": 4, "num_microbatches": 12, "cap": cap}
-    tables = {
-        "auto": best_table(one_chunk(**shape, **seconds)),
-        "heuristic": zb_heuristic(one_chunk(**shape, **seconds)),
-    }
-    tables |= {"zb-h1": build("zb-h1", pp=4, microbatches=12)}
-    return {name: simulate(table, costs).step_time_s for name, table in tables.items()}
-
-
-def test_below_p_activations_it_keeps_the_pipeline_full_where_the_heuristic_does_not():
-    for cap in (2, 3):
-        step = step_times(cap, forward_s=1, backward_input_s=1, backward_weight_s=0.8, transfer_s=0.05)
-        assert step["auto"] < 0.85 * step["heuristic"]
-
-
-def test_uneven_stages_gain_over_the_heuristic_and_over_zb_h1():
+def test_uneven_stages_gain_over_zb_h1():
     stages = [1.6, 1.0, 1.0, 1.0]
-    step = step_times(
-        6, forward_s=stages, backward_input_s=stages, backward_weight_s=[0.64, 0.4, 0.4, 0.4], transfer_s=0.2
+    seconds = {
+        "forward_s": stages, "backward_input_s": stages, "backward_weight_s": [0.64, 0.4, 0.4, 0.4], "transfer_s": 0.2,
+    }  # fmt: skip
+    tables = (
+        build("zb-h1", pp=4, microbatches=12),
+        best_table(one_chunk(num_ranks=4, num_microbatches=12, cap=6, **seconds)),
     )
-    assert step["auto"] < 0.97 * min(step["heuristic"], step["zb-h1"])
+    zb_h1, ours = (simulate(table, StageCosts(**seconds, activation_bytes=1)) for table in tables)
+    assert ours.step_time_s < 0.97 * zb_h1.step_time_s
 
 
 def test_no_cap_is_a_cap_of_infinity():

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ppsim.catalog.search import one_chunk
+from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixed
+from ppsim.catalog.published.one_f_one_b import zb_h1, zb_h2
+from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.catalog.search import v_shape_search as v_shape
 from ppsim.catalog.search.lists import list_schedules, rescheduled
 from ppsim.catalog.search.local_search import local_search
@@ -57,14 +59,9 @@ def made_by(name: str) -> Iterator[tuple[str, Iterable[Candidate]]]:
     target = target_of(name)
     vpp = SHAPES[name][1]
     if vpp == 1:
-        yield "heuristic", one_chunk.heuristic_runs(target, target.head_s)
-        yield (
-            "heuristic with slack",
-            one_chunk.heuristic_runs(target, target.head_s, slack=float(target.head_s.max()) + 4.0),
-        )
-        yield "patterns", one_chunk.patterns(target)
+        yield "published", v_shape.published(target, (zb_h1, zb_h2))
     if vpp == 2:
-        yield "published", v_shape.published(target)
+        yield "published", v_shape.published(target, (zbv_fixed, v_half_fixed, v_min_fixed))
         yield "heuristic", v_shape.heuristic_runs(target)
         yield "blocks of cells", v_shape.blocks_of_cells(target)
         yield "repeated patterns", v_shape.repeated_patterns(target)

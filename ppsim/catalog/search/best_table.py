@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, count, islice
+from itertools import count, islice
 
 import numpy as np
 
 from ppsim.base.errors import ScheduleError
 from ppsim.base.numba_jit import Engine, TimeIsUp
-from ppsim.catalog.search import one_chunk
+from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixed
+from ppsim.catalog.published.one_f_one_b import zb_h1, zb_h2
+from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.catalog.search import v_shape_search as v_shape
 from ppsim.catalog.search.evaluate_table import in_microbatch_order
 from ppsim.catalog.search.lists import improve_by_rescheduling, list_schedules
@@ -22,7 +24,6 @@ from ppsim.simulation.bounds.problem import Criterion, Problem
 from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
-_PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # fractions of the worst rank's idle time
 _MOST_PASSES = 15_000_000  # actions to evaluate per round, some 0.1 s
 _MOST_RESCHEDULINGS = 6  # rescheduling rounds
 _SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # rounds, moves per round
@@ -143,8 +144,6 @@ def best_candidates(target: SearchTarget, number: int, seen: list[Candidate]) ->
     assert best  # list schedules always fit
     if target.num_actions > _MOST_ACTIONS:
         best = _rescheduled(best)
-    if _is_one_chunk(target.problem):
-        best = _rescheduled(_with_more_slack(best))
     if target.num_actions <= _MOST_ACTIONS and _is_long(target):
         for longer in islice(_searched_short(target, seed=0), _SEARCH_ROUNDS):
             best = better(best, longer) if longer else best
@@ -167,25 +166,15 @@ def _best_different(candidates: Iterable[Candidate], number: int) -> list[Candid
 
 def _families(target: SearchTarget) -> Iterator[Iterable[Candidate]]:
     """Keep the generators separate: searches from each lead to different tables."""
-    if _is_one_chunk(target.problem):
-        published = one_chunk.heuristic_runs(target, target.minimising("span").head_s)
-        yield chain(published, one_chunk.patterns(target), list_schedules(target))
-        return
-    if _is_v(target.problem):
-        yield v_shape.published(target)
+    p, placement = target.problem.num_ranks, target.problem.stage_to_rank.tolist()
+    if placement == loop(p, p):
+        yield v_shape.published(target, (zb_h1, zb_h2))
+    if placement == v_placement(p, 2 * p):
+        yield v_shape.published(target, (zbv_fixed, v_half_fixed, v_min_fixed))
         yield v_shape.heuristic_runs(target)
         yield v_shape.blocks_of_cells(target)
         yield v_shape.repeated_patterns(target)
     yield list_schedules(target)
-
-
-def _with_more_slack(best: Candidate) -> Candidate:
-    target = best.target
-    head = target.head_s
-    for part in _PARTS:
-        slack = float(head.max() + part * max(best.score_s - target.least_s, 0.0))
-        best = best_of(chain([best], one_chunk.heuristic_runs(target, head, slack=slack)))
-    return best
 
 
 def _rescheduled(best: Candidate) -> Candidate:
@@ -302,11 +291,3 @@ def _with_microbatches(target: SearchTarget, number: int) -> SearchTarget:
 
 def _moves(target: SearchTarget) -> int:
     return max(_LEAST_MOVES, min(_MOST_MOVES, _MOST_PASSES // target.num_actions))
-
-
-def _is_one_chunk(problem: Problem) -> bool:
-    return np.array_equal(problem.stage_to_rank, loop(problem.num_ranks, problem.num_ranks))
-
-
-def _is_v(problem: Problem) -> bool:
-    return np.array_equal(problem.stage_to_rank, v_placement(problem.num_ranks, 2 * problem.num_ranks))

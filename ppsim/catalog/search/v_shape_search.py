@@ -1,6 +1,6 @@
 """Candidates for two stages per rank in a V."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -9,8 +9,7 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.lru_cache import LRUCache
-from ppsim.catalog.published.controllable_memory import building_blocks, from_block, v_half_fixed, v_min_fixed
-from ppsim.catalog.published.v_shape import zbv_fixed
+from ppsim.catalog.published.controllable_memory import building_blocks, from_block
 from ppsim.catalog.search import table_kernels as kernels
 from ppsim.catalog.search.pipeline import Codes, IdleTime, empty_backlog, empty_table
 from ppsim.catalog.search.target import Candidate, SearchTarget
@@ -60,10 +59,10 @@ def _run(target: SearchTarget, spare_s: Floats, choices: VChoices) -> tuple[Cand
     return (Candidate(target, table.order, table.now_s) if fits else None), idleness.idle_s
 
 
-def published(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield ZB-V, V-Half and V-Min as published and with newly placed weight gradients."""
+def published(target: SearchTarget, builders: Iterable[Callable[..., Schedule]]) -> Iterator[Candidate]:
+    """Yield published patterns, and the same patterns with newly placed weight gradients."""
     shape = {"num_ranks": target.problem.num_ranks, "num_microbatches": target.problem.num_microbatches}
-    for build in (zbv_fixed, v_half_fixed, v_min_fixed):
+    for build in builders:
         yield from _as_it_is_and_filled(target, build(**shape))
 
 
