@@ -13,23 +13,24 @@ from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.parallel.layer_partition import MegatronSplit, even_split
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import AUTO, Plan
+from ppsim.simulation.stage_costs import OVERHEADS
 from ppsim.trainers.megatron.write_model import without_source
 from ppsim.trainers.megatron.write_schedule import layout_string, parse_layout
 from ppsim.tuning.command_line import sizes_of
 
 WORDS = declared_options(PlanOptions)
-MODEL = (
-    "model", "layers", "hidden", "heads", "vocab", "kv_heads", "tied_embeddings", "mtp", "mtp_num_layers",
-    "mtp_use_repeated_layer",
+MODEL = tuple(
+    name for name, word in WORDS.items()
+    if name == "layers" or (word.option.section == "model" and word.option.field is None)
 )  # fmt: skip
+"""Options of the model's sizes, its configuration and its recipe."""
 _MEASURED = ("forward_ms", "backward_input_ms", "backward_weight_ms", "transfer_ms", "activation_memory")
 RULE = tuple(name for name, word in WORDS.items() if (word.option.field or "").startswith("split."))
 """Options of Megatron-LM's rule of layers per stage, redundant with split."""
-_SAID_OTHERWISE = ("run_config", "recipe", "dp", "microbatches", *RULE)
+_SAID_OTHERWISE = ("dp", "microbatches", *RULE)
 """Options that are redundant with gpus, global_batch and split."""
 _OVERHEADS = (
-    "action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s", "message_overhead_s",
-    "first_pass_s", "last_pass_s", "pass_factors", "action_spread", "rank_spread", "bandwidth_bytes_per_s",
+    *OVERHEADS, "message_overhead_s", "pass_factors", "action_spread", "rank_spread", "bandwidth_bytes_per_s",
 )  # fmt: skip
 _TYPED = (
     "cluster", "profile", "lengths", "calibration", "launch_ms", "memory_limit", "stage_plan", "run", *_MEASURED,

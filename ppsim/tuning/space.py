@@ -1,8 +1,8 @@
 """The search space: the fixed inputs, the ranges, and all configurations that they allow."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Collection, Iterator
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -141,7 +141,7 @@ class SearchProblem:
 
     def to_json(self) -> dict[str, Any]:
         job, execution = self.job, self.job.execution
-        return {
+        named = {
             "model": job.model_name,
             "num_layers": len(job.model.layers),
             "cluster": job.cluster.name,
@@ -158,42 +158,29 @@ class SearchProblem:
             "overlap_param_gather": job.overlap_param_gather,
             "runtime": self.runtime,
             "memory_limit_bytes": self.memory_bound_bytes,
+        }
+        return {
+            **named,
             **({} if self.etp is None else {"etp": self.etp}),
-            **_unusual(job),
+            **_unusual(job, named),
             **({"overheads": dict(self.overheads)} if self.overheads else {}),
         }
 
 
-_OF_EXECUTION = (
-    "attention", "dropout", "cross_entropy", "compile", "context", "hidden_tp_forward", "hidden_tp_backward",
-    "overlap_ep", "hidden_cp", "compute_share", "cuda_graphs", "deterministic_mode", "moe_dispatcher",
-    "dispatcher_sms", "expert_imbalance", "expert_capacity", "fused_experts", "legacy_grouped_gemm",
-    "activation_func_fp8_input_store",
-    "moe_permute_fusion",
-    "expert_rank_capacity", "paged_stash",
-)  # fmt: skip
-_OF_JOB = ("weight_cache", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16",
-           "rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard",
-           "gradient_accumulation_fusion", "wgrad_deferral_limit", "offload_modules",
-           "lora", "freeze", "image_tokens", "text_only")  # fmt: skip
-_OF_OPTIMIZER = (
-    "exp_avg_dtype", "is_precision_aware", "master_weights_in_bf16", "grad_reduce_in_bf16", "fp8_param_gather",
-    "offload_fraction", "overlap_cpu_optimizer_d2h_h2d", "layer_wise", "use_layer_wise_param_layout",
-    "outer_dp_sharding_strategy",
-)  # fmt: skip
+_DERIVED = ("name", "precision", "gradient_bytes", "vocab_multiple", "profile", "stage_plans")
+"""Fields of a job that follow from other fields, or that a search does not take."""
 
 
-def _unusual(job: Job) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    holders: tuple[tuple[Any, tuple[str, ...]], ...] = (
-        (job.execution, _OF_EXECUTION),
-        (job, _OF_JOB),
-        (job.optimizer, _OF_OPTIMIZER),
-        (job.offload_rules, tuple(one.name for one in fields(job.offload_rules))),
-    )
-    for holder, names in holders:
-        usual = {one.name: one.default for one in fields(holder)}
-        found |= {name: value for name in names if (value := getattr(holder, name)) != usual[name]}
+def _unusual(job: Job, named: Collection[str]) -> dict[str, Any]:
+    """Return fields that differ from their defaults, except `named` fields and those of `Configuration`."""
+    known = {*named, *_DERIVED, *(one.name for one in fields(Configuration))}
+    found = {
+        one.name: value
+        for holder in (job.execution, job, job.optimizer, job.offload_rules)
+        for one in fields(holder)
+        if one.compare and one.default is not MISSING and one.name not in known
+        if (value := getattr(holder, one.name)) != one.default
+    }
     sizes = {"hidden": job.model.hidden_size, "vocab": job.model.vocab_size} if job.model_name == GPT else {}
     return found | sizes
 
