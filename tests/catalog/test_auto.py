@@ -111,7 +111,7 @@ def _require_between_bound_and_catalogue(arguments):
 
 
 EXACT = [
-    (placement, p, m, cap, criterion)
+    pytest.param(placement, p, m, cap, criterion, marks=[pytest.mark.search] * ((placement, p) == ("v", 3)))
     for placement, p, m in (("loop", 2, 5), ("loop", 3, 6), ("loop", 4, 6), ("v", 2, 4), ("v", 3, 3), ("v", 3, 4))
     for cap, criterion in ((1.5, "step"), (3.0, "span"))
 ]
@@ -158,7 +158,9 @@ GAINS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", GAINS)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.search] * ("little memory" in case)) for case in GAINS]
+)
 def test_uneven_stages_gain_over_every_schedule_of_a_projection(case):
     arguments, gain, seconds = GAINS[case]
     costs = StageCosts(**seconds)
@@ -267,7 +269,7 @@ def test_a_fit_that_is_broken_off_hands_over_the_best_on_its_way(monkeypatch):
     assert simulate(optimise_entry(find("v-flex"), **shape)[0], costs).step_time_s <= best
 
 
-@pytest.mark.parametrize("limit_s", [30, 300, 2000])
+@pytest.mark.parametrize("limit_s", [30, 300, pytest.param(2000, marks=pytest.mark.search)])
 def test_once_there_is_a_table_nothing_is_begun_that_would_outlast_the_limit(monkeypatch, limit_s):
     """Where every run of a kernel takes a second, as on a machine that others use too."""
     now, run = [0.0], compiling._run

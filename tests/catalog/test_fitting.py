@@ -242,8 +242,9 @@ def test_the_searches_kernel_times_and_holds_a_table_as_the_simulator_does(probl
 
 @pytest.mark.parametrize(
     ("p", "m", "at_most"),
-    [(16, 16, 278.5), (16, 64, 857.5)],  # a projection has 284 and 860
+    [(16, 16, 278.5), pytest.param(16, 64, 857.5, marks=pytest.mark.long)],  # a projection has 284 and 860
 )
+@pytest.mark.search
 def test_the_longer_search_improves_tables_of_more_than_768_actions(p, m, at_most):
     costs = StageCosts(forward_s=1.5, backward_input_s=2, backward_weight_s=1)
     shape = {"pp": p, "microbatches": m, "costs": costs}

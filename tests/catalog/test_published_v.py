@@ -131,7 +131,7 @@ def test_primus_tables_for_a_v_are_never_faster_than_what_build_makes_in_no_more
 
 @pytest.mark.parametrize(
     ("name", "theirs", "ours"),
-    [("v-half", 10.6, 5.76), pytest.param("v-min", 23.5, 14.30, marks=pytest.mark.search)],
+    [("v-half", 10.6, 5.76), pytest.param("v-min", 23.5, 14.30, marks=pytest.mark.long)],
 )
 def test_bubbles_at_f_12_i_14_w_8_of_primus_v_half_and_v_min_and_of_ours(name, theirs, ours):
     (row,) = (
