@@ -8,26 +8,26 @@ import pytest
 
 import ppsim
 from tests.cli.running import ppsim as command
-from tests.frozen.comparison import Change, changes, require_frozen
-from tests.frozen.values import FOLDER, TOPICS, configs, numbers_of
+from tests.frozen.comparison import Change, changes, frozen_values, require_frozen
+from tests.frozen.values import FOLDER, TOPICS, WITH_ADVICE, commands, configs, numbers_of
 from tests.trainers.trainer_code import check_file
 
 FILES = FOLDER / "files"
 
 
-@pytest.mark.parametrize(
-    "topic",
-    [
-        "grid",
-        "profiles",
-        "commands",
-        pytest.param("recordings", marks=pytest.mark.slow),
-        pytest.param("searches", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("topic", ["grid", "profiles", "commands", "recordings", "searches"])
 def test_values_are_the_frozen_ones(topic: str) -> None:
     """`rows` are compared in tests/validation, where they are projected anyway."""
     require_frozen(topic, TOPICS[topic]())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [*WITH_ADVICE, "simulate FROZEN/files/zbv_p4_m8.csv --costs FROZEN/files/costs_per_stage.json"],
+)
+def test_values_of_a_command_are_the_frozen_ones(line: str) -> None:
+    assert list(changes({line: frozen_values("commands")[line]}, commands([line]))) == []
 
 
 @pytest.mark.slow
