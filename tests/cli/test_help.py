@@ -1,4 +1,4 @@
-"""Help is true: its examples run, and every option says what it is."""
+"""Help is true: its examples are understood and run, and every option says what it is."""
 
 import json
 import re
@@ -11,15 +11,13 @@ from pathlib import Path
 import click
 import pytest
 
-from ppsim import StageCosts, simulate
 from ppsim.cli import main
-from ppsim.schedule.grammar import read_schedule
-from tests.cli.conftest import ANSWER, COSTS, VALIDATION
+from tests.cli.conftest import ANSWER, VALIDATION
 from tests.cli.running import ppsim, words_of
-from tests.runtime.traces import traces_of, written
 
 ROOT = Path(__file__).parents[2]
 NEED_TORCH = ("train", "profile")
+LARGE = ("tune", "validate", "warm-up", "figure bubble")  # test_typed.py has smaller ones
 SERVE = ("serve",)  # run by tests/app: it ends when it is interrupted
 
 
@@ -35,6 +33,7 @@ def leaves_of(group, *above):
 
 
 COMMANDS = leaves_of(main)
+GROUPS = tuple(name for name, command in COMMANDS.items() if isinstance(command, click.Group))
 
 
 def examples_of(name):
@@ -49,40 +48,34 @@ def test_help_starts_with_three_examples(name):
     assert len(examples_of(name)) == 3
 
 
-EXAMPLES = dict.fromkeys(
-    line for name in ["", *COMMANDS] if name not in NEED_TORCH + SERVE for line in examples_of(name)
-)
-RUNNABLE = [
-    line
-    for line in EXAMPLES
-    if line != "ppsim validate"  # all sets: tests/validation projects them once for many tests
-    and not any(longer.startswith(f"{line} -o ") for longer in EXAMPLES)  # which runs the same and writes it too
-]
+EXAMPLES = list(dict.fromkeys(line for name in ["", *COMMANDS] for line in examples_of(name)))
 
 
-@pytest.mark.parametrize("line", RUNNABLE)
-def test_every_example_runs(folder, line):
-    (folder / "schedules").mkdir()
-    shutil.copy(ROOT / "schedules" / "zbv_pp4_v2_m8.csv", folder / "schedules")
-    shutil.copy(ROOT / "profiles" / "zb-a100-1.5b.json", folder / "cpu.json")
-    (folder / "overheads.json").write_text('{"action_overhead_s": 0.001, "hop_overhead_s": 0.002}')
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_every_example_is_understood(folder, line):
+    name, *words = shlex.split(line.partition("ppsim ")[2])
+    command = main.commands[name]
+    while isinstance(command, click.Group):
+        name, *words = words
+        command = command.commands[name]
+    assert command.make_context(name, words).params
+
+
+def run_example_of(name):
+    """The first example of a command, or the first that also writes what it prints."""
+    first = examples_of(name)[0]
+    return next((line for line in EXAMPLES if line.startswith(f"{first} -o ")), first)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in NEED_TORCH + LARGE + SERVE + GROUPS])
+def test_an_example_of_every_command_runs(folder, name):
+    shutil.copytree(ROOT / "tests" / "runs" / "data" / "primus_pp8_1f1b", folder / "pp_dump")
+    (folder / "tune.json").write_text(json.dumps(ANSWER))
+    (folder / "validation.json").write_text(json.dumps(VALIDATION))
     ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "projected.json")
     measured = json.loads((folder / "projected.json").read_text()) | {"origin": "measured"}
     (folder / "measured.json").write_text(json.dumps(measured))
-    if line.startswith("ppsim figure"):  # tune writes a tune.json itself, and goes on from one
-        (folder / "tune.json").write_text(json.dumps(ANSWER))
-        (folder / "validation.json").write_text(json.dumps(VALIDATION))
-    for name in ("small.json", "large.json"):
-        shutil.copy(folder / "measured.json", folder / name)
-    written(
-        traces_of([simulate(read_schedule("T.csv"), StageCosts(**COSTS))] * 2, gap_s=0.5, cuda=False),
-        folder / "traces",
-    )
-    shutil.copytree(ROOT / "tests" / "runs" / "data" / "primus_pp8_1f1b", folder / "pp_dump")
-    (folder / "train.log").write_text(2 * " iteration 1/ 2 | elapsed time per iteration (ms): 3240.1 |\n")
-    if "--trace config.json" in line:
-        pytest.importorskip("transformers", reason="a traced model needs transformers")
-        (folder / "config.json").write_text('{"model_type": "helium", "num_hidden_layers": 2}')
+    line = run_example_of(name)
     ppsim(*shlex.split(line)[1:])
     outputs = [
         word for before, word in zip(line.split(), line.split()[1:], strict=False) if before in ("-o", "--fit")
@@ -90,15 +83,11 @@ def test_every_example_runs(folder, line):
     assert all((folder / output).stat().st_size > 0 for output in outputs)
 
 
-@pytest.mark.parametrize("line", [line for name in NEED_TORCH for line in examples_of(name)])
-def test_every_example_that_needs_torch_is_understood(line):
-    """The fast form: the words are parsed, and `profile` says what it would measure; tests of torch run the rest."""
-    words = shlex.split(line.split("ppsim ")[1])
-    command = main.commands[words[0]]
-    assert command.make_context(words[0], words[1:]).params
-    if words[0] == "profile":
-        pytest.importorskip("torch")
-        assert "about" in ppsim(*words, "--dry-run").stdout
+@pytest.mark.torch
+@pytest.mark.parametrize("line", examples_of("profile"))
+def test_every_example_of_profile_says_what_it_would_measure(line):
+    pytest.importorskip("torch")
+    assert "about" in ppsim(*shlex.split(line)[1:], "--dry-run").stdout
 
 
 def full_help(name):
