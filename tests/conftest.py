@@ -20,6 +20,12 @@ def _processes_end_with_their_test() -> Iterator[None]:
     end_all()
 
 
+@pytest.fixture
+def without_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`project` does not look for changes that gain time, which takes most of the time of a command."""
+    monkeypatch.setattr("ppsim.projection.summary.advise", lambda *_: [])
+
+
 PLAIN_FOLDERS = ("cli",)
 """Folders whose tests were written for the stack `plain`. Others test jobs without `--stack` as users run them."""
 

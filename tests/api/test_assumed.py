@@ -19,6 +19,8 @@ SIZES = (
 LARGE = f"pretrain_gpt.py {SIZES} --micro-batch-size 1 --global-batch-size 256"
 GPUS = "no number of GPUs is given: "
 
+pytestmark = pytest.mark.usefixtures("without_advice")
+
 
 def script(folder: Path, text: str) -> Path:
     (folder / "train.sh").write_text(text)

@@ -138,12 +138,16 @@ def test_options_that_a_run_does_not_go_with_are_refused(words, says):
         _ = ppsim.project(run=ONE_STAGE, **words).timeline
 
 
-def test_runs_whose_actions_are_not_known_apart_are_refused(tmp_path: Path):
-    costs = ppsim.StageCosts(forward_s=1e-3, backward_s=2e-3)
+def test_a_text_that_is_no_run_is_refused(tmp_path: Path):
     log = tmp_path / "log"
     log.write_text("no run")
     with pytest.raises(ConfigError):
         ppsim.project(run=log)
+
+
+@pytest.mark.torch
+def test_runs_whose_actions_are_not_known_apart_are_refused(tmp_path: Path):
+    costs = ppsim.StageCosts(forward_s=1e-3, backward_s=2e-3)
     pairs = tmp_path / "pairs.json"
     ppsim.save(ppsim.train(ppsim.build("combined-1f1b", pp=1, microbatches=3), emulate_costs=costs), pairs)
     with pytest.raises(ConfigError, match="pairs of a forward and a backward"):

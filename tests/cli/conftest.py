@@ -48,6 +48,17 @@ RUNS = (  # as `ppsim validate` and `ppsim fit` read them
 
 
 @pytest.fixture
+def advice():
+    """In a test with it, `project` looks for changes that gain time: see `without_advice`."""
+
+
+@pytest.fixture(autouse=True)
+def _advice_only_for_its_tests(request):
+    if "advice" not in request.fixturenames:
+        request.getfixturevalue("without_advice")
+
+
+@pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The current folder, holding T.csv (interleaved, pp 4, vpp 2, m 8), zbv.csv and C.json."""
     monkeypatch.chdir(tmp_path)

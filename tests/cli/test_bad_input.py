@@ -122,7 +122,7 @@ WRONG_ARGUMENTS = {
     "auto of no ranks": ("build auto --pp 0 --num-microbatches 8 --costs C.json", 2, ["pp must be at least 1: got 0"]),
     "memory that no schedule keeps to": ("project --pp 4 --memory-limit 1GiB", 1, ["DOES NOT FIT: rank 0 needs 45.3 GiB, 1.00 GiB usable", "no change that was tried makes it fit"]),
     "memory that others keep to": ("project --pp 4 --schedule gpipe --memory-limit 80GiB", 1, ["DOES NOT FIT: rank 1 needs", ", 80.0 GiB usable", "try next --schedule", "fits, "]),
-    "memory, all schedules": ("project --pp 4 --schedule all --memory-limit 1GiB --full", 1, ["DOES NOT FIT: rank", "1f1b!"]),
+    "memory, several schedules": ("project --pp 4 --schedule 1f1b,zb-h1 --memory-limit 1GiB --full", 1, ["DOES NOT FIT: rank", "1f1b!"]),
     "a channel that hangs the table": ("simulate zbv.csv --costs C.json --channel pair --receives ordered", 1, ["deadlock:", "the transfer of 4F0 (rank 3 → 2) is queued after the transfer of 2F2 (rank 2 → 3)", "rank 3: 3F0 [4F0]"]),
     "a runtime that hangs the plan": ("project --pp 4 --schedule zbv --receives ordered", 1, ["deadlock:", "is queued after"]),
 }  # fmt: skip
@@ -133,7 +133,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("case", WRONG_ARGUMENTS)
-def test_wrong_arguments_get_a_sentence_and_an_exit_code(folder, case):
+def test_wrong_arguments_get_a_sentence_and_an_exit_code(folder, advice, case):
     arguments, code, words = WRONG_ARGUMENTS[case]
     before = contents(folder)
     result = ppsim(*arguments.split(), code=code)

@@ -11,7 +11,7 @@ from tests.machine.test_cluster_files import OWN
 SMALL = ("--model", "llama3-8b", "--cluster", "dgx-h100", "--pp", 4, "--tp", 2, "--gpus", 16)
 
 
-def test_the_page_says_the_answer_the_fit_the_budget_the_bottleneck_and_the_advice():
+def test_the_page_says_the_answer_the_fit_the_budget_the_bottleneck_and_the_advice(advice):
     text = ppsim("project", *SMALL, "--vpp", 2, "--global-batch-size", 64, "--tokens", 1e12, "--full").stdout
     assert max(map(len, text.splitlines())) <= 100
     words = words_of(text)
@@ -133,7 +133,7 @@ def test_a_cluster_whose_link_is_slower_than_nothing_is_refused(tmp_path):
     assert "tiers[1].link.bytes_per_s: must be more than 0, got -25000000000.0" in text
 
 
-def test_what_fits_nowhere_says_by_how_much_and_what_would():
+def test_what_fits_nowhere_says_by_how_much_and_what_would(advice):
     plan = ["project", "--model", "llama3-405b", "--pp", 4, "--gpus", 4, "--memory-limit", "80GiB"]
     text = words_of(ppsim(*plan, code=1).stdout)
     assert re.match(r"DOES NOT FIT: rank \d needs [\d.]+ TiB, 80.0 GiB usable", text)
