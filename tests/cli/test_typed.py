@@ -156,6 +156,7 @@ def stages(layers=(4,)):
 MILLISECONDS = {"forward_s": 1e-3, "backward_input_s": 1e-3, "backward_weight_s": 1e-3}
 
 
+@pytest.mark.torch
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("line", [*TRAINING, *PROFILING])
 def test_options_of_commands_that_compute_are_accepted_together(line: str) -> None:
@@ -172,6 +173,7 @@ def test_options_of_commands_that_compute_are_accepted_together(line: str) -> No
         assert list(Path("traces").iterdir())
 
 
+@pytest.mark.torch
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("line", TRACING)
 def test_options_of_a_trace_are_accepted_together(line: str) -> None:

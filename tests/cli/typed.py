@@ -124,7 +124,7 @@ OF_PROJECT = {
     STASHED: ["--moe-paged-stash 1.2"],
     PREDICTING + " --memory-limit 900GiB": PREDICTIONS,
     PLANNED: [
-        "--vpp 2", "--vpp 2 --schedule interleaved-1f1b --group-size 4", "--schedule zb-h1,1f1b", "--schedule all",
+        "--vpp 2", "--vpp 2 --schedule interleaved-1f1b --group-size 4", "--schedule zb-h1,1f1b",
         "--schedule auto --search-time 0.2 --seed 3", "--schedule seq1f1b --slices 2", "--split even", "--split 14,16",
         same("--split auto"), "--split megatron", "--split Et*14|t*16L", "--account-for-embedding-in-pipeline-split --layers 31",
         "--account-for-loss-in-pipeline-split --layers 31 --allow-oom", "--decoder-first-pipeline-num-layers 14",
