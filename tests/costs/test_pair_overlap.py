@@ -10,8 +10,6 @@ import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.pair_overlap import ORDERS, LayerTimes, PairMessage, StageBytes, pair_bytes, pair_messages, pair_s
-from ppsim.projection.expert_messages import expert_messages
-from ppsim.schedule.table import Op
 
 times = st.floats(0.05, 4.0)
 
@@ -265,23 +263,6 @@ def test_compute_of_a_pair_is_slower_by_the_sms_of_the_dispatcher(dispatcher, de
 def test_an_impossible_number_of_sms_is_refused(words, said):
     with pytest.raises(ConfigError, match=said):
         ppsim.job(**MOE, pp=2, **words)
-
-
-def test_exposed_messages_of_a_step_are_what_its_passes_take_beyond_compute():
-    """On a timeline: all messages of all passes, and none outside of its pass."""
-    made = ppsim.project(**MOE, pp=2, vpp=2, overlap_ep="megatron")
-    table, timeline = made.timeline.schedule, made.timeline
-    pieces = expert_messages(made)
-    assert {piece.kind for piece in pieces} == {"hidden", "exposed"}
-    passes = {rank: timeline.end[: len(table)][table.rank == rank].max() for rank in range(2)}
-    assert all(piece.end_s <= passes[piece.rank] + 1e-9 for piece in pieces)
-    layers = made.stage_cost_set.layer_times
-    stages = table.stage[(table.op == Op.F) | (table.op == Op.B)].tolist()
-    alone_s = sum(2 * layer.exchange_s for stage in stages for layer in layers[stage])
-    whole_s = sum(piece.end_s - piece.start_s for piece in pieces)
-    assert alone_s <= whole_s * (1 + 1e-9)  # launches stretch them
-    assert whole_s < 2 * alone_s
-    assert not expert_messages(ppsim.project(**MOE, pp=2, vpp=2))
 
 
 def test_one_more_chunk_is_in_flight():
