@@ -59,11 +59,12 @@ def test_zero_bubble_paper_table_8_zb_v_in_the_memory_of_1f1b(row):
 def test_the_span_is_at_most_seven_thousandths_above_runs_of_the_authors_zb_v_heuristic_and_below_on_average():
     # benchmarks/grids.py compares all 288, and every row of the other grids.
     rows = [row for row in SEARCHES if row["algorithm"] == "zb-v" and row["forward"] == "28814"]
-    assert len(rows) == 36
+    rows = [row for row in rows if row["kept"] == "1" and row["pp"] in "48" and int(row["microbatches"]) < 64]
+    assert len(rows) == 12
     changes, num_optimal = compared(rows, "span", "span", search_case, slower=0.007)
-    assert num_better(changes) >= 15
-    assert sum(changes) / len(changes) <= -0.0033
-    assert num_optimal >= 16
+    assert num_better(changes) >= 8
+    assert sum(changes) / len(changes) <= -0.0064
+    assert num_optimal >= 4
 
 
 @pytest.mark.parametrize(
