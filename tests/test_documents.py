@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FIRST_PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "project.md"]
 """Plain `pytest` runs the commands of these pages; `pytest --all` runs all pages."""
+LONG_NOTEBOOKS = ("04", "05")
+"""Notebooks of more than 20 CPU seconds: docs/python.md closes the loop too, docs/tutorial.md searches a layout."""
 
 
 @pytest.fixture
@@ -204,7 +206,14 @@ def test_measured_numbers_and_blocks_that_are_not_run_are_left_alone(documents: 
     assert documents.run_page(page, tmp_path).text == page
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.long] * path.stem.startswith(LONG_NOTEBOOKS))
+        for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    ],
+    ids=lambda path: path.stem,
+)
 @pytest.mark.pages
 def test_a_notebook_still_shows_what_is_stored_in_it(
     path: Path, tmp_path: Path, script: Callable[[str], ModuleType]
