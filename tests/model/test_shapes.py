@@ -1,5 +1,10 @@
 """What a rank of a divided layer holds."""
 
+from dataclasses import replace
+
+import pytest
+
+from ppsim.base.errors import ConfigError
 from ppsim.model.shapes import LayerShape
 from ppsim.profiling.model_shapes import find_model
 
@@ -19,3 +24,34 @@ def test_a_part_of_the_vocabulary_is_padded_as_megatron_lm_pads_it_and_the_whole
     gpt = find_model("gpt3-175b")
     assert [gpt.shard(tp=tp).vocab_size for tp in (1, 8)] == [50257, 6400]
     assert find_model("llama3-8b").shard(tp=8).vocab_size == 16128
+
+
+GPT = LayerShape(kind="gpt", hidden_size=64, num_heads=8, num_kv_heads=8, head_size=8, ffn_size=96)
+MOE = replace(GPT, kind="moe", num_kv_heads=4, num_experts=16, experts_per_token=2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [
+        (GPT, {"num_kv_heads": 4}),
+        (GPT, {"num_experts": 4, "experts_per_token": 1}),
+        (GPT, {"experts_per_token": 1}),
+        (GPT, {"shared_ffn_size": 32}),
+        (GPT, {"kind": "llama", "shared_ffn_size": 32}),
+        (MOE, {"head_size": 7}),
+        (MOE, {"ffn_size": 0}),
+        (MOE, {"num_heads": 0}),
+    ],
+)
+def test_a_layer_of_a_kind_has_only_the_sizes_of_this_kind(shape: LayerShape, sizes: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        replace(shape, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("shape", "cut"), [(MOE, {"tp": 0}), (MOE, {"ep": 0}), (MOE, {"tp": 3}), (MOE, {"ep": 3}), (GPT, {"ep": 2})]
+)
+def test_a_layer_is_divided_evenly_or_not_at_all(shape: LayerShape, cut: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        shape.shard(**cut)
+    assert shape.shard() == replace(shape, num_local_experts=shape.shard().num_local_experts)

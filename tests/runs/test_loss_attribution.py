@@ -298,7 +298,9 @@ def test_the_command_says_the_reasons_first(folder: Path) -> None:
     assert shown[2].startswith("1. uneven stages or slow ranks   160 ms per step")
     assert shown[3].startswith("   evidence  stage 7 on rank 7")
     assert shown[4].startswith("   remedy ")
-    text = words_of(ppsim("explain", DUMP, "--full").stdout)
+    full = ppsim("explain", DUMP, "--full").stdout
+    assert re.search(r"^1\. .*uneven stages", full, re.MULTILINE)
+    text = words_of(full)
     assert text.index("1. ") < text.index("uneven stages") < text.index("gain if removed")
     assert text.index("ranks that others wait for rank 7:") > text.index("gain if removed")
     report: dict[str, Any] = json.loads(ppsim("explain", DUMP, "--json").stdout)

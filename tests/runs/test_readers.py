@@ -7,7 +7,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import ppsim as public
 from ppsim import StageCosts, build, simulate
 from ppsim.api.schedule_detection import detect_schedule
 from ppsim.base.errors import ConfigError
+from ppsim.runs.readers.stream import opened
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.timeline import Timeline
 from tests.cli.running import ppsim, words_of
@@ -645,6 +646,15 @@ def test_a_bomb_is_refused_before_it_fills_memory(folder: Path, monkeypatch: pyt
     monkeypatch.setattr("ppsim.runs.readers.stream.LEAST_UNPACKED", 2**22)
     (folder / "wide.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 2**24))
     assert "unpacks to more than" in words_of(ppsim("read", "wide.json.gz", code=2).output)
+
+
+def test_a_packed_file_may_unpack_to_the_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ppsim.runs.readers.stream.LEAST_UNPACKED", 1000)
+    monkeypatch.setattr("ppsim.runs.readers.stream.MOST_UNPACKED", 1)
+    for number, is_allowed in ((1000, True), (1001, False)):
+        Path("a.gz").write_bytes(gzip.compress(b" " * number))
+        with nullcontext() if is_allowed else pytest.raises(ConfigError), opened("a.gz") as file:
+            assert len(file.read()) == number
     monkeypatch.setattr("ppsim.runs.readers.recording.MOST_KEPT", 100)
     written(traces_of([timeline_of("1f1b")] * 2, gap_s=0.03, cuda=True), folder / "traces")
     assert "profile fewer steps" in words_of(ppsim("read", "traces", code=2).output)

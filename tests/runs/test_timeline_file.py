@@ -1,0 +1,118 @@
+"""Stored timelines and measured steps are read as they were written; files that contradict themselves are refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppsim import StageCosts, build, simulate
+from ppsim.base.errors import ConfigError
+from ppsim.runs.timeline_file import pace_from, read_expected, run_from_json, timeline_from_json, timeline_to_json
+
+COSTS = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=0.5, transfer_s=0.25)
+TIMELINE = replace(simulate(build("1f1b", pp=2, microbatches=2), COSTS), origin="measured")
+STEPS = {
+    "between_steps_s": [0.5],
+    "message_bytes": 1024,
+    "knows_transfers": True,
+    "start_s": [TIMELINE.start.tolist(), (TIMELINE.start + 10).tolist()],
+    "end_s": [TIMELINE.end.tolist(), (TIMELINE.end + 11).tolist()],
+}
+
+
+def stored(**fields: Any) -> dict[str, Any]:
+    written: dict[str, Any] = json.loads(json.dumps(timeline_to_json(TIMELINE, COSTS, **fields)))
+    return written
+
+
+def test_a_timeline_is_read_as_it_was_written() -> None:
+    timeline, costs = timeline_from_json(stored(), "a.json")
+    assert costs.resolved_for(timeline.schedule).transfer_s.tolist() == TIMELINE.costs.transfer_s.tolist()
+    assert timeline.schedule == TIMELINE.schedule
+    for name in ("start", "end", "blocker"):
+        assert getattr(timeline, name).tolist() == getattr(TIMELINE, name).tolist()
+
+
+def test_measured_steps_are_read_as_they_were_written() -> None:
+    speed = {"reference_s": [[0.1, 0.2], [0.3, 0.4]], "reference_work": "GEMMs", "reference_layers": [1, 2]}
+    run = run_from_json(stored(steps=STEPS | speed | {"to_collective_s": [[0.0, 0.1]]}), "a.json")
+    assert run.start.tolist() == STEPS["start_s"]
+    assert run.end.tolist() == STEPS["end_s"]
+    assert (run.gaps_s, run.message_bytes, run.knows_transfers) == ([0.5], 1024, True)
+    assert (run.reference_s, run.reference_work) == (speed["reference_s"], "GEMMs")
+    assert (run.reference_layers, run.to_collective_s) == ([1, 2], [[0.0, 0.1]])
+
+
+def test_files_of_older_versions_have_one_step_or_one_reference_per_step_of_unknown_work() -> None:
+    alone = run_from_json(stored(), "a.json")
+    assert alone.start.tolist() == [TIMELINE.start.tolist()]
+    assert alone.has_own_costs
+    assert not run_from_json(stored(run={"emulated": False}), "a.json").has_own_costs
+    run = run_from_json(stored(steps=STEPS | {"reference_s": [0.1, 0.2], "reference_work": "sums"}), "a.json")
+    assert (run.reference_s, run.reference_work) == ([[0.1, 0.1], [0.2, 0.2]], "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"reference_s": [[0.1, 0.1]]}, "reference_s has 1 entries for 2 steps"),
+        ({"reference_s": [[0.1], [0.1]]}, "reference_s has 1 entries for 2 ranks"),
+        ({"reference_layers": [1]}, "reference_layers has 1 entries for 2 stages"),
+        ({"reference_layers": [1, 1, 1]}, "reference_layers has 3 entries for 2 stages"),
+        ({"to_collective_s": [[0.0, 0.0]] * 2}, "to_collective_s has 2 entries for 1 gaps"),
+        ({"to_collective_s": [[0.0]]}, "to_collective_s has 1 entries for 2 ranks"),
+        ({"start_s": STEPS["start_s"][:1]}, "every step"),
+        ({"start_s": [[0.0], [0.0]], "end_s": [[0.0], [0.0]]}, f"needs {TIMELINE.graph.num_nodes} entries"),
+        ({"end_s": [STEPS["end_s"][0], [0.0] * TIMELINE.graph.num_nodes]}, "end_s[1][0] is before the start"),
+    ],
+)
+def test_steps_that_contradict_the_table_are_refused(fields: dict[str, Any], place: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        run_from_json(stored(steps=STEPS | fields), "a.json")
+    assert place in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "entries", "place"),
+    [
+        ("start_s", [0.0], "has 1 entries"),
+        ("end_s", [-1.0] * TIMELINE.graph.num_nodes, "end_s[0] is before the start"),
+        ("blocker", [TIMELINE.graph.num_nodes] * TIMELINE.graph.num_nodes, f"holds {TIMELINE.graph.num_nodes}"),
+        ("blocker", [-2] * TIMELINE.graph.num_nodes, "holds -2"),
+        ("blocker", [1, 0] + [-1] * (TIMELINE.graph.num_nodes - 2), "circle at entry"),
+    ],
+)
+def test_a_timeline_that_contradicts_its_table_is_refused(name: str, entries: list[float], place: str) -> None:
+    data = stored()
+    data["timeline"][name] = entries
+    with pytest.raises(ConfigError) as error:
+        timeline_from_json(data, "a.json")
+    assert place in str(error.value)
+
+
+def test_a_simulated_timeline_is_no_run() -> None:
+    simulated = stored() | {"origin": "simulated"}
+    assert timeline_from_json(simulated, "a.json")[0].origin == "simulated"
+    with pytest.raises(ConfigError):
+        run_from_json(simulated, "a.json")
+
+
+def test_the_interval_of_a_step_excludes_the_time_between_steps(tmp_path: Path) -> None:
+    step_s = TIMELINE.step_time_s
+    (tmp_path / "a.json").write_text(
+        json.dumps(stored(iteration_time_s=step_s + 2, iteration_time_interval_s=[step_s + 1, step_s + 4]))
+    )
+    expected = read_expected(tmp_path / "a.json")[2]
+    assert expected.iteration_time_interval_s == pytest.approx((step_s - 1, step_s + 2))
+    assert expected.pace is None
+
+
+def test_a_machine_speed_without_its_ends_is_of_unknown_work() -> None:
+    assert pace_from(None, None, "GEMMs") is None
+    old, new = pace_from(0.1, None, "GEMMs"), pace_from(0.1, [0.2, 0.3], "GEMMs")
+    assert old is not None
+    assert new is not None
+    assert (old.work, old.layer_s, old.ends_s) == ("", 0.1, (0.0, 0.0))
+    assert (new.work, new.layer_s, new.ends_s) == ("GEMMs", 0.1, (0.2, 0.3))
