@@ -19,10 +19,8 @@ from ppsim.catalog.search.best_table import best_table
 from ppsim.schedule.placement import v_shape
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
-from ppsim.simulation.bounds.windows import window_bound
 
 TIGHT = 1e-9
-SMALL = 0.005  # above this gap, a bound over neighbouring ranks is computed
 PRIMUS_FIXED = {"v-half": "v-half-fixed", "v-min": "v-min-fixed", "zbv-formatted": "zbv-fixed"}
 
 
@@ -82,8 +80,6 @@ class Found:
         timeline = ppsim.simulate(table, case.stage_costs)
         assert timeline.memory.peak_activation_bytes.max() <= case.cap * (1 + TIGHT), case
         ours, bound = value(timeline, case.criterion), lower_bounds(problem).of(case.criterion)
-        if ours > bound * (1 + SMALL):
-            bound = max(bound, window_bound(problem, case.criterion))
         return cls(case, ours, bound, wall_s)
 
     @property

@@ -47,7 +47,7 @@ def test_no_text_tells_pip_to_install_the_other_project():
     "text",
     [
         "pip install ppsim", "pip install 'ppsim[torch]'", 'pip install -U "ppsim"', "python -m pip install ppsim==1.0",
-        "pip install torchtitan==0.3.0 'torch>=2.14' ppsim\n", 'needs `pip install "\n"\'ppsim[optimise]\'`', '"ppsim>=1"',
+        "pip install torchtitan==0.3.0 'torch>=2.14' ppsim\n", 'needs `pip install "\n"\'ppsim[tune]\'`', '"ppsim>=1"',
         "pip3 install ppsim.", "pip install ppsim, then",
     ],
 )  # fmt: skip

@@ -7,7 +7,7 @@ simulated with the actual costs and channels.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,24 +18,17 @@ from ppsim.catalog.build import ScheduleEntry, build, every_schedule, optimise_e
 from ppsim.catalog.cost_optimised import memory_cap
 from ppsim.catalog.search.best_table import SearchTimeout, tables_without_end
 from ppsim.catalog.search.evaluate_table import join_backwards
-from ppsim.catalog.search.exact import Progress, has_ortools, optimal, require_ortools
 from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.size_limit import require_memory
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.for_table import bounds_of, problem_of
 from ppsim.simulation.bounds.problem import Criterion, is_within
-from ppsim.simulation.bounds.windows import window_bound
 from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
-MOST_TO_PROVE = 800
-"""Largest number of actions for which the exact solver has a chance to finish."""
-
-_MOST_TO_PROVE_FIRST = 256
-"""Largest number of actions for a proof before the search. Most such proofs take some tenths of a second."""
-
-_LEAST_S_TO_PROVE_FIRST, _MOST_S_TO_PROVE_FIRST = 0.5, 2.0  # loading the solver takes 0.5 s
+Progress: TypeAlias = Callable[[float, float], None]
+"""Callback with the best value so far and the bound, both in seconds, after every round or better table."""
 
 _TOLERANCE = 1e-9
 _MOST_WHATEVER_THE_TIME = 30_000  # actions; trying all patterns takes some 0.1 s
@@ -85,7 +78,6 @@ def optimise(
     time_limit_s: float = 10.0,
     max_rounds: int | None = None,
     seed: int = 0,
-    prove: bool = False,
     progress: Progress | None = None,
 ) -> OptimisedSchedule:
     """Return the best table found within `time_limit_s` for one placement, or for the better of "loop" and "v".
@@ -94,24 +86,20 @@ def optimise(
 
     1. Evaluate the published patterns (up to 30,000 actions, regardless of the time limit), then the schedules that
        `build` optimises for costs, each for up to half of the remaining time.
-    2. Without `max_rounds`, solve problems of up to 256 actions exactly, if OR-tools is installed, for up to 2 s
-       and up to a quarter of the remaining time.
-    3. Search from the best table, for `max_rounds` rounds per placement or until it meets the lower bound.
-    4. With `prove`, solve problems of up to `MOST_TO_PROVE` actions exactly, for another `time_limit_s`.
+    2. Search from the best table, for `max_rounds` rounds per placement or until it meets the lower bound.
 
     Kernel compilation does not count. A seed fixes the sequence of tables; the time limit decides how many are
     reached, unless `max_rounds` ends the search first.
 
-    Raises `DoesNotFit` if no table is within the memory limit, `MissingExtra` for `prove` without OR-tools, and
-    `ConfigError` for invalid arguments, for a memory limit with costs without bytes, and for `prove` with too many
-    actions.
+    Raises `DoesNotFit` if no table is within the memory limit, and `ConfigError` for invalid arguments and for a
+    memory limit with costs without bytes.
 
     >>> costs = StageCosts(forward_s=[1, 2], backward_input_s=1, backward_weight_s=1)
     >>> found = optimise(pp=2, microbatches=4, costs=costs)
     >>> found.value_s, found.is_optimal
     (17.0, True)
     """
-    _require(pp=pp, vpp=vpp, microbatches=microbatches, placement=placement, prove=prove)
+    _require(pp=pp, vpp=vpp, microbatches=microbatches, placement=placement)
     _require_limits(time_limit_s, max_rounds=max_rounds or 0, seed=seed)
     styles = [placement] if placement else ["loop"] if vpp == 1 else list(STYLES)
     end = working_clock() + time_limit_s
@@ -131,14 +119,8 @@ def optimise(
         now = working_clock()
         until = now + (end - now) / (len(styles) - number)
         search.begin(until)
-        if max_rounds is None:
-            search.prove_first(until, seed, progress)
-        if any(_meets(other.value_s, search.bound_s) for other, _ in searches):
-            continue
-        if working_clock() < until:
+        if not search.is_over and working_clock() < until:
             search.run(until, max_rounds, seed, progress)
-        if prove and not search.is_over:
-            search.prove(time_limit_s / len(styles), seed, progress)
     if not searches:
         raise reasons[0]
     best, style = min(searches, key=lambda search: search[0].value_s)
@@ -164,21 +146,13 @@ def _require_limits(time_limit_s: float, **counts: int) -> None:
             raise ConfigError(f"{name} must be 0 or more: got {value}")
 
 
-def _require(*, pp: int, vpp: int, microbatches: int, placement: str | None, prove: bool) -> None:
+def _require(*, pp: int, vpp: int, microbatches: int, placement: str | None) -> None:
     require_shape(pp=pp, microbatches=microbatches)
     if vpp < 1:
         raise ConfigError(f"vpp must be at least 1: got {vpp}")
     if placement is not None and placement not in STYLES:
         raise ConfigError(f"placement is '{placement}'; choose one of {', '.join(STYLES)}")
-    num_actions = 3 * pp * vpp * microbatches
-    require_memory(num_actions)
-    if prove and num_actions > MOST_TO_PROVE:
-        raise ConfigError(
-            f"a proof is for up to {MOST_TO_PROVE} actions: {pp * vpp} stages and {microbatches} microbatches have "
-            f"{num_actions}"
-        )
-    if prove:
-        require_ortools()
+    require_memory(3 * pp * vpp * microbatches)
 
 
 class _Search:
@@ -213,11 +187,6 @@ class _Search:
     @property
     def is_over(self) -> bool:
         return _meets(self.value_s, self.bound_s)
-
-    @property
-    def _is_proof_of_all_tables(self) -> bool:
-        """The solver's bound does not hold for fused pairs and unequal microbatches."""
-        return self.costs.fused_s is None and not self.costs.differ_by_microbatch
 
     def begin(self, until: float) -> None:
         """Take the best schedule of the catalogue; skip slow ones if the time is over and a table fits."""
@@ -310,26 +279,3 @@ class _Search:
                 progress(self.value_s, self.bound_s)
             if self.is_over or working_clock() > until:
                 return
-
-    def prove_first(self, until: float, seed: int, progress: Progress | None) -> None:
-        is_small = self.target.num_actions <= _MOST_TO_PROVE_FIRST
-        if self.is_over or not is_small or not self._is_proof_of_all_tables or not has_ortools():
-            return
-        seconds = min(_MOST_S_TO_PROVE_FIRST, (until - working_clock()) / 4)
-        if seconds >= _LEAST_S_TO_PROVE_FIRST:
-            self.prove(seconds, seed, progress)
-
-    def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """Solve exactly, with the shorter of B and I + W as each stage's backward.
-
-        The bound therefore holds for tables with full backwards, too.
-        """
-        problem, criterion, until = self.target.problem, self.target.criterion, working_clock() + time_limit_s
-        found = optimal(
-            problem.with_cheapest_backwards(), criterion=criterion, hint=self.best,
-            lower_bound_s=window_bound(problem, criterion, time_limit_s=time_limit_s / 2),
-            time_limit_s=max(0.0, until - working_clock()), seed=seed % 2**31, progress=progress,
-        )  # fmt: skip
-        self._take_split_or_joined(found.schedule)
-        if self._is_proof_of_all_tables:
-            self.bound_s = max(self.bound_s, found.bound_s)

@@ -46,11 +46,6 @@ class SearchOptions(TypedDict, total=False):
     seed: Annotated[int | None, Option(
         "Random seed of the search. [default: 0]", metavar="N", section="search",
     )]
-    prove: Annotated[bool | None, Option(
-        "If the lower bound is not reached, run an exact solver for another --time-limit (up to 800 actions, "
-        "requires the extra `optimise`).",
-        section="search",
-    )]
 
 
 class BuildOptions(SearchOptions, total=False):
@@ -116,7 +111,6 @@ def build(name: str, output: str | None, **options: Any) -> None:
 
 
 def _searched(options: dict[str, Any]) -> "OptimisedSchedule":
-    """With `--prove`, the search may take twice the time limit."""
     from ppsim.api.option_values import parse_size
     from ppsim.catalog.auto import optimise
     from ppsim.simulation.cost_files import read_costs
@@ -130,7 +124,7 @@ def _searched(options: dict[str, Any]) -> "OptimisedSchedule":
     time_limit = given.pop("time_limit", _TIME_LIMIT_S)
     with prefix_errors(options["costs"], CostsError):
         costs = read_costs(options["costs"])
-        with progress("searching for a table", limit_s=2 * time_limit if options["prove"] else time_limit) as bar:
+        with progress("searching for a table", limit_s=time_limit) as bar:
             return optimise(
                 pp=options["pp"], vpp=1 if options["vpp"] is None else options["vpp"],
                 microbatches=options["microbatches"], costs=costs, memory_limit_bytes=limit,

@@ -33,7 +33,7 @@ from ppsim.simulation.step import TrainingStep, between_rounds_s, simulate_step
 from ppsim.simulation.variation import with_variation
 
 if TYPE_CHECKING:
-    from ppsim.catalog.search.exact import Progress
+    from ppsim.catalog.auto import Progress
     from ppsim.model.pipeline_stages import StagePlan
 
 

@@ -1,6 +1,5 @@
 """`build auto`: within the memory, never behind the catalogue, at the optimum of small cases, honest about the rest."""
 
-import random
 from itertools import islice
 
 import numpy as np
@@ -10,17 +9,17 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base import numba_jit as compiling
-from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
+from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.catalog import auto
 from ppsim.catalog import search_cache as answers
 from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import TABLES, every_schedule, find, optimise_entry
 from ppsim.catalog.search.best_table import SearchTimeout, tables_without_end
-from ppsim.catalog.search.exact import optimal
 from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.analysis_cache import KEPT
 from ppsim.schedule.placement import STYLES
 from ppsim.simulation.bounds.for_table import bounds_of, problem_of
+from tests.exact import optimal
 
 UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
 SCORES = {"span": "span_s", "step": "step_time_s"}
@@ -171,13 +170,6 @@ def test_uneven_stages_gain_over_every_schedule_of_a_projection(case):
     assert found.value_s < (1 - gain) * catalogue
 
 
-def test_a_proof_holds_for_full_backwards_that_are_cheaper_than_their_halves():
-    costs = StageCosts(forward_s=[2, 3, 2], backward_input_s=2, backward_weight_s=2, backward_s=3)
-    found = optimise(pp=3, microbatches=4, costs=costs, max_rounds=5, prove=True)
-    full = simulate(build("1f1b", pp=3, microbatches=4), costs).step_time_s
-    assert found.bound_s <= found.value_s <= full
-
-
 def test_a_full_backward_is_taken_where_nobody_waits_for_the_gradient():
     costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, backward_s=1.5)
     found = optimise(pp=1, microbatches=3, costs=costs)
@@ -186,7 +178,7 @@ def test_a_full_backward_is_taken_where_nobody_waits_for_the_gradient():
 
 def test_the_bound_knows_what_fused_pairs_save():
     costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, backward_s=1.5, fused_s=1.5)
-    found = optimise(pp=2, vpp=2, microbatches=4, costs=costs, max_rounds=2, prove=True)
+    found = optimise(pp=2, vpp=2, microbatches=4, costs=costs, max_rounds=2)
     assert found.bound_s <= found.value_s < 4 * 2 * (1 + 1.5)  # a rank's work without pairs
 
 
@@ -302,7 +294,6 @@ def test_once_there_is_a_table_nothing_is_begun_that_would_outlast_the_limit(mon
         ({"max_rounds": -1}, "max_rounds must be 0 or more: got -1"),
         ({"placement": "w"}, "placement is 'w'; choose one of loop, v"),
         ({"criterion": "time"}, "criterion is 'time'; choose one of step, span"),
-        ({"microbatches": 200, "prove": True}, "a proof is for up to 800 actions: 2 stages and 200 microbatches have 1200"),
         ({"costs": UNIT.replace(forward_s=[1, 2, 3])}, "forward_s has 3 entries"),
         ({"costs": UNIT.replace(activation_bytes=0), "memory_limit_bytes": 9}, "needs costs with activation_bytes"),
     ],
@@ -315,50 +306,3 @@ def test_wrong_arguments_are_refused(changed, sentence):
 def test_a_limit_below_one_microbatch_does_not_fit_on_either_placement():
     with pytest.raises(DoesNotFit, match="rank 0 needs 2 B for one microbatch > 1 B"):
         optimise(pp=2, vpp=2, microbatches=4, costs=UNIT, memory_limit_bytes=1.0)
-
-
-def test_a_missing_solver_is_told_before_the_search(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    told = []
-    with pytest.raises(MissingExtra, match="OR-tools"):
-        optimise(pp=2, microbatches=4, costs=UNIT, prove=True, progress=lambda *pair: told.append(pair))
-    assert told == []
-
-
-def random_small_cases():
-    """20 shapes of 2 to 4 ranks and 4 to 8 microbatches, unequal stages, some with a memory limit."""
-    dice = random.Random(29)
-    for _ in range(20):
-        pp, vpp, m = dice.randint(2, 4), dice.choice([1, 2]), dice.randint(4, 8)
-        halves = [[dice.randint(low, high) / 2 for _ in range(pp * vpp)] for low, high in ((2, 8), (2, 8), (1, 6))]
-        costs = StageCosts(
-            forward_s=halves[0], backward_input_s=halves[1], backward_weight_s=halves[2],
-            transfer_s=dice.choice([0.0, 0.5]), activation_bytes=1.0,
-        )  # fmt: skip
-        limit = dice.choice([None, float(vpp * (pp - 1) if pp > 2 else vpp * pp)])
-        yield {"pp": pp, "vpp": vpp, "microbatches": m, "costs": costs, "memory_limit_bytes": limit}
-
-
-SMALL = list(random_small_cases())
-SEARCHED_FIRST = [3]  # the looped tables of this one take the solver longer than the time it gets
-
-
-@pytest.mark.parametrize("case", [case for number, case in enumerate(SMALL) if number not in SEARCHED_FIRST])
-def test_small_cases_are_proved_before_any_search(monkeypatch, case):
-    monkeypatch.setattr(auto._Search, "run", lambda *_: pytest.fail("searched without a proof first"))
-    monkeypatch.setattr(auto, "_MOST_S_TO_PROVE_FIRST", 10.0)  # on a slow machine the solver takes over 2 s
-    found = optimise(**case, time_limit_s=40)
-    assert found.is_optimal
-    assert found.proof == "optimal"
-    assert simulate(found.schedule, case["costs"]).step_time_s == pytest.approx(found.bound_s)
-
-
-def test_without_the_solver_or_with_a_number_of_rounds_small_cases_are_searched_as_before(monkeypatch):
-    monkeypatch.setattr(auto._Search, "prove", lambda *_: pytest.fail("proved"))
-    with_rounds = optimise(**SMALL[1], max_rounds=2)
-    monkeypatch.setattr(auto, "has_ortools", lambda: False)
-    without = optimise(**SMALL[1], time_limit_s=0.5)
-    assert not with_rounds.is_optimal
-    assert not without.is_optimal
-    assert with_rounds.value_s == without.value_s == 78.0
-    assert with_rounds.bound_s == without.bound_s == 76.0

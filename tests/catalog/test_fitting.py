@@ -12,11 +12,11 @@ from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find, optimise_entry
 from ppsim.catalog.search.best_table import best_table
-from ppsim.catalog.search.evaluate_table import criterion_value_s, fits, starts_of
 from ppsim.catalog.search.lists import list_schedules
 from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.placement import loop
 from ppsim.simulation.bounds.problem import Problem
+from tests.exact import criterion_value_s, fits, starts_of
 from tests.fitting import in_a_v, one_chunk
 
 SCORES = {"span": "span_s", "step": "step_time_s"}

@@ -5,7 +5,6 @@ import pytest
 from ppsim import StageCosts, build, simulate
 from ppsim.catalog.search.best_table import best_table
 from ppsim.simulation.bounds.lower import lower_bounds
-from ppsim.simulation.bounds.windows import window_bound
 from tests.fitting import in_a_v
 from tests.published import read
 
@@ -142,16 +141,3 @@ def test_bubbles_at_f_12_i_14_w_8_of_primus_v_half_and_v_min_and_of_ours(name, t
     )
     assert round(100 * float(row["bubble_rate"]), 1) == theirs
     assert 100 * primus_timeline(row, name).bubble_ratio <= ours + 0.005
-
-
-@pytest.mark.long
-def test_the_v_min_that_build_makes_for_four_ranks_is_the_best_that_neighbouring_ranks_allow():
-    """Its first search ends 1.4 % above the bound, as in a projection of many schedules; `build` goes on."""
-    (row,) = (
-        row
-        for row in PATTERNS
-        if (row["algorithm"], row["pp"], row["microbatches"], row["forward"]) == ("v-min-fixed", "4", "8", "18522")
-    )
-    problem, costs = case_of(row, float(row["peak"]))
-    step_s = simulate(build("v-min", pp=4, microbatches=8, costs=costs), costs).step_time_s
-    assert step_s == pytest.approx(window_bound(problem, "step"), rel=1e-9)

@@ -61,14 +61,6 @@ def test_the_limit_is_the_commands_and_not_the_searchs_alone(folder, monkeypatch
     assert given == ["started", 2.0]  # 2 s until here, and 1 s to write the table
 
 
-def test_a_proof_closes_the_gap(folder):
-    costs = {"forward_s": [1, 2, 1, 1], "backward_input_s": [2, 1, 1, 3], "backward_weight_s": 1, "transfer_s": 0.5}
-    (folder / "C.json").write_text(json.dumps(costs))
-    told = ppsim("build", "auto", "--pp", 2, "--vpp", 2, "--placement", "v", "--num-microbatches", 4, "--costs", "C.json",
-                 "--max-rounds", 5, "--prove").stderr  # fmt: skip
-    assert "; optimal (bound " in told
-
-
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 def test_ctrl_c_ends_the_search_without_a_traceback_or_a_file(folder):
     costs = {"forward_s": [1, 2] * 4, "backward_input_s": 1, "backward_weight_s": [1, 3] * 4, "transfer_s": 0.3}

@@ -182,7 +182,7 @@ OF_TUNE = {
 }  # fmt: skip
 OF_TABLES = {
     "build auto --pp 2 --num-microbatches 4 --costs C.json --time-limit 0.2": [
-        "--placement v", "--criterion span", same("--max-rounds 1"), same("--seed 2"), same("--prove"), "--vpp 2",
+        "--placement v", "--criterion span", same("--max-rounds 1"), same("--seed 2"), "--vpp 2",
         same("--memory-limit 80GiB"), "-o auto.csv",
     ],
     "build interleaved-1f1b --pp 4 --num-microbatches 8": ["--vpp 4", "--group-size 8", "--pp 2", "-o T2.json"],

@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.search.best_table import best_table
-from ppsim.catalog.search.evaluate_table import criterion_value_s
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.simulation.bounds import lower, windows
+from ppsim.simulation.bounds import lower
 from ppsim.simulation.bounds.coupled import coupled_bounds
 from ppsim.simulation.bounds.for_table import bounds_of
 from ppsim.simulation.bounds.knapsack import MemoryUse, knapsack_bound
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Problem
-from ppsim.simulation.bounds.windows import window_bound
+from tests.exact import criterion_value_s
 from tests.published import read
 from tests.schedule.brute_force import best_s
 from tests.schedule.problems import problems
@@ -55,7 +54,6 @@ def test_no_order_at_all_undercuts_the_bounds_however_backwards_are_split(proble
         problem = Problem(**(vars(problem) | {"num_microbatches": 1}))
     best = best_s(problem, criterion, full_backwards=True, microbatch_order=False)
     assert lower_bounds(problem).of(criterion) <= best + TIGHT
-    assert window_bound(problem, criterion) <= best + TIGHT
 
 
 @given(problems(), st.floats(1.0, 3.0))
@@ -152,60 +150,20 @@ def test_beyond_some_size_each_rank_is_looked_at_alone():
     assert coupled_bounds(Problem.of(stage_to_rank=v_shape(8, 16), num_microbatches=64, **UNIT)) == (0.0, 0.0)
 
 
-V_MIN = {
-    "stage_to_rank": v_shape(4, 8), "forward_s": 3, "backward_input_s": 4, "backward_weight_s": 2, "cap": 4,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("m", "closed", "neighbours", "reached"), [(8, 187, 199, 200), (16, 337, 367, 368)])
-def test_neighbours_searched_together_leave_little_of_the_gap_of_v_min(m, closed, neighbours, reached):
-    problem = Problem.of(num_microbatches=m, **V_MIN)
-    assert lower_bounds(problem).step_s == pytest.approx(closed)
-    assert window_bound(problem, "step") == neighbours
-    assert criterion_value_s(best_table(problem), problem, "step") == reached
-
-
 @pytest.mark.parametrize(
-    ("p", "m", "seconds", "cap", "closed", "neighbours", "optimum"),
-    [  # optima that `ppsim.catalog.search.exact.optimal` proved, the last from the bound of neighbours
-        (3, 6, (3, 4, 2, 0), 3, 159, 171, 171),
-        (4, 6, (3, 4, 2, 0), 4, 151, 157, 158), (4, 4, (1, 1, 1, 0), 8, 27, 27, 27), (4, 8, (3, 4, 2, 0), 4, 187, 199, 200),
+    ("p", "m", "seconds", "cap", "closed", "optimum"),
+    [  # optima that `tests.exact.optimal` proved, the last from a bound over neighbouring ranks together
+        (3, 6, (3, 4, 2, 0), 3, 159, 171),
+        (4, 6, (3, 4, 2, 0), 4, 151, 158), (4, 4, (1, 1, 1, 0), 8, 27, 27), (4, 8, (3, 4, 2, 0), 4, 187, 200),
     ],
 )  # fmt: skip
-def test_no_bound_of_a_v_is_above_the_optimum_that_the_exact_search_proved(
-    p, m, seconds, cap, closed, neighbours, optimum
-):
+def test_no_bound_of_a_v_is_above_the_optimum_that_the_exact_search_proved(p, m, seconds, cap, closed, optimum):
     names = ("forward_s", "backward_input_s", "backward_weight_s", "transfer_s")
     problem = Problem.of(
         stage_to_rank=v_shape(p, 2 * p), num_microbatches=m, cap=cap, **dict(zip(names, seconds, strict=True))
     )
-    assert lower_bounds(problem).step_s == closed
-    assert closed == optimum or window_bound(problem, "step") == neighbours <= optimum
+    assert lower_bounds(problem).step_s == closed <= optimum
     assert criterion_value_s(best_table(problem, is_thorough=True), problem, "step") == optimum
-
-
-def test_where_all_ranks_are_searched_together_the_bound_is_the_optimum():
-    problem = Problem.of(stage_to_rank=v_shape(2, 4), num_microbatches=2, cap=3, **UNIT)
-    assert lower_bounds(problem).step_s == 14
-    assert window_bound(problem, "step") == criterion_value_s(best_table(problem), problem, "step") == 15
-
-
-def test_what_many_microbatches_take_is_told_from_few_and_never_too_much(monkeypatch):
-    for criterion in CRITERIA:
-        problem = Problem.of(stage_to_rank=v_shape(2, 4), num_microbatches=8, cap=3, **UNIT)
-        whole = window_bound(problem, criterion)
-        with monkeypatch.context() as patch:
-            patch.setattr(windows, "_MOST_SEARCHED", 5)
-            assert 0.95 * whole < window_bound(problem, criterion) <= whole
-    problem = Problem.of(num_microbatches=64, **V_MIN)
-    assert window_bound(problem, "step") == 199 + 56 * 21  # what 8 need, and 21 for each more
-
-
-def test_a_search_with_too_many_tables_or_no_time_tells_nothing(monkeypatch):
-    problem = Problem.of(num_microbatches=8, **V_MIN)
-    assert window_bound(problem, "step", time_limit_s=0) == 0
-    monkeypatch.setattr(windows, "_MOST_AT_ONCE", 1)
-    assert window_bound(problem, "step") == 0
 
 
 TABLE_9 = {(row["model"], row["microbatches"]): row for row in read("zb_paper.csv")}
@@ -262,14 +220,3 @@ def test_wrong_problems_are_refused(changed, sentence):
 def test_an_infinite_cap_is_no_cap():
     shape = {"stage_to_rank": v_shape(3, 6), "num_microbatches": 5, **UNIT}
     assert lower_bounds(Problem.of(cap=np.inf, **shape)) == lower_bounds(Problem.of(cap=10, **shape))
-
-
-@pytest.mark.parametrize("criterion", CRITERIA)
-@pytest.mark.parametrize("weight_s", [1e-310, 1e3])
-def test_neighbours_with_passes_that_take_next_to_nothing_have_a_finite_bound(criterion, weight_s):
-    """Times below the smallest normal number, and a W beside which F and I vanish: ticks are neither 0 nor inf of them."""
-    seconds = {"forward_s": 2.2e-311, "backward_input_s": 2.2e-311, "backward_weight_s": weight_s}
-    problem = Problem.of(stage_to_rank=v_shape(2, 4), num_microbatches=3, cap=4, **seconds)
-    assert (
-        0 <= window_bound(problem, criterion) <= criterion_value_s(best_table(problem), problem, criterion) + TIGHT
-    )

@@ -1,43 +1,14 @@
-"""Evaluation of a table on an ideal network, and simple equivalent tables."""
+"""Simple equivalent tables."""
 
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import validate
-from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Action, Op, Schedule
-from ppsim.simulation.bounds.problem import Criterion, Problem
-from ppsim.simulation.engine import evaluate, evaluate_many
-from ppsim.simulation.memory_per_action import memory_per_action
-
-
-def starts_of(schedule: Schedule, problem: Problem) -> Floats:
-    """Return the earliest start of every action, host time included; raises `Deadlock`."""
-    graph = build_graph(schedule)
-    return evaluate(graph, _durations(graph, problem), np.zeros(graph.num_nodes)).start[: graph.num_actions]
-
-
-def criterion_value_s(schedule: Schedule, problem: Problem, criterion: Criterion) -> float:
-    graph = build_graph(schedule)
-    times = evaluate_many(graph, _durations(graph, problem), np.zeros(graph.num_nodes))
-    return float((times.step_time_s if criterion == "step" else times.span_s)[0]) - problem.overhead_s
-
-
-def _durations(graph: EventGraph, problem: Problem) -> Floats:
-    by_op = np.stack([problem.forward_s, problem.backward_s, problem.input_s, problem.weight_s])
-    assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # order of the rows of by_op
-    op, stage = graph.schedule.op, graph.schedule.stage
-    hop = np.minimum(stage[graph.source], stage[graph.target])
-    return np.concatenate([by_op[op, stage], problem.hop_s[hop]])
-
-
-def fits(schedule: Schedule, problem: Problem) -> bool:
-    during, _ = memory_per_action(schedule, problem.activation, problem.kept)
-    return bool((np.maximum.reduceat(during, schedule.rank_offsets[:-1]) <= problem.cap).all())
+from ppsim.simulation.bounds.problem import Problem
 
 
 def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
@@ -79,17 +50,3 @@ def join_backwards(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
     )  # fmt: skip
     op = np.where(begins, np.int8(Op.B), schedule.op)
     return replace(schedule, op=op).select(~np.roll(begins, 1))
-
-
-def one_at_a_time(problem: Problem) -> Schedule:
-    """Return the slowest table, which needs the least memory."""
-    rows: list[list[Action]] = [[] for _ in range(problem.num_ranks)]
-    ranks = problem.stage_to_rank.tolist()
-    for microbatch in range(problem.num_microbatches):
-        for stage, rank in enumerate(ranks):
-            rows[rank].append(Action(Op.F, stage, microbatch))
-        for stage, rank in reversed(list(enumerate(ranks))):
-            rows[rank] += [Action(Op.I, stage, microbatch), Action(Op.W, stage, microbatch)]
-    return Schedule.from_rows(
-        rows, stage_to_rank=ranks, num_microbatches=problem.num_microbatches, name="one at a time"
-    )

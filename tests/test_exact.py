@@ -1,8 +1,5 @@
 """The exact search: the optimum of every case that can be enumerated, published optima, and honest claims."""
 
-import os
-import signal
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,16 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
-from ppsim.base.errors import ConfigError, MissingExtra
-from ppsim.catalog.search import exact
-from ppsim.catalog.search.evaluate_table import criterion_value_s, fits
-from ppsim.catalog.search.exact import optimal
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.simulation.bounds.for_table import problem_of
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Problem
-from ppsim.simulation.bounds.windows import window_bound
-from tests.processes import start
+from tests import exact
+from tests.exact import criterion_value_s, fits, optimal
 from tests.schedule.brute_force import best_s
 from tests.schedule.problems import problems, whole
 
@@ -58,7 +52,6 @@ def test_no_optimum_found_without_the_bounds_undercuts_them(problem, criterion):
         patch.setattr(exact._Clock, "least", lambda *_: 0)
         best = optimal(problem, criterion=criterion, time_limit_s=2, num_workers=1)
     assert lower_bounds(problem).of(criterion) <= best.value_s + TIGHT
-    assert window_bound(problem, criterion) <= best.value_s + TIGHT
     assert best.bound_s <= best.value_s + TIGHT
     assert check(best.schedule).errors == []
     assert fits(best.schedule, problem)
@@ -147,42 +140,9 @@ def test_one_worker_and_one_seed_give_one_table():
     assert tables[0] == tables[1]
 
 
-def test_a_hint_of_another_shape_an_impossible_bound_and_an_unknown_criterion_are_refused():
+def test_a_hint_of_another_shape_and_an_impossible_bound_are_refused():
     problem = Problem.of(stage_to_rank=loop(2, 2), num_microbatches=4, **UNIT)
     with pytest.raises(ConfigError, match=r"the hint has 5 microbatches and stages on ranks \[0, 1\]"):
         optimal(problem, hint=build("zb-h1", pp=2, microbatches=5))
     with pytest.raises(ConfigError, match="lower_bound_s is 99, but zb-h1 takes 13"):
         optimal(problem, hint=build("zb-h1", pp=2, microbatches=4), lower_bound_s=99.0)
-    with pytest.raises(ConfigError, match="criterion is 'time'; choose one of step, span"):
-        optimal(problem, criterion="time")
-
-
-def test_a_missing_solver_is_told_in_one_sentence(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        MissingExtra, match=r"OR-tools, which is not installed: pip install 'ppsim-pipeline\[optimise\]'"
-    ):
-        optimal(Problem.of(stage_to_rank=[0], num_microbatches=1, **UNIT))
-
-
-LONG_SEARCH = """
-from ppsim.catalog.search.exact import optimal
-from ppsim.simulation.bounds.problem import Problem
-from ppsim.simulation.bounds.windows import window_bound
-problem = Problem.of(stage_to_rank=[0, 1, 2, 3, 3, 2, 1, 0], num_microbatches=24, forward_s=[3, 4, 5, 3, 4, 5, 6, 7],
-                     backward_input_s=4, backward_weight_s=2, transfer_s=0.5, cap=7)
-def told(value, bound):
-    print("searching", flush=True)
-best = optimal(problem, time_limit_s=100, progress=told)
-print("stopped", best.is_optimal)
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
-def test_ctrl_c_ends_the_search_with_the_best_so_far():
-    search = start([sys.executable, "-c", LONG_SEARCH])
-    assert search.stdout.readline() == "searching\n"
-    search.send_signal(signal.SIGINT)
-    rest = search.communicate(timeout=60)[0]
-    assert search.returncode == 0
-    assert rest.splitlines()[-1] == "stopped False"

@@ -5,28 +5,24 @@ Microbatches are identical, so each kind of action on each stage can run in micr
 the actual costs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor, gcd, lcm
-from typing import Any, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
+from ortools.sat.python import cp_model
 
-from ppsim.base.errors import ConfigError, MissingExtra
-from ppsim.catalog.search.evaluate_table import (
-    criterion_value_s,
-    fits,
-    in_microbatch_order,
-    one_at_a_time,
-    starts_of,
-)
+from ppsim.base.arrays import Floats
+from ppsim.base.errors import ConfigError
+from ppsim.catalog.auto import Progress
+from ppsim.catalog.search.evaluate_table import in_microbatch_order
+from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.bounds.lower import in_flight_limits, lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
-
-Progress: TypeAlias = Callable[[float, float], None]
-"""Callback with the best value so far and the bound, both in seconds, after every round or better table."""
+from ppsim.simulation.engine import evaluate, evaluate_many
+from ppsim.simulation.memory_per_action import memory_per_action
 
 _KINDS = (Op.F, Op.I, Op.W)
 _MOST_TICKS = 10**9  # most ticks per step if all costs are whole ticks
@@ -72,17 +68,13 @@ def optimal(
     at Ctrl-C, and always returns a table. `num_workers` 0 uses one thread per core. One worker and one seed give a
     reproducible result, unless the time limit ends the search.
 
-    Raises `MissingExtra` if OR-tools is not installed, `ConfigError` for a hint of another shape, for a bound above
-    the time of a table and for an unknown criterion.
+    Raises `ConfigError` for a hint of another shape and for a bound above the time of a table.
 
     >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     >>> best = optimal(Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=3, cap=3, **unit))
     >>> best.value_s, best.is_optimal
     (21.0, True)
     """
-    require_ortools()
-    if criterion not in get_args(Criterion):
-        raise ConfigError(f"criterion is {criterion!r}; choose one of {', '.join(get_args(Criterion))}")
     problem = problem.always_split()
     start = one_at_a_time(problem) if hint is None else in_microbatch_order(hint, problem)
     best = start if fits(start, problem) else one_at_a_time(problem)
@@ -113,17 +105,6 @@ def optimal(
         is_optimal=is_optimal,
         tick_s=clock.tick_s,
     )
-
-
-def has_ortools() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("ortools") is not None
-
-
-def require_ortools() -> None:
-    if not has_ortools():
-        raise MissingExtra.of("optimise", "proving a schedule optimal needs OR-tools, which is not installed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +155,6 @@ class _Model:
     """The constraint model: an integer start for every action."""
 
     def __init__(self, clock: _Clock, criterion: Criterion, *, least: int) -> None:
-        from ortools.sat.python import cp_model
-
         self.problem, self.criterion = clock.problem, criterion
         self.model = cp_model.CpModel()
         self.count = self.problem.num_microbatches
@@ -277,7 +256,6 @@ class _Model:
 
     def solve(self, limits: dict[str, Any], announce: Progress) -> tuple[Schedule | None, float, bool]:
         """Return the best table or None, the bound in ticks, and whether the table is proved optimal."""
-        from ortools.sat.python import cp_model
 
         class Announcer(cp_model.CpSolverSolutionCallback):
             def on_solution_callback(self) -> None:
@@ -304,3 +282,42 @@ class _Model:
         op, stage, number = action
         way = stage if op is Op.F else 4 * self.problem.num_stages - 2 * stage + (op is Op.W)
         return begin, begin + self.duration[op][stage], number, way
+
+
+def starts_of(schedule: Schedule, problem: Problem) -> Floats:
+    """Return the earliest start of every action, host time included; raises `Deadlock`."""
+    graph = build_graph(schedule)
+    return evaluate(graph, _durations(graph, problem), np.zeros(graph.num_nodes)).start[: graph.num_actions]
+
+
+def one_at_a_time(problem: Problem) -> Schedule:
+    """Return the slowest table, which needs the least memory."""
+    rows: list[list[Action]] = [[] for _ in range(problem.num_ranks)]
+    ranks = problem.stage_to_rank.tolist()
+    for microbatch in range(problem.num_microbatches):
+        for stage, rank in enumerate(ranks):
+            rows[rank].append(Action(Op.F, stage, microbatch))
+        for stage, rank in reversed(list(enumerate(ranks))):
+            rows[rank] += [Action(Op.I, stage, microbatch), Action(Op.W, stage, microbatch)]
+    return Schedule.from_rows(
+        rows, stage_to_rank=ranks, num_microbatches=problem.num_microbatches, name="one at a time"
+    )
+
+
+def criterion_value_s(schedule: Schedule, problem: Problem, criterion: Criterion) -> float:
+    graph = build_graph(schedule)
+    times = evaluate_many(graph, _durations(graph, problem), np.zeros(graph.num_nodes))
+    return float((times.step_time_s if criterion == "step" else times.span_s)[0]) - problem.overhead_s
+
+
+def _durations(graph: EventGraph, problem: Problem) -> Floats:
+    by_op = np.stack([problem.forward_s, problem.backward_s, problem.input_s, problem.weight_s])
+    assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # order of the rows of by_op
+    op, stage = graph.schedule.op, graph.schedule.stage
+    hop = np.minimum(stage[graph.source], stage[graph.target])
+    return np.concatenate([by_op[op, stage], problem.hop_s[hop]])
+
+
+def fits(schedule: Schedule, problem: Problem) -> bool:
+    during, _ = memory_per_action(schedule, problem.activation, problem.kept)
+    return bool((np.maximum.reduceat(during, schedule.rank_offsets[:-1]) <= problem.cap).all())
