@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -11,6 +12,19 @@ import psutil
 from tests.processes import start
 
 TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch-size", "1", "--warm-up", "0")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run of `ppsim train` in `folder`, its output, and records of its processes."""
+
+    folder: Path
+    out: str
+    sockets: set[tuple[str, str]]
+    environment: dict[str, str]
+    """Of a rank."""
+    meeting_mode: int
+    """`st_mode` of the folder where the ranks meet."""
 
 
 def started(folder: Path, *arguments: str, under: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
@@ -39,6 +53,18 @@ def _awaited(parent: "subprocess.Popen[str]", *, depth: int, number: int) -> lis
             return found
         time.sleep(0.05)
     raise AssertionError("the processes never started")
+
+
+def sockets_of(run: "subprocess.Popen[str]") -> set[tuple[str, str]]:
+    """State and address of every socket of all processes of a run, looked at again and again until it ends."""
+    found: set[tuple[str, str]] = set()
+    own = psutil.Process(run.pid)
+    while own.status() != psutil.STATUS_ZOMBIE:
+        with suppress(psutil.Error):
+            for process in (own, *own.children(recursive=True)):
+                found |= {(each.status, each.laddr.ip) for each in process.net_connections("inet") if each.laddr}
+        time.sleep(0.05)
+    return found
 
 
 def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:

@@ -6,9 +6,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,7 +17,16 @@ from ppsim.runtime import launch
 from ppsim.runtime.fork_server import ForkServer
 from ppsim.runtime.launch import launch_all
 from tests.runtime.cases import config_of, table_of
-from tests.runtime.processes import TINY, finished, fork_server, rank_process, started, wait_for_line
+from tests.runtime.processes import (
+    TINY,
+    Training,
+    finished,
+    fork_server,
+    rank_process,
+    sockets_of,
+    started,
+    wait_for_line,
+)
 
 SLOW = ("--emulate-costs", "slow.json", "--steps", "100")
 
@@ -63,52 +69,15 @@ def break_rank(
     monkeypatch.setenv("PYTHONPATH", str(folder / "broken"))
 
 
-def sockets_of(run: "subprocess.Popen[str]") -> set[tuple[str, str]]:
-    """State and address of every socket of all processes of a run, looked at again and again until it ends."""
-    found: set[tuple[str, str]] = set()
-    own = psutil.Process(run.pid)
-    while own.status() != psutil.STATUS_ZOMBIE:
-        with suppress(psutil.Error):
-            for process in (own, *own.children(recursive=True)):
-                found |= {(each.status, each.laddr.ip) for each in process.net_connections("inet") if each.laddr}
-        time.sleep(0.05)
-    return found
-
-
 def not_loopback(sockets: set[tuple[str, str]]) -> list[tuple[str, str]]:
     return [one for one in sockets if not ipaddress.ip_address(one[1].removeprefix("::ffff:")).is_loopback]
 
 
-@pytest.mark.torch
-def test_a_run_has_no_socket_that_is_not_loopback_unpickles_nothing_and_leaves_no_file(
-    folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No store that takes pickles from whoever reaches this machine: ranks meet in a file.
-
-    An unpickled message runs what its sender likes, and a local user may be quicker to connect than a rank.
-    """
-    (folder / "strict").mkdir()
-    (folder / "strict" / "sitecustomize.py").write_text(
-        "import pickle\nclass Unpickler(pickle.Unpickler):\n    load = None\n"
-        "pickle.Unpickler, pickle.loads = Unpickler, None\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(folder / "strict"))
-    run = started(folder)
-    sockets = sockets_of(run)
-    code, _, err = finished(run)
-    assert code == 0, err
-    assert ("LISTEN", "127.0.0.1") in sockets  # gloo's, for the tensors
-    assert not_loopback(sockets) == []
-    assert list(temporary.glob("ppsim-*")) == []
-
-
-@pytest.mark.torch
-def test_ranks_run_no_module_of_the_folder_where_the_command_does_not(folder: Path) -> None:
-    """`ppsim`, unlike `python -m ppsim`, imports nothing from where it is started."""
-    (folder / "torch.py").write_text("raise SystemExit('this is not torch')")
-    command = [sys.executable, "-P", "-m", "ppsim", "train", "--schedule", "T.csv", *TINY]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_a_run_has_no_socket_that_is_not_loopback_and_leaves_no_file(training: Training) -> None:
+    """No store that takes pickles from whoever reaches this machine: ranks meet in a file."""
+    assert ("LISTEN", "127.0.0.1") in training.sockets  # gloo's, for the tensors
+    assert not_loopback(training.sockets) == []
+    assert list((training.folder / "tmp").glob("ppsim-*")) == []
 
 
 def other_interface() -> tuple[str, str]:
@@ -145,17 +114,9 @@ def test_a_hostname_that_leads_elsewhere_leads_no_run_there(folder: Path) -> Non
     assert finished(run)[0] == 0
 
 
-@pytest.mark.torch
-def test_ranks_have_the_environment_of_the_user_and_meet_where_nobody_else_reads(
-    folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    run = started(folder, *TINY)
-    assert rank_process(run, 1).environ()["OMP_NUM_THREADS"] == "3"
-    (own,) = temporary.glob("ppsim-train-*")
-    assert stat.S_IMODE(own.stat().st_mode) == 0o700
-    run.terminate()
-    assert finished(run)[0] == 1
+def test_ranks_have_the_environment_of_the_user_and_meet_where_nobody_else_reads(training: Training) -> None:
+    assert training.environment["OMP_NUM_THREADS"] == "3"
+    assert stat.S_IMODE(training.meeting_mode) == 0o700
 
 
 @pytest.mark.parametrize(
@@ -255,33 +216,23 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_behind(
     assert list(temporary.glob("ppsim-*")) == []
 
 
-@pytest.mark.torch
-def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(folder: Path) -> None:
-    run = started(folder, "--emulate-costs", "slow.json", "--steps", "1", under=("nohup",))
-    wait_for_line(run, "step 1 of")
-    os.kill(run.pid, signal.SIGHUP)
-    code, _, err = finished(run)
-    assert code == 0, err
-
-
-@pytest.mark.torch
 def test_later_runs_of_a_process_are_forked_from_the_same_server_unless_the_environment_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = config_of(table_of("1f1b", p=2, m=2), tmp_path)
+    monkeypatch.setattr(launch, "_idle", [])
 
-    def servers() -> list[ForkServer]:
-        launch_all([config], quiet=True)
-        return list(launch._idle)
+    def server() -> ForkServer:
+        with launch._fork_server() as server:
+            return server
 
-    first = servers()
-    assert len(first) == 1
-    assert servers() == first
+    first = server()
+    assert server() is first
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    (other,) = servers()
-    assert other not in first
+    other = server()
+    assert other is not first
     assert other.is_usable
-    assert not first[0].is_usable
+    assert not first.is_usable
+    other.close()
 
 
 @pytest.mark.long

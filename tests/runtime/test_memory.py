@@ -31,6 +31,7 @@ from ppsim.schedule.table import Op
 
 SCHEDULES = {"1f1b": None, "interleaved-1f1b": 2, "zb-h1": None, "zbv-fixed": 2}
 MODEL = GPTShape(num_layers=8, hidden_size=64, num_heads=4, sequence_length=64)
+SMALL = {"layers": 8, "hidden": 64, "heads": 4, "seq_len": 64, "steps": 1, "warm_up": 0}
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,7 @@ def test_a_stage_keeps_what_its_plan_says(recompute: str) -> None:
 
     The input of the stage is there already.
     """
+    gc.freeze()  # earlier objects are not searched
     num_layers, shape = 4, replace(MODEL, hidden_size=128, sequence_length=128)
     plan = plan_of_stage(recompute, num_layers)
     module = build_stage(1, 3, plan, shape, seed=0, dtype=torch.float32)
@@ -162,7 +164,7 @@ def test_a_stage_keeps_what_its_plan_says(recompute: str) -> None:
 def test_recomputed_layers_give_the_gradients_of_one_process(recompute: str, tmp_path: Path) -> None:
     table = table_of("1f1b", 2)
     (tmp_path / "T.csv").write_text(format_table(table))
-    made = ppsim.train(tmp_path / "T.csv", partitions=2, layers=8, steps=1, recompute=recompute, verify=True)
+    made = ppsim.train(tmp_path / "T.csv", partitions=2, recompute=recompute, verify=True, **SMALL)
     assert made.facts["differences"]["loss"] == 0
 
 
@@ -175,7 +177,8 @@ def test_a_run_takes_the_plan_of_each_stage_from_a_file(tmp_path: Path) -> None:
     for word in ("none", "full*3"):
         text = f'[[stages]]\nlayers = 4\nrecompute = "{word}"\n[[stages]]\nlayers = 4\n'
         (tmp_path / "plan.toml").write_text(text)
-        made = ppsim.train(tmp_path / "T.csv", partitions=2, layers=8, steps=1, stage_plan=tmp_path / "plan.toml")
+        plan = {"stage_plan": tmp_path / "plan.toml"}
+        made = ppsim.train(tmp_path / "T.csv", partitions=2, **plan, **SMALL | {"warm_up": 1})
         assert made.config.layers_per_stage == [4, 4]
         peaks[word] = [one["peak_activation_bytes"] for one in made.facts["memory"]["ranks"]]
     assert peaks["full*3"][0] < peaks["none"][0] / 1.5

@@ -32,9 +32,9 @@ from tests.processes import start
 from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
 
 CASES = [
-    pytest.param((name, p, sizes_of(name, p)[-1]), marks=[pytest.mark.long] * (p == 2))
+    pytest.param((name, p, sizes_of(name, p)[-1]), marks=[pytest.mark.long] * (p == 2 or index % 2))
     for p in (2, 4)
-    for name in BUILDERS
+    for index, name in enumerate(BUILDERS)
     if sizes_of(name, p)
 ]
 TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch-size", "1", "--warm-up", "0")

@@ -45,7 +45,7 @@ def cells(row: list[Any]) -> list[str]:
 @pytest.mark.oracle
 def test_our_lowering_is_torchs_own(name: str, receives: Any, tmp_path: Path) -> None:
     for p in (1, 2, 3, 4):
-        for m in (1, 2, 3, 4, 6, 8, 12):
+        for m in (1, 3, 4, 12):
             try:
                 table = table_of(name, p=p, m=m)
             except ConfigError:

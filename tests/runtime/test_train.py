@@ -29,25 +29,27 @@ from ppsim.runtime.train_config import TurnLimits
 from ppsim.runtime.trained import model_of
 from ppsim.schedule.grammar import format_table
 from tests.runtime.cases import config_of, table_of
-from tests.runtime.processes import TINY, finished, started
+from tests.runtime.processes import TINY, Training
 
 
-def test_train_prints_one_json_object_and_writes_a_timeline_that_reads_again(folder: Path) -> None:
-    run = started(folder, *TINY, "--steps", "2", "--verify", "--json", "-o", "measured.json")
-    code, out, err = finished(run)
-    assert code == 0, err
-    report = json.loads(out)
+def test_train_prints_one_json_object_and_writes_a_timeline_that_reads_again(training: Training) -> None:
+    report = json.loads(training.out)
     assert report["schedule"] == "T"
     assert report["run"]["differences"]["gradient"] <= 1e-5
-    assert len(report["run"]["step_times_s"]) == 2
-    timeline, _ = read_timeline(folder / "measured.json")
+    assert len(report["run"]["step_times_s"]) == 12
+    timeline, _ = read_timeline(training.folder / "measured.json")
     assert timeline.origin == "measured"
     assert timeline.step_time_s == pytest.approx(report["step_time_s"], rel=1e-12)
-    run_again = run_from_json(read_json(folder / "measured.json"), "")
-    assert np.shape(run_again.reference_s) == (2, 2)
+    run_again = run_from_json(read_json(training.folder / "measured.json"), "")
+    assert np.shape(run_again.reference_s) == (12, 2)
     assert 0 < np.min(run_again.reference_s) < 10
     assert "stages of 32, 2 heads, 256 words, 1 × 16 tokens, float32, 2 ranks at once" in run_again.reference_work
     assert sum(run_again.reference_layers) == 4
+
+
+def test_training_lowers_the_loss(training: Training) -> None:
+    losses = json.loads(training.out)["run"]["losses"]
+    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_what_tells_the_pace_is_no_time_between_steps(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_a_layer_that_is_recomputed_learns_the_same_and_keeps_less(tmp_path: Pat
 
 
 @pytest.mark.torch
-def test_in_a_later_turn_a_run_goes_on_where_it_was_without_a_warm_up(tmp_path: Path) -> None:
+def test_in_a_later_turn_a_run_goes_on_where_it_was_without_warming_up(tmp_path: Path) -> None:
     config = config_of(table_of("1f1b", p=2, m=2), tmp_path, num_steps=2, num_warm_up=1)
     [whole] = launch_all([replace(config, num_steps=4)], quiet=True)
     done: list[int] = []
@@ -111,14 +113,6 @@ def test_in_a_later_turn_a_run_goes_on_where_it_was_without_a_warm_up(tmp_path: 
     assert [len(one["reference_s"]) for one in turns] == [4, 3]
     assert [loss for one in turns for loss in one["losses"]] == whole["losses"]
     assert done[-1] == 2
-
-
-@pytest.mark.torch
-def test_training_lowers_the_loss(folder: Path) -> None:
-    code, out, err = finished(started(folder, *TINY, "--steps", "12", "--learning-rate", "0.01", "--json"))
-    assert code == 0, err
-    losses = json.loads(out)["run"]["losses"]
-    assert losses[-1] < 0.8 * losses[0]
 
 
 @pytest.mark.torch
@@ -135,29 +129,24 @@ def test_train_joins_the_processes_of_torchrun(folder: Path) -> None:
 
 
 @pytest.mark.torch
-def test_emulated_costs_never_take_less_than_the_simulation(folder: Path) -> None:
+def test_transfers_of_one_queue_never_overlap_and_emulated_costs_take_no_less_than_the_simulation(
+    tmp_path: Path,
+) -> None:
     """Waiting overshoots and hosts take time, so that the run is the slower of the two; the order is the same."""
-    costs = {"forward_s": 0.02, "backward_input_s": 0.015, "backward_weight_s": 0.01, "transfer_s": 0.005}
-    (folder / "costs.json").write_text(json.dumps(costs))
-    code, _, err = finished(started(folder, "--emulate-costs", "costs.json", "--steps", "1", "-o", "measured.json"))
-    assert code == 0, err
-    measured, given = read_timeline(folder / "measured.json")
-    simulated = ppsim.simulate(measured.schedule, given)
-    assert measured.step_time_s >= simulated.step_time_s
-    took = (measured.end - measured.start)[: measured.num_actions]
-    assert (took >= (simulated.end - simulated.start)[: measured.num_actions] - 1e-6).all()
-
-
-@pytest.mark.torch
-def test_transfers_of_one_queue_never_overlap(tmp_path: Path) -> None:
-    table, channels, configs = table_of("zbv-fixed", p=2, m=4), ("edge", "pair", "rank"), []
+    table, configs = table_of("zbv-fixed", p=2, m=4), []
     costs = {"forward_s": 0.004, "backward_input_s": 0.004, "backward_weight_s": 0.004, "transfer_s": 0.005}
+    channels = ("ideal", "edge", "pair", "rank")
     for channel in channels:
         (tmp_path / f"{channel}.json").write_text(to_json(costs | {"channel": channel}))
         configs.append(config_of(table, tmp_path, emulate_costs=str(tmp_path / f"{channel}.json"), num_warm_up=1))
     for channel, result in zip(channels, launch_all(configs, quiet=True), strict=True):
         given = ppsim.StageCosts(**costs, channel=channel)  # type: ignore[arg-type]
-        require_apart(import_result(result, table, given).timeline, channel)
+        measured, simulated = import_result(result, table, given).timeline, ppsim.simulate(table, given)
+        assert measured.step_time_s >= simulated.step_time_s
+        took = (measured.end - measured.start)[: measured.num_actions]
+        assert (took >= (simulated.end - simulated.start)[: measured.num_actions] - 1e-6).all()
+        if channel != "ideal":
+            require_apart(measured, channel)
 
 
 def require_apart(measured: ppsim.Timeline, channel: str) -> None:
@@ -246,9 +235,14 @@ def test_what_torch_cannot_run_ends_before_anything_is_started(
 
 @pytest.mark.parametrize("how", [pytest.param((), marks=pytest.mark.long), ("--partitions", "2")])
 @pytest.mark.torch
-def test_a_loss_that_is_no_number_is_said_with_what_trains(how: tuple[str, ...], folder: Path) -> None:
+def test_a_loss_that_is_no_number_is_said_with_what_trains(
+    how: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """AdamW's epsilon is 0 in 16 bit, so that its first step divides by 0; no file is written of it."""
-    code, _, err = finished(started(folder, *TINY, *how, "--dtype", "float16", "--steps", "2", "-o", "m.json"))
-    assert code == 2
-    assert "the loss of step 2 is nan: --learning-rate 0.001 is too much in float16: give --dtype bfloat16" in err
+    monkeypatch.chdir(folder)
+    words = ["train", "--schedule", "T.csv", *TINY, *how, "--dtype", "float16", "--steps", "2", "-o", "m.json"]
+    refused = CliRunner().invoke(main, words)
+    assert refused.exit_code == 2
+    sentence = "the loss of step 2 is nan: --learning-rate 0.001 is too much in float16: give --dtype bfloat16"
+    assert sentence in refused.stderr
     assert not (folder / "m.json").exists()
