@@ -204,7 +204,9 @@ def test_long_passes_are_rehearsed_in_fewer_steps_turns_and_microbatches(
     assert found.seconds < (300 if num_warm_up == 0 else 40)
 
 
-@pytest.mark.parametrize(("factor", "off"), [(1.0, 0.0), (1.25, 0.0), (1.25, 0.1), (0.8, -0.1)])
+@pytest.mark.parametrize(
+    ("factor", "off"), [(1.0, 0.0), (1.25, 0.1), pytest.param(0.8, -0.1, marks=pytest.mark.slow)]
+)
 def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
     published: Profile, factor: float, off: float, tmp_path: Path
 ) -> None:
@@ -311,6 +313,7 @@ def test_passes_take_longer_only_beside_as_many_as_were_rehearsed(published: Pro
     )
 
 
+@pytest.mark.torch
 def test_a_profile_is_rehearsed_once_and_the_projection_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

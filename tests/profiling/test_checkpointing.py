@@ -1,6 +1,7 @@
 """Selective recomputation and context parallelism: bytes, FLOPs and gradients, for every layer kind."""
 
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -30,6 +31,14 @@ RECOMPUTE = ("none", CHEAP, "core_attn", "shared_experts", PARTS, "full")
 CPS = (1, 2)
 
 
+def every_fifth(*ranges: Any) -> list[Any]:
+    """All combinations, of which plain `pytest` runs every fifth."""
+    return [
+        pytest.param(*one, marks=[pytest.mark.torch] * (index % 5 > 0))
+        for index, one in enumerate(product(*ranges))
+    ]
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
@@ -55,9 +64,7 @@ def built(case: str, recompute: str, cp: int, dtype: torch.dtype = torch.float32
     return MeasuredModule(layer, [torch.randn(BATCH, SEQUENCE // cp, 64, dtype=dtype)])
 
 
-@pytest.mark.parametrize("cp", CPS)
-@pytest.mark.parametrize("recompute", RECOMPUTE)
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize(("case", "recompute", "cp"), every_fifth(KINDS, RECOMPUTE, CPS))
 def test_forward_and_backward_flops_are_those_that_torch_counts(case: str, recompute: str, cp: int) -> None:
     """Norms and activations repeat no product; the whole layer repeats its forward, but for its last product."""
     subject, shape = built(case, recompute, cp), LAYERS[case]
@@ -86,10 +93,8 @@ def test_forward_and_backward_flops_are_those_that_torch_counts(case: str, recom
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("cp", CPS)
-@pytest.mark.parametrize("recompute", RECOMPUTE)
-@pytest.mark.parametrize("case", SHARDS)
+@pytest.mark.parametrize(("cp", "dtype"), [(1, torch.float32), (1, torch.bfloat16), (2, torch.bfloat16)])
+@pytest.mark.parametrize(("case", "recompute"), every_fifth(SHARDS, RECOMPUTE))
 def test_saved_bytes_are_those_of_the_formula(case: str, recompute: str, cp: int, dtype: torch.dtype) -> None:
     formula = shapes.layer_activation_bytes(
         shard_of(case), micro_batch=BATCH, sequence_length=SEQUENCE, element_bytes=dtype.itemsize,
@@ -99,16 +104,12 @@ def test_saved_bytes_are_those_of_the_formula(case: str, recompute: str, cp: int
     assert passes.activation_bytes == pytest.approx(formula, rel=0.02)
 
 
-@pytest.mark.parametrize("cp", CPS)
-@pytest.mark.parametrize("recompute", RECOMPUTE)
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize(("case", "recompute", "cp"), every_fifth(KINDS, RECOMPUTE, CPS))
 def test_the_backward_of_every_kind_can_be_split(case: str, recompute: str, cp: int) -> None:
     assert why_not_split(built(case, recompute, cp)) is None
 
 
-@pytest.mark.parametrize("cp", CPS)
-@pytest.mark.parametrize("recompute", RECOMPUTE[1:-1])
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize(("case", "recompute", "cp"), every_fifth(KINDS, RECOMPUTE[1:-1], CPS))
 def test_recomputing_changes_no_gradient(case: str, recompute: str, cp: int) -> None:
     plain, selective = (built(case, one, cp, torch.float64) for one in ("none", recompute))
     state = plain.module.state_dict()

@@ -171,6 +171,7 @@ def test_shorter_numbers_take_fewer_bytes() -> None:
     assert half["measurements"][1]["activation_bytes"] < full["measurements"][1]["activation_bytes"]
 
 
+@pytest.mark.torch
 def test_profiling_loads_nothing_heavier_than_torch(tmp_path: Path) -> None:
     """A machine with a GPU often has torch and little else."""
     code = (

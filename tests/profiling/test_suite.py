@@ -74,6 +74,7 @@ def num_shapes(folder: Path) -> int:
     return sum(len(json.loads(path.read_text())["measurements"]) for path in folder.glob("*.json")) // 3
 
 
+@pytest.mark.torch
 def test_it_runs_where_pydantic_and_plotly_are_not_installed(tmp_path: Path) -> None:
     """A real SIGKILL in the middle; the files are valid then, and what they hold is not measured again."""
     folder = tmp_path / "profiles"
