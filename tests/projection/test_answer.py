@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.catalog.build import CATALOG
 from ppsim.machine.job_similarity import MeasuredJob
 from ppsim.projection.loss_breakdown import interval, loss_budget, sensitivities
 from ppsim.projection.plan import Plan
@@ -38,8 +39,8 @@ def test_the_busiest_rank_idles_while_the_others_run_one_microbatch() -> None:
 @pytest.mark.slow
 def test_the_budget_of_every_schedule_sums_to_its_iteration() -> None:
     one = job("llama3-8b", pp=4, tp=2, dp=2, global_batch=16)
-    made = project_all(Plan(pp=4, job=one)).projections
-    assert len(made) > 12
+    made = project_all(Plan(pp=4, job=one), sorted(CATALOG)[::2]).projections
+    assert len(made) > 6
     for projection in made:
         budget = loss_budget(projection)
         assert sum(budget.values()) == pytest.approx(projection.iteration_time_s), projection.plan.schedule_name
@@ -96,7 +97,9 @@ def test_the_budget_sums_with_every_way_of_data_parallelism(zero_stage: int, ove
         assert budget.get("data parallelism", 0.0) + budget.get("parameter all-gather", 0.0) > 0
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zbv", "zb-h1", "interleaved-1f1b"])
+@pytest.mark.parametrize(
+    "schedule", ["1f1b", pytest.param("zbv", marks=pytest.mark.search), "zb-h1", "interleaved-1f1b"]
+)
 def test_what_is_idle_sums_to_the_bubble_and_what_rounding_leaves_is_no_term(schedule: str) -> None:
     """One bubble: the step's; its parts have names of their own, and none is a difference of equal sums."""
     vpp = 2 if schedule == "interleaved-1f1b" else None

@@ -94,13 +94,22 @@ JOBS |= {
 }
 
 
+PLAIN = ("data parallelism", "some splits do not fit", "chunks")
+
+
 def splits(layers, stages):
     for cuts in combinations(range(layers + 1), stages - 1):
         first, *inner, last = (after - before for before, after in pairwise((-1, *cuts, layers + 1)))
         yield (first - 1, *inner, last - 1) if inner or stages == 2 else None
 
 
-@pytest.mark.parametrize("words", JOBS.values(), ids=JOBS.keys())
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, marks=[pytest.mark.search] * (name not in PLAIN), id=name)
+        for name, words in JOBS.items()
+    ],
+)
 def test_auto_is_within_three_per_mille_of_the_fastest_split_that_fits_and_never_slower_than_even(words):
     made = ppsim.project(**words)
     plan, table, layers = made.plan, made.timeline.schedule, sum(made.split)
@@ -125,6 +134,7 @@ def test_auto_is_within_three_per_mille_of_the_fastest_split_that_fits_and_never
         {"model": "nemotron-h-56b", "stack": "plain", "gpus": 512, "tp": 8, "global_batch": 512},
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_of_64_ranks_auto_is_found_within_seconds_and_never_slower_than_even(words):
     ppsim.project(**words, pp=64, split="even")  # kernels are compiled before the clock starts
     begin = time.process_time()

@@ -97,18 +97,22 @@ def test_ways_off_the_hull_are_left_out() -> None:
     "words",
     [
         TIGHT,
-        TIGHT | {"vpp": 5},
-        TIGHT | {"schedule": "zb-h1"},
-        TIGHT | {"schedule": "zbv-fixed"},
-        {
-            "model": "deepseek-v2-lite",
-            "stack": "plain",
-            "gpus": 16,
-            "pp": 4,
-            "ep": 4,
-            "global_batch": 64,
-            "memory_limit": "40GiB",
-        },
+        *(
+            pytest.param(TIGHT | more, marks=pytest.mark.search)
+            for more in ({"vpp": 5}, {"schedule": "zb-h1"}, {"schedule": "zbv-fixed"})
+        ),
+        pytest.param(
+            {
+                "model": "deepseek-v2-lite",
+                "stack": "plain",
+                "gpus": 16,
+                "pp": 4,
+                "ep": 4,
+                "global_batch": 64,
+                "memory_limit": "40GiB",
+            },
+            marks=pytest.mark.search,
+        ),
     ],
     ids=["1f1b", "interleaved", "zb-h1", "zbv", "experts"],
 )
