@@ -30,6 +30,7 @@ QUESTIONS = {
 
 
 @given(st.data())
+@pytest.mark.search
 def test_neither_time_nor_bytes_are_below_the_outlook(data):
     asked = QUESTIONS[data.draw(st.sampled_from(sorted(QUESTIONS)))](
         limit_gib=1e6, zero=data.draw(st.integers(0, 3)), overlap_grad_reduce=data.draw(st.booleans()),

@@ -43,7 +43,7 @@ def test_a_list_of_the_user_is_tried_exactly() -> None:
 @pytest.mark.slow
 def test_stages_per_rank_beyond_the_ranges_and_fitted_schedules_are_tried_on_the_best() -> None:
     asked = question("mixtral-8x7b", layers=12, gpus=8, batch=32, length=4096)
-    space = space_for(asked, cp=[1], pp=[2], micro_batch=[1], zero=[1])
+    space = space_for(asked, tp=[2], cp=[1], pp=[2], micro_batch=[1], zero=[1])
     plain = tune(asked, space)
     found = tune(asked, space, refined=["vpp", "schedule"])
     more = {one.candidate for one in found.simulated} - {one.candidate for one in plain.simulated}
@@ -55,9 +55,10 @@ def test_stages_per_rank_beyond_the_ranges_and_fitted_schedules_are_tried_on_the
 
 def test_a_refined_search_goes_on_from_its_file(tmp_path) -> None:
     asked, path = question("gpt2", gpus=2, batch=8, length=1024, limit_gib=4.0), tmp_path / "state.json"
-    found = tune(asked, state=path, refined=["recompute", "vpp", "schedule"])
+    space = space_for(asked, tp=[1], cp=[1], micro_batch=[1])
+    found = tune(asked, space, state=path, refined=["recompute", "vpp", "schedule"])
     assert json.loads(path.read_text())["verdicts"].keys() == found.verdicts.keys()
-    again = tune(asked, state=path, refined=["recompute", "vpp", "schedule"])
+    again = tune(asked, space, state=path, refined=["recompute", "vpp", "schedule"])
     assert again.best == found.best
 
 

@@ -69,9 +69,11 @@ def test_dask_gives_the_answer_of_one(scheduler, in_process):
 
 
 @pytest.mark.slow
-def test_what_a_lost_process_had_is_done_again(tmp_path):
+def test_what_a_lost_process_had_is_done_again_and_an_error_of_the_work_is_the_error(tmp_path):
     with workers("processes:2") as those:
         assert those.run(die_once, [(tmp_path / "flag", number) for number in range(20)]) == list(range(0, 40, 2))
+        with pytest.raises(ConfigError, match="not 3"):
+            those.run(refuse, [(3,)])
     assert (tmp_path / "flag").exists()
 
 
@@ -88,11 +90,6 @@ def test_workers_that_are_always_lost_end_the_search(monkeypatch):
     lost = pytest.raises(RunFailed, match="workers were lost 2 times before any of 1 groups")
     with workers("processes:2") as those, lost:
         those.run(die, [(1,)])
-
-
-def test_an_error_of_the_work_is_the_error(tmp_path):
-    with workers("processes:2") as those, pytest.raises(ConfigError, match="not 3"):
-        those.run(refuse, [(3,)])
 
 
 def test_a_worker_of_another_version_is_refused():
@@ -128,6 +125,7 @@ command()
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_no_process_behind():
     options = ["--model", "gpt2", "--gpus", "2", "--global-batch-size", "8", "--workers", "processes:2"]
     run = start([sys.executable, "-c", WITH_WORKERS_THAT_SLEEP, "tune", *options])
