@@ -58,6 +58,13 @@ def found(tmp_path_factory):
     return ppsim.fit(written(tmp_path_factory.mktemp("slow") / "runs.csv", JOBS, cluster=slow))
 
 
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory):
+    """The file of a run that takes 8 % longer than projected, and its fit."""
+    path = written(tmp_path_factory.mktemp("longer") / "runs.csv", JOBS[:1], times=1.08)
+    return path, ppsim.fit(path)
+
+
 def test_constants_of_a_machine_move_to_where_its_steps_are(found) -> None:
     """As far as jobs do not differ by as much."""
     told = {one.prior.name: one for one in found.posterior.found}["compute_share.bfloat16"]
@@ -89,9 +96,9 @@ def test_a_scale_of_a_job_is_of_all_it_takes_but_its_rest_and_of_no_other_job() 
         assert after - 0.5 == pytest.approx(times * (before - 0.5), rel=1e-9)
 
 
-def test_a_job_moves_the_less_the_further_off_it_is_from_the_one_that_ran(tmp_path) -> None:
+def test_a_job_moves_the_less_the_further_off_it_is_from_the_one_that_ran(longer) -> None:
     """Of 8 % that one run takes more than projected."""
-    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.08))
+    _, found = longer
 
     def gained(job) -> float:
         words = dict(zip(COLUMNS, (*job, 4096), strict=False))
@@ -132,8 +139,9 @@ def test_what_is_unusual_of_a_run_is_said_of_jobs_cut_as_it_is_only() -> None:
     assert correction_of(runs[1:], replace(NEAR, gpus=16)).times > 1.85
 
 
-def test_a_second_fit_keeps_the_runs_of_the_first(tmp_path) -> None:
-    ppsim.save(ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.08)), tmp_path / "mine.json")
+@pytest.mark.slow
+def test_a_second_fit_keeps_the_runs_of_the_first(longer, tmp_path) -> None:
+    ppsim.save(longer[1], tmp_path / "mine.json")
     again = written(tmp_path / "more.csv", JOBS[3:], times=1.08)
     again.write_text(again.read_text().replace("dgx-a100", str(tmp_path / "mine.json")))
     found = ppsim.fit(again)
@@ -143,8 +151,8 @@ def test_a_second_fit_keeps_the_runs_of_the_first(tmp_path) -> None:
     assert after / before == pytest.approx(1.08, rel=0.01)
 
 
-def test_one_step_tells_the_rate_and_the_job_and_leaves_the_rest_of_the_constants(tmp_path) -> None:
-    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.1))
+def test_one_step_tells_the_rate_and_the_job_and_leaves_the_rest_of_the_constants(longer) -> None:
+    _, found = longer
     assert [one.prior.name for one in found.posterior.found] == ["compute_share.bfloat16"]
     assert [run.title for run in found.constants.runs] == ["llama3-8b/bfloat16 on 8, tp1-cp1-ep1-pp2-b1-s4096"]
     assert {"link_efficiency.node", "kernel_s", "jitter"} <= {one.prior.name for one in found.posterior.left}
@@ -170,9 +178,8 @@ def test_the_spread_of_the_step_that_was_fitted_is_that_of_two_normals(tmp_path)
     assert of_constants == pytest.approx((1 / prior + MEASURED_SPREAD**-2) ** -0.5, rel=0.1)
 
 
-def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(tmp_path) -> None:
-    path = written(tmp_path / "runs.csv", JOBS[:1], times=1.08)
-    found = ppsim.fit(path)
+def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(longer, tmp_path) -> None:
+    _, found = longer
     ppsim.save(found, tmp_path / "mine.json")
     words = {**found.posterior.rows[0].case.options}
     before, after = (ppsim.project(**{**words, "cluster": cluster}) for cluster in (BASE, tmp_path / "mine.json"))
@@ -247,6 +254,7 @@ def test_a_file_of_a_fit_is_the_cluster_that_was_fitted(found, tmp_path) -> None
         ppsim.save(found, tmp_path / "mine.toml")
 
 
+@pytest.mark.slow
 def test_one_row_far_off_does_not_move_what_others_agree_on(tmp_path) -> None:
     path = written(tmp_path / "runs.csv", [("llama3-8b", 8, 1, 1, 8 * n) for n in range(1, 6)])
     lines = path.read_text().splitlines()
@@ -256,6 +264,7 @@ def test_one_row_far_off_does_not_move_what_others_agree_on(tmp_path) -> None:
     assert np.median(np.abs(ppsim.fit(path).posterior.after)) < 0.02  # a mean of all would be 11 % off
 
 
+@pytest.mark.slow
 def test_a_run_far_off_is_its_jobs_and_a_sentence_says_so(tmp_path) -> None:
     """A job that takes 2.25 times as long moves the machine no more than one that takes half as long again."""
     found, twice = (ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=times)) for times in (1.5, 2.25))
@@ -331,6 +340,7 @@ def test_rows_are_chosen_by_mark_by_number_and_the_smallest_of_a_dtype() -> None
         calibration_rows(rows, "1-x", plan_of_keywords)
 
 
+@pytest.mark.slow
 def test_after_one_run_of_each_dtype_a_set_is_judged_on_the_others() -> None:
     one = ppsim.validate("dgxc-405b", fit_on="one").sets[0]
     used = {row.case.number for row in one.fits[0].rows}
@@ -339,6 +349,7 @@ def test_after_one_run_of_each_dtype_a_set_is_judged_on_the_others() -> None:
     assert np.mean([abs(after.error) for _, after in one.test_rows]) < 0.025
 
 
+@pytest.mark.slow
 def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:
     """What is saved of slopes is 0: each of them found out in full is the same."""
     path = written(tmp_path / "runs.csv", JOBS[:2])
@@ -355,9 +366,9 @@ def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:
     assert fit_rows(rows, plan_of_keywords).found
 
 
-def test_a_file_that_its_cluster_was_fitted_on_is_said_to_be_no_test(tmp_path) -> None:
-    path = written(tmp_path / "runs.csv", JOBS[:1], times=1.08)
-    ppsim.save(ppsim.fit(path), tmp_path / "mine.json")
+def test_a_file_that_its_cluster_was_fitted_on_is_said_to_be_no_test(longer, tmp_path) -> None:
+    path, found = longer
+    ppsim.save(found, tmp_path / "mine.json")
     for name, cluster, clusters in (
         ("runs.csv", tmp_path / "mine.json", ["mine"]), ("other.csv", tmp_path / "mine.json", []),
         ("runs.csv", BASE.name, []),

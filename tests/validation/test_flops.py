@@ -16,6 +16,7 @@ IN_STEPS = {"Megatron-Bridge 26.04.01", "Megatron-Bridge 26.06.01"}
 """Tables whose tokens/s are all multiples of 16 or more: of powers of two, up to 512."""
 
 
+@pytest.mark.slow
 def test_time_and_flops_of_the_same_run_agree(validations) -> None:
     """To the rounding of what is published, a unit, and 0.1 % (what of norms and routers is counted: experts 0.6)."""
     rows = [row for one in validations.values() for row in one.rows if row.case.properties.tflops]

@@ -27,9 +27,9 @@ MARGIN = 0.002
 
 
 @pytest.fixture(scope="module")
-def groups(validations) -> dict[tuple[str, str], list[CaseError]]:
+def groups(validation_of) -> dict[tuple[str, str], list[CaseError]]:
     found = defaultdict(list)
-    for row in validations["megatron-tests-memory"].rows:
+    for row in validation_of("megatron-tests-memory").rows:
         found[kind_of(row), "large" if row.measured >= LARGE_GIB * 2**30 else "small"].append(row)
     return found
 
@@ -41,13 +41,15 @@ def kind_of(row: CaseError) -> str:
     return "MoE" if any(layer.is_moe for layer in layers) else "dense"
 
 
-def test_every_row_is_projected_or_listed_with_its_reason(validations) -> None:
-    found = validations["megatron-tests-memory"]
+@pytest.mark.slow
+def test_every_row_is_projected_or_listed_with_its_reason(validation_of) -> None:
+    found = validation_of("megatron-tests-memory")
     assert len(found.rows) + len(found.skipped) == 240
     assert sum(reason.startswith("not supported yet: ") for _, reason in found.skipped) == 4
 
 
 @pytest.mark.parametrize("group", BASELINE)
+@pytest.mark.slow
 def test_errors_do_not_grow(groups, group: tuple[str, str]) -> None:
     score = score_of([row.error for row in groups[group]])
     mean_absolute, worst = BASELINE[group]

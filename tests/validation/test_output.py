@@ -25,6 +25,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return import_module("make_accuracy")
 
 
+@pytest.mark.slow
 def test_the_pages_of_accuracy_have_what_the_command_finds(validations, pages) -> None:
     sets = list(validations.values())
     for path, mark, text in (
@@ -38,12 +39,14 @@ def test_the_pages_of_accuracy_have_what_the_command_finds(validations, pages) -
     assert pages.SETS.read_text() == csv_text(pages.every_set(sets))
 
 
+@pytest.mark.slow
 def test_the_file_has_a_set_after_one_run_as_the_command_finds_it(pages) -> None:
     (found,) = pages.every_set_after_fit(ppsim_api.validate("dgxc-405b", fit_on="one"))
     with pages.AFTER_FIT.open(newline="") as file:
         assert found in list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_summary_counts_every_row_once_as_seen_or_not(validations, pages) -> None:
     summary = pages.markdown_summary(list(validations.values()))
     rows = [line.split(" | ")[1:4] for line in summary.splitlines()[2:12]]
@@ -79,6 +82,7 @@ def test_every_output_is_written_and_has_the_rows(tmp_path, monkeypatch) -> None
     assert all(f"wrote {name}" in said.stderr for name in names)
 
 
+@pytest.mark.slow
 def test_rows_of_memory_are_bytes_and_sets_of_which_the_order_counts_are_marked(validations) -> None:
     rows = rows_of([one.to_json() for one in validations.values()])
     assert len(rows) == sum(len(one.rows) for one in validations.values())
@@ -89,8 +93,9 @@ def test_rows_of_memory_are_bytes_and_sets_of_which_the_order_counts_are_marked(
     assert set(rows[rows["order_only"]]["set"]) == ordered
 
 
-def test_a_row_names_the_cluster_and_the_number_format_that_its_recipe_or_set_gives(validations) -> None:
-    rows = rows_of([validations["bridge-moe-2608"].to_json()])
+@pytest.mark.slow
+def test_a_row_names_the_cluster_and_the_number_format_that_its_recipe_or_set_gives(validation_of) -> None:
+    rows = rows_of([validation_of("bridge-moe-2608").to_json()])
     assert {"gb200-nvl72", "gb300-nvl72", "dgx-b200", "dgx-b300"} == set(rows["cluster"])
     assert {"mxfp8", "nvfp4", "bfloat16"} <= set(rows["dtype"])
 
@@ -112,6 +117,7 @@ def test_a_set_of_which_nothing_can_be_expressed_is_listed_row_by_row_with_the_r
     assert [row["value"] for row in found["skipped"]] == [430, 400, 380]
 
 
+@pytest.mark.slow
 def test_constants_that_were_fitted_are_counted_per_gpu_type_and_exist(validations, capsys) -> None:
     print_validations(ValidationReport(list(validations.values())), full=True)
     said = words_of(capsys.readouterr().out)
@@ -124,6 +130,7 @@ def test_constants_that_were_fitted_are_counted_per_gpu_type_and_exist(validatio
             assert not dtype or dtype in (value.factors if name == "in_situ" else value)
 
 
+@pytest.mark.slow
 def test_sections_and_hardware_have_every_judged_row_once(validations) -> None:
     page = markdown(list(validations.values())).partition("Times of all sets")[0]
     for one in validations.values():
@@ -135,6 +142,7 @@ def test_sections_and_hardware_have_every_judged_row_once(validations) -> None:
     assert sum(one.score.num_rows for one in hardware_scores(list(validations.values()))) == len(times) - 1
 
 
+@pytest.mark.slow
 def test_fit_prints_found_beside_in_use() -> None:
     said = words_of(ppsim("validate", "dgxc-405b", "--fit").stdout)
     assert "compute_share.float8 1.11 1.12 4 rows" in said

@@ -123,12 +123,18 @@ def _header(path: Path) -> list[str]:
     return next(line for line in path.read_text().splitlines() if not line.startswith("#")).split(",")
 
 
-@pytest.mark.parametrize("name", case_sets())
-def test_the_command_of_a_row_gives_its_number_to_the_bit(name: str, validations) -> None:
-    if not validations[name].rows:
-        assert all(reason.startswith("not stated: ") for _, reason in validations[name].skipped)
+PLAIN = ("dgxc-405b", "zero-bubble", "simumax-b200-memory")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in PLAIN)) for name in case_sets()]
+)
+def test_the_command_of_a_row_gives_its_number_to_the_bit(name: str, validation_of) -> None:
+    validation = validation_of(name)
+    if not validation.rows:
+        assert all(reason.startswith("not stated: ") for _, reason in validation.skipped)
         return
-    row = min(validations[name].rows, key=lambda row: row.plan.pp * row.plan.num_microbatches)
+    row = min(validation.rows, key=lambda row: row.plan.pp * row.plan.num_microbatches)
     command = shlex.split(row.case.command)
     assert command[:2] == ["ppsim", "project"]
     found = json.loads(run(*command[1:], "--json", "--allow-oom").stdout)
@@ -219,6 +225,7 @@ def test_reserved_memory_is_projected_with_fsdp2_and_else_skipped(tmp_path) -> N
 LISTED = ("not stated", "not supported yet", "a kernel that was ten times slower")
 
 
+@pytest.mark.slow
 def test_every_row_is_scored_or_listed_and_only_for_what_is_not_known(validations) -> None:
     """A wrong layout or a typing mistake in the data must not pass as a row that cannot be expressed."""
     for name, found in validations.items():

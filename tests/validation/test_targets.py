@@ -15,14 +15,14 @@ from ppsim.validation.error_summary import SetValidation, coverage_of, rank_corr
 from ppsim.validation.published_runs import cases_of
 
 
-def test_zero_bubble_paper_within_1_percent_and_all_schedules_in_order(validations) -> None:
+def test_zero_bubble_paper_within_1_percent_and_all_schedules_in_order(validation_of) -> None:
     """Costs measured in, throughput out: six settings of four schedules, two constants of the machine."""
-    found = validations["zero-bubble"]
+    found = validation_of("zero-bubble")
     assert len(found.rows) == 24
     assert found.score.mean_absolute <= 0.01
     assert score_of([row.error for row in found.rows]).mean_absolute <= 0.01
     assert found.groups_in_order == len(found.rank_correlations) == 6
-    assert validations["zero-bubble-memory"].groups_in_order == 2
+    assert validation_of("zero-bubble-memory").groups_in_order == 2
 
 
 def test_one_schedule_alone_has_no_order() -> None:
@@ -30,15 +30,15 @@ def test_one_schedule_alone_has_no_order() -> None:
     assert (found.rank_correlations, found.groups_in_order, found.mean_rank_correlation) == ({}, 0, None)
 
 
-def test_slow_ranks_of_8_tell_those_of_16_and_32(validations) -> None:
+def test_slow_ranks_of_8_tell_those_of_16_and_32(validation_of) -> None:
     """The paper's larger models, of which no row was fitted: the slowest of p ranks as p normal draws have it."""
-    rows = [row for row in validations["zero-bubble-sync"].rows if row.plan.pp > 8]
+    rows = [row for row in validation_of("zero-bubble-sync").rows if row.plan.pp > 8]
     assert [row.plan.pp for row in rows] == [16, 32]
     assert all(abs(row.error) < 0.02 for row in rows)
 
 
-def test_without_its_constants_the_zero_bubble_papers_machine_is_taken_to_be_too_fast(validations) -> None:
-    rows = validations["zero-bubble"].rows
+def test_without_its_constants_the_zero_bubble_papers_machine_is_taken_to_be_too_fast(validation_of) -> None:
+    rows = validation_of("zero-bubble").rows
     found = [
         outcome_of(plan_of_keywords({**row.case.options, "cluster": "dgx-a100"}))[0] / row.measured - 1
         for row in rows
@@ -61,18 +61,19 @@ def test_mlperf_ladder_close_to_its_line(microbatches: int, within: float) -> No
     assert seconds == pytest.approx(0.60 + 0.189 * microbatches, rel=within)
 
 
-def test_42_layers_within_2_percent_from_proxies_of_7_and_21(validations) -> None:
-    found = validations["dgxc-405b"]
+def test_42_layers_within_2_percent_from_proxies_of_7_and_21(validation_of) -> None:
+    found = validation_of("dgxc-405b")
     assert [row.case.options["layers"] for row in found.test_rows] == [42, 42]
     assert {row.case.options["layers"] for row in found.calibration_rows} == {7, 21}
     assert abs(found.score.worst) <= 0.02
 
 
+@pytest.mark.slow
 def test_vtrain_under_7_percent_with_two_constants_from_runs_without_a_pipeline_and_two_that_were_drawn(
-    validations,
+    validation_of,
 ) -> None:
     """All of its published rows with tp up to 8; GPT-175B came later, its fit rows by docs/accuracy.md's rule."""
-    found = validations["vtrain"]
+    found = validation_of("vtrain")
     assert len(found.rows) == 109 - 6
     assert all(row.plan.pp >= 2 for row in found.test_rows)
     later = [row.case for row in found.rows if row.case.properties.title == "GPT-175B"]
@@ -92,16 +93,18 @@ def _is_drawn(name: str, number: int) -> bool:
     return int(hashlib.blake2b(f"{name}:{number}".encode()).hexdigest(), 16) % 5 == 0
 
 
-def test_b200_time_and_memory_better_than_simumax(validations) -> None:
-    time, memory = validations["simumax-b200"], validations["simumax-b200-memory"]
+@pytest.mark.slow
+def test_b200_time_and_memory_better_than_simumax(validation_of) -> None:
+    time, memory = validation_of("simumax-b200"), validation_of("simumax-b200-memory")
     assert score_of([row.error for row in time.rows]).mean_absolute < 0.056
     assert time.other is not None
     assert time.score.mean_absolute < time.other.mean_absolute
     assert memory.score.mean_absolute < 0.0046
 
 
-def test_peaks_of_megatrons_own_tests_within_2_percent(validations) -> None:
-    golden = validations["megatron-golden-memory"]
+@pytest.mark.slow
+def test_peaks_of_megatrons_own_tests_within_2_percent(validation_of) -> None:
+    golden = validation_of("megatron-golden-memory")
     assert abs(golden.score.worst) < 0.02
     assert golden.score.mean_absolute < 0.008
 
@@ -118,6 +121,7 @@ def test_reserved_memory_is_that_of_tensors_times_the_median_of_the_calibration_
 
 
 @pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.052, 0.020), ("MoE", 0.070, 0.034)])
+@pytest.mark.slow
 def test_the_command_line_alone(validations, kind: str, within: float, worst_mean: float) -> None:
     """Mean absolute error of all judged times, and the mean with its sign."""
     rows = [row for one in _on_nvidia(validations) for row in one.test_rows]
@@ -133,11 +137,12 @@ def _on_nvidia(validations) -> list[SetValidation]:
 
 
 @pytest.mark.parametrize(("name", "within"), [("amd", 0.077), ("amd-moe", 0.1)])
-def test_amd_by_data_sheets_and_measured_kernels(validations, name: str, within: float) -> None:
+@pytest.mark.slow
+def test_amd_by_data_sheets_and_measured_kernels(validation_of, name: str, within: float) -> None:
     """Asked: 10 % of 12 judged runs of three devices. No constant of models with experts was fitted."""
-    judged = validations[name].test_rows
+    judged = validation_of(name).test_rows
     assert len(judged) >= 12
-    assert validations[name].score.mean_absolute < within
+    assert validation_of(name).score.mean_absolute < within
     if name == "amd":
         assert {row.plan.job.cluster.name for row in judged} == {"mi300x-8", "mi325x-8", "mi350x-8", "mi355x-8"}
 
@@ -180,6 +185,7 @@ LIMITS = {
 November 2026. A lower value is for whoever lowers the error."""
 
 
+@pytest.mark.slow
 def test_no_group_of_times_is_worse_than_its_limit(validations) -> None:
     """Fine-tuning has a section of its own in docs/accuracy.md, and no limit yet."""
     errors: dict[tuple[str, str, str], list[float]] = {}
@@ -198,6 +204,7 @@ def test_no_group_of_times_is_worse_than_its_limit(validations) -> None:
 
 
 @pytest.mark.parametrize(("kinds", "most"), [({"dense"}, 0.95), ({"MoE"}, 0.97), ({"dense", "MoE"}, 0.95)])
+@pytest.mark.slow
 def test_nine_of_ten_measurements_lie_in_their_intervals(validations, kinds: set[str], most: float) -> None:
     """Those of experts are on the wide side: their rows marked fit are off by more than those judged."""
     rows = [row for one in validations.values() if not one.properties.order_only for row in one.test_rows]
@@ -212,11 +219,12 @@ def test_an_interval_is_as_wide_as_its_spread() -> None:
     assert (low, high) == pytest.approx((2 * math.exp(-0.164485), 2 * math.exp(0.164485)), rel=1e-5)
 
 
-def test_order_of_the_schedules_on_mi300x(validations) -> None:
+@pytest.mark.slow
+def test_order_of_the_schedules_on_mi300x(validation_of) -> None:
     """Throughput has two neighbours the wrong way round, each within 0.8 % as measured: ZB-V and ZB-bubble, V-half
     and interleaved."""
-    assert next(iter(validations["primus-mi300x"].rank_correlations.values())) > 0.8
-    assert validations["primus-mi300x-memory"].groups_in_order == 1
+    assert next(iter(validation_of("primus-mi300x").rank_correlations.values())) > 0.8
+    assert validation_of("primus-mi300x-memory").groups_in_order == 1
 
 
 @pytest.mark.parametrize("batch", [16, 64, 128])
