@@ -89,6 +89,7 @@ def test_a_step_is_never_shorter_than_the_work_of_its_busiest_rank_or_the_bound(
     assert made.report["bubble_ratio"] <= 1.0
 
 
+@pytest.mark.search
 @given(plans(action_overhead_s=0.0, hop_overhead_s=0.0), st.sampled_from([0.5, 4.0]))
 def test_a_slower_device_takes_longer_by_its_factor_and_idles_the_same(drawn, factor):
     plan, data = drawn

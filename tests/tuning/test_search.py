@@ -41,12 +41,12 @@ def pareto(points):
     ("asked", "ranges"),
     [
         pytest.param(
-            question(gpus=16, batch=32, limit_gib=40.0), {"cp": [1], "micro_batch": [1, 2], "vpp": [1, 2, 4]},
+            question(gpus=8, batch=16, limit_gib=40.0), {"cp": [1], "micro_batch": [1, 2], "vpp": [1, 2]},
             marks=pytest.mark.search,
         ),
         pytest.param(
-            question("mixtral-8x7b", layers=8, gpus=8, batch=16, length=4096, limit_gib=60.0),
-            {"cp": [1], "vpp": [1, 2]}, marks=pytest.mark.search,
+            question("mixtral-8x7b", layers=8, gpus=8, batch=8, length=4096, limit_gib=60.0),
+            {"cp": [1], "tp": [1, 2], "micro_batch": [1], "vpp": [1, 2]}, marks=pytest.mark.search,
         ),
         (question("gpt2", gpus=4, batch=8, length=1024, limit_gib=4.0), {}),
     ],
