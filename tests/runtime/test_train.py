@@ -141,7 +141,9 @@ def test_transfers_of_one_queue_never_overlap_and_emulated_costs_take_no_less_th
         configs.append(config_of(table, tmp_path, emulate_costs=str(tmp_path / f"{channel}.json"), num_warm_up=1))
     for channel, result in zip(channels, launch_all(configs, quiet=True), strict=True):
         given = ppsim.StageCosts(**costs, channel=channel)  # type: ignore[arg-type]
-        measured, simulated = import_result(result, table, given).timeline, ppsim.simulate(table, given)
+        measured = import_result(result, table, given).timeline
+        on_torch = given.with_torch_first_stage(num_stages=table.num_stages, num_ranks=table.num_ranks)
+        simulated = ppsim.simulate(table, on_torch)
         assert measured.step_time_s >= simulated.step_time_s
         took = (measured.end - measured.start)[: measured.num_actions]
         assert (took >= (simulated.end - simulated.start)[: measured.num_actions] - 1e-6).all()
