@@ -100,6 +100,7 @@ def test_a_row_names_the_cluster_and_the_number_format_that_its_recipe_or_set_gi
     assert {"mxfp8", "nvfp4", "bfloat16"} <= set(rows["dtype"])
 
 
+@pytest.mark.slow
 def test_a_set_by_name_prints_its_rows_and_what_constant_mfu_is() -> None:
     said = words_of(ppsim("validate", "zero-bubble").stdout)
     assert "interleaved-1f1b" in said

@@ -123,7 +123,7 @@ def _header(path: Path) -> list[str]:
     return next(line for line in path.read_text().splitlines() if not line.startswith("#")).split(",")
 
 
-PLAIN = ("dgxc-405b", "zero-bubble", "simumax-b200-memory")
+PLAIN = ("dgxc-405b", "simumax-b200-memory")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from ppsim.validation.error_summary import SetValidation, coverage_of, rank_corr
 from ppsim.validation.published_runs import cases_of
 
 
+@pytest.mark.slow
 def test_zero_bubble_paper_within_1_percent_and_all_schedules_in_order(validation_of) -> None:
     """Costs measured in, throughput out: six settings of four schedules, two constants of the machine."""
     found = validation_of("zero-bubble")
@@ -30,6 +31,7 @@ def test_one_schedule_alone_has_no_order() -> None:
     assert (found.rank_correlations, found.groups_in_order, found.mean_rank_correlation) == ({}, 0, None)
 
 
+@pytest.mark.slow
 def test_slow_ranks_of_8_tell_those_of_16_and_32(validation_of) -> None:
     """The paper's larger models, of which no row was fitted: the slowest of p ranks as p normal draws have it."""
     rows = [row for row in validation_of("zero-bubble-sync").rows if row.plan.pp > 8]
@@ -37,6 +39,7 @@ def test_slow_ranks_of_8_tell_those_of_16_and_32(validation_of) -> None:
     assert all(abs(row.error) < 0.02 for row in rows)
 
 
+@pytest.mark.slow
 def test_without_its_constants_the_zero_bubble_papers_machine_is_taken_to_be_too_fast(validation_of) -> None:
     rows = validation_of("zero-bubble").rows
     found = [
