@@ -112,9 +112,10 @@ def test_peaks_of_megatrons_own_tests_within_2_percent(validation_of) -> None:
     assert golden.score.mean_absolute < 0.008
 
 
-def test_reserved_memory_is_that_of_tensors_times_the_median_of_the_calibration_rows(validations) -> None:
+@pytest.mark.slow
+def test_reserved_memory_is_that_of_tensors_times_the_median_of_the_calibration_rows(validation_of) -> None:
     """Ranks of a pipeline reserve more."""
-    titan = validations["torchtitan-memory"]
+    titan = validation_of("torchtitan-memory")
     assert {row.case.properties.bytes_are for row in titan.rows} == {"reserved"}
     ratios = [row.measured / row.projected for row in titan.rows if row.case.properties.use == "fit"]
     assert len(ratios) == 5
