@@ -81,3 +81,7 @@ def test_the_legend_names_what_occurs_and_nothing_else():
     names = [name for name, _ in fills_of([timeline, split]).legend([timeline, split])]
     assert names[:4] == ["F  forward", "B  backward", "I  backward, inputs", "W  backward, weights"]
     assert names[4:] == ["lighter: every other chunk", "transfer", "idle"]
+    colours = dict(fills_of([split]).legend([split]))
+    assert colours["F  forward"] == palette.fill_of(Op.F, chunk=0) == palette.COLOURS[Op.F]
+    assert colours["lighter: every other chunk"] == palette.fill_of(Op.F, chunk=1) != palette.COLOURS[Op.F]
+    assert (colours["transfer"], colours["idle"]) == (palette.COLOURS[Op.SEND_F], palette.COLOURS[Op.IDLE])

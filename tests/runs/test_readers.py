@@ -16,10 +16,9 @@ import pytest
 
 import ppsim as public
 from ppsim import StageCosts, build, simulate
-from ppsim.api.schedule_detection import detect_schedule
 from ppsim.base.errors import ConfigError
 from ppsim.runs.readers.stream import opened
-from ppsim.schedule.table import Action, Op, Schedule
+from ppsim.schedule.table import Action, Op
 from ppsim.simulation.timeline import Timeline
 from tests.cli.running import ppsim, words_of
 from tests.runtime.traces import rescaled, traces_of, written
@@ -575,22 +574,6 @@ def test_a_log_has_totals(folder: Path) -> None:
 
 
 # --- which schedule it was ---
-
-
-def test_every_table_of_the_catalogue_is_known_by_its_name() -> None:
-    for name in ("gpipe", "eager-1f1b", "zb-h1", "interleaved-1f1b", "interleaved-zb", "dualpipev", "zbv-fixed"):
-        assert name in detect_schedule(build(name, pp=4, microbatches=8)).names
-
-
-def test_an_own_order_says_where_it_parts_from_the_nearest() -> None:
-    """Rank 2 of 1F1B with two of its passes swapped."""
-    rows = build("1f1b", pp=4, microbatches=8).rows()
-    rows[2][3], rows[2][4] = rows[2][4], rows[2][3]
-    found = detect_schedule(Schedule.from_rows(rows))
-    assert found.names == []
-    assert found.sentence == (
-        "an own order, nearest to 1f1b: 1 of 4 ranks differ, rank 2 first at action 3, where it runs 2B1 and 1f1b has 2F2"
-    )
 
 
 # --- what cannot be read ---
