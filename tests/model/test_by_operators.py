@@ -227,3 +227,12 @@ def test_models_with_experts_lie_between_none_and_full_too(model: str) -> None:
     steps = [one.iteration_time_s for one in made]
     assert peaks[0] > peaks[1] > peaks[2]
     assert steps[0] < steps[1] < steps[2]
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_a_tensor_parallel_rank_keeps_its_share_and_its_part_of_what_is_scattered(tp: int) -> None:
+    llama, batch = find_model("llama3-8b").layers[0], Batch(1, 4096, 2, BY_OPERATORS)
+    alone, rank = (layer_activations(llama, batch, ParallelSizes(tp=size), KernelChoice()) for size in (1, tp))
+    scattered_bytes = 4096 * llama.hidden_size * 2 // tp
+    assert rank["attention"] == alone["attention"] // tp + scattered_bytes
+    assert rank["scores"] == alone["scores"] // tp
