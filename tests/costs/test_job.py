@@ -1,0 +1,136 @@
+"""A job refuses options that contradict each other, and derives its sizes from those that remain."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ppsim.base.errors import ConfigError
+from ppsim.costs.job import Job
+from ppsim.model.optimizer import Optimizer
+from tests.projection.jobs import job
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"micro_batch": 0},
+        {"global_batch": 0},
+        {"global_batch": 9, "dp": 4},
+        {"sequence_length": 0},
+        {"sequence_length": 4095, "cp": 2},
+        {"rest_s": -1e-9},
+        {"rest_s": float("inf")},
+        {"launch_s": -1e-9},
+        {"launch_s": float("inf")},
+        {"wgrad_deferral_limit": -1},
+        {"offload": -0.1},
+        {"offload": 1.1},
+        {"offload": 0.5, "offload_modules": "moe_act"},
+        {"num_layers_at_start_in_bf16": -1},
+        {"num_layers_at_end_in_bf16": -1},
+        {"text_only": True, "image_tokens": "2x576"},
+        {"lora": "8", "fully_shard": True, "dp": 2},
+        {"fully_shard": True, "optimizer": Optimizer(exp_avg_dtype="bfloat16"), "dp": 2},
+    ],
+)
+def test_options_out_of_range_or_against_each_other_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        job(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"micro_batch": 1, "global_batch": 1},
+        {"sequence_length": 1},
+        {"rest_s": 0.0, "launch_s": 0.0, "wgrad_deferral_limit": 0},
+        {"offload": 1.0},
+    ],
+)
+def test_the_ends_of_a_range_are_allowed(fields: dict[str, Any]) -> None:
+    assert isinstance(job(**fields), Job)
+
+
+def test_the_nearest_batches_are_multiples_of_micro_batch_and_dp() -> None:
+    with pytest.raises(ConfigError, match=r"2 · 4: got 20 \(nearest: 16 or 24\)"):
+        job(dp=4, micro_batch=2, global_batch=20)
+    with pytest.raises(ConfigError, match=r"got 3 \(nearest: 8\)"):
+        job(dp=4, micro_batch=2, global_batch=3)
+
+
+def test_a_step_has_its_microbatches_tokens_and_flops() -> None:
+    one = job(tp=2, cp=2, dp=4, pp=2, micro_batch=2, global_batch=48)
+    assert (one.num_microbatches, one.tokens_per_step) == (6, 48 * 4096)
+    whole = one.model.training_flops(4096, causal=True) / 3 * 4096
+    assert one.forward_flops == pytest.approx(whole * 2 / 4)
+
+
+@pytest.mark.parametrize(
+    ("pp", "limit", "deferred"), [(2, None, 0), (2, 0, 8), (2, 3, 3), (2, 8, 8), (2, 9, 8), (1, 0, 0), (1, 3, 0)]
+)
+def test_weight_gradients_of_the_head_wait_up_to_a_limit_of_microbatches(
+    pp: int, limit: int | None, deferred: int
+) -> None:
+    assert job(pp=pp, global_batch=8, wgrad_deferral_limit=limit).num_deferred == deferred
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("float8", [0, 30, 31]), ("bfloat16", [])])
+def test_layers_at_the_ends_have_16_bits_if_others_have_fewer(dtype: str, wide: list[int]) -> None:
+    found = job(dtype=dtype, num_layers_at_start_in_bf16=1, num_layers_at_end_in_bf16=2)
+    assert [number for number, layer in enumerate(found.model.layers) if layer.in_16_bits] == wide
+
+
+def test_only_the_trained_weights_of_a_fine_tuning_are_trained() -> None:
+    assert all(layer.training is None for layer in job().model.layers)
+    assert all(layer.training is not None for layer in job(lora="8").model.layers)
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "cache", "copies"), [(1, None, "all"), (3, None, 0), (1, "none", 0), (3, "rowwise", 1), (1, "rowwise", 1)]
+)  # fmt: skip
+def test_narrow_copies_of_weights_are_held_by_the_cache_or_the_zero_stage(
+    zero_stage: int, cache: Any, copies: int | str
+) -> None:
+    found = job(dtype="float8", dp=2, weight_cache=cache, optimizer=Optimizer(zero_stage=zero_stage))
+    narrow = found.settings.narrow
+    assert narrow is not None
+    assert narrow.copies == (found.place.operand_copies if copies == "all" else copies)
+    assert job(dp=2).settings.narrow is None
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "reduction", "gather", "text"),
+    [
+        (1, True, True, "overlapped"),
+        (1, False, False, "exposed"),
+        (1, True, False, "reduction overlapped, all-gather exposed"),
+        (1, False, True, "all-gather overlapped, reduction exposed"),
+        (0, True, False, "overlapped"),
+    ],
+)
+def test_the_stack_names_the_exposed_data_parallel_messages(
+    zero_stage: int, reduction: bool, gather: bool, text: str
+) -> None:
+    found = job(
+        dp=2, overlap_grad_reduce=reduction, overlap_param_gather=gather, optimizer=Optimizer(zero_stage=zero_stage)
+    )
+    assert found.dp_overlap_text == text
+    assert found.stack_description.endswith(f"ZeRO {zero_stage}, DP {text}")
+
+
+def test_launches_of_a_schedule_take_the_option_the_constant_or_nothing_in_a_full_graph() -> None:
+    usual = job(pp=2)
+    constant = usual.cluster.constants.launch_s
+    assert usual.seconds_per_launch == (constant.value if constant else 0.0)
+    assert job(pp=2, launch_s=0.0).seconds_per_launch == 0.0
+    assert job(pp=2, launch_s=1e-5).seconds_per_launch == 1e-5
+    without = replace(usual.cluster, constants=replace(usual.cluster.constants, launch_s=None))
+    assert replace(usual, cluster=without).seconds_per_launch == 0.0
+
+
+def test_memory_is_fragmented_by_experts_and_graphs() -> None:
+    dense, experts = job(), job("mixtral-8x7b", ep=2, dp=2)
+    assert experts.memory_limit != dense.memory_limit
+    assert "experts" in str(experts.memory_limit)
+    assert "experts" not in str(dense.memory_limit)
