@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from ppsim.base.units import rate, signed_percent
 from ppsim.base.units import seconds as in_words
 from ppsim.machine.cluster_files import load_cluster
-from ppsim.machine.collectives import Operation, bus_bytes_per_s, seconds
-from ppsim.machine.dispatch import Routing, dispatch_s, distinct_domains
+from ppsim.machine.collectives import Operation, Routing, bus_bytes_per_s, dispatch_s, distinct_domains, seconds
 from ppsim.parallel.groups import RankGroup, group
 from ppsim.parallel.layout import Layout
 

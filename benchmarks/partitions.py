@@ -20,7 +20,7 @@ from typing import Any
 import ppsim
 from ppsim.base.files import to_json, write_atomically
 from ppsim.base.units import seconds, signed_percent
-from ppsim.profiling.samples import summarise_samples
+from ppsim.profiling.settings import summarise_samples
 from ppsim.runs.timeline_import import ImportedRun, import_result
 from ppsim.runtime.partitions import queue_streams_apart, run_partitions
 from ppsim.runtime.train_config import MODELS, TrainConfig

@@ -114,16 +114,16 @@ _HOME = {  # imported on first use, so that `import ppsim` is fast
 }
 
 TEXTS = {  # printer for each result class, loaded on first use
-    "AfterFits": "ppsim.results.fits:print_after_fits",
+    "AfterFits": "ppsim.results.validation:print_after_fits",
     "FittedOverheads": "ppsim.results.runs:print_calibration",
     "CheckReport": "ppsim.results.schedules:print_check",
     "Comparison": "ppsim.results.runs:print_comparison",
     "Explanation": "ppsim.results.runs:print_explanation",
-    "FitResult": "ppsim.results.fits:print_fitted",
+    "FitResult": "ppsim.results.validation:print_fitted",
     "MeasuredRun": "ppsim.results.runs:print_measured",
     "Projection": "ppsim.results.plans:print_answer",
     "Projections": "ppsim.results.plans:print_plans",
-    "RunConfig": "ppsim.results.run_config:print_run_config",
+    "RunConfig": "ppsim.results.catalogues:print_run_config",
     "Timeline": "ppsim.results.steps:print_simulated",
     "LogTotals": "ppsim.results.runs:print_totals",
     "TrainResult": "ppsim.results.steps:print_trained",

@@ -19,7 +19,7 @@ from typing import Any
 
 from ppsim.base.files import read_json, to_json, write_atomically
 from ppsim.base.units import percent
-from ppsim.profiling.samples import summarise_samples
+from ppsim.profiling.settings import summarise_samples
 
 FIELDS = (
     "timestamp,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu,utilization.gpu,"

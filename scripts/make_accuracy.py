@@ -16,8 +16,7 @@ from stack_errors import calibration_errors, errors_by_stack, rows_by_stack
 
 from ppsim.api.project import plan_of_keywords
 from ppsim.api.validate import validate
-from ppsim.base.files import csv_text, write_atomically
-from ppsim.base.package_data import data_folder
+from ppsim.base.files import csv_text, data_folder, write_atomically
 from ppsim.base.units import percent, signed_percent
 from ppsim.results.validation import (
     cells_of_row,

@@ -110,7 +110,7 @@ def _search_csv(searched: SearchFileContent) -> str:
 
 def _validation_figure(sets: Sequence[dict[str, Any]]) -> "Figure":
     from ppsim.plot.figures.accuracy import accuracy_figure
-    from ppsim.validation.table_rows import rows_of
+    from ppsim.validation.validation_result import rows_of
 
     return accuracy_figure(rows_of(sets))
 
@@ -149,7 +149,7 @@ VALIDATION: Formats = {
     ".json": ("validation", lambda sets: to_json({"sets": sets})),
     ".csv": (
         "rows",
-        lambda sets: load_function("ppsim.validation.table_rows:rows_of")(sets).to_csv(
+        lambda sets: load_function("ppsim.validation.validation_result:rows_of")(sets).to_csv(
             index=False, lineterminator="\n"
         ),
     ),

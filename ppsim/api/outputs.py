@@ -19,9 +19,8 @@ from ppsim.api.read import MeasuredRun
 from ppsim.api.run_result import RunResult
 from ppsim.api.train import TrainResult
 from ppsim.api.views import view_of
-from ppsim.base.argument_checks import require_kind
 from ppsim.base.display import text_of
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, require_kind
 from ppsim.base.files import to_json
 from ppsim.base.units import LEAST_SHOWN
 from ppsim.base.write_outputs import Formats, suffix_of, write

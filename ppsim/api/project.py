@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ppsim.api.keyword_options import accept_options, option_types, require_valid_options
 from ppsim.api.option_values import parse_size, parse_split
 from ppsim.api.trainer_configuration import recipe_in_errors, require_no_job, with_run_config
-from ppsim.base.argument_checks import require_kind
-from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.errors import ConfigError, PpsimError, require_kind
 from ppsim.base.option_declarations import declared_options, field_values, require_least
 from ppsim.costs.cost_sources import RankCosts
 from ppsim.costs.profile import DEFAULT, Profile, Shape, profile_of

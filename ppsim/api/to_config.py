@@ -1,23 +1,202 @@
 """Conversion of a plan into a trainer's configuration."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ppsim.api.plan_options import MODEL, RULE, WORDS, inexpressible_differences, job_of, marks_of, options_of_plan
 from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import command_arguments, given_options
-from ppsim.projection.plan import Plan
+from ppsim.base.option_declarations import command_arguments, declared_options, given_options, option_values
+from ppsim.catalog.build import find
+from ppsim.costs.job import Job
+from ppsim.machine.cluster_files import packaged_clusters
+from ppsim.parallel.layer_partition import MegatronSplit, even_split
+from ppsim.projection.options import PlanOptions
+from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.project import project
 from ppsim.projection.projection import Projection
+from ppsim.simulation.stage_costs import OVERHEADS
 from ppsim.trainers import ConfigTarget
-from ppsim.trainers.megatron.write_schedule import layout_string
+from ppsim.trainers.megatron.write_model import without_source
+from ppsim.trainers.megatron.write_schedule import layout_string, parse_layout
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.run_config import RunConfig
 from ppsim.trainers.write_config import files_of
+from ppsim.tuning.command_line import sizes_of
 from ppsim.tuning.search import TuneResult
+
+WORDS = declared_options(PlanOptions)
+MODEL = tuple(
+    name for name, word in WORDS.items()
+    if name == "layers" or (word.option.section == "model" and word.option.field is None)
+)  # fmt: skip
+"""Options of the model's sizes, its configuration and its recipe."""
+_MEASURED = ("forward_ms", "backward_input_ms", "backward_weight_ms", "transfer_ms", "activation_memory")
+RULE = tuple(name for name, word in WORDS.items() if (word.option.field or "").startswith("split."))
+"""Options of Megatron-LM's rule of layers per stage, redundant with split."""
+_SAID_OTHERWISE = ("dp", "microbatches", *RULE)
+"""Options that are redundant with gpus, global_batch and split."""
+_OVERHEADS = (
+    *OVERHEADS, "message_overhead_s", "pass_factors", "action_spread", "rank_spread", "bandwidth_bytes_per_s",
+)  # fmt: skip
+_TYPED = (
+    "cluster", "profile", "lengths", "calibration", "launch_ms", "memory_limit", "stage_plan", "run", *_MEASURED,
+)  # fmt: skip
+"""Options returned as the user typed them: file names, and numbers that a plan contains in other units."""
+
+
+def job_of(plan: Plan) -> Job:
+    if plan.job is None:
+        raise ConfigError("a trainer's configuration has a model: give --model")
+    return plan.job
+
+
+def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option of a plan with a job by name, None if not set.
+
+    `split` are the layers per stage of the plan's projection. `given` are the options as the user typed them.
+    """
+    job, values = job_of(plan), option_values(WORDS, plan)
+    execution, layout = job.execution, _layout(plan)
+    words = (
+        values | dict.fromkeys((*_SAID_OTHERWISE, *MODEL)) | given_options({name: values[name] for name in RULE})
+    )
+    words |= given_options(sizes_of(job)) | _measured(plan)
+    words |= {
+        "model": job.model_name,
+        "cluster": job.cluster.name,
+        "gpus": job.layout.num_devices,
+        "etp": job.layout.expert_tp,
+        "seq_len": job.length,
+        "vpp": _vpp(plan),
+        "schedule": plan.schedule_name,
+        "split": layout or list(split),
+        "overlap_tp": f"{execution.hidden_tp_forward!r},{execution.hidden_tp_backward!r}",
+        "launch_ms": None if job.launch_s is None else _milliseconds(job.launch_s),
+        "stragglers": dict(plan.stragglers) or None,
+        "sequence_parallel": execution.sequence_parallel if job.layout.tp > 1 else None,
+        "profile": None if job.profile is None else job.profile.name,
+        "lengths": plan.lengths,
+        **_searched(plan),
+    }
+    if given.get("calibration") is not None:
+        words["launch_ms"] = None  # overheads include launches
+        if job.cluster.name not in packaged_clusters():
+            words["cluster"] = None  # the calibration contains it
+    typed = given_options({name: given.get(name) for name in _TYPED})
+    if typed.get("stage_plan") == AUTO:  # no option can express its result
+        del typed["stage_plan"]
+    return words | typed
+
+
+def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return a comparable value per option: two plans differ in the options with different values."""
+    job = job_of(plan)
+    execution = job.execution
+    marks = option_values(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL, *_MEASURED))
+    return marks | {
+        "model": (without_source(job.model.with_fine_tuning(None)), job.scale),
+        "cluster": job.cluster,
+        "gpus": job.layout.num_devices,
+        "etp": job.layout.expert_tp,
+        "seq_len": job.length,
+        "vpp": _vpp(plan),
+        "schedule": plan.schedule_name,
+        "split": _stages(plan, job, split),
+        "overlap_tp": (execution.hidden_tp_forward, execution.hidden_tp_backward),
+        "launch_ms": job.launch_s,
+        "profile": job.profile,
+        "lengths": plan.lengths,
+        "stage_plan": job.stage_plans,
+        "forward_ms": plan.measured,
+        "calibration": (*(getattr(plan, name) for name in _OVERHEADS), job.cluster.constants),
+        **_searched(plan),
+    }
+
+
+_OF_STAGES = "the plan of each stage (write it with -o plan.toml, and give --plan plan.toml)"
+
+
+def inexpressible_differences(plan: Plan, read: Plan) -> list[str]:
+    """Return the differences in fields that can be set in Python only."""
+    found = []
+    for one, other, said in (
+        (plan, read, ("job", "split", "vpp", "schedule", "num_slices", "search_s", "seed")),
+        (job_of(plan), job_of(read), ("model", "model_name", "sequence_length", "layout")),
+    ):
+        for field in fields(one):
+            is_compared = field.compare and field.name not in said
+            if is_compared and getattr(one, field.name) != getattr(other, field.name):
+                is_plan = field.name == "stage_plans"
+                found.append(_OF_STAGES if is_plan else f"{field.name} {getattr(one, field.name)!r}")
+    return found
+
+
+def _vpp(plan: Plan) -> int | None:
+    if plan.vpp is None and plan.schedule != AUTO:
+        return find(plan.schedule_name).stages_per_rank[0]
+    return plan.vpp
+
+
+def _searched(plan: Plan) -> dict[str, Any]:
+    is_auto = plan.schedule == AUTO
+    takes_slices = not is_auto and find(plan.schedule_name).takes("num_slices")
+    return {
+        "slices": plan.num_slices if takes_slices else None,
+        "seed": plan.seed if is_auto or plan.lengths else None,
+        "search_time": plan.search_time_s if is_auto else None,
+    }
+
+
+def _measured(plan: Plan) -> dict[str, Any]:
+    if plan.measured is None:
+        return dict.fromkeys(_MEASURED)
+    costs = plan.measured
+    seconds = (costs.forward_s, costs.backward_input_s, costs.backward_weight_s, costs.transfer_s)
+    found: dict[str, Any] = dict(zip(_MEASURED, map(_milliseconds, seconds), strict=False))
+    return found | {"activation_memory": costs.activation_bytes}
+
+
+def _milliseconds(seconds: Any) -> Any:
+    """Return milliseconds that convert back to exactly these seconds."""
+    if isinstance(seconds, Sequence):
+        return [_milliseconds(one) for one in seconds]
+    near = 1e3 * seconds
+    candidates = (near, math.nextafter(near, 0), math.nextafter(near, math.inf))
+    return next((one for one in candidates if one / 1e3 == seconds), near)
+
+
+def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
+    how, vpp, num_layers = plan.layer_split_rule, _vpp(plan) or 1, len(job.model.layers)
+    if plan.pp * vpp == 1:
+        return "all"
+    if layout := _layout(plan):
+        return parse_layout(layout)
+    layers: Any = split
+    if layers is None and isinstance(how, MegatronSplit):
+        layers = how.layers_per_stage(num_layers, pp=plan.pp, vpp=_model_stages(plan, vpp) // plan.pp)
+    elif layers is None:
+        layers = even_split(num_layers, _model_stages(plan, vpp)) if how == "even" else how
+    return (
+        layers
+        if isinstance(layers, str)
+        else parse_layout(layout_string(layers, num_mtp_layers=len(job.model.mtp)))
+    )
+
+
+def _layout(plan: Plan) -> str | None:
+    how = plan.layer_split_rule
+    if isinstance(how, str | MegatronSplit) or not isinstance(how[0], str):
+        return None
+    return layout_string([str(one) for one in how])
+
+
+def _model_stages(plan: Plan, vpp: int) -> int:
+    num_replicas = 1 if plan.schedule == AUTO else find(plan.schedule_name).num_replicas
+    return plan.pp * vpp // num_replicas
 
 
 def trainer_options(

@@ -6,8 +6,7 @@ from typing import overload
 
 from ppsim.api.project import plan_of_keywords
 from ppsim.base.write_outputs import ignore_message
-from ppsim.validation.fit import FittedCluster, fit_cluster
-from ppsim.validation.fit_result import AfterFits, after_fits
+from ppsim.validation.fit_result import AfterFits, FittedCluster, after_fits, fit_cluster
 from ppsim.validation.validation_result import ValidationReport, validate_sets
 
 Announce = Callable[[str], None]

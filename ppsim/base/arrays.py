@@ -1,6 +1,6 @@
 """Type aliases for arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -26,3 +26,19 @@ def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
     is_new = np.ones(len(found), dtype=bool)
     is_new[1:] = found[1:] != found[:-1]
     return found[is_new]
+
+
+Thing = TypeVar("Thing")
+
+
+def pareto_front(things: Iterable[Thing], sizes: Callable[[Thing], tuple[float, float]]) -> list[Thing]:
+    """The result is sorted by the first size. If items are equal in both sizes, the first is returned.
+
+    >>> pareto_front([(3, 4), (2, 7), (1, 5), (1, 6)], lambda one: one)
+    [(1, 5), (3, 4)]
+    """
+    front: list[Thing] = []
+    for thing in sorted(things, key=sizes):
+        if not front or sizes(thing)[1] < sizes(front[-1])[1]:
+            front.append(thing)
+    return front

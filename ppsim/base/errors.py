@@ -12,7 +12,9 @@
     └── RunFailed                   1
 """
 
-from typing import ClassVar, Self
+from numbers import Integral
+from reprlib import repr as in_short
+from typing import Any, ClassVar, Self
 
 from ppsim.base.version import DISTRIBUTION
 
@@ -83,3 +85,14 @@ def install_hint(extra: str) -> str:
     "pip install 'ppsim-pipeline[torch]' (in a clone: pip install '.[torch]')"
     """
     return f"pip install '{DISTRIBUTION}[{extra}]' (in a clone: pip install '.[{extra}]')"
+
+
+def require_kind(name: str, value: Any, kind: type, expected: str) -> None:
+    """`expected` describes the expected class in the message.
+
+    >>> require_kind("pp", "2", Integral, "a whole number")
+    Traceback (most recent call last):
+    ppsim.base.errors.ConfigError: pp must be a whole number: got '2'
+    """
+    if not isinstance(value, kind) or (kind is Integral and isinstance(value, bool)):
+        raise ConfigError(f"{name} must be {expected}: got {in_short(value)}")

@@ -222,3 +222,12 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def data_folder(name: str) -> Path:
+    """Return a folder inside the package or, for some data of a checkout or sdist, next to it."""
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ppsim.base.argument_checks import require_kind
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, require_kind
 from ppsim.base.lru_cache import LRUCache
 from ppsim.base.name_lookup import NameLookup, plain
 from ppsim.catalog.entries import ENTRIES

@@ -24,7 +24,7 @@ def clusters(name: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from ppsim.machine.cluster_files import load_cluster, packaged_clusters
-    from ppsim.results import clusters as show_clusters
+    from ppsim.results import catalogues as show_clusters
 
     found = [load_cluster(one) for one in ([name] if name else packaged_clusters())]
     if as_json:

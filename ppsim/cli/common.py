@@ -200,7 +200,7 @@ def run_config_of(options: dict[str, Any]) -> Any:
     if path is None and recipe is None:
         return None
     from ppsim.api.trainer_configuration import read_source
-    from ppsim.results.run_config import run_config_lines
+    from ppsim.results.catalogues import run_config_lines
 
     config = read_source(path, recipe).beside(options)
     for line in run_config_lines(config):

@@ -233,7 +233,7 @@ def accuracy(file: str, **look: Any) -> "Figure":
     VALIDATION.json is a file of `ppsim validate` with -o NAME.json, of all sets or of one.
     """
     from ppsim.plot.figures.accuracy import accuracy_figure
-    from ppsim.validation.table_rows import read_rows
+    from ppsim.validation.validation_result import read_rows
 
     with prefix_errors(file):
         return accuracy_figure(read_rows(file), **look)

@@ -44,7 +44,7 @@ def models(
     """
     from ppsim.api.catalogues import model_counts, traced_counts
     from ppsim.model.registry import NAMES, find_model
-    from ppsim.results import models as show_models
+    from ppsim.results import catalogues as show_models
 
     if config is not None:
         if name is not None:

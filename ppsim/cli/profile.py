@@ -37,7 +37,7 @@ def progress_messages() -> "Iterator[tuple[Say, Watch]]":
 def print_profiles(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with_names: bool) -> None:
     from ppsim.costs.utilization import implausible
     from ppsim.profiling.harness import costly_splits
-    from ppsim.results.profiles import print_measurements, print_stage_times
+    from ppsim.results.catalogues import print_measurements, print_stage_times
     from ppsim.results.text_layout import Page, bold
 
     names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # several jobs can write the same file
@@ -200,7 +200,7 @@ def _measure_module(given: dict[str, Any], settings: "MeasuringSettings", path: 
     from ppsim.api.profile import profiled_module
     from ppsim.costs.chunk_costs import components_of
     from ppsim.profiling.harness import costly_splits
-    from ppsim.results.profiles import print_measurements, print_stage_times
+    from ppsim.results.catalogues import print_measurements, print_stage_times
 
     content = profiled_module(given, settings, say=print_message)
     content["name"] = path.stem

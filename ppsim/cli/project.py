@@ -137,7 +137,7 @@ def project(
     look["full"] = full
     print_result(one if answer else several, as_json, content=lambda: found | lines, **look)
     if published is not None and not as_json:
-        from ppsim.results.recipes import print_published
+        from ppsim.results.catalogues import print_published
 
         print_published(published, shown[0].iteration_time_s)
     if lines and not as_json:

@@ -30,7 +30,7 @@ def recipes(words: tuple[str, ...], as_json: bool, full: bool, **filters: str | 
     release unless it ends in @RELEASE.
     """
     from ppsim.model.registry import is_id_of_model
-    from ppsim.results import recipes as show
+    from ppsim.results import catalogues as show
     from ppsim.trainers.recipe_table import find_recipe, matching_recipes, why_no_recipe
 
     if len(words) == 1 and "/" in words[0] and not is_id_of_model(words[0]):

@@ -102,7 +102,7 @@ def tune(
     of_recipe = _of_recipe(config, options)
     print_result(found, as_json, content=lambda: found.to_json() | lines | of_recipe, full=full)
     if of_recipe and not as_json:
-        from ppsim.results.recipes import print_improvement
+        from ppsim.results.catalogues import print_improvement
 
         print_improvement(config.recipe, of_recipe["recipe_iteration_time_s"], found.best[0].iteration_time_s)
     if lines and not as_json:

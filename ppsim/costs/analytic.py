@@ -17,7 +17,7 @@ from ppsim.costs.recomputation import forward_again
 from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakdown
 from ppsim.costs.torch_blocks import TorchKernels, copied_along_sequence, norm_passes
 from ppsim.machine import collectives
-from ppsim.machine.dispatch import Routing, dispatch_s
+from ppsim.machine.collectives import Routing, dispatch_s
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.architecture import Layer, Model, mtp_linears

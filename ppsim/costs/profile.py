@@ -20,10 +20,9 @@ from ppsim.base.file_schema import (
     load_packaged,
     validated,
 )
-from ppsim.base.files import read_json
+from ppsim.base.files import data_folder, read_json
 from ppsim.base.limits import MOST_LAYERS
 from ppsim.base.name_lookup import NameLookup
-from ppsim.base.package_data import data_folder
 from ppsim.costs.chunk_costs import LAYER, components_of, cost_key, require_contents
 from ppsim.machine.kernels.microbenchmarks import DeviceMicrobenchmarks
 from ppsim.model.measurement_key import Kind, describe_key
@@ -250,7 +249,7 @@ class CalibrationRun(FileSchema):
     `pass_factors` are equally likely ratios of a pass's time to its median.
 
     `reference_s` has one value per time window: seconds per layer of the reference work
-    (`ppsim.runtime.machine_speed`). Step times are corrected to the median of `reference_s`. `reference_ends_s` has
+    (`ppsim.runtime.worker`). Step times are corrected to the median of `reference_s`. `reference_ends_s` has
     the extra times of the first and the last stage; None in files of older versions.
     """
 

@@ -20,10 +20,9 @@ from ppsim.base.file_schema import (
     load_packaged,
     validated,
 )
-from ppsim.base.files import CONFIG_READERS
+from ppsim.base.files import CONFIG_READERS, data_folder
 from ppsim.base.limits import LONGEST_NAME
 from ppsim.base.name_lookup import NameLookup, plain
-from ppsim.base.package_data import data_folder
 from ppsim.machine.cluster import (
     PER_NAME,
     PLAIN,

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ppsim.base.files import read_toml
-from ppsim.base.package_data import data_folder
+from ppsim.base.files import data_folder, read_toml
 
 TYPE_NAMES = {
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp8": "float8", "float8_e4m3fn": "float8",

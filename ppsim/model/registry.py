@@ -9,10 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json, read_toml
+from ppsim.base.files import data_folder, read_json, read_toml
 from ppsim.base.limits import CONFIG_BYTES, LONGEST_NAME
 from ppsim.base.name_lookup import NameLookup
-from ppsim.base.package_data import data_folder
 from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
 

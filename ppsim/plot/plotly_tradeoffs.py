@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ppsim.base.pareto_front import pareto_front
+from ppsim.base.arrays import pareto_front
 from ppsim.base.units import seconds, size
 from ppsim.plot import palette
 from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_with, limit_line

@@ -14,12 +14,11 @@ from torch.nn import functional
 
 from ppsim.base.files import read_json, to_json, write_atomically
 from ppsim.base.units import size
-from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.grids import AttentionSizes, BenchmarkGrid, grid_of
 from ppsim.profiling.layers import grouped_mm
 from ppsim.profiling.measure import is_asynchronous
-from ppsim.profiling.samples import summarise_samples
-from ppsim.profiling.settings import MeasuringSettings, Say
+from ppsim.profiling.settings import MeasuringSettings, Say, summarise_samples
+from ppsim.profiling.timing import first_sentence, is_out_of_memory
 from ppsim.runtime.clock import clock_of
 
 Work = Callable[[], object]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ppsim.base.errors import ConfigError
-from ppsim.profiling.failures import first_sentence
+from ppsim.profiling.timing import first_sentence
 
 _FORWARD, _GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 Cast = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor]]

@@ -3,10 +3,9 @@
 import torch
 
 from ppsim.base.errors import RunFailed
-from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.measure import MeasuredModule
 from ppsim.profiling.settings import MeasuringSettings
-from ppsim.profiling.timing import without_interruptions
+from ppsim.profiling.timing import first_sentence, is_out_of_memory, without_interruptions
 from ppsim.runtime.clock import Seconds, clock_of
 
 NUM_WARM_UP = 3

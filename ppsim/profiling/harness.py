@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
@@ -21,11 +21,85 @@ from ppsim.profiling.float8 import fused_cast, require_float8, to_float8
 from ppsim.profiling.graphs import replay_graph
 from ppsim.profiling.layers import build_embedding, build_head, build_layer
 from ppsim.profiling.measure import Input, MeasuredModule, Samples, is_asynchronous, launch_seconds, measure
-from ppsim.profiling.samples import summarise_samples
-from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings, Say
-from ppsim.profiling.split import why_not_split
-from ppsim.runtime.fused_attention import attention_in
+from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings, Say, summarise_samples
+from ppsim.profiling.timing import first_sentence, is_out_of_memory
 from ppsim.runtime.gpt import loss_of
+from ppsim.runtime.torch_private import attention_in
+
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
+_TOLERANCE_16_BIT = 5e-2
+_NOISE, _OTHERS = 2.0, 3
+"""Allowed distance of I and W's gradients from B's, relative to the largest distance of other runs of B, and number
+of these runs."""
+
+
+def why_not_split(subject: MeasuredModule) -> str | None:
+    """Return the reason why I and W cannot replace B, as part of a sentence, or None if they can.
+
+    I or W may raise (with reentrant checkpointing), or their gradients may differ from B's by more than other runs
+    of B do. Runs of B differ because a GPU's atomic sums have no fixed order, which can change a router's choice.
+    """
+    if subject.is_first:
+        return None
+    x = subject.next_input()
+    devices = {one.device.index or 0 for one in x if one.is_cuda}
+    with torch.random.fork_rng(devices=list(devices)):
+        state = torch.random.get_rng_state()
+        cuda_states = [torch.cuda.get_rng_state(device) for device in devices]
+
+        def forward() -> tuple[tuple[Tensor, ...], Tensor]:
+            torch.random.set_rng_state(state)
+            for device, cuda_state in zip(devices, cuda_states, strict=True):
+                torch.cuda.set_rng_state(cuda_state, device)
+            leaves = tuple(one.detach().requires_grad_(one.requires_grad) for one in x)
+            return leaves, subject.forward(leaves)
+
+        def whole_gradients() -> dict[str, Tensor | None]:
+            leaves, output = forward()
+            return _taken_gradients(subject, subject.backward(leaves, output, subject.grad_of(output)))
+
+        whole = whole_gradients()
+        leaves, output = forward()
+        grad = subject.grad_of(output)
+        try:
+            groups = subject.backward_input(leaves, output, grad)
+            subject.backward_weight(leaves, output, grad, groups)
+        except (RuntimeError, KeyError, AttributeError) as error:
+            if is_out_of_memory(error):
+                raise
+            subject.module.zero_grad(set_to_none=True)
+            return f"torch's split backward fails in it ({first_sentence(error)})"
+        halves = _taken_gradients(subject, tuple(leaf.grad for leaf in leaves))
+        differing = [name for name, one in whole.items() if not _is_near(one, halves.get(name))]
+        others = [whole_gradients() for _ in range(_OTHERS)] if differing else []
+    for name in differing:
+        if not _is_near(whole[name], halves.get(name), *(other[name] for other in others)):
+            return f"I and W give another gradient of {name} than B"
+    return None
+
+
+def _taken_gradients(subject: MeasuredModule, of_inputs: tuple[Tensor | None, ...]) -> dict[str, Tensor | None]:
+    gradients = {name: parameter.grad for name, parameter in subject.module.named_parameters()}
+    gradients |= {f"input {index}": grad for index, grad in enumerate(of_inputs)}
+    subject.module.zero_grad(set_to_none=True)
+    return gradients
+
+
+def _is_near(one: Tensor | None, other: Tensor | None, *alike: Tensor | None) -> bool:
+    """Return whether two gradients differ by rounding only, or by at most `_NOISE` × their usual difference.
+
+    The usual difference is the largest distance of `one` to the gradients `alike` of other runs.
+    """
+    if one is None or other is None:
+        return one is other
+    allowed = _TOLERANCE.get(one.dtype, _TOLERANCE_16_BIT) * _norm(one) + 1e-12
+    allowed = max(allowed, *(_NOISE * _norm(one - like) for like in alike if like is not None), 0.0)
+    return _norm(one - other) <= allowed
+
+
+def _norm(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor.flatten(), dtype=torch.float64))
+
 
 NUM_BLOCKS = 4
 """Layers measured in sequence, so that each finds its input where the previous layer left it."""

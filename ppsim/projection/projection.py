@@ -1,20 +1,19 @@
 """The projection of one step, for one plan or several, and its answer."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import Drawable, HasRepr, Printable
-from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.costs.stage_cost_set import StageCostSet
-from ppsim.model.recompute import BY_OPERATORS
-from ppsim.projection.assumed_gpus import enough_gpus
+from ppsim.model.recompute import BY_OPERATORS, Recompute, plan_of_stage, text_of
 from ppsim.projection.lengths import sample_lengths
-from ppsim.projection.plan import Plan
+from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.quantities import values
-from ppsim.projection.stage_rows import stage_rows
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
 from ppsim.schedule.rounds import microbatches_in_words
@@ -28,7 +27,6 @@ from ppsim.simulation.verdict import MemoryVerdict
 
 if TYPE_CHECKING:
     import pandas
-
 
 SECONDS_A_DAY = 86400.0
 
@@ -433,3 +431,66 @@ class ProjectionSummary(HasRepr):
             "training_days": self.training_days,
             "by_stack_s": self.by_stack_s,
         }
+
+
+_NEAR = 0.95
+"""A rank is limited by memory or compute above this fraction of its memory, or of the busiest rank's time."""
+
+
+def stage_rows(plan: Plan, timeline: Timeline, costs: StageCosts, layers: Sequence[int]) -> list[dict[str, Any]]:
+    """Times and activation bytes are per microbatch; recompute and offload_modules are as in `--plan`."""
+    job, schedule = plan.job, timeline.schedule
+    if job is None:
+        return []
+    resolved = costs.resolved_for(schedule)
+    limits = [" and ".join(_limits(plan, timeline, rank)) for rank in range(schedule.num_ranks)]
+    return [
+        {
+            "stage": stage,
+            "rank": (rank := int(schedule.stage_to_rank[stage])),
+            "layers": number,
+            "recompute": _of_stage(one.recompute, layers, stage),
+            "offload_modules": one.offload_modules,
+            "forward_s": float(resolved.forward_s[stage]),
+            "backward_s": float(resolved.backward_s[stage]),
+            "activation_bytes": float(resolved.activation_bytes[stage]),
+            "limited_by": limits[rank],
+        }
+        for stage, (number, one) in enumerate(zip(layers, job.plans_of(len(layers)), strict=True))
+    ]
+
+
+def _of_stage(recompute: Recompute, layers: Sequence[int], stage: int) -> Recompute:
+    if "@" not in recompute:
+        return recompute
+    return text_of(plan_of_stage(recompute, layers[stage], first=sum(layers[:stage])))
+
+
+def _limits(plan: Plan, timeline: Timeline, rank: int) -> list[str]:
+    busy_s, peaks, limit = timeline.busy_s, timeline.memory.peak_bytes, plan.memory_bound_bytes
+    found = ["compute"] if busy_s[rank] >= _NEAR * busy_s.max() else []
+    return found + (["memory"] if limit is not None and peaks[rank] >= _NEAR * limit else [])
+
+
+_MOST_DOUBLINGS = 7
+
+
+def enough_gpus(plan: Plan, peaks_of: Callable[[Plan], list[float]]) -> int | None:
+    """Return the first doubling of the plan's GPUs that fits; None if no doubling fits, or none saves memory."""
+    if plan.job is None or plan.on_gpus is None or plan.memory_limit is None:
+        return None
+    schedule = None if plan.schedule == AUTO else plan.schedule  # a search takes seconds, and keeps to the memory
+    peaks: list[float] = []
+    for doublings in range(1, _MOST_DOUBLINGS + 1):
+        number: int = plan.job.layout.num_devices * 2**doublings
+        with suppress(PpsimError):  # the batch or the cluster has no such number
+            other = plan.on_gpus(number)
+            rounds = other.gradient_accumulation_steps
+            on_more = replace(plan, job=other.job, gradient_accumulation_steps=rounds, schedule=schedule)
+            peak = max(peaks_of(on_more))
+            if plan.memory_limit.holds(peak):
+                return number
+            if peaks and peak >= peaks[-1]:
+                return None
+            peaks.append(peak)
+    return None

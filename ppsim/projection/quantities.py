@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ppsim.base.units import count, percent, seconds, size
+
 View = Literal["json", "columns", "throughput", "card", "page"]
 Unit = Literal["", "s", "bytes", "ratio", "tokens/s", "tokens/s per GPU", "FLOP/s", "FLOP/s per GPU"]
 
@@ -89,3 +91,18 @@ QUANTITIES = (
 
 def values(one: Any, view: View) -> dict[str, float | None]:
     return {quantity.key: quantity.of(one) for quantity in QUANTITIES if view in quantity.views}
+
+
+_TEXT: dict[Unit, Callable[[float], str]] = {"": "{:,.0f}".format, "s": seconds, "bytes": size, "ratio": percent}
+
+
+def texts_of(projection: Any, view: View) -> dict[str, str]:
+    """Return the known quantities of a view by label."""
+    found = ((one, one.of(projection)) for one in QUANTITIES if view in one.views)
+    return {one.label: _text(value, one.unit) for one, value in found if value is not None}
+
+
+def _text(value: float, unit: Unit) -> str:
+    if unit in _TEXT:
+        return _TEXT[unit](value)
+    return f"{count(value)}{'' if unit.startswith('FLOP') else ' '}{unit}"

@@ -18,8 +18,8 @@ from ppsim.plot.figures.timeline import timeline_figure
 from ppsim.plot.pareto_page import in_columns
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
+from ppsim.projection.quantities import texts_of
 from ppsim.results.plans import projection_heading
-from ppsim.results.quantity_texts import texts_of
 from ppsim.runs.compare import Comparison
 from ppsim.schedule.rounds import microbatches_in_words, repeat_rounds
 from ppsim.schedule.table import Schedule

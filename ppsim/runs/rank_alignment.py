@@ -1,5 +1,8 @@
 """Assemble a run on one clock from the recordings of its ranks."""
 
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,14 +10,23 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, Deadlock
 from ppsim.base.files import prefix_errors
-from ppsim.runs.action_identification import identify_actions
 from ppsim.runs.clocks import Alignment, align_clocks
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_import import run_of
-from ppsim.runs.traces import RunRecordings, in_rank_order, message_bytes_of, result_of, table_rows_of
+from ppsim.runs.traces import (
+    CellRange,
+    RankTrace,
+    RunRecordings,
+    in_rank_order,
+    message_bytes_of,
+    require_like_steps,
+    result_of,
+    split_by_names,
+    table_rows_of,
+)
 from ppsim.schedule.blocking_calls import has_megatron_loop
 from ppsim.schedule.check import validate
-from ppsim.schedule.table import Schedule
+from ppsim.schedule.table import NONE, Action, Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
 
 
@@ -104,3 +116,120 @@ def _is_ordered(run: Run) -> bool:
     """Return False if an action ends before its input was made, because the ranks' clocks differ."""
     ends = run.end[:, run.graph.target] - run.end[:, run.graph.source]
     return bool(np.all(ends > 0))
+
+
+def identify_actions(traces: Sequence[RankTrace], table: Schedule | None = None) -> list[RankTrace]:
+    """Return the traces of all pipeline ranks, divided into steps, with the stage and microbatch of every action.
+
+    `table` is needed if a rank has several stages and the recording identifies them neither by name nor by chunk.
+    Raises `ConfigError` for actions that do not form whole steps or do not match the table.
+    """
+    if all(trace.is_told for trace in traces):
+        return list(traces)
+    ranks = [trace.rank for trace in traces]
+    ordered = list(traces) if None in ranks else sorted(traces, key=lambda trace: trace.rank or 0)
+    if table is not None and table.num_ranks != len(ordered):
+        raise ConfigError(f"there are recordings of {len(ordered)} ranks, and the table has {table.num_ranks}")
+    staged = [_with_stages(trace, place, len(ordered), table) for place, trace in enumerate(ordered)]
+    if all(trace.is_told for trace in staged):
+        return [split_by_names(trace) for trace in staged]
+    num_steps = min(_steps_closed(trace) for trace in staged)
+    found = []
+    for place, trace in enumerate(staged):
+        is_split = len(trace.steps) > 1
+        steps = trace.steps if is_split else _by_marks(trace) if trace.marks else _by_count(trace, num_steps)
+        row = None if table is None else _row(table, place)
+        found.append(require_like_steps(replace(trace, steps=[_named(step, trace, row) for step in steps])))
+    return found
+
+
+def _with_stages(trace: RankTrace, place: int, num_ranks: int, table: Schedule | None) -> RankTrace:
+    own = [place] if table is None else [stage for stage, rank in enumerate(table.stage_to_rank) if rank == place]
+
+    def staged(cell: CellRange, action: Action) -> Action:
+        if action.stage != NONE:
+            return action
+        if cell.chunk is None:
+            return action._replace(stage=own[0] if len(own) == 1 else NONE)
+        if table is not None and cell.chunk >= len(own):
+            raise ConfigError(f"{trace.source} has a chunk {cell.chunk}, and the table has {len(own)} stages there")
+        return action._replace(stage=place + cell.chunk * num_ranks if table is None else own[cell.chunk])
+
+    return replace(trace, steps=[[_with_actions(cell, staged) for cell in step] for step in trace.steps])
+
+
+def _with_actions(cell: CellRange, changed: Callable[[CellRange, Action], Action]) -> CellRange:
+    actions = tuple(changed(cell, action) for action in cell.members)
+    return replace(cell, cell=actions[0] if isinstance(cell.cell, Action) else actions)
+
+
+def _passes(trace: RankTrace) -> list[CellRange]:
+    return [cell for step in trace.steps for cell in step if cell.is_compute]
+
+
+def _steps_closed(trace: RankTrace) -> int:
+    """Count how often no forward waits for its backward: once per step, on the last rank once per microbatch."""
+    open_forwards, closed = 0, 0
+    for cell in _passes(trace):
+        for action in cell.members:
+            open_forwards += (action.op is Op.F) - (action.op in (Op.B, Op.I))
+        closed += open_forwards == 0
+    if open_forwards:
+        raise ConfigError(
+            f"{trace.source} has {abs(open_forwards)} {'forwards' if open_forwards > 0 else 'backwards'} more than "
+            f"{'backwards' if open_forwards > 0 else 'forwards'}: trace whole steps"
+        )
+    return closed
+
+
+def _by_marks(trace: RankTrace) -> list[list[CellRange]]:
+    """Assign actions to steps by time; incomplete first and last steps are dropped."""
+    steps: list[list[CellRange]] = [[] for _ in trace.marks]
+    for cell in _passes(trace):
+        place = bisect_right(trace.marks, cell.begin) - 1
+        if place >= 0:
+            steps[place].append(cell)
+    usual, _ = Counter(len(step) for step in steps if step).most_common(1)[0] if any(steps) else (0, 0)
+    while steps and len(steps[0]) != usual:
+        del steps[0]
+    while steps and len(steps[-1]) != usual:
+        del steps[-1]
+    return steps
+
+
+def _by_count(trace: RankTrace, num_steps: int) -> list[list[CellRange]]:
+    passes = _passes(trace)
+    if len(passes) % num_steps:
+        raise ConfigError(f"{trace.source} has {len(passes)} passes in {num_steps} steps: trace whole steps")
+    size = len(passes) // num_steps
+    return [passes[begin : begin + size] for begin in range(0, len(passes), size)]
+
+
+def _row(table: Schedule, rank: int) -> list[Action]:
+    begin, end = table.rank_offsets[rank : rank + 2].tolist()
+    return [action for action in (table[entry] for entry in range(begin, end)) if action.op.is_compute]
+
+
+def _named(step: list[CellRange], trace: RankTrace, row: list[Action] | None) -> list[CellRange]:
+    """Set the stage and microbatch of a step's actions.
+
+    The k-th action of a kind becomes the k-th action of this kind in `row`. Without `row`, it gets microbatch k.
+    """
+    count: Counter[tuple[Op, int]] = Counter()
+    of_kind = {op: [action for action in row or () if action.op is op] for op in Op}
+
+    def named(cell: CellRange, action: Action) -> Action:
+        if NONE not in (action.stage, action.microbatch):
+            return action
+        key = (action.op, NONE if row is not None and action.stage == NONE else action.stage)
+        count[key] += 1
+        if row is None:
+            return action._replace(microbatch=count[key] - 1)
+        known = [one for one in of_kind[action.op] if action.stage in (NONE, one.stage)]
+        if count[key] > len(known):
+            raise ConfigError(
+                f"{trace.source} has more passes {action.op.name} in a step than the table: {len(known)}"
+            )
+        return known[count[key] - 1]
+
+    return [_with_actions(cell, named) for cell in step]

@@ -32,7 +32,7 @@ class Run:
     `knows_transfers`
         True if all transfers on the wire are known, not only those that an action waited for.
     `reference_s`
-        Machine speed (`ppsim.runtime.machine_speed`): per step and rank, the time of F and B of the rank's stages.
+        Machine speed (`ppsim.runtime.worker`): per step and rank, the time of F and B of the rank's stages.
         `reference_layers` has the number of layers per stage.
     `to_collective_s`
         Per gap and rank, seconds from the rank's last action to its first collective.

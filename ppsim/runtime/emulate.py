@@ -1,5 +1,7 @@
 """Emulated compute: the order and communication of a table are real, and actions wait for given times."""
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -10,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ppsim.base.errors import RunFailed
-from ppsim.runtime.jobs import JobThread
 from ppsim.runtime.train_config import TrainConfig
 from ppsim.schedule.grammar import parse_cell
 from ppsim.schedule.graph import build_graph
@@ -20,6 +21,35 @@ from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.cost_files import read_costs
 from ppsim.simulation.simulate import durations_s
 from ppsim.simulation.stage_costs import StageCosts
+
+
+class JobThread(threading.Thread):
+    """A thread that starts at once. Unlike executors of the standard library, it does not keep a process alive."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self.start()
+
+    def put(self, job: Callable[[], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self._jobs.put((job, future))
+        return future
+
+    def run(self) -> None:
+        while (given := self._jobs.get()) is not None:
+            job, future = given
+            try:
+                future.set_result(job())
+            except BaseException as error:
+                future.set_exception(error)
+            del given, job, future  # release their objects while waiting for the next job
+
+    def end(self, timeout_s: float = 0.0) -> None:
+        """End the thread after the queued jobs."""
+        self._jobs.put(None)
+        self.join(timeout_s)
+
 
 SPIN_S = 3e-4
 """A sleep overshoots by up to this, so that the last part of a wait is spun."""

@@ -16,8 +16,7 @@ from torch import Tensor
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
 from ppsim.runtime.clock import HostClock, RecordedRange
-from ppsim.runtime.emulate import SPIN_S
-from ppsim.runtime.jobs import JobThread
+from ppsim.runtime.emulate import SPIN_S, JobThread
 from ppsim.runtime.live_bytes import LiveBytes
 from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell

@@ -1,5 +1,6 @@
 """Counts of the bytes that autograd saves for the backward while a rank trains."""
 
+import ctypes
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -131,3 +132,21 @@ class AllocatedPeak:
             return None
         gradients = sum(one.grad.nbytes for one in self._parameters if one.grad is not None)
         return int(torch.cuda.max_memory_allocated(self._where)) - self._before - gradients
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""glibc's values of the two names in malloc.h."""
+
+
+def keep_freed_memory() -> None:
+    """Make glibc serve all but the largest blocks from its heap, and never return the heap to the system.
+
+    Otherwise memory that a backward frees is returned and obtained again, with thousands of page faults per action.
+    Does nothing with another C library.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    mallopt(_MMAP_THRESHOLD, 1 << 25)  # glibc's maximum
+    mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
 
 from ppsim.runtime.executor import Executor, SharedDevice, StageRunner
-from ppsim.runtime.fused_attention import attention_in
 from ppsim.runtime.live_bytes import LiveBytes
+from ppsim.runtime.torch_private import attention_in
 from ppsim.runtime.train_config import TrainConfig
 from ppsim.runtime.trained import model_of
 from ppsim.runtime.verify import differences

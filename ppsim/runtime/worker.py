@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.rendezvous import rendezvous
@@ -23,18 +24,151 @@ from torch.distributed.rendezvous import rendezvous
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_atomically
 from ppsim.runtime import emulate
-from ppsim.runtime.clock import clock_of
-from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
-from ppsim.runtime.machine_speed import ReferenceWork
-from ppsim.runtime.malloc_settings import keep_freed_memory
-from ppsim.runtime.recorder import StepRecorder
+from ppsim.runtime.clock import HostClock, RecordedRange, clock_of
+from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes, keep_freed_memory
 from ppsim.runtime.torch_private import require_torch, schedule_runtime, schedules
-from ppsim.runtime.train_config import ONCE, TrainConfig, TurnLimits, turns_of, word_of
+from ppsim.runtime.train_config import ONCE, GPTShape, TrainConfig, TurnLimits, turns_of, word_of
 from ppsim.runtime.trained import RunModel, model_of
 from ppsim.runtime.verify import Differences, differences
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
+from ppsim.trainers.torch.read_trace import WAIT_MARK
+
+_ONE_CHUNK = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
+
+
+BeforeCall = Callable[[Any, str, int], None]
+
+
+class StepRecorder:
+    """Records the ranges of one step of this rank, with hooks into torch's runtime.
+
+    The runtime wraps each action in ``record_function("PP:3F0")``, waits for a receive inside it, and then calls
+    the stage. An action starts when the stage is called, after the wait.
+
+    `mark_trace` also keeps torch's own ranges, for a running torch.profiler.
+    """
+
+    def __init__(self, clock: HostClock, *, mark_trace: bool = False) -> None:
+        self.clock, self.mark_trace = clock, mark_trace
+        self.ranges: list[RecordedRange] = []
+
+    @property
+    def current(self) -> RecordedRange | None:
+        return self.ranges[-1] if self.ranges and self.ranges[-1].end is None else None
+
+    @contextmanager
+    def installed(self, stages: list[Any], before_call: BeforeCall) -> Iterator[None]:
+        """Record within the block, and run `before_call(stage, kind, microbatch)` before each call of a stage.
+
+        The kind is "F", "B", "I" or "W".
+        """
+        recorder = self
+
+        class Hook:
+            """Replaces torch.profiler.record_function in the runtime."""
+
+            def __init__(self, name: str) -> None:
+                self._name = name.removeprefix("PP:")
+                self._mark = real_record(name) if recorder.mark_trace else nullcontext()
+
+            def __enter__(self) -> None:
+                recorder.ranges.append(RecordedRange(self._name, recorder.clock.now()))
+                self._mark.__enter__()
+
+            def __exit__(self, *_: object) -> None:
+                self._mark.__exit__(None, None, None)
+                recorder.ranges[-1].end = recorder.clock.now()
+
+        real_record, real_wait = schedules.record_function, schedules._wait_batch_p2p
+
+        def wait(work: Any) -> None:
+            begin = recorder.clock.now()
+            with real_record(WAIT_MARK) if recorder.mark_trace else nullcontext():
+                real_wait(work)
+            if recorder.current is not None:
+                recorder.current.waits.append((begin, recorder.clock.now()))
+
+        schedules.record_function, schedules._wait_batch_p2p = Hook, wait
+        for stage in stages:
+            for name in _ONE_CHUNK:
+                setattr(stage, name, self._called(stage, name, getattr(stage, name), before_call))
+        try:
+            yield
+        finally:
+            schedules.record_function, schedules._wait_batch_p2p = real_record, real_wait
+            for stage in stages:
+                for name in _ONE_CHUNK:
+                    delattr(stage, name)
+
+    def _called(self, stage: Any, name: str, real: Any, before_call: BeforeCall) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            assert self.current is not None
+            self.current.calls.append(self.clock.now())
+            full = kwargs.get("full_backward", True)
+            running = {"forward_one_chunk": "F", "backward_weight_one_chunk": "W"}.get(name, "B" if full else "I")
+            before_call(stage, running, args[0])
+            return real(*args, **kwargs)
+
+        return call
+
+    def seconds(self, moment: Any) -> float:
+        self.clock.wait(moment)
+        return self.clock.seconds(moment)
+
+    def take_step(self) -> list[dict[str, Any]]:
+        records = [item.record(self.seconds) for item in self.ranges]
+        self.ranges = []
+        return records
+
+
+class ReferenceWork:
+    """F of one microbatch on each stage of a rank, then B on each stage.
+
+    B adds to the gradients; torch's random state and the modules' buffers stay unchanged. `work` is a text that is
+    equal for equal work.
+    """
+
+    def __init__(self, config: TrainConfig, model: RunModel, stages: Mapping[int, nn.Module]) -> None:
+        shape, last = config.model, len(config.layers_per_stage) - 1
+        if isinstance(shape, GPTShape):
+            of = f"{shape.hidden_size}, {shape.num_heads} heads, {shape.vocab_size} words"
+            of += f", {config.micro_batch} × {shape.sequence_length} tokens"
+        else:
+            of = f"{shape.module}, micro-batch {config.micro_batch}"
+        self.work = (
+            f"stages of {of}, {config.dtype}, {config.num_ranks} ranks at once, --threads {config.num_threads}"
+        )
+        if config.recompute != "none":
+            self.work += f", recompute {config.recompute}"
+        self._loss = model.loss
+        tokens, targets = model.batch(0, 1)
+        with torch.random.fork_rng(devices=[]):
+            self._stages = [
+                (
+                    module,
+                    tokens if stage == 0 else torch.randn_like(model.boundary(stage)).requires_grad_(),
+                    targets if stage == last else torch.randn_like(model.boundary(stage + 1)),
+                    stage == last,
+                )
+                for stage, module in stages.items()
+            ]
+
+    def seconds(self) -> float:
+        buffers = [(buffer, buffer.clone()) for module, *_ in self._stages for buffer in module.buffers()]
+        with torch.random.fork_rng(devices=[]):
+            begin = time.perf_counter()
+            outputs: list[Tensor] = []
+            for module, given, wanted, has_loss in self._stages:
+                output = module(given)
+                outputs.append(self._loss(output, wanted) if has_loss else output)
+            for output, (_, _, wanted, has_loss) in zip(outputs, self._stages, strict=True):
+                output.backward(None if has_loss else wanted)
+            taken = time.perf_counter() - begin
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        return taken
 
 
 def run_all(

@@ -9,9 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.base.argument_checks import require_kind
 from ppsim.base.display import Printable
-from ppsim.base.errors import Deadlock, ScheduleError
+from ppsim.base.errors import Deadlock, ScheduleError, require_kind
 from ppsim.schedule.analysis_cache import cached
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around

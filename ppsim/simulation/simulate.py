@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ppsim.base.argument_checks import require_kind
 from ppsim.base.arrays import Floats
+from ppsim.base.errors import require_kind
 from ppsim.base.numba_jit import Engine, running_on
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph

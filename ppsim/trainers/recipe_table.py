@@ -11,9 +11,8 @@ from functools import cache
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json
+from ppsim.base.files import data_folder, read_json
 from ppsim.base.name_lookup import NameLookup
-from ppsim.base.package_data import data_folder
 from ppsim.model.registry import known_name
 
 TITLES = {"megatron-bridge": "Megatron-Bridge", "primus": "Primus", "torchtitan": "TorchTitan"}

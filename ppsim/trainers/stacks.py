@@ -11,9 +11,8 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import FileSchema, load_packaged
-from ppsim.base.files import read_json, read_toml
+from ppsim.base.files import data_folder, read_json, read_toml
 from ppsim.base.option_declarations import given_options
-from ppsim.base.package_data import data_folder
 from ppsim.trainers.same_settings import each_setting
 
 PLAIN = "plain"

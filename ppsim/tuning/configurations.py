@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.arrays import pareto_front
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.base.pareto_front import pareto_front
 from ppsim.tuning.resume_file import FORMAT, verdicts_in
 
 if TYPE_CHECKING:

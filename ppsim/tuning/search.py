@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ppsim.base.arrays import pareto_front
 from ppsim.base.display import Drawable, Printable
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.files import require_writable, to_json, write_atomically
-from ppsim.base.pareto_front import pareto_front
 from ppsim.base.units import seconds
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project

@@ -7,8 +7,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.rank_memory import RESERVED_PER_ALLOCATED
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of, peaks_of
-from ppsim.validation.flops import flops_a_token
-from ppsim.validation.published_runs import PublishedRun
+from ppsim.validation.published_runs import PublishedRun, flops_a_token
 
 PlanOf = Callable[[Mapping[str, Any]], Plan]
 """Function from options of `ppsim project` to its plan (`ppsim.api.project.plan_of_keywords`)."""

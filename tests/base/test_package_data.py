@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ppsim.base import package_data as data
+from ppsim.base import files as data
 
 
 def test_a_checkout_has_the_folder_beside_the_package() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from ppsim.base.package_data import data_folder
+from ppsim.base.files import data_folder
 from ppsim.cli import main
 from tests.cli.conftest import ANSWER, COSTS, VALIDATION
 from tests.cli.running import ppsim

@@ -9,8 +9,7 @@ from ppsim.costs.cores import core_of
 from ppsim.costs.execution_context import Execution, ExecutionContext
 from ppsim.costs.pass_kernels import PassKernels, products
 from ppsim.machine.cluster_files import load_cluster
-from ppsim.machine.collectives import point_to_point_s
-from ppsim.machine.dispatch import Routing, dispatch_s
+from ppsim.machine.collectives import Routing, dispatch_s, point_to_point_s
 from ppsim.machine.kernels.times import memory_kernel_time
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 import ppsim
-from ppsim.base.package_data import data_folder
+from ppsim.base.files import data_folder
 from ppsim.schedule.grammar import format_table
 from ppsim.trainers.table_json import table_to_json
 from tests.cli.conftest import ANSWER, COSTS, RUNS, VALIDATION

@@ -10,14 +10,14 @@ from typing import Any
 import ppsim
 from ppsim.errors import PpsimError
 from ppsim.projection.lengths import read_lengths
-from ppsim.results.run_config import print_run_config
+from ppsim.results.catalogues import print_run_config
 from ppsim.results.validation import markdown
 from ppsim.simulation.cost_files import message_bytes_in, read_costs
 from ppsim.simulation.report import report_of
 from ppsim.trainers.read_config import model_named
 from ppsim.trainers.table_json import read_table
 from ppsim.tuning.configurations import read_answer
-from ppsim.validation.table_rows import read_rows
+from ppsim.validation.validation_result import read_rows
 from tests.fuzzing.corpus import TUNED
 
 _MOST_ACTIONS = 20_000

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.collectives import COMBINES, HYBRIDS
 from ppsim.machine import collectives
 from ppsim.machine.cluster_files import load_cluster
-from ppsim.machine.dispatch import Routing, dispatch_s, distinct_domains
+from ppsim.machine.collectives import Routing, dispatch_s, distinct_domains
 from ppsim.parallel.groups import RankGroup
 
 H100 = load_cluster("dgx-h100")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppsim.base.package_data import data_folder
+from ppsim.base.files import data_folder
 from ppsim.catalog.build import build, find
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.execution_context import Execution

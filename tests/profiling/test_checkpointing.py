@@ -15,11 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ppsim.model import shapes
-from ppsim.profiling.attention_modules import AttentionCoreModule
 from ppsim.profiling.checkpointing import recompute_result
-from ppsim.profiling.layers import build_layer
+from ppsim.profiling.harness import why_not_split
+from ppsim.profiling.layers import AttentionCoreModule, build_layer
 from ppsim.profiling.measure import MeasuredModule, measure
-from ppsim.profiling.split import why_not_split
 from ppsim.runtime.live_bytes import watch_saved_tensors
 from tests.profiling.once import ONCE
 

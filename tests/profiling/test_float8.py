@@ -15,12 +15,11 @@ from ppsim.base.errors import ConfigError
 from ppsim.model import shapes
 from ppsim.profiling import float8
 from ppsim.profiling.float8 import Float8Linear, cast_plainly, fused_cast, require_float8, to_float8
-from ppsim.profiling.harness import measure_shape
+from ppsim.profiling.harness import measure_shape, why_not_split
 from ppsim.profiling.layers import build_layer
 from ppsim.profiling.measure import MeasuredModule, measure
 from ppsim.profiling.model_shapes import MODELS
 from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
-from ppsim.profiling.split import why_not_split
 from ppsim.profiling.sweep import SuiteJob, sweep
 from tests.profiling.once import ONCE
 from tests.profiling.test_checkpointing import every_fifth

@@ -19,8 +19,7 @@ from ppsim.profiling import measure as measuring
 from ppsim.profiling.harness import measure_shape, model_header
 from ppsim.profiling.measure import MeasuredModule, _transient_bytes, measure
 from ppsim.profiling.model_shapes import of_gpt
-from ppsim.profiling.samples import summarise_samples
-from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings
+from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings, summarise_samples
 from ppsim.runtime.train_config import GPTShape
 from tests.profiling.emulated import Allocator
 from tests.profiling.once import ONCE

@@ -20,7 +20,7 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.file_schema import validated
 from ppsim.cli import main
 from ppsim.costs.profile import Profile, load_profile
-from ppsim.profiling import user_chunks as own_chunks
+from ppsim.profiling import module as own_chunks
 from ppsim.profiling.harness import profile_module
 from ppsim.profiling.suite import SUITES
 from ppsim.projection.project import project, project_all

@@ -16,8 +16,8 @@ from ppsim.cli import main
 from ppsim.costs.profile import load_profile
 from ppsim.model.shapes import layer_parameters
 from ppsim.profiling.model_shapes import MODELS
-from ppsim.profiling.optimizer_steps import _Step, measure_step
 from ppsim.profiling.settings import MeasuringSettings
+from ppsim.profiling.sweep import _Step, measure_step
 
 
 def measured(module: nn.Module, name: str, **fields: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor, nn
 
+from ppsim.profiling.harness import why_not_split
 from ppsim.profiling.measure import MeasuredModule
-from ppsim.profiling.split import why_not_split
 
 
 class Noisy(torch.autograd.Function):

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ppsim.projection.changes import changed_jobs, changed_plans, projected_changes
 
 from ppsim import project
 from ppsim.base.errors import ConfigError
-from ppsim.projection.changes import changed_jobs, changed_plans, projected_changes
 from ppsim.projection.plan import Plan
 from tests.projection.jobs import job
 

@@ -1,9 +1,9 @@
 """Expert-parallel messages of a step on a timeline."""
 
 import pytest
+from ppsim.projection.expert_messages import expert_messages
 
 import ppsim
-from ppsim.projection.expert_messages import expert_messages
 from ppsim.schedule.table import Op
 
 MOE = {

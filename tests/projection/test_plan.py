@@ -14,9 +14,9 @@ from ppsim.catalog.build import CATALOG
 from ppsim.costs.profile import load_profile
 from ppsim.model.optimizer import Optimizer
 from ppsim.parallel.layer_partition import MegatronSplit, why_no_split
-from ppsim.projection.changes import changed_jobs
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.projection.project import project, project_all
+from ppsim.projection.summary import changed_jobs
 from ppsim.schedule.graph import CHANNELS
 from ppsim.schedule.table import Op
 from ppsim.simulation.bounds.problem import CAP_ROUNDING

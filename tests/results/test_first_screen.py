@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.projection.quantities import QUANTITIES
-from ppsim.results.first_screen import first_screen
-from ppsim.results.quantity_texts import texts_of
+from ppsim.projection.quantities import QUANTITIES, texts_of
+from ppsim.results.plans import first_screen
 from tests.cli.running import ppsim as command
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.plot.lanes import compute_lanes
-from ppsim.results.text_timeline import draw, drawing_of, lines_of, readable_drawing
+from ppsim.results.steps import draw, drawing_of, lines_of, readable_drawing
 from ppsim.schedule.table import Op
 from tests.strategies import costs_of, tables
 

@@ -14,7 +14,7 @@ import torch
 
 from ppsim.runtime import clock, partitions
 from ppsim.runtime.clock import RecordedRange, clock_of
-from ppsim.runtime.recorder import StepRecorder
+from ppsim.runtime.worker import StepRecorder
 
 
 class Device:

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.attention.bias import CausalBias
 
 from ppsim.model.shapes import LayerShape
-from ppsim.profiling.attention_modules import ContextCore
 from ppsim.profiling.checkpointing import save_as_usual
-from ppsim.runtime.fused_attention import attention_in
+from ppsim.profiling.layers import ContextCore
+from ppsim.runtime.torch_private import attention_in
 
 
 def test_a_function_that_is_called_where_operators_are_watched_is_still_compiled_afterwards() -> None:

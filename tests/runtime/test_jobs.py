@@ -3,7 +3,6 @@
 import threading
 
 import pytest
-
 from ppsim.runtime.jobs import JobThread
 
 

@@ -52,7 +52,7 @@ if "ppsim.runtime.fork_server" in sys.orig_argv[-1]:
 """
 """A sitecustomize for the process that forks the ranks."""
 
-IN_ITS_STEP = ("from ppsim.runtime.recorder import StepRecorder as place", "take_step")
+IN_ITS_STEP = ("from ppsim.runtime.worker import StepRecorder as place", "take_step")
 AT_ITS_START = (  # without torch, which is quicker
     "place = sys.modules['ppsim.runtime.worker'] = types.SimpleNamespace(main=lambda folder: time.sleep(1e4))",
     "main",

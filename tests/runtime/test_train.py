@@ -23,10 +23,10 @@ from ppsim.cli import main
 from ppsim.runs.timeline_file import read_timeline, run_from_json
 from ppsim.runs.timeline_import import import_result
 from ppsim.runtime.launch import launch_all
-from ppsim.runtime.machine_speed import ReferenceWork
 from ppsim.runtime.partitions import run_partitions
 from ppsim.runtime.train_config import TurnLimits
 from ppsim.runtime.trained import model_of
+from ppsim.runtime.worker import ReferenceWork
 from ppsim.schedule.grammar import format_table
 from tests.runtime.cases import config_of, table_of
 from tests.runtime.processes import TINY, Training

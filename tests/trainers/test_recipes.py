@@ -8,7 +8,7 @@ import pytest
 import ppsim
 from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
-from ppsim.base.package_data import data_folder
+from ppsim.base.files import data_folder
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.registry import NAMES, find_model

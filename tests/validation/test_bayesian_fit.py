@@ -13,8 +13,7 @@ from ppsim.machine.cluster import Constant
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, JobFeatures, MeasuredJob, correction_of
 from ppsim.projection.project import outcome_of
-from ppsim.projection.projection_interval import fitted_spread
-from ppsim.projection.summary import spread_of
+from ppsim.projection.summary import fitted_spread, spread_of
 from ppsim.validation import bayesian_fit as posterior
 from ppsim.validation import published_runs as cases
 from ppsim.validation.bayesian_fit import fit_rows, rows_of

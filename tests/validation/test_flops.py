@@ -4,9 +4,8 @@ import pytest
 
 from ppsim.api.project import plan_of_keywords
 from ppsim.model.registry import find_model, gpt
-from ppsim.validation.flops import flops_a_token
 from ppsim.validation.project_case import measured_of
-from ppsim.validation.published_runs import PublishedRun, RowProperties
+from ppsim.validation.published_runs import PublishedRun, RowProperties, flops_a_token
 
 COUNTED_OTHERWISE = {"GPT-OSS-120B", "Nemotron-3-Nano", "Nemotron-3-Super", "Llama3-70B LoRA", "Llama3-70B SFT"}
 """Megatron-Bridge's FLOPs of these are 17 % less, 7 and 5 % more than of their matrices, and of fine-tuning counted over

@@ -13,8 +13,7 @@ from ppsim.base.files import csv_text
 from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.results.validation import markdown, print_validations
 from ppsim.validation.error_summary import hardware_scores
-from ppsim.validation.table_rows import rows_of
-from ppsim.validation.validation_result import ValidationReport
+from ppsim.validation.validation_result import ValidationReport, rows_of
 from tests.cli.running import ppsim, words_of
 
 

@@ -8,8 +8,7 @@ from types import ModuleType
 import pytest
 
 from ppsim.api.project import plan_of_keywords
-from ppsim.base.files import read_json
-from ppsim.base.package_data import data_folder
+from ppsim.base.files import data_folder, read_json
 from ppsim.trainers.stacks import ERRORS, stack_errors, stacks
 from ppsim.validation.published_runs import case_sets, cases_of
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.base.package_data import data_folder
+from ppsim.base.files import data_folder
 from ppsim.machine.cluster import Device, InSituRatio
 from ppsim.machine.kernels.data_sheet_times import DataSheetTimes, at_least_16_bits
 from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel

@@ -25,8 +25,8 @@ _UNITS = {"time": 1.0, "memory": 2.0**30}
 def accuracy_figure(rows: "pandas.DataFrame", *, title: str = "", width: Width = "two-column") -> "Figure":
     """Return scatter plots of projected over measured time and memory, and signed errors by set.
 
-    `rows` come from `ppsim.validation.table_rows`. Percentages are the mean absolute error, over the rows not used
-    for fitting if there are any. Raises `ConfigError` if all sets only compare the order of schedules.
+    `rows` come from `ppsim.validation.validation_result`. Percentages are the mean absolute error, over the rows
+    not used for fitting if there are any. Raises `ConfigError` if all sets only compare the order of schedules.
     """
     rows = rows[~rows["order_only"]]
     if rows.empty:

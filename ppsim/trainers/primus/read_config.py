@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_toml, read_yaml
+from ppsim.base.files import data_folder, read_toml, read_yaml
 from ppsim.base.limits import short_text
-from ppsim.base.package_data import data_folder
 from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_config import from_megatron
 from ppsim.trainers.run_config import RunConfig

@@ -11,8 +11,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import FileSchema, load_packaged
-from ppsim.base.files import read_toml
-from ppsim.base.package_data import data_folder
+from ppsim.base.files import data_folder, read_toml
 
 
 class Module(FileSchema):
