@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ppsim.projection.changes import changed_jobs, changed_plans, projected_changes
+from ppsim.projection.summary import changed_jobs, changed_plans, projected_changes
 
 from ppsim import project
 from ppsim.base.errors import ConfigError
@@ -39,9 +39,9 @@ def test_searched_schedules_are_for_plans_that_are_too_large_and_small_searches(
 ) -> None:
     searched = {"--schedule zb-auto", "--schedule v-flex --vpp 2"}
     assert set(names_of(plan, is_too_large=True)) == set(names_of(plan)) | searched
-    monkeypatch.setattr("ppsim.projection.changes._MOST_SEARCHED", 3 * 4 * 8)
+    monkeypatch.setattr("ppsim.projection.summary._MOST_SEARCHED", 3 * 4 * 8)
     assert searched & set(names_of(plan, is_too_large=True)) == {"--schedule zb-auto"}
-    monkeypatch.setattr("ppsim.projection.changes._MOST_SEARCHED", 3 * 4 * 8 - 1)
+    monkeypatch.setattr("ppsim.projection.summary._MOST_SEARCHED", 3 * 4 * 8 - 1)
     assert names_of(plan, is_too_large=True) == names_of(plan)
 
 

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from ppsim.runtime.jobs import JobThread
+from ppsim.runtime.emulate import JobThread
 
 
 def test_jobs_run_in_their_order_and_return_results_or_errors() -> None:

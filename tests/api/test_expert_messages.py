@@ -1,7 +1,7 @@
 """Expert-parallel messages of a step on a timeline."""
 
 import pytest
-from ppsim.projection.expert_messages import expert_messages
+from ppsim.api.views import expert_messages
 
 import ppsim
 from ppsim.schedule.table import Op
@@ -39,7 +39,7 @@ def test_exposed_messages_of_a_step_are_what_its_passes_take_beyond_compute():
 def test_all_messages_are_shown_up_to_a_limit_and_none_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     projection = ppsim.project(**MOE, overlap_ep="megatron")
     number = len(expert_messages(projection))
-    monkeypatch.setattr("ppsim.projection.expert_messages.MOST_SHOWN", number)
+    monkeypatch.setattr("ppsim.api.views.MOST_SHOWN", number)
     assert len(expert_messages(projection)) == number
-    monkeypatch.setattr("ppsim.projection.expert_messages.MOST_SHOWN", number - 1)
+    monkeypatch.setattr("ppsim.api.views.MOST_SHOWN", number - 1)
     assert expert_messages(projection) == []
