@@ -1,9 +1,9 @@
 """Expert-parallel messages of a step on a timeline."""
 
 import pytest
-from ppsim.api.views import expert_messages
 
 import ppsim
+from ppsim.api.views import expert_messages
 from ppsim.schedule.table import Op
 
 MOE = {

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ppsim.projection.summary import changed_jobs, changed_plans, projected_changes
 
 from ppsim import project
 from ppsim.base.errors import ConfigError
 from ppsim.projection.plan import Plan
+from ppsim.projection.summary import changed_jobs, changed_plans, projected_changes
 from tests.projection.jobs import job
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ppsim.results.catalogues import print_measurements, print_stage_times
 
 STORED = json.loads((Path(__file__).parents[2] / "profiles" / "cpu-gpt-mini.json").read_text())

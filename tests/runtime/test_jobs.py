@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+
 from ppsim.runtime.emulate import JobThread
 
 
