@@ -57,6 +57,9 @@ def test_llama_nemotron_has_a_width_per_layer() -> None:
     model = model_from(data)
     assert model.parameters == 49_867_145_216
     assert [layer.num_norms for layer in model.layers] == [2] * 49 + [1] * 31
+    for name in ("attention_bias", "mlp_bias"):
+        with pytest.raises(ConfigError, match=name):
+            model_from(data | {name: True})
     with pytest.raises(ConfigError, match="block_configs has 80 layers, not num_hidden_layers 79"):
         model_from(data | {"num_hidden_layers": 79})
     linear = [block(1.0) | {"attention": {"replace_with_linear": True}}]

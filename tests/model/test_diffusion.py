@@ -103,3 +103,12 @@ def test_a_released_config_is_read_as_the_model_of_that_name(name: str) -> None:
     assert replace(model_from(CONFIGS[name]), source=find_model(name).source) == find_model(name)
     with pytest.raises(ConfigError, match="unknown field 'qk_norm'"):
         model_from(CONFIGS[name] | {"qk_norm": "rms_norm"})
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "number"),
+    [("sd3-medium", "out_channels", 8), ("sd3-medium", "caption_projection_dim", 1535)],
+)
+def test_widths_that_do_not_belong_together_are_refused(name: str, field: str, number: int) -> None:
+    with pytest.raises(ConfigError):
+        model_from(CONFIGS[name] | {field: number})
