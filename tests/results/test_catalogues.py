@@ -1,13 +1,16 @@
-"""Terminal output for profiles."""
+"""Terminal output for profiles and clusters."""
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ppsim.results.catalogues import print_measurements, print_stage_times
+from ppsim.machine.cluster import Constant
+from ppsim.machine.cluster_files import load_cluster
+from ppsim.results.catalogues import print_cluster, print_measurements, print_stage_times
 
 STORED = json.loads((Path(__file__).parents[2] / "profiles" / "cpu-gpt-mini.json").read_text())
 
@@ -88,3 +91,22 @@ def test_optimizer_steps_have_their_parallel_sizes_times_and_states(
     assert [cell.strip() for cell in line.split("  ") if cell] == [
         "adam", "layer", "bfloat16, tp 2", "2.00 ms", "–", "1.00 MiB"
     ]  # fmt: skip
+
+
+def test_a_cluster_has_its_constants_with_spread_and_source_and_its_domains(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = load_cluster("dgx-h100")
+    constants = replace(
+        cluster.constants,
+        launch_s=Constant(value=2e-6, sigma=5e-7, source="a table"),
+        overlap_slowdown=Constant(value=0.25),
+    )
+    node, *others = cluster.tiers
+    part = replace(node, num_devices=8, usable_devices=6)
+    print_cluster(replace(cluster, constants=constants, tiers=(part, *others)))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "launch_s 2.00 µs ± 500 ns; a table" in lines
+    assert "overlap_slowdown 0.25" in lines
+    assert any("6 of 8 devices by" in line for line in lines)
+    assert any("all devices by" in line for line in lines)
