@@ -12,9 +12,10 @@ import ppsim
 from ppsim import Op
 from ppsim.model.architecture import Model
 from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.memory_settings import MemorySettings
+from ppsim.model.optimizer import Optimizer as Adam
 from ppsim.model.pipeline_stages import Stage, stages_of
-from ppsim.model.rank_memory import MemorySettings, RankMemory, rank_memory
-from ppsim.model.rank_memory import Optimizer as Adam
+from ppsim.model.rank_memory import RankMemory, rank_memory
 from ppsim.model.registry import find_model, gpt
 from ppsim.parallel.sizes import ParallelSizes
 

@@ -113,8 +113,8 @@ def main(number: int, seed: int) -> None:
 def _ends(plan: ppsim.Plan) -> dict[str, float]:
     from ppsim.costs.job import work_of
 
-    embedding, head = map(work_of, plan.job.ends)
-    mtp = sum(work_of(plan.job.mtp_costs[layer]) for layer in plan.job.model.mtp)
+    embedding, head = map(work_of, plan.job.costs.ends)
+    mtp = sum(work_of(plan.job.costs.mtp(layer)) for layer in plan.job.model.mtp)
     return {"embedding_s": embedding, "head_s": head * (1 + len(plan.job.model.mtp)), "mtp_s": mtp}
 
 

@@ -1,7 +1,6 @@
 """Costs per stage and of the rest of the step, for a training job on a cluster and any schedule."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -10,25 +9,17 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.costs.dp_and_optimizer import parameters_of_stages, passes_s, step_costs
-from ppsim.costs.job import Job, work_of
+from ppsim.costs.dp_and_optimizer import step_costs
+from ppsim.costs.job import Job
 from ppsim.costs.job_assumptions import assumptions_of
-from ppsim.costs.offload import buffer_bytes, offload_of, with_copies
+from ppsim.costs.ledger import Ledger, StageSums
+from ppsim.costs.offload import buffer_bytes, offloads_of, with_copies
 from ppsim.costs.pair_overlap import LayerTimes, StageBytes, pair_bytes, pair_s
-from ppsim.costs.stage_cost_set import (
-    StageCostCache,
-    StageCostSet,
-    slice_costs,
-    stages_of_ranks,
-    values_of_ranks,
-)
-from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown
+from ppsim.costs.stage_cost_set import StageCostSet, slice_costs, stages_of_ranks, values_of_ranks
+from ppsim.costs.time_breakdown import CostEstimate, work_of
 from ppsim.machine import collectives
-from ppsim.machine.kernels.times import memory_kernel_time
-from ppsim.model.activations import weight_gradient_bytes
 from ppsim.model.architecture import Layer
-from ppsim.model.pipeline_stages import Stage, StagePlan, call_per_group, contents_of, stages_of, stages_of_layout
-from ppsim.model.rank_memory import bytes_at_rest, gathered_bytes, of_encoder, stage_activations
+from ppsim.model.pipeline_stages import Stage, StagePlan, contents_of, stages_of, stages_of_layout
 from ppsim.parallel.groups import tier_between
 from ppsim.parallel.layer_balance import balance_ranks
 from ppsim.parallel.layer_partition import MegatronSplit, Split, layer_split, split_layers, why_no_split
@@ -42,61 +33,55 @@ def assemble_job(
     schedule: Schedule,
     *,
     split: Split = "auto",
-    known: StageCostCache | None = None,
+    ledger: Ledger | None = None,
     plans: Sequence[StagePlan] | None = None,
 ) -> StageCostSet:
     """Return the costs of a job for a schedule's placement of stages.
 
-    Static bytes include the transient memory at the peak. `known` caches results for other splits of the same job
-    and schedule. Raises `ConfigError` for a split that does not fit, `ScheduleError` if the schedule splits a
-    backward that was only measured whole.
+    Static bytes include the transient memory at the peak. `ledger`: sums for other splits of the same job. Raises
+    `ConfigError` for a split that does not fit, `ScheduleError` if the schedule splits a backward that was only
+    measured whole.
     """
     stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule), plans)
     _require_backwards(job, schedule)
     _require_pairs(job, schedule)
-    known = StageCostCache() if known is None else known
-    alone = [(stage,) for stage in stages]
-    costs = call_per_group(lambda one: estimate_of(job, *one), alone, known["costs"])
-    kept = call_per_group(lambda one: activation_bytes(job, *one), alone, known["kept"])
-    by_layer = job.offload > 0 and _max_in_flight(schedule) <= 1
-    offloads = [
-        offload_of(job, *both, by_layer=by_layer) for both in zip(stages, (one for one, _ in kept), strict=True)
-    ]
-    if any(sum(one.copied) for one in offloads):
-        costs = [with_copies(job, *three) for three in zip(stages, costs, offloads, strict=True)]
-        kept = [
-            (whole - one.freed, min(whole - one.freed, (1 - job.offload) * part))
-            for (whole, part), one in zip(kept, offloads, strict=True)
-        ]
-    held = call_per_group(
-        lambda mine: bytes_at_rest(job.model, mine, job.settings),
-        values_of_ranks(schedule, stages),
-        known["static"],
+    ledger = ledger or Ledger(job)
+    sums, ranks = ledger.stages(stages), ledger.ranks(values_of_ranks(schedule, stages))
+    costs, saved, for_weight = (
+        [getattr(stage, name) for stage in sums] for name in ("costs", "saved_bytes", "weight_bytes")
     )
-    of_rank = zip(values_of_ranks(schedule, stages), values_of_ranks(schedule, offloads), strict=True)
-    buffers = [buffer_bytes(job, *both) for both in of_rank]
+    offloads = offloads_of(job, stages, saved, by_layer=job.offload > 0 and _max_in_flight(schedule) <= 1)
+    if any(offload.copied for offload in offloads):
+        costs = [with_copies(job, *three, ledger) for three in zip(stages, costs, offloads, strict=True)]
+        saved = [whole - offload.freed for whole, offload in zip(saved, offloads, strict=True)]
+        for_weight = [min(whole, (1 - job.offload) * part) for whole, part in zip(saved, for_weight, strict=True)]
+    buffers = [
+        buffer_bytes(job, rank.transient_bytes, of_rank)
+        for rank, of_rank in zip(ranks, values_of_ranks(schedule, offloads), strict=True)
+    ]
     hop_s, hops = _hops(job, schedule, stages)
-    pairs_s, pair_host_s = _pairs_s(job, schedule, stages, costs)
+    pairs_s, pair_host_s = _pairs_s(job, schedule, stages, costs, ledger)
     stage_costs = _stage_costs(costs).replace(
         fused_s=pairs_s,
-        fused_activation_bytes=_pairs_bytes(job, stages, [whole for whole, _ in kept]),
-        activation_bytes=[whole for whole, _ in kept],
-        activation_bytes_kept_for_weight=[for_weight for _, for_weight in kept],
+        fused_activation_bytes=_pairs_bytes(job, stages, sums, saved),
+        activation_bytes=saved,
+        activation_bytes_kept_for_weight=for_weight,
         transfer_s=hop_s,
-        static_bytes=[idle + buffer for (idle, _), buffer in zip(held, buffers, strict=True)],
-        update_bytes=[update for _, update in held],
+        static_bytes=[rank.idle_bytes + buffer for rank, buffer in zip(ranks, buffers, strict=True)],
+        update_bytes=[rank.update_bytes for rank in ranks],
     )
     stage_costs, slices = slice_costs(stage_costs, schedule, job.length, job.model.hidden_size, "time")
-    counts = [len(stage.layers) for stage in stages]
     return StageCostSet(
         stage_costs,
-        counts,
+        [len(stage.layers) for stage in stages],
         job.forward_flops,
-        [*assumptions_of(job, schedule, stages, split, hops, known), *slices],
-        step_costs=step_costs(job, schedule, stages, known),
+        [*assumptions_of(job, schedule, stages, split, hops, ledger.lines), *slices],
+        step_costs=step_costs(job, schedule, stages, ledger),
         parts=costs,
         contents=contents_of(stages),
-        layer_times=_layer_times(job, stages) if job.execution.ep_order else [],
+        stages=stages,
+        offloads=offloads,
+        layer_times=list(map(ledger.layer_times, stages)) if job.execution.ep_order else [],
         pair_host_s=pair_host_s,
     )
 
@@ -112,10 +97,11 @@ def _max_in_flight(schedule: Schedule) -> float:
 def _require_backwards(job: Job, schedule: Schedule) -> None:
     if not schedule.splits_backward:
         return
-    if job.measured and (whole := job.measured.whole_backwards(job.bases)):
+    measured = job.costs.measured()
+    if measured and (whole := measured.whole_backwards(job.costs.bases)):
         raise ScheduleError(
             f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(whole)} of "
-            f"profile {job.measured.profile.name}: only B was measured"
+            f"profile {measured.profile.name}: only B was measured"
         )
     if job.offloads:
         raise ScheduleError(
@@ -133,7 +119,7 @@ def _require_pairs(job: Job, schedule: Schedule) -> None:
     is_megatron = order.startswith("megatron")
     if is_megatron and (reason := _why_not_in_megatron(job)):
         raise ScheduleError(f"--overlap-ep {order} does not go with {reason}, as in Megatron-LM")
-    if job.profile is not None and any(one.times is None for one in job.layer_costs.values()):
+    if job.profile is not None and any(cost.times is None for cost in job.costs.layers().values()):
         raise ConfigError(
             f"--overlap-ep {order} needs the times of experts, which profile {job.profile.name} does not have: "
             "give --overlap-ep PART, or leave out --profile"
@@ -173,7 +159,7 @@ def _why_not_in_megatron(job: Job) -> str | None:
 
 
 def _pairs_s(
-    job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[CostEstimate]
+    job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[CostEstimate], ledger: Ledger
 ) -> tuple[Floats, Floats] | tuple[None, None]:
     """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column).
 
@@ -182,7 +168,7 @@ def _pairs_s(
     order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
     if order is None or not (schedule.fused != NONE).any():
         return None, None
-    layers = _layer_times(job, stages)
+    layers = list(map(ledger.layer_times, stages))
     of_device = [[replace(layer, launches=(0.0, 0.0), waits=(0.0, 0.0)) for layer in of] for of in layers]
     pairs_s = np.array([[one.forward.total_s + other.backward.total_s for other in costs] for one in costs])
     host_s = np.array([[one.forward.host_s + other.backward.host_s for other in costs] for one in costs])
@@ -201,26 +187,16 @@ def _apart_s(forward: Sequence[LayerTimes], backward: Sequence[LayerTimes]) -> f
     return sum(layer.forward_s for layer in forward) + sum(layer.backward_s for layer in backward)
 
 
-def _layer_times(job: Job, stages: Sequence[Stage]) -> list[list[LayerTimes]]:
-    return [
-        [
-            one.times
-            for one in (*job.costs_in_order(stage), *map(job.layer_costs.get, stage.mtp))
-            if one and one.times
-        ]
-        for stage in stages
-    ]
-
-
-def _pairs_bytes(job: Job, stages: Sequence[Stage], kept: Sequence[float]) -> list[list[float]] | None:
+def _pairs_bytes(
+    job: Job, stages: Sequence[Stage], sums: Sequence[StageSums], saved: Sequence[float]
+) -> list[list[float]] | None:
     if job.execution.ep_order is None:
         return None
-    sizes = []
-    for whole, stage in zip(kept, stages, strict=True):
-        of_component = stage_activations(job.model, stage, job.settings)
-        experts = of_component.get("feed-forward", 0.0) / max(sum(of_component.values()), 1.0)
-        sizes.append(StageBytes(whole, (1 - experts) * whole, len(stage.layers) + len(stage.mtp)))
-    return [[pair_bytes(one, other) for other in sizes] for one in sizes]
+    sizes = [
+        StageBytes(whole, of_stage.before_experts * whole, len(stage.layers) + len(stage.mtp))
+        for stage, of_stage, whole in zip(stages, sums, saved, strict=True)
+    ]
+    return [[pair_bytes(forward, backward) for backward in sizes] for forward in sizes]
 
 
 def _stage_costs(costs: Sequence[CostEstimate]) -> StageCosts:
@@ -266,110 +242,14 @@ def seconds_of_layers(job: Job, seconds_of: Callable[[Layer], float]) -> list[fl
 
 
 def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]]) -> list[int]:
-    layers = seconds_of_layers(job, lambda kind: work_of(job.layer_costs[kind]))
-    embedding, head = (work_of(end) for end in job.ends)
-    embedding += work_of(job.encoder_estimate(Stage((), embedding=True)))
+    costs = job.costs
+    layers = seconds_of_layers(job, lambda kind: work_of(costs.layer(kind)))
+    embedding, head = (work_of(end) for end in costs.ends)
+    embedding += work_of(costs.encoders)
     head *= 1 + len(job.model.mtp)
-    mtp = sum(work_of(job.mtp_costs[layer]) for layer in job.model.mtp)
+    mtp = sum(work_of(costs.mtp(layer)) for layer in job.model.mtp)
     counts = layer_split(layers, num_stages, embedding_s=embedding, head_s=head, mtp_s=mtp)
     return balance_ranks(counts, layers, (embedding, mtp + head), stages_of_ranks)
-
-
-def estimate_of(job: Job, stage: Stage) -> CostEstimate:
-    embedding, head = job.ends[0], head_in_passes(job)
-    total = job.costs_outside_layers * bool(stage.layers)
-    for costs in (job.costs_in_order(stage), [job.mtp_costs[layer] for layer in stage.mtp]):
-        for one in {id(cost): cost for cost in costs}.values():
-            total += one * sum(cost is one for cost in costs)
-    # Each multi-token prediction layer uses the head once more, on the head's stage.
-    total = total + embedding * stage.embedding + head * (stage.head * (1 + len(job.model.mtp)))
-    total += job.encoder_estimate(stage)
-    if not job.gradient_accumulation_fusion:
-        total += _accumulated(job, stage)
-    return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
-
-
-def head_in_passes(job: Job) -> CostEstimate:
-    """Return the head's costs without deferred weight gradients, as a mean over microbatches."""
-    _, head = job.ends
-    if not job.num_deferred or head.whole_backward is not None:
-        return head
-    return replace(head, backward_weight=head.backward_weight * (1 - job.num_deferred / job.num_microbatches))
-
-
-def _accumulated(job: Job, stage: Stage) -> CostEstimate:
-    """Time to accumulate gradients without gradient accumulation fusion.
-
-    Up to ZeRO 1, gradients are added to a buffer. If the buffer has their dtype, the first gradient becomes the
-    buffer (torch, `AccumulateGrad`). From ZeRO 2 on, gradients are copied into the buffer of the reduction.
-    """
-    held, optimizer = parameters_of_stages(job, [stage]), job.optimizer
-    of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient
-    adding = 1 - (of_sum == of_each) / job.num_microbatches
-    moved_of_each = of_each + of_sum if optimizer.zero_stage >= 2 else adding * (of_each + 2.0 * of_sum)
-    num_bytes = moved_of_each * (held.trained + held.trained_expert)
-    moved_s = memory_kernel_time(job.place.wide_times, "elementwise", num_bytes, launches=0).memory_s
-    return CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown(memory_s=moved_s))
-
-
-def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
-    """Add data-parallel collectives to each pass: their exposed part, or slower compute if all is hidden.
-
-    FSDP2 copies gathered parameters on the compute stream (`foreach_all_gather_copy_out`). Its calibrated fractions
-    of peak include the slower compute.
-    """
-    if job.fully_shard and job.optimizer.zero_stage == 3:
-        copied = _copied_out(job, stage)
-        whole = costs.whole_backward
-        costs = replace(
-            costs,
-            forward=costs.forward + copied,
-            backward_input=costs.backward_input + copied,
-            whole_backward=None if whole is None else whole + copied,
-        )
-    gather_s, reduce_s = passes_s(job, stage)
-    slowdown = 0.0 if job.fully_shard else job.place.collective_slowdown
-
-    def with_collectives(parts: TimeBreakdown, *, gather_s: float = 0.0, reduce_s: float = 0.0) -> TimeBreakdown:
-        hidden_s = gather_s * job.overlap_param_gather + reduce_s * job.overlap_grad_reduce
-        exposed_s, slower_s, compute_s = gather_s + reduce_s - hidden_s, slowdown * hidden_s, parts.total_s
-        if hidden_s > compute_s + slower_s:
-            return parts + TimeBreakdown(dp_s=exposed_s + hidden_s - compute_s)
-        return parts + TimeBreakdown(dp_s=exposed_s, matmul_loss_s=slower_s)
-
-    whole = costs.whole_backward
-    return replace(
-        costs,
-        forward=with_collectives(costs.forward, gather_s=gather_s),
-        backward_input=with_collectives(costs.backward_input, gather_s=gather_s),
-        backward_weight=with_collectives(costs.backward_weight, reduce_s=reduce_s),
-        whole_backward=None if whole is None else with_collectives(whole, gather_s=gather_s, reduce_s=reduce_s),
-    )
-
-
-def _copied_out(job: Job, stage: Stage) -> TimeBreakdown:
-    if job.place.cut.replicas == 1:
-        return TimeBreakdown()
-    held = parameters_of_stages(job, [stage])
-    num_bytes = 2 * gathered_bytes(job.settings) * (held.dense + held.expert)
-    return TimeBreakdown(memory_s=memory_kernel_time(job.place.wide_times, "copy", num_bytes, launches=0).memory_s)
-
-
-def activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the bytes per microbatch that a stage holds until its backward, and from I to W."""
-    whole = job.allocator_slack * sum(stage_activations(job.model, stage, job.settings).values())
-    return whole, min(whole, bytes_for_weight(job, stage))
-
-
-def bytes_for_weight(job: Job, stage: Stage) -> float:
-    """Return the bytes per microbatch that a stage holds between I and W."""
-    batch, cut = job.settings.batch, job.settings.cut
-    layers = Counter((*stage.layers, *stage.mtp))
-    kept = sum(number * weight_gradient_bytes(layer, batch, cut) for layer, number in layers.items())
-    for part in stage.encoder_parts(job.model):
-        if own := of_encoder(part.encoder, job.settings):
-            kept += sum(weight_gradient_bytes(layer, own.batch, own.cut) for layer in part.layers)
-    return job.allocator_slack * kept
 
 
 def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[float], dict[str, float]]:

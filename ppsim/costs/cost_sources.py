@@ -12,7 +12,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 from ppsim.costs.assemble_profile import assemble, layer_costs_of
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
-from ppsim.costs.stage_cost_set import LayerCosts, StageCostCache, StageCostSet
+from ppsim.costs.stage_cost_set import LayerCosts, StageCostSet
 from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
 from ppsim.parallel.layer_partition import Split
 from ppsim.schedule.analysis_cache import cached
@@ -71,7 +71,7 @@ class ProfileSource:
     def gpus_per_rank(self) -> int:
         return self.shape.tp * self.shape.cp
 
-    def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
+    def assemble(self, schedule: Schedule, split: Split) -> StageCostSet:
         asked: dict[str, Any] = {
             "num_layers": self.num_layers, "split": split, "transfer_s": self.transfer_s,
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
@@ -318,7 +318,7 @@ class RankSource:
     def name(self) -> str:
         return self.costs.name
 
-    def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
+    def assemble(self, schedule: Schedule, split: Split) -> StageCostSet:
         nothing = StageCostSet(StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0), [], 0.0)
         found = self.costs.replacing(nothing, schedule)
         unknown = "memory" if self.costs.activation_bytes is None else "memory except activations"
@@ -341,5 +341,5 @@ class MeasuredProfileSource(ProfileSource):
 
     costs: RankCosts
 
-    def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        return self.costs.replacing(super().assemble(schedule, split, known), schedule)
+    def assemble(self, schedule: Schedule, split: Split) -> StageCostSet:
+        return self.costs.replacing(super().assemble(schedule, split), schedule)

@@ -1,6 +1,5 @@
 """Training job: model, cluster and parallel configuration, with the costs of its layers."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,33 +7,24 @@ from pathlib import PurePath
 
 from ppsim.base.display import HasRepr
 from ppsim.base.errors import ConfigError
-from ppsim.costs.analytic import (
-    conditioning_estimate,
-    embedding_estimate,
-    head_estimate,
-    layer_estimate,
-    mtp_estimate,
-)
-from ppsim.costs.encoder_costs import encoder_estimate
+from ppsim.costs.component_costs import ComponentCosts
 from ppsim.costs.execution_context import Execution, ExecutionContext
-from ppsim.costs.profile import Profile, Shape
-from ppsim.costs.profile_costs import ProfileCosts
+from ppsim.costs.profile import Profile
 from ppsim.costs.recomputable import why_not_recomputed
-from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.job_similarity import JobFeatures, correction_of
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
-from ppsim.model.architecture import Layer, Model
+from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import why_not_captured
 from ppsim.model.fine_tuning import fine_tuning_of
+from ppsim.model.memory_settings import GraphBuffers, MemorySettings
 from ppsim.model.narrow_weights import NarrowWeights, WeightCache
 from ppsim.model.offloading import PAGED, OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.pipeline_stages import Stage, StagePlan, plans_of_stages
-from ppsim.model.rank_memory import GraphBuffers, MemorySettings
 from ppsim.model.recompute import (
     BY_OPERATORS,
     Recompute,
@@ -427,20 +417,14 @@ class Job(HasRepr):
         )
 
     @cached_property
-    def measured(self) -> ProfileCosts | None:
-        if self.profile is None:
-            return None
-        layout, execution = self.layout, self.execution
-        shape = Shape(
-            micro_batch=self.micro_batch, sequence_length=self.length, dtype=execution.dtype, tp=layout.tp,
-            cp=layout.cp, ep=layout.ep, recompute=of_layer(execution.recompute),
-        )  # fmt: skip
-        return ProfileCosts.at(self.profile, shape)
+    def costs(self) -> ComponentCosts:
+        """Costs of the parts of the model for one microbatch."""
+        batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
+        return ComponentCosts(self.model, self.place, **batch, profile=self.profile)
 
-    @cached_property
-    def layer_costs(self) -> dict[Layer, CostEstimate]:
-        """F, I, W and B of one more layer on a stage, for each kind of layer."""
-        return {layer: one for layer, (one, _) in self._layers.items()}
+    def share_costs(self, costs: ComponentCosts) -> None:
+        """Use the costs of a job with the same model, execution, microbatch and placement of tp, cp and ep."""
+        object.__setattr__(self, "costs", costs)
 
     @cached_property
     def recompute_options_of_layers(self) -> list[Recompute]:
@@ -497,20 +481,6 @@ class Job(HasRepr):
         execution = replace(self.execution, recompute=text)
         return replace(self, execution=execution, offload_modules=plans[0].offload_modules, stage_plans=())
 
-    def costs_in_order(self, stage: Stage) -> list[CostEstimate]:
-        """Return F, I, W and B of each layer of a stage.
-
-        >>> import ppsim
-        >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="block/1")
-        >>> [one.backward.recompute_s > 0 for one in job.costs_in_order(Stage(job.model.layers[:3]))]
-        [True, False, False]
-        """
-        return [
-            self.recomputing(plan.recompute).layer_costs[layer]
-            for layers, plan in stage.planned(self.execution.recompute)
-            for layer in layers
-        ]
-
     def recomputing(self, recompute: Recompute) -> "Job":
         """Return the job with the same recomputation for all layers.
 
@@ -520,100 +490,8 @@ class Job(HasRepr):
         """
         if recompute == of_layer(self.execution.recompute):
             return self
-        if recompute not in self._recomputing:
-            execution = replace(self.execution, recompute=recompute)
-            self._recomputing[recompute] = replace(self, execution=execution, stage_plans=())
-        return self._recomputing[recompute]
-
-    @cached_property
-    def _recomputing(self) -> dict[Recompute, "Job"]:
-        return {}
-
-    @cached_property
-    def mtp_costs(self) -> dict[Layer, CostEstimate]:
-        """F, I, W and B of each kind of multi-token prediction layer, without its use of the head."""
-        batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
-        beside = mtp_estimate(self.model, self.place, **batch) if self.model.mtp else None
-        return {layer: self.layer_costs[layer] + beside for layer in self.model.mtp if beside}
-
-    @cached_property
-    def costs_outside_layers(self) -> CostEstimate:
-        """Costs of a stage besides its layers: conditional embedders, and a fixed cost (the largest measured)."""
-        measured = max((beside for _, beside in self._layers.values()), key=work_of)
-        return measured + conditioning_estimate(self.model, self.place)
-
-    @cached_property
-    def _layers(self) -> dict[Layer, tuple[CostEstimate, CostEstimate]]:
-        batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
-        found, nothing = {}, CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
-        execution = replace(self.place.execution, recompute=of_layer(self.execution.recompute))
-        place = replace(self.place, execution=execution)
-        for layer in dict.fromkeys((*self.model.layers, *self.model.mtp)):
-            estimate = layer_estimate(layer, place, **batch)
-            # a profile's experts are divided by tp
-            is_known = not layer.is_moe or self.layout.expert_tp == self.layout.tp
-            found[layer] = (
-                self.measured.layer(layer, estimate) if self.measured and is_known else (estimate, nothing)
-            )
-        return found
-
-    def encoder_estimate(self, stage: Stage) -> CostEstimate:
-        """Return F, I, W and B of the encoders on a stage.
-
-        >>> import ppsim
-        >>> ppsim.job(model="llama3-8b", gpus=8).encoder_estimate(Stage((), embedding=True)).forward.total_s
-        0.0
-        """
-        total = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
-        for part in stage.encoder_parts(self.model):
-            key = id(part.encoder), part.first, part.last  # hashing a whole encoder takes long
-            if key not in self._of_encoders:
-                self._of_encoders[key] = encoder_estimate(part, self.place, micro_batch=self.micro_batch)
-            total += self._of_encoders[key]
-        return total
-
-    @cached_property
-    def _of_encoders(self) -> dict[tuple[int, int, int], CostEstimate]:
-        return {}
-
-    @cached_property
-    def ends(self) -> tuple[CostEstimate, CostEstimate]:
-        batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
-        embedding, head = (make(self.model, self.place, **batch) for make in (embedding_estimate, head_estimate))
-        if self.measured:
-            embedding = self.measured.end("embedding", self.model, embedding)
-            head = self.measured.end("head", self.model, head)
-        return embedding, head
-
-    @cached_property
-    def bases(self) -> list[tuple[str, str]]:
-        kinds = list(self.layer_costs.values())
-        names = ["layer"] if len(kinds) == 1 else [f"layers of kind {kind}" for kind in range(1, len(kinds) + 1)]
-        parts = [*zip(names, kinds, strict=True), *zip(("embedding", "head"), self.ends, strict=True)]
-        return [(name, part.basis) for name, part in parts]
-
-    @cached_property
-    def shares(self) -> dict[str, float]:
-        """Fractions of the whole model's F + B by source."""
-        embedding, head = self.ends
-        whole = embedding + head * (1 + len(self.model.mtp)) + self.encoder_estimate(Stage((), embedding=True))
-        for layers, costs in ((self.model.layers, self.layer_costs), (self.model.mtp, self.mtp_costs)):
-            for layer, number in Counter(layers).items():
-                whole += costs[layer] * number
-        seconds = {
-            "profile": whole.known.profile_s,
-            "table": whole.known.table_s,
-            "links": whole.forward.communication_s + whole.backward.communication_s,
-        }
-        total = work_of(whole)
-        shares = {name: value / total for name, value in seconds.items()}
-        return {**shares, "data sheet": max(0.0, 1 - sum(shares.values()))}
+        return replace(self, execution=replace(self.execution, recompute=recompute), stage_plans=())
 
 
 _UNNAMED = "gpt"
 """Name of models that are given by their sizes."""
-
-
-def work_of(estimate: CostEstimate) -> float:
-    """Return the seconds of F + B."""
-    return estimate.forward.total_s + estimate.backward.total_s

@@ -7,7 +7,6 @@ from ppsim.base.units import count, percent, seconds
 from ppsim.costs.job import Job
 from ppsim.costs.offload import HOST_EFFICIENCY
 from ppsim.costs.stage_cost_set import (
-    StageCostCache,
     short_counts,
 )
 from ppsim.costs.time_breakdown import BASIS
@@ -33,7 +32,7 @@ def _straddling(job: Job) -> list[str]:
             continue
 
         def of_layer(one: Job, part: str = part) -> float:
-            passes = (getattr(costs.forward + costs.backward, part) for costs in one.layer_costs.values())
+            passes = (getattr(costs.forward + costs.backward, part) for costs in one.costs.layers().values())
             return float(max(passes))
 
         tier, size = job.cluster.tiers[0], job.domain_sizes[0]
@@ -119,7 +118,10 @@ def _executed(job: Job) -> list[str]:
 
 
 def _kernels(job: Job) -> list[str]:
-    times, shares = job.place.times, {name: f"{100 * share:.0f} %" for name, share in job.shares.items() if share}
+    times, shares = (
+        job.place.times,
+        {name: f"{100 * share:.0f} %" for name, share in job.costs.shares.items() if share},
+    )
     times = times.source if isinstance(times, Corrected) else times
     if "table" not in shares or not isinstance(times, TableTimes):
         return []
@@ -185,7 +187,7 @@ def assumptions_of(
     stages: Sequence[Stage],
     split: Split,
     hops: dict[str, float],
-    known: StageCostCache,
+    known: dict[str, list[str]],
 ) -> list[str]:
     layout, execution, optimizer = job.layout, job.execution, job.optimizer
     counts = [len(stage.layers) for stage in stages]
@@ -195,8 +197,9 @@ def assumptions_of(
     etp = "" if layout.etp is None else f", etp {layout.etp}"
     sp = ", sequence parallel" if execution.sequence_parallel and layout.tp > 1 else ""
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
-    estimated = f"{BASIS} and measured kernels" if job.shares["table"] else BASIS
-    basis = job.measured.sentence(job.bases) if job.measured else estimated
+    estimated = f"{BASIS} and measured kernels" if job.costs.shares["table"] else BASIS
+    measured = job.costs.measured()
+    basis = measured.sentence(job.costs.bases) if measured else estimated
     lines = [
         f"costs: {basis}, {job.cluster.device.name} ({job.cluster.name})",
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
@@ -219,10 +222,9 @@ def assumptions_of(
             f"all × {job.allocator_slack:g} of allocator slack" if job.allocator_slack > 1 else "no allocator slack"
         ),
     ]
-    of_any_split = known["lines"]
-    if not of_any_split:
-        of_any_split["kernels"] = [*_kernels(job), *_straddling(job)]
-    lines += of_any_split["kernels"]
+    if "kernels" not in known:
+        known["kernels"] = [*_kernels(job), *_straddling(job)]
+    lines += known["kernels"]
     if job.offloads:
         modules = dict.fromkeys(one.offload_modules for one in job.stage_plans if one.offload_modules)
         what = percent(job.offload) if job.offload else f"what {' or '.join(modules) or job.offload_modules} saves"

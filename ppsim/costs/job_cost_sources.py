@@ -1,6 +1,7 @@
 """Cost sources for plans that have a training job on a cluster."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ppsim.base.units import percent
@@ -9,7 +10,8 @@ from ppsim.costs.cost_sources import RankCosts, RunCosts
 from ppsim.costs.dp_and_optimizer import expected_maximum
 from ppsim.costs.job import Job
 from ppsim.costs.layer_costs import layer_costs_of
-from ppsim.costs.stage_cost_set import LayerCosts, StageCostCache, StageCostSet
+from ppsim.costs.ledger import Ledger
+from ppsim.costs.stage_cost_set import LayerCosts, StageCostSet
 from ppsim.parallel.layer_partition import Split
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import StepCosts
@@ -20,6 +22,10 @@ class JobSource:
     """A training job: all pipelines, placed on a cluster."""
 
     job: Job
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger(self.job)
 
     @property
     def name(self) -> str:
@@ -46,11 +52,11 @@ class JobSource:
     def gpus_per_rank(self) -> int:
         return self.job.layout.num_devices // self.job.layout.pp
 
-    def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        return assemble_job(self.job, schedule, split=split, known=known).scaled(self.job.scale)
+    def assemble(self, schedule: Schedule, split: Split) -> StageCostSet:
+        return assemble_job(self.job, schedule, split=split, ledger=self.ledger).scaled(self.job.scale)
 
     def layer_costs(self) -> LayerCosts:
-        return layer_costs_of(self.job)
+        return layer_costs_of(self.ledger)
 
     def peak(self) -> tuple[float | None, list[str]]:
         """Dense peak of the data sheet in FLOP/s."""
@@ -88,8 +94,8 @@ class MeasuredSource(JobSource):
 
     costs: RankCosts
 
-    def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
-        estimated = super().assemble(schedule, split, known)
+    def assemble(self, schedule: Schedule, split: Split) -> StageCostSet:
+        estimated = super().assemble(schedule, split)
         without = "not in the step time: data-parallel communication, optimizer, gradient norm"
         if isinstance(self.costs, RunCosts):
             own = super().assemble(self.costs.table, self.costs.split)

@@ -6,19 +6,21 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.costs.assemble_job import activation_bytes, estimate_of
-from ppsim.costs.dp_and_optimizer import layer_reduction_s, passes_s
-from ppsim.costs.job import Job, work_of
+from ppsim.costs.dp_and_optimizer import update_s
+from ppsim.costs.job import Job
+from ppsim.costs.ledger import Ledger, StageSums
 from ppsim.costs.offload import offload_of
+from ppsim.costs.replica_collectives import passes_s
 from ppsim.costs.stage_cost_set import LayerCosts
+from ppsim.costs.time_breakdown import work_of
 from ppsim.model.architecture import Layer
 from ppsim.model.pipeline_stages import Stage, stages_of
-from ppsim.model.rank_memory import rank_memory
 from ppsim.model.recompute import LayerPlan, Recompute
 from ppsim.parallel.layer_partition import even_split
 
 
-def layer_costs_of(job: Job) -> LayerCosts:
+def layer_costs_of(ledger: Ledger) -> LayerCosts:
+    job = ledger.job
     num_stages = len(job.stage_plans) or job.layout.pp
     stages = stages_of(job.model, even_split(len(job.model.layers), num_stages))
     planned = job.planned(stages, [[stage] for stage in range(num_stages)])
@@ -29,7 +31,7 @@ def layer_costs_of(job: Job) -> LayerCosts:
         for layer in layers
     ]
     number = Counter(kinds)
-    found = {kind: _costs_of(job, *kind) for kind in number}
+    found = {kind: _costs_of(ledger, *kind) for kind in number}
 
     def mean(name: str) -> Any:
         return sum(number[kind] * one[name] for kind, one in found.items()) / len(kinds)
@@ -40,41 +42,46 @@ def layer_costs_of(job: Job) -> LayerCosts:
         **{name: job.scale * mean(name) for name in ("passes_s", "exposed_s", "reduce_s", "optimizer_s")},
         static_bytes=mean("static_bytes"),
         activation_bytes=mean("activation_bytes"),
-        fixed=work_of(job.costs_outside_layers) / (float(passes[:2].sum()) or 1.0),
+        fixed=work_of(job.costs.outside_layers) / (float(passes[:2].sum()) or 1.0),
     )
 
 
-def _costs_of(job: Job, layer: Layer, recompute: Recompute, joined: bool, offload: str | None) -> dict[str, Any]:
-    one, two = (
+def _costs_of(
+    ledger: Ledger, layer: Layer, recompute: Recompute, joined: bool, offload: str | None
+) -> dict[str, Any]:
+    job = ledger.job
+    stages = [
         Stage((layer,) * number, plan=(LayerPlan(number, recompute, joined),), offload_modules=offload)
         for number in (1, 2)
-    )
-    held = [rank_memory(job.model, [stage], job.settings, in_flight=[0]).total for stage in (one, two)]
-    kept = [activation_bytes(job, stage)[0] for stage in (one, two)]
-    gone = [offload_of(job, stage, whole).freed for stage, whole in zip((one, two), kept, strict=True)]
-    passes = _passes_s(job, two) - _passes_s(job, one)
-    reduce_s, optimizer_s = layer_reduction_s(job, layer)
+    ]
+    sums, ranks = ledger.stages(stages), ledger.ranks([[stage] for stage in stages])
+    saved = [
+        of_stage.saved_bytes - offload_of(job, stage, of_stage.saved_bytes).freed
+        for stage, of_stage in zip(stages, sums, strict=True)
+    ]
+    passes = _passes_s(sums[1]) - _passes_s(sums[0])
     return {
-        "passes_s": passes, "exposed_s": _exposed_s(job, layer, passes), "reduce_s": reduce_s,
-        "optimizer_s": optimizer_s, "static_bytes": held[1] - held[0],
-        "activation_bytes": (kept[1] - kept[0]) - (gone[1] - gone[0]),
-    }  # fmt: skip
+        "passes_s": passes,
+        "exposed_s": _exposed_s(job, sums, passes),
+        "reduce_s": sums[1].per_step_s[1] - sums[0].per_step_s[1],
+        "optimizer_s": update_s(job, ranks[1]) - update_s(job, ranks[0]),
+        "static_bytes": ranks[1].idle_bytes - ranks[0].idle_bytes,
+        "activation_bytes": saved[1] - saved[0],
+    }
 
 
-def _passes_s(job: Job, stage: Stage) -> Floats:
+def _passes_s(sums: StageSums) -> Floats:
     """Seconds of F, B, I and W."""
-    estimate = estimate_of(job, stage)
-    passes = estimate.forward, estimate.backward, estimate.backward_input, estimate.backward_weight
+    costs = sums.costs
+    passes = costs.forward, costs.backward, costs.backward_input, costs.backward_weight
     return np.array([one.total_s - one.dp_s for one in passes])
 
 
-def _exposed_s(job: Job, layer: Layer, compute_s: Floats) -> Floats:
+def _exposed_s(job: Job, sums: list[StageSums], compute_s: Floats) -> Floats:
     """Seconds of F, B, I and W if the data-parallel collectives of each pass take no less time than its compute."""
     if job.optimizer.zero_stage < 2:
         return compute_s
-    (gather_one, reduce_one), (gather_two, reduce_two) = (
-        passes_s(job, Stage((layer,) * number)) for number in (1, 2)
-    )
+    (gather_one, reduce_one), (gather_two, reduce_two) = (passes_s(job, of_stage.held) for of_stage in sums)
     gather_s, reduce_s = gather_two - gather_one, reduce_two - reduce_one
     gathers, reduces = np.array([1, 1, 1, 0]), np.array([0, 1, 0, 1])
     hides = gathers * job.overlap_param_gather + reduces * job.overlap_grad_reduce > 0

@@ -5,16 +5,17 @@ PipeOffload (arXiv 2503.01328) does so in pipelines. Modules are offloaded as in
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
+from ppsim.costs.ledger import Ledger
 from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown
 from ppsim.model.activations import LayerOffload, layer_backward, layer_offload
 from ppsim.model.architecture import Layer
+from ppsim.model.offloading import Offload
 from ppsim.model.pipeline_stages import Stage
-from ppsim.model.rank_memory import transient_peak_bytes
 from ppsim.model.recompute import Recompute
 
 HOST_EFFICIENCY = 0.8
@@ -24,20 +25,12 @@ NUM_BUFFERS = 2
 """Microbatches whose offloaded part is on the device in a pipeline: one on its way out, one on its way back."""
 
 
-@dataclass(frozen=True)
-class Offload:
-    """Bytes of a microbatch that a stage offloads to the host.
-
-    - `freed`: bytes that leave the device; `copied`: bytes copied per layer.
-    - `ahead`: the most offloaded bytes on the device at a time; `ahead_in_forward`: the most during a forward.
-    - `forward`: additional bytes at the peak of a forward.
-    """
-
-    freed: float = 0.0
-    copied: tuple[float, ...] = ()
-    ahead: float = 0.0
-    ahead_in_forward: float = 0.0
-    forward: float = 0.0
+def offloads_of(job: Job, stages: Sequence[Stage], saved: Sequence[float], *, by_layer: bool) -> list[Offload]:
+    """Return what each stage offloads; nothing if no byte is copied."""
+    if not job.offloads:
+        return [Offload()] * len(stages)
+    found = [offload_of(job, *both, by_layer=by_layer) for both in zip(stages, saved, strict=True)]
+    return found if any(sum(offload.copied) for offload in found) else [Offload()] * len(stages)
 
 
 def offload_of(job: Job, stage: Stage, saved_bytes: float, *, by_layer: bool = False) -> Offload:
@@ -110,13 +103,16 @@ def offload_of_layer(job: Job, layer: Layer, recompute: Recompute, modules: str)
     return layer_offload(layer, settings.batch, settings.cut, settings.kernels, modules, smallest)
 
 
-def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload]) -> float:
-    """The peak without offloading is in a backward; with offloading it can also be in a forward."""
+def buffer_bytes(job: Job, transient_bytes: float, offloads: Sequence[Offload]) -> float:
+    """Bytes on the device of a rank with these offloads and these transient bytes of a backward.
+
+    The peak without offloading is in a backward; with offloading it can also be in a forward.
+    """
     ahead = max(one.ahead for one in offloads)
     if job.offload or not ahead:
         return ahead
     in_forward = max(one.ahead_in_forward for one in offloads) + max(one.forward for one in offloads)
-    return max(ahead, in_forward - transient_peak_bytes(job.model, stages, job.settings))
+    return max(ahead, in_forward - transient_bytes)
 
 
 def layer_buffer_bytes(job: Job, layer: Layer, recompute: Recompute, modules: str) -> float:
@@ -133,7 +129,7 @@ def copy_s(job: Job, num_bytes: float) -> float:
     return num_bytes / (rate * HOST_EFFICIENCY)
 
 
-def with_copies(job: Job, stage: Stage, costs: CostEstimate, one: Offload) -> CostEstimate:
+def with_copies(job: Job, stage: Stage, costs: CostEstimate, one: Offload, ledger: Ledger) -> CostEstimate:
     """With `--offload-modules`, copies to the host may continue after the forward.
 
     `max_inflight_offloads` makes the forward wait. On the last stage the backward follows at once, so the copies to
@@ -141,7 +137,7 @@ def with_copies(job: Job, stage: Stage, costs: CostEstimate, one: Offload) -> Co
     """
     seconds = copy_s(job, sum(one.copied))
     late_s = max(0.0, seconds - costs.forward.total_s)
-    waits_s = late_s if job.offload else _waits_s(job, stage, one)
+    waits_s = late_s if job.offload else _waits_s(job, ledger.costs_in_order(stage), one)
     after_s = max(0.0, late_s - waits_s) if stage.head else 0.0
     beyond_b = TimeBreakdown(offload_s=max(0.0, after_s + seconds - costs.backward.total_s))
     return replace(
@@ -152,14 +148,13 @@ def with_copies(job: Job, stage: Stage, costs: CostEstimate, one: Offload) -> Co
     )
 
 
-def _waits_s(job: Job, stage: Stage, one: Offload) -> float:
+def _waits_s(job: Job, costs: Sequence[CostEstimate], one: Offload) -> float:
     """Seconds that a forward waits for the copies of all but its last `max_inflight_offloads` layers."""
     allowed = job.offload_rules.max_inflight_offloads
     if allowed is None or not one.copied:
         return 0.0
     now_s = waited_s = copied_s = 0.0
     ends: list[float] = []
-    costs = [*job.costs_in_order(stage), *(job.mtp_costs[layer] for layer in stage.mtp)]
     for cost, size in zip(costs, one.copied, strict=True):
         now_s += cost.forward.total_s
         if not size:

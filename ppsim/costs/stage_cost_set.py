@@ -1,13 +1,14 @@
 """Costs per model stage from any source, and their assumptions."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ppsim.base.arrays import Floats
 from ppsim.costs.pair_overlap import LayerTimes
 from ppsim.costs.time_breakdown import CostEstimate
+from ppsim.model.offloading import Offload
+from ppsim.model.pipeline_stages import Stage
 from ppsim.parallel.sequence_slices import equal_time_slices
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -35,18 +36,12 @@ class LayerCosts:
     fixed: float = 0.0
 
 
-class StageCostCache(defaultdict[str, dict[Any, Any]]):
-    """Results per stage and rank of one job and schedule, by name, for reuse with other splits."""
-
-    def __init__(self) -> None:
-        super().__init__(dict)
-
-
 @dataclass(frozen=True)
 class StageCostSet:
     """Costs per stage, layers per stage, model FLOPs of a microbatch's forward, and the assumptions.
 
-    `parts` has the costs of each stage by cause (empty if unknown), `contents` the layout string of each stage.
+    `parts` has the costs of each stage by cause (empty if unknown), `contents` the layout string of each stage,
+    `stages` and `offloads` the stages of a job.
     If forwards overlap backwards in pairs, `layer_times` has the times of each layer, and `pair_host_s` the part of
     each pair's seconds (row: stage of the forward) in which the device waits for kernel launches.
     """
@@ -58,6 +53,8 @@ class StageCostSet:
     step_costs: StepCosts = field(default_factory=StepCosts)
     parts: list[CostEstimate] = field(default_factory=list)
     contents: list[str] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+    offloads: list[Offload] = field(default_factory=list)
     layer_times: list[list[LayerTimes]] = field(default_factory=list)
     pair_host_s: Floats | None = None
 

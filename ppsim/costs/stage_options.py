@@ -10,11 +10,13 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.job import Job, work_of
+from ppsim.costs.job import Job
+from ppsim.costs.ledger import Ledger
 from ppsim.costs.offload import copy_s, layer_buffer_bytes, offload_of_layer
+from ppsim.costs.time_breakdown import work_of
 from ppsim.model.architecture import Layer
+from ppsim.model.memory_rows import kept_of_layer
 from ppsim.model.pipeline_stages import Stage, StagePlan
-from ppsim.model.rank_memory import kept_of_layer, rank_memory, stage_activations
 from ppsim.model.recompute import BY_OPERATORS, MODULES, LayerPlan, Recompute, text_of, words_of_layers
 
 _MOST_POINTS = 128
@@ -48,8 +50,12 @@ class StageOptions:
     If the job already recomputes something, the only options are this recomputation and "none".
     """
 
-    job: Job
+    ledger: Ledger
     splits_backward: bool
+
+    @property
+    def job(self) -> Job:
+        return self.ledger.job
 
     @cached_property
     def words(self) -> list[Recompute]:
@@ -101,7 +107,7 @@ class StageOptions:
 
     def _way(self, layer: Layer, word: Recompute, offload: str) -> LayerOption:
         """The part of the copies of offloaded tensors that takes longer than the layer's backward is exposed."""
-        settings, cost = self.job.settings.recomputing(word), self.job.recomputing(word).layer_costs[layer]
+        settings, cost = self.job.settings.recomputing(word), self.job.costs.layer(layer, word)
         saved, buffer, exposed_s = float(sum(kept_of_layer(layer, settings).values())), 0.0, 0.0
         if offload:
             one, part = offload_of_layer(self.job, layer, word, offload), self._part_gone
@@ -131,15 +137,8 @@ class StageOptions:
 
     def _static(self, stages: Sequence[Stage], word: Recompute) -> int:
         planned = [replace(one, plan=(LayerPlan(len(one.layers), word),), offload_modules="") for one in stages]
-        key = word, *map(_held, stages)
-        if key not in self._statics:
-            settings = self.job.settings
-            self._statics[key] = rank_memory(self.job.model, planned, settings, in_flight=[0] * len(planned)).total
-        return self._statics[key]
-
-    @cached_property
-    def _statics(self) -> dict[object, int]:
-        return {}
+        (found,) = self.ledger.ranks([planned])
+        return found.idle_bytes
 
     def frontier(self, stage: Stage, allowed: frozenset[Recompute], offload: str) -> list[FrontierPoint]:
         """Return the Pareto-optimal ways to run a stage, fastest first; costs include parts outside layers."""
@@ -164,13 +163,14 @@ class StageOptions:
         return {}
 
     def _ends(self, stage: Stage) -> tuple[float, float]:
-        job, bare = self.job, replace(stage, layers=(), plan=(), offload_modules=None)
-        embedding, head = job.ends
+        """Seconds of F + B and saved bytes of a stage without its layers."""
+        job, costs = self.job, self.job.costs
+        (bare,) = self.ledger.stages([replace(stage, layers=(), plan=(), offload_modules=None)])
+        embedding, head = costs.ends
         seconds = work_of(embedding) * stage.embedding + work_of(head) * stage.head * (1 + len(job.model.mtp))
-        seconds += sum(work_of(job.mtp_costs[layer]) for layer in stage.mtp)
-        seconds += work_of(job.encoder_estimate(stage))
-        saved = sum(stage_activations(job.model, bare, job.settings).values())
-        return seconds + work_of(job.costs_outside_layers) * bool(stage.layers), job.allocator_slack * saved
+        seconds += sum(map(work_of, map(costs.mtp, stage.mtp)))
+        seconds += sum(map(work_of, map(costs.encoder, stage.encoder_parts(job.model))))
+        return seconds + work_of(costs.outside_layers) * bool(stage.layers), bare.saved_bytes
 
     def _of_kind(
         self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str

@@ -124,3 +124,8 @@ class CostEstimate:
             backward_weight=self.backward_weight.slowed(factor),
             whole_backward=None if self.whole_backward is None else self.whole_backward.slowed(factor),
         )
+
+
+def work_of(estimate: CostEstimate) -> float:
+    """Return the seconds of F + B."""
+    return estimate.forward.total_s + estimate.backward.total_s

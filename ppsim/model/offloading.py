@@ -77,3 +77,19 @@ def offload_modules_of(text: str) -> str:
     if text in ("", "none"):
         return ""
     return joined_modules("offload_modules", text, MODULES, words="none")
+
+
+@dataclass(frozen=True)
+class Offload:
+    """Bytes of a microbatch that a stage offloads to the host.
+
+    - `freed`: bytes that leave the device; `copied`: bytes copied per layer.
+    - `ahead`: the most offloaded bytes on the device at a time; `ahead_in_forward`: the most during a forward.
+    - `forward`: additional bytes at the peak of a forward.
+    """
+
+    freed: float = 0.0
+    copied: tuple[float, ...] = ()
+    ahead: float = 0.0
+    ahead_in_forward: float = 0.0
+    forward: float = 0.0

@@ -1,14 +1,16 @@
 """Division of a model among ranks, and the parameters on one rank."""
 
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import prefix_errors
 from ppsim.model.architecture import Layer, Model, mtp_own_parameters
 from ppsim.model.attention_and_mlp import FeedForward
 from ppsim.model.pipeline_stages import Stage
+from ppsim.model.stage_rows import Row, rows_of
 from ppsim.parallel.sizes import ParallelSizes, require_divides
 
 
@@ -21,9 +23,9 @@ class RankParameters:
     and `expert` without gradients.
     """
 
-    dense: int
-    expert: int
-    matrices: int
+    dense: int = 0
+    expert: int = 0
+    matrices: int = 0
     frozen: int = 0
     frozen_expert: int = 0
     gemms: int = 0
@@ -36,6 +38,27 @@ class RankParameters:
     @property
     def trained_expert(self) -> int:
         return self.expert - self.frozen_expert
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(self.__dict__.values())
+
+    def __add__(self, other: "RankParameters") -> "RankParameters":
+        return RankParameters(*map(sum, zip(self.numbers, other.numbers, strict=True)))
+
+
+class Tables(NamedTuple):
+    """Copies of the embedding table on a rank, as embedding and as head."""
+
+    embedding: int
+    head: int
+
+    def trained(self, model: Model) -> int:
+        return self.embedding * model.trains("embedding") + self.head * model.trains("head")
+
+    def held(self, model: Model, size: int) -> RankParameters:
+        """`size`: parameters of the table."""
+        return RankParameters(sum(self) * size, frozen=(sum(self) - self.trained(model)) * size)
 
 
 def require_division(model: Model, cut: ParallelSizes) -> None:
@@ -80,40 +103,49 @@ def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
 
 
 def held_parameters(
-    model: Model, stages: list[Stage], cut: ParallelSizes, *, vocab_multiple: int = 1
+    model: Model, stages: Sequence[Stage], cut: ParallelSizes, *, vocab_multiple: int = 1
 ) -> RankParameters:
     """Parameters on a rank for these stages, divided as in Megatron-LM.
 
-    Norms, routers, MLA's down-projections and biases after a reduction are replicated. A tied embedding is on the
-    ranks of the first and the last stage, once if they are the same rank. Multi-token prediction has a copy of the
-    embedding if its rank has none.
+    Norms, routers, MLA's down-projections and biases after a reduction are replicated.
     """
-    dense = matrices = expert = frozen = frozen_expert = gemms = expert_gemms = 0
-    before, behind, everywhere = model.own_parameters
-    table = model.table(padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp)
-    has_embedding = any(stage.embedding for stage in stages)
-    for stage in stages:
-        further = model.distinct(stage.mtp)
-        for layer, number in Counter((*stage.layers, *further)).items():
-            held = held_of_layer(layer, cut)
-            dense, matrices = dense + number * held.dense, matrices + number * held.matrices
-            expert += number * held.expert
-            frozen, frozen_expert = frozen + number * held.frozen, frozen_expert + number * held.frozen_expert
-            gemms, expert_gemms = gemms + number * held.gemms, expert_gemms + number * held.expert_gemms
-        needs_embedding = bool(stage.mtp) and not has_embedding
-        of_mtp = sum(mtp_own_parameters(layer, cut.tp) for layer in further)
-        of_embedding = needs_embedding * table + stage.embedding * (table + before)
-        of_norm, of_head = model.final_norm_parameters * stage.head, 0
-        if stage.head:
-            here_already = model.tied_embeddings and (has_embedding or needs_embedding)
-            of_head = behind - of_norm + (0 if here_already else table)
-        for part in stage.encoder_parts(model):
-            of_encoder, of_frozen = part.held(cut)
-            dense, frozen = dense + of_encoder, frozen + of_frozen
-        dense += everywhere + of_mtp + of_embedding + of_norm + of_head
-        parts = {"mtp": of_mtp, "embedding": of_embedding, "norms": of_norm, "head": of_head}
-        frozen += sum(count for word, count in parts.items() if not model.trains(word))
-    return RankParameters(dense, expert, matrices, frozen, frozen_expert, gemms, expert_gemms)
+    rows = (row for stage in stages for row in rows_of(model, stage, "none"))
+    held = sum((held_of_row(model, row, cut) for row in rows), RankParameters())
+    tables = tables_of(model, [(stage.embedding, stage.head, bool(stage.mtp)) for stage in stages])
+    vocabulary = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
+    return held + tables.held(model, model.table(vocabulary))
+
+
+def tables_of(model: Model, stages: Sequence[tuple[bool, bool, bool]]) -> Tables:
+    """`stages`: whether a stage has the embedding, the head, and multi-token prediction.
+
+    A tied embedding is on the ranks of the first and the last stage, once if they are the same rank. Multi-token
+    prediction has a copy of the embedding if its rank has none.
+    """
+    has_embedding = any(embedding for embedding, _, _ in stages)
+    of_embedding = sum(embedding or (mtp and not has_embedding) for embedding, _, mtp in stages)
+    of_head = sum(head and not (model.tied_embeddings and (has_embedding or mtp)) for _, head, mtp in stages)
+    return Tables(of_embedding, of_head)
+
+
+def held_of_row(model: Model, row: Row, cut: ParallelSizes) -> RankParameters:
+    """Parameters of a part of a stage on a rank, without the embedding table."""
+    before, after, everywhere = model.own_parameters
+    if row.kind in ("layer", "checkpoint"):
+        return sum((held_of_layer(layer, cut) for layer in row.layers), RankParameters())
+    if row.kind == "mtp weights":
+        own = mtp_own_parameters(row.layers[0], cut.tp)
+        return held_of_layer(row.layers[0], cut) + RankParameters(own, frozen=own * (not model.trains("mtp")))
+    if row.encoder:
+        dense, frozen = row.encoder.held(cut)
+        return RankParameters(dense, frozen=frozen)
+    if row.kind == "embedding":
+        return RankParameters(before, frozen=before * (not model.trains("embedding")))
+    if row.kind == "head":
+        norm = model.final_norm_parameters
+        frozen = norm * (not model.trains("norms")) + (after - norm) * (not model.trains("head"))
+        return RankParameters(after, frozen=frozen)
+    return RankParameters(everywhere if row.kind == "stage" else 0)
 
 
 def held_of_layer(layer: Layer, cut: ParallelSizes) -> RankParameters:

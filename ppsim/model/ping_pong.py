@@ -1,12 +1,12 @@
 """Optimizer state of the rank with the most, if ranks own whole tensors."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from ppsim.model.architecture import Model
+from ppsim.model.architecture import Layer
 from ppsim.model.optimizer import Optimizer
-from ppsim.model.parameters import held_parameters, padded_vocabulary
-from ppsim.model.pipeline_stages import Stage
+from ppsim.model.parameters import RankParameters
+from ppsim.model.stage_rows import Row
 from ppsim.parallel.sizes import ParallelSizes
 
 Tensors = Counter[tuple[int, bool]]
@@ -14,29 +14,31 @@ Tensors = Counter[tuple[int, bool]]
 
 
 def trained_tensors(
-    model: Model, stages: Sequence[Stage], cut: ParallelSizes, *, vocab_multiple: int = 1
+    rows: Iterable[tuple[Row, int]], held: RankParameters, cut: ParallelSizes, *, tables: int, table_size: int
 ) -> tuple[Tensors, Tensors]:
-    """Return the tensors of a rank outside and inside routed experts."""
-    dense, expert = Tensors(), Tensors()
-    has_embedding = any(stage.embedding for stage in stages)
-    table = model.table(padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp)
-    for stage in stages:
-        for layer in (*stage.layers, *model.distinct(stage.mtp)):
-            for one in layer.linears(cut):
-                found = expert if one.kind in ("routed", "routed adapter") else dense
-                found[one.size, one.is_orthogonalised] += one.count * one.trainable
-                found[one.outputs, False] += one.count * one.biased * one.trainable
-            dense[layer.hidden_size, False] += layer.norm_parameters // layer.hidden_size * layer.trains_norms
-        is_here = has_embedding or bool(stage.mtp)
-        if stage.embedding or (stage.mtp and not has_embedding):
-            dense[table, False] += model.trains("embedding")
-        if stage.head and not (model.tied_embeddings and is_here):
-            dense[table, False] += model.trains("head")
-    held = held_parameters(model, list(stages), cut, vocab_multiple=vocab_multiple)
+    """Return the tensors of a rank outside and inside routed experts.
+
+    `rows`: parts of its stages, and the number of each. `held`: its parameters. `tables`: trained embedding tables,
+    each with `table_size` parameters.
+    """
+    dense, expert = Tensors({(table_size, False): tables}), Tensors()
+    for row, number in rows:
+        if row.kind in ("layer", "checkpoint", "mtp weights"):
+            for layer in row.layers:
+                _add_layer(layer, number, cut, dense, expert)
     others = held.trained - sum(size * number for (size, _), number in dense.items())
     if others > 0:  # position embeddings and the final norm
         dense[others, False] += 1
     return dense, expert
+
+
+def _add_layer(layer: Layer, number: int, cut: ParallelSizes, dense: Tensors, expert: Tensors) -> None:
+    for matrix in layer.linears(cut):
+        tensors = expert if matrix.kind in ("routed", "routed adapter") else dense
+        tensors[matrix.size, matrix.is_orthogonalised] += number * matrix.count * matrix.trainable
+        tensors[matrix.outputs, False] += number * matrix.count * matrix.biased * matrix.trainable
+    norms = layer.norm_parameters // layer.hidden_size * layer.trains_norms
+    dense[layer.hidden_size, False] += number * norms
 
 
 def largest_state(tensors: Mapping[tuple[int, bool], int], optimizer: Optimizer, num_ranks: int) -> int:

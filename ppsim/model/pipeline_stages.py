@@ -1,6 +1,6 @@
 """Contents of each stage (embedding, layers, head), and its recomputation and offloading."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
@@ -137,22 +137,6 @@ def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
             )
         )
     return stages
-
-
-def call_per_group(
-    compute: Callable[[tuple[Stage, ...]], Any],
-    groups: Iterable[Sequence[Stage]],
-    known: dict[Any, Any] | None = None,
-) -> list[Any]:
-    """Return `compute` of each group, called once per distinct `Stage.key`; `known` caches earlier results."""
-    found = {} if known is None else known
-    results = []
-    for group in groups:
-        key = tuple(stage.key for stage in group)
-        if key not in found:
-            found[key] = compute(tuple(group))
-        results.append(found[key])
-    return results
 
 
 def contents_of(stages: Sequence[Stage]) -> list[str]:

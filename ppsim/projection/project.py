@@ -11,7 +11,7 @@ from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.units import percent, seconds
 from ppsim.catalog.build import ScheduleEntry, build, every_schedule, find, optimise_entry, require_shape
 from ppsim.costs.profile import DEFAULT
-from ppsim.costs.stage_cost_set import StageCostCache, StageCostSet
+from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.parallel.layer_partition import AutoSplit, Split, why_no_split
 from ppsim.parallel.sequence_slices import why_no_slices
 from ppsim.projection.lengths import sample_lengths, with_lengths
@@ -275,11 +275,9 @@ def peaks_of(plan: Plan) -> list[float]:
     return [float(peak) for peak in timeline.memory.peak_bytes]
 
 
-def _assembled(
-    plan: Plan, schedule: Schedule, split: Split | None = None, known: StageCostCache | None = None
-) -> StageCostSet:
+def _assembled(plan: Plan, schedule: Schedule, split: Split | None = None) -> StageCostSet:
     """A split "auto" is balanced here, not searched for."""
-    found = plan.source.assemble(schedule, plan.layer_split_rule if split is None else split, known)
+    found = plan.source.assemble(schedule, plan.layer_split_rule if split is None else split)
     return with_lengths(plan, schedule, found, sample_lengths(plan))
 
 
@@ -307,11 +305,11 @@ def _is_searched(plan: Plan, schedule: Schedule) -> bool:
 
 def _found_split(plan: Plan, schedule: Schedule) -> SimulatedSplit:
     """Stragglers are accidents, so they do not move layers."""
-    usual, known = replace(plan, stragglers=()), StageCostCache()
+    usual = replace(plan, stragglers=())
 
     def simulated(counts: tuple[int, ...] | None) -> SimulatedSplit:
         split = "auto" if counts is None else AutoSplit(counts)
-        return _trial(usual, schedule, _assembled(usual, schedule, split, known))
+        return _trial(usual, schedule, _assembled(usual, schedule, split))
 
     return SplitSearch(simulated, plan.modelled_source.layer_costs(), plan.memory_bound_bytes).best()
 
@@ -324,18 +322,20 @@ def _trial(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> Simulated
 
 def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
     from ppsim.costs.assemble_job import assemble_job  # heavy import: costs of models
+    from ppsim.costs.ledger import Ledger
     from ppsim.projection.stage_search import StageSearch
 
-    job, usual, known = plan.job, replace(plan, stragglers=()), StageCostCache()
+    job, usual = plan.job, replace(plan, stragglers=())
     assert job is not None
+    ledger = Ledger(job)
 
     def simulated(split: Sequence[int] | str, plans: "Sequence[StagePlan]") -> SimulatedSplit:
         counts: Split = split if isinstance(split, str) else AutoSplit(split)
-        assembled = assemble_job(job, schedule, split=counts, known=known, plans=plans)
+        assembled = assemble_job(job, schedule, split=counts, ledger=ledger, plans=plans)
         return _trial(usual, schedule, assembled.scaled(job.scale))
 
     limit = plan.memory_bound_bytes or np.inf
-    found = StageSearch(job, schedule, simulated, limit).best()
+    found = StageSearch(ledger, schedule, simulated, limit).best()
     planned = job.with_plans(found.plans, found.trial.counts)
     line = f"plan: layers and recomputation of each stage searched for, iteration {seconds(found.trial.seconds)}"
     if found.uniform_s is not None:

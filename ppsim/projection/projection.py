@@ -11,7 +11,6 @@ from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.model.recompute import BY_OPERATORS, Recompute, plan_of_stage, text_of
-from ppsim.projection.lengths import sample_lengths
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.quantities import values
 from ppsim.schedule.check import why_not_in_torch
@@ -88,7 +87,7 @@ class Projection(Printable, Drawable):
 
     @cached_property
     def peak_components_bytes(self) -> dict[str, int] | None:
-        """Bytes by component at the highest peak of all ranks; None without a job, and with offload.
+        """Bytes by component at the highest peak of all ranks; None without a job.
 
         >>> import ppsim
         >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=2, recompute="full")
@@ -96,15 +95,12 @@ class Projection(Printable, Drawable):
         True
         """
         job, memory = self.plan.job, self.timeline.memory
-        if job is None or job.offloads:
+        if job is None:
             return None
-        from ppsim.costs.reserved_memory import components_at_peak  # heavy import: every tensor of a model
+        from ppsim.costs.peak_components import components_at_peak  # heavy import: every tensor of a model
 
-        fullest, drawn = int(memory.peak_bytes.argmax()), sample_lengths(self.plan)
-        of_tokens = drawn.linear_factor if drawn else None
-        return components_at_peak(
-            job, self.timeline.schedule, self.stage_cost_set, memory, fullest, of_tokens=of_tokens
-        )
+        fullest = int(memory.peak_bytes.argmax())
+        return components_at_peak(job, self.timeline.schedule, self.stage_cost_set, self.costs, memory, fullest)
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:
@@ -118,7 +114,7 @@ class Projection(Printable, Drawable):
         job = self.plan.job
         if job is None or not job.settings.fully_shard:
             return None
-        from ppsim.model.rank_memory import RESERVED_PER_ALLOCATED  # heavy import: every tensor of a model
+        from ppsim.model.memory_settings import RESERVED_PER_ALLOCATED  # heavy import: every tensor of a model
 
         return [round(RESERVED_PER_ALLOCATED * peak) for peak in self.timeline.memory.peak_bytes.tolist()]
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import PpsimError
-from ppsim.costs.assemble_job import bytes_for_weight
 from ppsim.costs.job import Job
 from ppsim.costs.layer_costs import layer_costs_of
+from ppsim.costs.ledger import Ledger
 from ppsim.costs.stage_cost_set import stages_of_ranks
 from ppsim.costs.stage_options import FrontierPoint, StageOptions, plan_of
 from ppsim.model.pipeline_stages import Stage, StagePlan, stages_of
@@ -68,7 +68,7 @@ Simulate: TypeAlias = Callable[[Sequence[int] | str, Sequence[StagePlan]], Simul
 class StageSearch:
     """One search for a job and a table."""
 
-    job: Job
+    ledger: Ledger
     schedule: Schedule
     simulate: Simulate
     limit_bytes: float
@@ -76,9 +76,13 @@ class StageSearch:
 
     def __post_init__(self) -> None:
         splits = bool(((self.schedule.op == Op.I) | (self.schedule.op == Op.W)).any())
-        self.options = StageOptions(self.job, splits)
+        self.options = StageOptions(self.ledger, splits)
         self.ranks = stages_of_ranks(self.schedule)
         self.in_flight = [_in_flight(self.schedule, rank) for rank in range(self.schedule.num_ranks)]
+
+    @property
+    def job(self) -> Job:
+        return self.ledger.job
 
     @property
     def num_stages(self) -> int:
@@ -149,7 +153,7 @@ class StageSearch:
         def simulated(counts: tuple[int, ...] | None) -> SimulatedSplit:
             return self._run("balanced" if counts is None else counts, plans)
 
-        return plans, SplitSearch(simulated, layer_costs_of(job), limit).best()
+        return plans, SplitSearch(simulated, layer_costs_of(Ledger(job)), limit).best()
 
     def _planned(self, counts: tuple[int, ...]) -> Planned:
         """Return the fastest recomputation whose simulated peak fits."""
@@ -229,7 +233,9 @@ class _Choices:
         self.points = options.frontier(stage, allowed, offload)
         self.seconds = np.array([one.seconds for one in self.points])
         self.saved = np.array([one.saved_bytes for one in self.points])
-        self.kept = np.minimum(self.saved, bytes_for_weight(options.job, stage))
+        memory = options.ledger.memory
+        for_weight = memory.for_weight(memory.contents([stage]))[0]
+        self.kept = np.minimum(self.saved, options.job.allocator_slack * for_weight)
 
 
 def _fastest(choices: Sequence[_Choices], in_flight: Floats, room: float) -> tuple[list[FrontierPoint], float]:

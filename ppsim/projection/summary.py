@@ -191,12 +191,12 @@ def spread_of(plan: Plan) -> float:
     job = plan.job
     if plan.rehearsal:
         return hypot(MEASURED_SPREAD, plan.rehearsal.pace_drift)
-    if job is None or plan.measured is not None or all(basis == MEASURED for _, basis in job.bases):
+    if job is None or plan.measured is not None or all(basis == MEASURED for _, basis in job.costs.bases):
         return MEASURED_SPREAD
     efficiency, has_experts = job.cluster.device.efficiency, any(layer.is_moe for layer in job.model.kinds)
     said = efficiency.experts_spread if has_experts else efficiency.spread
     prior = EXPERTS_SPREAD if has_experts else ESTIMATE_SPREAD
-    in_situ = efficiency.in_situ if job.shares["table"] else None
+    in_situ = efficiency.in_situ if job.costs.shares["table"] else None
     return said or max(prior, in_situ.sigma if in_situ else 0.0)
 
 

@@ -72,14 +72,40 @@ def slice_shares(schedule: Schedule, costs: CostArrays) -> tuple[Ints32, Floats 
     return microbatch, costs.time_shares[place], costs.token_shares[place]
 
 
-def memory_of(schedule: Schedule, costs: CostArrays) -> RankMemoryUse:
+def added_bytes(schedule: Schedule, costs: CostArrays) -> Floats:
+    """Return the bytes that each action adds to its rank, negative if it frees."""
     microbatch, _, share = slice_shares(schedule, costs)
     names = ("activation_bytes", "kept_bytes")
     if costs.by_microbatch.keys().isdisjoint(names):
-        during, after = memory_per_action(schedule, costs.activation_bytes, costs.kept_bytes, share)
-    else:
-        activation, kept = (costs.of(name, schedule.stage, microbatch) * share for name in names)
-        during, after = _held_by(schedule, memory_changes(schedule.op, activation, kept))
+        of_op = memory_changes(
+            np.arange(len(_WHOLE), dtype=np.int8)[:, None], costs.activation_bytes, costs.kept_bytes
+        )
+        added: Floats = of_op[schedule.op, schedule.stage] * share
+        return added
+    activation, kept = (costs.of(name, schedule.stage, microbatch) * share for name in names)
+    return memory_changes(schedule.op, activation, kept)
+
+
+def bytes_at_peak(schedule: Schedule, costs: CostArrays, memory: RankMemoryUse, rank: int) -> tuple[Floats, float]:
+    """Return the saved bytes of each stage at a rank's peak, and those of a pair of a forward and a backward.
+
+    If the peak is in a pair, the bytes of the stages are those before it.
+    """
+    first, peak = int(schedule.rank_offsets[rank]), int(memory.peak_at[rank])
+    added, end, of_pair = added_bytes(schedule, costs), peak, 0.0
+    if costs.fused_activation_bytes is not None:
+        for forward, backward in zip(*fused_pairs(schedule), strict=True):
+            if peak - min(forward, backward) in (0, 1):
+                end = int(min(forward, backward))
+                of_pair = float(costs.fused_activation_bytes[schedule.stage[forward], schedule.stage[backward]])
+    actions = slice(first, end if of_pair or added[peak] < 0 else end + 1)
+    held = np.zeros(schedule.num_stages)
+    np.add.at(held, schedule.stage[actions], added[actions])
+    return held, of_pair
+
+
+def memory_of(schedule: Schedule, costs: CostArrays) -> RankMemoryUse:
+    during, after = _held_by(schedule, added_bytes(schedule, costs))
     if costs.fused_activation_bytes is not None:
         forward, backward = fused_pairs(schedule)
         first = np.minimum(forward, backward)

@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import numpy as np
-
-from ppsim.base.arrays import Floats
 from ppsim.base.errors import ScheduleError
 from ppsim.catalog.build import build, find
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.memory_per_action import memory_per_action
+from ppsim.simulation.memory_per_action import memory_of
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.verdict import MemoryLimit
-from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
+from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds, StageMemory
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
 
@@ -42,9 +40,7 @@ class EvaluationTask:
     key: str
     plan: Plan
     bound_s: float
-    static_bytes: Floats
-    update_bytes: Floats
-    activation_bytes: Floats
+    memory: StageMemory
 
 
 def task_of(calculator: BoundsCalculator, bounds: ConfigurationBounds) -> EvaluationTask:
@@ -53,9 +49,7 @@ def task_of(calculator: BoundsCalculator, bounds: ConfigurationBounds) -> Evalua
         bounds.candidate.key,
         plan,
         bounds.bound_s,
-        bounds.static_bytes,
-        bounds.update_bytes,
-        bounds.activation_bytes,
+        bounds.memory,
     )
 
 
@@ -94,7 +88,6 @@ def _evaluate(task: EvaluationTask, front: Front, slowest: Rank) -> EvaluationRe
 
 
 def simulate(plan: Plan, table: Schedule) -> EvaluationResult:
-    """The simulated peak decides, because the bytes of a task do not model all recomputation (block/N)."""
     try:
         iteration_time_s, peak = iteration_of(plan, table)
     except ScheduleError:
@@ -113,9 +106,18 @@ def exact_peak_bytes(task: EvaluationTask) -> float:
 
 
 def _peak_bytes(task: EvaluationTask, table: Schedule) -> float:
-    during, _ = memory_per_action(table, *task.activation_bytes)
-    in_passes = np.maximum.reduceat(during, table.rank_offsets[:-1])
-    return float((np.maximum(in_passes, task.update_bytes) + task.static_bytes).max())
+    memory = task.memory
+    costs = StageCosts(
+        forward_s=0.0,
+        backward_input_s=0.0,
+        backward_weight_s=0.0,
+        activation_bytes=memory.activation_bytes[0],
+        activation_bytes_kept_for_weight=memory.activation_bytes[1],
+        fused_activation_bytes=memory.pair_bytes,
+        static_bytes=memory.static_bytes,
+        update_bytes=memory.update_bytes,
+    )
+    return float(memory_of(table, costs.resolved_for(table)).peak_bytes.max())
 
 
 def _is_fitted(plan: Plan) -> bool:

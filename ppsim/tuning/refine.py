@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
-from ppsim.model.rank_memory import kept_of_layer
+from ppsim.model.memory_rows import kept_of_layer
 from ppsim.model.recompute import MODULES
 from ppsim.parallel.layer_partition import why_no_split
 from ppsim.projection.project import project_table

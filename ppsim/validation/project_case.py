@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.rank_memory import RESERVED_PER_ALLOCATED
+from ppsim.model.memory_settings import RESERVED_PER_ALLOCATED
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of, peaks_of
 from ppsim.validation.published_runs import PublishedRun, flops_a_token

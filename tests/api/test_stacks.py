@@ -445,6 +445,6 @@ def test_megatron_of_2022_hides_half_of_what_its_backward_sums() -> None:
         "stack": "megatron-lm-2022",
     }  # fmt: skip
     for divided, forward_ms, backward_ms in ((False, 7.7, 11.9), (True, 7.2, 11.8)):
-        [layer] = ppsim.job(**words, sequence_parallel=divided).layer_costs.values()
+        [layer] = ppsim.job(**words, sequence_parallel=divided).costs.layers().values()
         assert 1e3 * layer.forward.total_s == pytest.approx(forward_ms, rel=0.035)
         assert 1e3 * layer.backward.total_s == pytest.approx(backward_ms, rel=0.035)

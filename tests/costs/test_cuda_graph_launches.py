@@ -66,7 +66,7 @@ def test_a_router_is_captured_up_to_the_exchange() -> None:
 def test_the_host_waits_for_counts_where_a_router_drops_nothing_and_nothing_is_ready_behind(
     changed: dict, waits: bool
 ) -> None:
-    [layer] = ppsim.job(**SPARSE, seq_len=512, **changed).layer_costs.values()
+    [layer] = ppsim.job(**SPARSE, seq_len=512, **changed).costs.layers().values()
     routing_s = ppsim.job(**SPARSE).cluster.device.efficiency.routing_host_s
     assert (layer.forward.total_s == pytest.approx(routing_s)) == waits
     assert (layer.forward.host_s > 1e-3) == waits
@@ -107,7 +107,7 @@ def test_room_for_a_ranks_tokens_lets_one_graph_hold_a_dropless_step_and_pages_k
         for job in (whole, paged)
     )
     assert kept_paged < kept
-    [took, took_paged] = (next(iter(job.layer_costs.values())).forward.memory_s for job in (whole, paged))
+    [took, took_paged] = (next(iter(job.costs.layers().values())).forward.memory_s for job in (whole, paged))
     assert took_paged == took  # Megatron-LM copies on a stream of its own
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 import ppsim
-from ppsim.costs.dp_and_optimizer import parameters_of_stages, replica_collective_s
+from ppsim.costs.ledger import Ledger
+from ppsim.costs.replica_collectives import replica_collective_s
 from ppsim.machine import collectives
 from ppsim.model.pipeline_stages import stages_of
 
@@ -11,7 +12,7 @@ from ppsim.model.pipeline_stages import stages_of
 def test_instances_all_reduce_the_shards_of_the_gradients_not_the_whole() -> None:
     """Hybrid sharding: a reduce-scatter within each instance, then each rank sums its shard over the instances."""
     job = ppsim.job(model="llama3-8b", stack="plain", gpus=16, num_distributed_optimizer_instances=2)
-    parameters = parameters_of_stages(job, stages_of(job.model, [len(job.model.layers)]))
+    parameters = Ledger(job).stages(stages_of(job.model, [len(job.model.layers)]))[0].held
     inner, outer = job.place.ranks("dp-cp").instances(2)
     num_bytes = parameters.trained * job.optimizer.bytes_of_gradient
     within_s = collectives.seconds("reduce-scatter", num_bytes, inner, job.cluster)

@@ -13,7 +13,7 @@ JOB = {"model": "qwen3-vl-8b", "stack": "plain", "gpus": 8, "pp": 2, "global_bat
 
 
 def of_encoder(**options: object) -> object:
-    return ppsim.job(**JOB | options).encoder_estimate(FIRST)
+    return ppsim.job(**JOB | options).costs.encoders
 
 
 def test_the_encoder_is_on_the_first_stage_and_shifts_layers_to_the_others() -> None:
@@ -45,7 +45,7 @@ def test_the_model_flops_of_all_ranks_are_the_models() -> None:
     for options in ({}, {"tp": 2}, {"cp": 2}, {"tp": 2, "cp": 2}):
         job = ppsim.job(**JOB | options)
         [encoder] = job.model.encoders
-        estimate = job.encoder_estimate(FIRST)
+        estimate = job.costs.encoders
         ranks = job.layout.tp * job.layout.cp
         counted = ranks * (estimate.forward.ideal_s + estimate.backward.ideal_s)
         assert counted * job.cluster.device.peak("bfloat16") == pytest.approx(encoder.training_flops, rel=1e-9)

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.costs.assemble_job import estimate_of
-from ppsim.costs.dp_and_optimizer import parameters_of_stages, replica_collective_s
+from ppsim.costs.job import Job
+from ppsim.costs.ledger import Ledger, StageSums
+from ppsim.costs.replica_collectives import replica_collective_s
 from ppsim.errors import ConfigError
 from ppsim.model.pipeline_stages import Stage
 
@@ -21,15 +22,19 @@ SMALL: dict[str, Any] = {
 }
 
 
+def sums(job: Job, stage: Stage) -> StageSums:
+    return Ledger(job).stages([stage])[0]
+
+
 def weight_s(**options: Any) -> float:
     """Seconds of the weight gradients of a layer."""
     job = ppsim.job(**SMALL | options)
-    return estimate_of(job, Stage(job.model.layers[-1:])).backward_weight.total_s
+    return sums(job, Stage(job.model.layers[-1:])).costs.backward_weight.total_s
 
 
 def test_weight_gradients_are_those_of_adapters_only() -> None:
     job = ppsim.job(**SMALL, lora="16:linear_qkv")
-    parts = estimate_of(job, Stage(job.model.layers[:1])).backward_weight
+    parts = sums(job, Stage(job.model.layers[:1])).costs.backward_weight
     tokens, tp = 2048, 2
     flops = 2 * tokens * 16 * (4096 + 6144) / tp
     peak = job.cluster.device.peak("bfloat16")
@@ -41,9 +46,9 @@ def test_weight_gradients_are_those_of_adapters_only() -> None:
 
 def test_a_frozen_layer_has_an_input_gradient_if_anything_before_it_is_trained() -> None:
     job = ppsim.job(**SMALL, freeze="layers@0-15")
-    assert estimate_of(job, Stage(job.model.layers[:1])).backward_input.total_s > 0
+    assert sums(job, Stage(job.model.layers[:1])).costs.backward_input.total_s > 0
     job = ppsim.job(**SMALL, freeze="embedding+layers@0-15")
-    of_layer = estimate_of(job, Stage(job.model.layers[:1], embedding=True))
+    of_layer = sums(job, Stage(job.model.layers[:1], embedding=True)).costs
     assert of_layer.backward.total_s == 0
     assert of_layer.forward.total_s > 0
     assert "backward: none in the first 16 layers" in " ".join(ppsim.project(job=job).assumptions)
@@ -60,14 +65,12 @@ def test_split_backwards_have_next_to_nothing_to_delay() -> None:
 
 def test_replicas_reduce_and_update_adapters_only() -> None:
     job = ppsim.job(**SMALL | {"tp": 1, "pp": 1}, lora=16)
-    held = parameters_of_stages(job, [Stage(job.model.layers)])
+    held = sums(job, Stage(job.model.layers)).held
     adapters = 32 * 16 * ((4096 + 6144) + 2 * 4096 + (4096 + 28672) + (14336 + 4096))
     assert held.trained == adapters
     seconds = replica_collective_s(job, held, "reduce-scatter")
     full = ppsim.job(**SMALL | {"tp": 1, "pp": 1})
-    assert seconds < 0.05 * replica_collective_s(
-        full, parameters_of_stages(full, [Stage(full.model.layers)]), "reduce-scatter"
-    )
+    assert seconds < 0.05 * replica_collective_s(full, sums(full, Stage(full.model.layers)).held, "reduce-scatter")
     fast, slow = (ppsim.project(job=one).stage_cost_set.step_costs.optimizer_s[0] for one in (job, full))
     assert fast < 0.01 * slow
     sharded = ppsim.job(**SMALL | {"tp": 1, "pp": 1}, lora=16, zero=3)

@@ -10,6 +10,7 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.job import Job
 from ppsim.costs.layer_costs import layer_costs_of
+from ppsim.costs.ledger import Ledger
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, copy_s, offload_of
 from ppsim.model.offloading import OffloadRules
 from ppsim.model.pipeline_stages import Stage
@@ -176,7 +177,7 @@ def test_it_is_refused_where_it_cannot_be() -> None:
 def test_a_layer_more_keeps_what_is_not_offloaded_once() -> None:
     """What one more layer adds, by which splits are searched: half of it with half offloaded, not a quarter."""
     one = job(pp=4)
-    whole, half = (layer_costs_of(replace(one, offload=part)).activation_bytes for part in (0.0, 0.5))
+    whole, half = (layer_costs_of(Ledger(replace(one, offload=part))).activation_bytes for part in (0.0, 0.5))
     assert half == pytest.approx(0.5 * whole)
 
 

@@ -10,8 +10,9 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.costs.job import Job
 from ppsim.costs.offload import HOST_EFFICIENCY
+from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import stages_of
-from ppsim.model.rank_memory import static_memory
+from ppsim.model.rank_rules import static_bytes
 
 HELD = 8_030_261_248
 """Parameters of Llama 3 8B."""
@@ -30,7 +31,7 @@ def update_s(job: Job) -> float:
 
 def test_the_state_of_a_part_of_the_parameters_is_not_on_the_device() -> None:
     """Adam has 12 bytes per parameter, over four replicas; parameters and gradients stay."""
-    none, half, all_ = (static_memory(one.model, stages_of(one.model, [32]), one.settings)
+    none, half, all_ = (static_bytes(held_parameters(one.model, stages_of(one.model, [32]), one.settings.cut), one.settings)
                         for one in map(offloading, (0.0, 0.5, 1.0)))  # fmt: skip
     assert none["optimizer state"] == 12 * HELD / 4
     assert half["optimizer state"] == 12 * HELD / 8

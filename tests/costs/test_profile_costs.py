@@ -160,7 +160,7 @@ def test_what_a_stage_takes_beside_its_layers_is_taken_once_a_stage() -> None:
 
 def test_another_shape_is_left_to_the_specifications_and_said() -> None:
     one = job(pp=2, sequence_length=2048, profile=measured_profile())
-    assert [basis for _, basis in one.bases] == [BASIS] * 3
+    assert [basis for _, basis in one.costs.bases] == [BASIS] * 3
     made, plain = assemble_job(one, TABLE), assemble_job(replace(one, profile=None), TABLE)
     assert made.costs.forward_s == plain.costs.forward_s
     assert (
@@ -170,7 +170,7 @@ def test_another_shape_is_left_to_the_specifications_and_said() -> None:
 
 def test_another_models_layers_are_left_to_the_specifications() -> None:
     one = job("llama3-70b", pp=2, sequence_length=4096, profile=measured_profile())
-    assert [basis for _, basis in one.bases] == [BASIS] * 3
+    assert [basis for _, basis in one.costs.bases] == [BASIS] * 3
     published = job("llama3-8b", pp=2, profile=load_profile("zb-a100-6.2b"))
     assert "does not say what sizes its layer has" in assemble_job(published, TABLE).assumptions[0]
 
@@ -195,7 +195,7 @@ def test_a_jobs_recomputation_is_the_profiles_in_time_and_in_bytes() -> None:
     words = "layernorm+mlp_act"
     profile = measured_profile(recompute=words)
     none, same, core = (job(pp=2, recompute=how, profile=profile) for how in ("none", words, "core_attn"))
-    assert [one.bases[0][1] for one in (none, same, core)] == [BASIS, MEASURED, BASIS]
+    assert [one.costs.bases[0][1] for one in (none, same, core)] == [BASIS, MEASURED, BASIS]
     kept = [assemble_job(one, TABLE, split="even").costs.activation_bytes[1] for one in (none, same, core)]
     layers, tokens = 16, 4096
     assert kept[0] - kept[1] == layers * tokens * 2 * (2 * 4096 + 14336)
@@ -207,20 +207,20 @@ def test_a_jobs_recomputation_is_the_profiles_in_time_and_in_bytes() -> None:
 
 def test_a_head_is_never_recomputed() -> None:
     one = job(tp=2, pp=2, recompute="full", profile=measured_profile(tp=2, recompute="full"))
-    assert one.ends[1].backward.recompute_s == 0 < one.layer_costs[one.model.layers[0]].backward.recompute_s
+    assert one.costs.ends[1].backward.recompute_s == 0 < one.costs.layer(one.model.layers[0]).backward.recompute_s
 
 
 def test_with_device_facts_another_shape_is_estimated_by_them() -> None:
     """The numbers are those of `ppsim.costs.estimate`; where there is nothing alike, the specifications'."""
     profile = measured_profile(with_facts=True)
     one = job(pp=2, sequence_length=2048, profile=profile)
-    assert [basis for _, basis in one.bases] == [INTERPOLATED] * 3
-    assert one.measured is not None
-    part = estimated("layer", profile, one.measured.shape)
-    layer = one.layer_costs[one.model.layers[0]]
+    assert [basis for _, basis in one.costs.bases] == [INTERPOLATED] * 3
+    assert one.costs.measured() is not None
+    part = estimated("layer", profile, one.costs.measured().shape)
+    layer = one.costs.layer(one.model.layers[0])
     assert layer.forward.total_s == pytest.approx(part.forward_s.median)
     assert layer.forward.total_s < 0.010
     made = assemble_job(one, TABLE)
     assert "layer, embedding, head: interpolated by the profile's device facts" in made.assumptions[0]
     recomputed = job(pp=2, sequence_length=2048, recompute="full", profile=profile)
-    assert [basis for _, basis in recomputed.bases] == [BASIS] * 3
+    assert [basis for _, basis in recomputed.costs.bases] == [BASIS] * 3

@@ -13,11 +13,12 @@ from ppsim.costs.recomputation import forward_again
 from ppsim.costs.torch_blocks import num_amax
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.batch import Batch
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.pipeline_stages import Stage
-from ppsim.model.rank_memory import MemorySettings, stage_activations
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 from tests.costs.timed import kernels, operators, passing, products_of, timed
+from tests.model.stages import stage_activations
 
 LAYER = find_model("llama3-8b").layers[0]
 H, Q, K, F, E = 4096, 4096, 1024, 14336, 2

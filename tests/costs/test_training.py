@@ -11,8 +11,10 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
 from ppsim.costs.analytic import mtp_estimate
 from ppsim.costs.assemble_job import assemble_job
-from ppsim.costs.dp_and_optimizer import num_buckets, parameters_of_stages, replica_collective_s, step_costs
-from ppsim.costs.reserved_memory import components_at_peak
+from ppsim.costs.dp_and_optimizer import step_costs
+from ppsim.costs.ledger import Ledger
+from ppsim.costs.peak_components import components_at_peak
+from ppsim.costs.replica_collectives import num_buckets, replica_collective_s
 from ppsim.costs.stage_cost_set import values_of_ranks
 from ppsim.machine import collectives
 from ppsim.machine.cluster_files import load_cluster
@@ -92,7 +94,7 @@ def test_the_simulated_peak_is_that_of_the_formulas_with_what_is_in_flight_there
             in_flight[at] += 1
         mine = values_of_ranks(table, stages_of(one.model, made.split))[rank]
         formula = rank_memory(one.model, mine, one.settings, in_flight=in_flight).total
-        told = components_at_peak(one, table, made, memory, rank)
+        told = components_at_peak(one, table, made, made.costs, memory, rank)
         assert sum(told.values()) == pytest.approx(memory.peak_bytes[rank], rel=1e-6)
         if table.splits_backward:
             assert memory.peak_bytes[rank] <= formula * (1 + 1e-9)
@@ -201,7 +203,7 @@ def test_deferred_weight_gradients_of_the_head_leave_its_backward_for_the_end(
     made, whole = (
         assemble_job(job(pp=2, global_batch=8, wgrad_deferral_limit=one), table) for one in (limit, None)
     )
-    head_s = job(pp=2).ends[1].backward_weight.total_s
+    head_s = job(pp=2).costs.ends[1].backward_weight.total_s
     assert head_s > 0
     saved_s = [old.backward_weight.total_s - new.backward_weight.total_s
                for old, new in zip(whole.parts, made.parts, strict=True)]  # fmt: skip
@@ -257,7 +259,7 @@ def test_only_primary_weights_are_gathered_in_8_or_4_bits(
     """Embedding, norms and head have 16 bits. Megatron-LM gathers MXFP8 in 16 bits, but not in ZeRO 3."""
     optimizer = Optimizer(zero_stage=zero, fp8_param_gather=is_primary)
     one = job(cluster="dgx-b200", pp=2, dp=64, dtype=dtype, optimizer=optimizer)
-    held = parameters_of_stages(one, stages_of(one.model, (16, 16))[:1])
+    held = Ledger(one).stages(stages_of(one.model, (16, 16)))[0].held
     ranks = group(one.layout, "dp-cp", one.cluster.domain_sizes(128))
     size = 2 * (held.dense - held.gemms) + num_bytes * held.gemms
     gather_s = collectives.seconds("all-gather", size, ranks, one.cluster)
@@ -438,7 +440,7 @@ def test_a_further_token_costs_the_same_wherever_its_layer_is(tp: int) -> None:
     for name in ("forward", "backward_input", "backward_weight"):
         totals = [sum(getattr(part, name).total_s for part in each.parts) for each in made]
         assert totals == pytest.approx([totals[0]] * 3)
-    head = one.ends[1]
+    head = one.costs.ends[1]
     assert made[1].parts[3].forward.total_s == pytest.approx(2 * head.forward.total_s)
     assert made[1].parts[3].backward.total_s == pytest.approx(2 * head.backward.total_s)
 
@@ -494,7 +496,7 @@ def test_experts_that_fill_the_usable_part_of_a_rack_stay_in_it_and_straddling_o
         for one in (inside, across)
     ]
     assert said[0] == []
-    moe = [max(one.layer_costs.values(), key=lambda costs: costs.forward.ep_s) for one in (inside, across)]
+    moe = [max(one.costs.layers().values(), key=lambda costs: costs.forward.ep_s) for one in (inside, across)]
     ep_s = [(costs.forward + costs.backward).ep_s for costs in moe]
     assert ep_s[1] > 1.1 * ep_s[0] / 2
     (line,) = said[1]
@@ -521,7 +523,7 @@ def test_experts_whole_on_a_rank_need_no_sum_among_tensor_parallel_ranks() -> No
     Where etp ranks share an expert they gather, and sum, every (token, expert) pair that was dispatched to it.
     """
     usual, whole = (job("qwen3-30b-a3b", tp=4, dp=8, ep=8, etp=etp, pp=4) for etp in (4, 1))
-    (one,), (other,) = usual.layer_costs.values(), whole.layer_costs.values()
+    (one,), (other,) = usual.costs.layers().values(), whole.costs.layers().values()
     message, layer = 4096 * 2048 * 2.0, usual.model.layers[0]
     of_attention, of_pairs = (usual.place.sum_over_tp_s(times * message) for times in (1, layer.experts_per_token))
     assert other.forward.tp_s == pytest.approx(of_attention)

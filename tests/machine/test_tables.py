@@ -28,13 +28,13 @@ from ppsim.machine.kernels.published_tables import (
 )
 from ppsim.machine.kernels.times import AttentionCore
 from ppsim.model.pipeline_stages import stages_of
-from ppsim.model.rank_memory import stage_activations
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import layout_on
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 from ppsim.projection.summary import ESTIMATE_SPREAD, _spreads
 from ppsim.simulation.step import simulate_step
+from tests.model.stages import stage_activations
 from tests.projection.jobs import job
 
 WITH_TABLES = {name: one for name, one in hardware("devices").items() if "kernels" in one}

@@ -18,8 +18,9 @@ from ppsim.model.attention_base import Indexer
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.config import model_from
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.pipeline_stages import stages_of
-from ppsim.model.rank_memory import MemorySettings, rank_memory
+from ppsim.model.rank_memory import rank_memory
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import layout_on
 from ppsim.parallel.sizes import ParallelSizes
@@ -163,7 +164,7 @@ def job(streams: int, recompute: str = "none") -> Job:
 
 
 def test_mixing_again_takes_its_passes_and_is_for_streams_alone() -> None:
-    costs = [job(4, recompute).layer_costs[SPARSE] for recompute in ("none", "mhc")]
+    costs = [job(4, recompute).costs.layer(SPARSE) for recompute in ("none", "mhc")]
     assert costs[0].forward == costs[1].forward
     place = job(4).place
     more = costs[1].backward_input.recompute_s
@@ -221,7 +222,7 @@ def test_context_parallel_ranks_pass_a_window_on_and_gather_compressed_keys() ->
         for cp in (1, 4)
     )
     for layer in (SPARSE, HEAVY):
-        alone, last = (job.layer_costs[layer].forward for job in (whole, parts))
+        alone, last = (job.costs.layer(layer).forward for job in (whole, parts))
         assert alone.cp_s == 0 < last.cp_s
         kernels = [
             core_of(layer.attention, job.place, micro_batch=1, sequence_length=65536).forward

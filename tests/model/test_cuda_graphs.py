@@ -9,8 +9,10 @@ from ppsim.integrations.transformer_engine import most_alive
 from ppsim.model.batch import Batch
 from ppsim.model.cuda_graph_scope import captures_all, captures_mixer, captures_router, has_graph, why_not_captured
 from ppsim.model.cuda_graphs import cuda_graphs_of
+from ppsim.model.memory_rows import kept_of_layer
+from ppsim.model.memory_settings import GraphBuffers, MemorySettings
 from ppsim.model.pipeline_stages import Stage
-from ppsim.model.rank_memory import GraphBuffers, MemorySettings, kept_of_layer, rank_memory
+from ppsim.model.rank_memory import rank_memory
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import ParallelSizes
 

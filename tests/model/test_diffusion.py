@@ -71,7 +71,7 @@ def test_gradients_of_conditional_embedders_go_over_pp_and_vpp_ranks() -> None:
 def test_two_streams_take_as_long_as_one_of_all_tokens() -> None:
     """Of Flux a layer of two streams has the FLOPs of one of one, and more matrices and modulation."""
     job = ppsim.job(**JOB)
-    double, single = (job.layer_costs[layer].forward.total_s for layer in FLUX.kinds)
+    double, single = (job.costs.layer(layer).forward.total_s for layer in FLUX.kinds)
     assert single < double < 1.35 * single
 
 

@@ -13,12 +13,15 @@ from ppsim.model.batch import Batch
 from ppsim.model.config import model_from
 from ppsim.model.encoder import Encoder
 from ppsim.model.fine_tuning import fine_tuning_of, freeze_of
+from ppsim.model.memory_rows import encoder_activations
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import contents_of, stages_of, stages_of_layout
-from ppsim.model.rank_memory import MemorySettings, encoder_activations, rank_memory, stage_activations
+from ppsim.model.rank_memory import rank_memory
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import ParallelSizes
+from tests.model.stages import stage_activations
 
 SIGLIP = {
     "hidden_size": 1152, "num_hidden_layers": 27, "intermediate_size": 4304, "num_attention_heads": 16,

@@ -11,10 +11,11 @@ from ppsim.model.architecture import Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.fine_tuning import DEFAULT_MODULES, FineTuning, fine_tuning_of, freeze_of, lora_of
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import stages_of
-from ppsim.model.rank_memory import MemorySettings, static_memory
+from ppsim.model.rank_rules import static_bytes
 from ppsim.model.registry import find_model, gpt
 from ppsim.parallel.sizes import ParallelSizes
 
@@ -55,9 +56,7 @@ def test_only_trained_weights_have_gradients_and_optimizer_state() -> None:
         model = tuned("llama3-8b", tuning)
         stages = stages_of(model, [32])
         held = held_parameters(model, stages, ParallelSizes(dp=4))
-        found = static_memory(
-            model, stages, MemorySettings(Batch(1, 8), ParallelSizes(dp=4), Optimizer(zero_stage=1))
-        )
+        found = static_bytes(held, MemorySettings(Batch(1, 8), ParallelSizes(dp=4), Optimizer(zero_stage=1)))
         assert found["parameters"] == 2 * held.dense
         assert found["gradients"] == 4 * held.trained
         assert found["optimizer state"] == 12 * held.trained // 4

@@ -10,12 +10,13 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.config import model_from
 from ppsim.model.hf_fields import UnknownModelType
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.pipeline_stages import stages_of
-from ppsim.model.rank_memory import MemorySettings, stage_activations
 from ppsim.model.registry import _told, find_model
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_model import model_of
+from tests.model.stages import stage_activations
 
 
 def kinds(model: Model) -> list[Attention]:

@@ -94,4 +94,4 @@ def weights_and_activations(one) -> int:
 
 
 def forward_s(one) -> float:
-    return sum(one.layer_costs[layer].forward.total_s for layer in one.model.layers)
+    return sum(one.costs.layer(layer).forward.total_s for layer in one.model.layers)

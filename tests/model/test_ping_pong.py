@@ -8,10 +8,11 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.model.optimizer import Optimizer
-from ppsim.model.parameters import held_parameters
+from ppsim.model.parameters import held_parameters, padded_vocabulary, tables_of
 from ppsim.model.ping_pong import largest_state, trained_tensors
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.registry import find_model
+from ppsim.model.stage_rows import rows_of
 from ppsim.parallel.sizes import ParallelSizes
 
 ADAM = Optimizer(layer_wise=True, use_layer_wise_param_layout=False)
@@ -29,7 +30,11 @@ def test_the_tensors_are_all_parameters(name: str) -> None:
     model, cut = find_model(name), ParallelSizes()
     stages = stages_of(model, [len(model.layers)])
     held = held_parameters(model, stages, cut, vocab_multiple=128)
-    dense, expert = trained_tensors(model, stages, cut, vocab_multiple=128)
+    tables = tables_of(model, [(stage.embedding, stage.head, bool(stage.mtp)) for stage in stages])
+    rows = [(row, 1) for row in rows_of(model, stages[0], "none")]
+    table_size = model.table(padded_vocabulary(model.vocab_size, tp=1, multiple=128))
+    dense, expert = trained_tensors(rows, held, cut, tables=sum(tables), table_size=table_size)
+    assert dense[table_size, False] == sum(tables)
     for found, number in ((dense, held.trained), (expert, held.trained_expert)):
         assert sum(size * times for (size, _), times in found.items()) == number
 

@@ -14,24 +14,33 @@ from ppsim.model.activations import layer_activations, layer_backward, layer_off
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.memory_ledger import MemoryLedger
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters, padded_vocabulary
 from ppsim.model.pipeline_stages import Stage, stages_of
 from ppsim.model.rank_memory import (
     ACTIVATIONS,
     STATIC,
-    MemorySettings,
     rank_memory,
-    stage_activations,
-    static_memory,
-    update_memory,
 )
+from ppsim.model.rank_rules import static_bytes
 from ppsim.model.registry import find_model, gpt
 from ppsim.model.shapes import layer_activation_bytes, model_shape_of
 from ppsim.parallel.sizes import ParallelSizes
+from tests.model.stages import stage_activations
 
 PAPER = KernelChoice(flash_attention=False, dropout=True, cross_entropy="unfused", gradient_placeholders=False)
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_errors.py"
+
+
+def static(model, settings):
+    return static_bytes(held_parameters(model, stages_of(model, [len(model.layers)]), settings.cut), settings)
+
+
+def update(model, settings):
+    ledger = MemoryLedger(model, settings)
+    return ledger.update(ledger.contents(stages_of(model, [len(model.layers)])))
 
 
 def published():
@@ -351,31 +360,27 @@ MEGATRON = {
 def test_static_bytes_a_parameter_are_megatrons(case: str) -> None:
     optimizer, alone, fixed, divided = MEGATRON[case]
     model, d = find_model("llama3-8b"), 8
-    stages = stages_of(model, [32])
     for stage, expected in ((0, alone), (1, fixed + divided / d)):
         settings = MemorySettings(Batch(1, 4096), ParallelSizes(dp=d), replace(optimizer, zero_stage=stage))
-        assert sum(static_memory(model, stages, settings).values()) == expected * model.parameters
-        copies = update_memory(model, stages, settings).components.get("float32 gradients", 0)
+        assert sum(static(model, settings).values()) == expected * model.parameters
+        copies = update(model, settings).get("float32 gradients", 0)
         assert copies == (4 if case == "fp16" else 0) * model.parameters / (d if stage else 1)
 
 
 def test_zero_stages_divide_state_then_gradients_then_parameters() -> None:
     """Rajbhandari et al. 2020, arXiv 1910.02054, Figure 1: 16Ψ; 4Ψ + 12Ψ/N; 2Ψ + 14Ψ/N; 16Ψ/N (here fp32 gradients)."""
     model, n = find_model("llama3-8b"), 64
-    stages = stages_of(model, [32])
     expected = {0: 18, 1: 6 + 12 / n, 2: 2 + 16 / n, 3: 18 / n}
     for zero_stage, bytes_each in expected.items():
         settings = MemorySettings(Batch(1, 4096), ParallelSizes(dp=16, cp=4), Optimizer(zero_stage=zero_stage))
-        assert sum(static_memory(model, stages, settings).values()) == pytest.approx(
-            bytes_each * model.parameters, rel=1e-9
-        )
+        assert sum(static(model, settings).values()) == pytest.approx(bytes_each * model.parameters, rel=1e-9)
 
 
 def test_experts_share_their_state_among_their_own_replicas() -> None:
     """dp 64, ep 8, etp 1: a rank holds an eighth of the experts, whose state 8 ranks share; all else 64."""
     model = find_model("mixtral-8x7b")
     expert = sum(layer.expert_parameters for layer in model.layers)
-    found = static_memory(model, stages_of(model, [32]), MemorySettings(Batch(1, 4096), ParallelSizes(dp=64, ep=8)))
+    found = static(model, MemorySettings(Batch(1, 4096), ParallelSizes(dp=64, ep=8)))
     assert found["expert parameters"] == 2 * expert // 8
     assert found["expert gradients"] == 4 * expert // 8
     assert found["expert optimizer state"] == 12 * expert // 8 // 8
@@ -384,11 +389,8 @@ def test_experts_share_their_state_among_their_own_replicas() -> None:
 
 def test_muon_drops_a_moment_of_the_matrices_in_layers() -> None:
     model = find_model("llama3-8b")
-    stages = stages_of(model, [32])
     adam, muon = (
-        static_memory(
-            model, stages, MemorySettings(Batch(1, 4096), ParallelSizes(), Optimizer(name=name, zero_stage=0))
-        )
+        static(model, MemorySettings(Batch(1, 4096), ParallelSizes(), Optimizer(name=name, zero_stage=0)))
         for name in ("adam", "muon")
     )
     matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
@@ -701,9 +703,8 @@ def test_outer_sharding_of_the_optimizer_divides_its_state_by_all_replicas_and_n
     """Megatron-FSDP, fully_shard.py: outer_dp_sharding_strategy optim (HFSDP) next to optim_grads_params."""
     model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
     inside, outside = (
-        static_memory(
+        static(
             model,
-            stages_of(model, [2]),
             MemorySettings(
                 Batch(1, 64),
                 cut=ParallelSizes(dp=8),

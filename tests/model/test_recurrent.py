@@ -10,9 +10,10 @@ from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.hybrid import HybridMixers, windowed
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
 from ppsim.model.pipeline_stages import Stage
-from ppsim.model.rank_memory import MemorySettings, rank_memory
+from ppsim.model.rank_memory import rank_memory
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import ParallelSizes

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import ppsim
+from ppsim.costs.ledger import Ledger
 from ppsim.costs.stage_options import LayerOption, StageOptions, _hull
 from ppsim.errors import ConfigError, PpsimError
 from ppsim.model.pipeline_stages import Stage, StagePlan
@@ -64,7 +65,7 @@ def test_the_dynamic_program_is_the_optimum_of_200_small_cases() -> None:
 
 def test_a_stage_has_the_fewest_seconds_for_its_bytes() -> None:
     """Of all words for each of three layers, none has both fewer bytes and fewer seconds than the frontier."""
-    options = StageOptions(ppsim.job(**SMALL), splits_backward=False)
+    options = StageOptions(Ledger(ppsim.job(**SMALL)), splits_backward=False)
     layer = options.job.model.layers[0]
     words = frozenset(options.useful_words)
     points = options.frontier(Stage((layer,) * 3), words, "")

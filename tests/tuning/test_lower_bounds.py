@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ppsim.catalog.build import CATALOG, find
 from ppsim.machine.job_similarity import MeasuredJob
 from ppsim.projection.project import iteration_of, project, table_of
+from ppsim.tuning import lower_bounds
 from ppsim.tuning.evaluate import EvaluationTask, exact_peak_bytes
 from ppsim.tuning.lower_bounds import BoundsCalculator
 from ppsim.tuning.space import configurations, space_for
@@ -58,9 +59,7 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
     iteration_time_s, peak = iteration_of(plan, table)
     assert look.bound_s <= iteration_time_s
     assert look.least_bytes <= peak * (1 + 1e-12)
-    task = EvaluationTask(
-        candidate.key, plan, look.bound_s, look.static_bytes, look.update_bytes, look.activation_bytes
-    )
+    task = EvaluationTask(candidate.key, plan, look.bound_s, look.memory)
     assert exact_peak_bytes(task) == pytest.approx(peak, rel=1e-12)
 
 
@@ -96,8 +95,8 @@ def test_of_the_reductions_of_a_rank_the_bound_has_the_shortest_if_they_overlap_
 ):
     """Rank 1 has stages 1 and 3. It computes two microbatches of F, I and W, a second each."""
     ones, reduce_s = np.ones(4), np.array([100.0, 200.0, 300.0, 400.0])
-    monkeypatch.setattr(BoundsCalculator, "_compute_s", lambda *_: (ones.copy(), ones.copy(), ones.copy()))
-    monkeypatch.setattr(BoundsCalculator, "_replicas_s", lambda *_: (np.zeros(4), reduce_s))
+    monkeypatch.setattr(lower_bounds._Stages, "seconds", lambda _, name: ones * (2 if name == "backward" else 1))
+    monkeypatch.setattr(lower_bounds, "_exposed_per_step_s", lambda *_: (np.zeros(4), reduce_s))
     asked = question(
         layers=8, gpus=16, batch=16, limit_gib=1e6, overlap_grad_reduce=overlap, update="post-validated"
     )

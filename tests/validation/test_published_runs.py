@@ -12,9 +12,9 @@ import ppsim
 from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options
+from ppsim.model.memory_settings import RESERVED_PER_ALLOCATED
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import stages_of
-from ppsim.model.rank_memory import RESERVED_PER_ALLOCATED
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.projection.options import PlanOptions
 from ppsim.trainers.recipe_table import find_recipe

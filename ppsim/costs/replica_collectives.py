@@ -1,0 +1,66 @@
+"""Collectives of data-parallel ranks: parameters and gradients of a stage."""
+
+from typing import Literal, TypeAlias
+
+from ppsim.costs.job import Job
+from ppsim.machine import collectives
+from ppsim.model.parameters import RankParameters
+
+ReplicaGroup: TypeAlias = Literal["dp-cp", "expert-dp"]
+GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
+
+
+def replica_collective_s(job: Job, parameters: RankParameters, operation: collectives.Operation) -> float:
+    """ZeRO 3 gathers frozen weights too, and only primary weights are gathered in 8 or 4 bits."""
+    optimizer, held = job.optimizer, parameters
+    sizes: list[float] = [count * optimizer.bytes_of_gradient for count in (held.trained, held.trained_expert)]
+    if operation == "all-gather":
+        trained_experts = 0 if held.frozen_expert else held.expert_gemms
+        counts = [(held.trained, min(held.matrices, held.gemms)), (held.trained_expert, trained_experts)]
+        if optimizer.zero_stage == 3:
+            counts = [(held.dense, held.gemms), (held.expert, held.expert_gemms)]
+        of_gemms = job.settings.gathered_bytes
+        sizes = [(count - gemms) * optimizer.weight_bytes + gemms * of_gemms for count, gemms in counts]
+    return sum(
+        _among_instances_s(job, operation, size, name) for size, name in zip(sizes, GROUPS, strict=True) if size
+    )
+
+
+def _among_instances_s(job: Job, operation: collectives.Operation, num_bytes: float, name: ReplicaGroup) -> float:
+    """A collective within a distributed-optimizer instance; gradients are then summed over instances."""
+    group = job.place.ranks(name)
+    inner, outer = group.instances(job.optimizer.instances_among(group.num_ranks))
+    seconds = collectives.seconds(operation, num_bytes, inner, job.cluster)
+    if operation == "all-gather" or outer.num_ranks == 1:
+        return seconds
+    return seconds + collectives.seconds("all-reduce", num_bytes / inner.num_ranks, outer, job.cluster)
+
+
+def num_sharing(job: Job, name: ReplicaGroup) -> int:
+    num_ranks = job.place.ranks(name).num_ranks
+    return job.optimizer.ranks_of_state(num_ranks)
+
+
+def passes_s(job: Job, held: RankParameters) -> tuple[float, float]:
+    """Return seconds per pass to gather a stage's parameters and to reduce its gradients."""
+    zero = job.optimizer.zero_stage
+    gather_s = replica_collective_s(job, held, "all-gather") if zero == 3 else 0.0
+    return gather_s, replica_collective_s(job, held, "reduce-scatter") if zero >= 2 else 0.0
+
+
+def per_step_s(job: Job, held: RankParameters) -> tuple[float, float]:
+    """Return seconds per step to gather a stage's parameters and to reduce its gradients.
+
+    Up to ZeRO 1, gradients are reduced once per step; from ZeRO 2 on, every backward reduces its own. Parameters
+    are gathered once per step in ZeRO 1 and 2, and for every pass in ZeRO 3.
+    """
+    zero = job.optimizer.zero_stage
+    operation: collectives.Operation = "reduce-scatter" if zero else "all-reduce"
+    reduce_s = replica_collective_s(job, held, operation) if zero < 2 else 0.0
+    return replica_collective_s(job, held, "all-gather") if zero in (1, 2) else 0.0, reduce_s
+
+
+def num_buckets(job: Job, parameters: RankParameters) -> float:
+    """Megatron-LM's buckets hold 40 million gradients, or a million per dp · cp rank if that is more."""
+    largest = max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
+    return float(max(1, -(-(parameters.trained + parameters.trained_expert) // largest)))

@@ -1,0 +1,251 @@
+"""Bytes of the rows of a ledger (`ppsim.model.stage_rows`) on one rank."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ppsim.model.activations import (
+    embedding_activations,
+    head_activations,
+    layer_activations,
+    layer_backward,
+    mtp_activations,
+    weight_gradient_bytes,
+)
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.batch import Batch
+from ppsim.model.encoder import Encoder, EncoderPart
+from ppsim.model.losses import CHUNKS
+from ppsim.model.memory_settings import GraphBuffers, MemorySettings
+from ppsim.model.parameters import RankParameters, held_of_layer
+from ppsim.model.recompute import BY_OPERATORS, recomputes
+from ppsim.model.stage_rows import Row
+
+LAYER_GRADIENT = "gradient of a layer"
+
+
+@dataclass(frozen=True, eq=False)
+class RowBytes:
+    """Bytes of a part of a model on one rank.
+
+    Added over the rows of a stage or rank:
+
+    - `saved`: bytes per microbatch from the forward to the backward, by component.
+    - `for_weight`: bytes per microbatch from I to W.
+    - `num_layers`, `num_graphs`: layers, and those with CUDA graphs of their own.
+
+    Added over a stage, the largest of a rank: `mixed_again`, bytes of recomputed residual streams in a backward.
+    Once per stage: `first_streams`, bytes per microbatch of the streams from which others are mixed again.
+
+    The largest of a rank:
+
+    - `moments`: transient bytes of a backward, by component.
+    - `gathered`: bytes of a layer's weights that ZeRO 3 gathers; `reduced`: gradients that ZeRO 2 reduces together.
+    - `deferred`: bytes for deferred weight gradients of the head.
+
+    Once per rank: `sizes` of trained matrices.
+    """
+
+    saved: Mapping[str, int] = field(default_factory=dict)
+    for_weight: int = 0
+    num_layers: int = 0
+    num_graphs: int = 0
+    mixed_again: int = 0
+    first_streams: int = 0
+    moments: tuple[Mapping[str, int], ...] = ()
+    gathered: int = 0
+    reduced: int = 0
+    deferred: int = 0
+    sizes: frozenset[int] = frozenset()
+
+
+def bytes_of_row(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
+    if row.kind == "layer":
+        return replace(_passes_of_layer(model, row, settings), **_largest(model, row.layers, settings))
+    if row.kind == "checkpoint":
+        return _checkpoint(model, row.layers, settings)
+    if row.kind == "mtp":
+        found = _passes_of_layer(model, row, settings)
+        return replace(found, saved={**found.saved, **mtp_activations(model, 1, settings.batch, settings.cut)})
+    if row.kind == "received":  # the layer counts its first residual
+        summed = row.layers[0].summed_residuals
+        assert summed is not None
+        return RowBytes({"earlier residuals": (summed[0] - 1) * settings.hidden_bytes(model.hidden_size)})
+    if row.kind == "embedding" and model.trains("embedding"):
+        return RowBytes(embedding_activations(model, settings.batch, settings.cut, settings.kernels))
+    if row.kind == "head":
+        return _head(model, settings)
+    return _encoder(row.encoder, settings) if row.encoder else RowBytes()
+
+
+def _passes_of_layer(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
+    (layer,), own, mixes = row.layers, settings.recomputing(row.recompute), recomputes(row.recompute, "mhc")
+    plain, again = (saved_bytes(layer, settings.recomputing(word)) for word in ("none", "mhc" if mixes else "none"))
+    return RowBytes(
+        kept_of_layer(layer, own),
+        **_sums(row.layers, settings),
+        mixed_again=plain - again,
+        first_streams=settings.hidden_bytes(model.residual_size) if mixes else 0,
+        moments=({LAYER_GRADIENT: backward_bytes(layer, own)},),
+        sizes=_sizes(row.layers, settings),
+    )
+
+
+def _checkpoint(model: Model, layers: Sequence[Layer], settings: MemorySettings) -> RowBytes:
+    plain, source = settings.recomputing("none"), settings.hidden_bytes(layers[0].streams * layers[0].hidden_size)
+    # the checkpoint already holds its input
+    inside = sum(saved_bytes(layer, plain) for layer in layers) - source
+    largest = max(backward_bytes(layer, plain) for layer in _distinct(layers))
+    return RowBytes(
+        {"layer input": source} if layers[-1].has_backward else {},
+        **_sums(layers, settings),
+        **_largest(model, layers, settings),
+        moments=({LAYER_GRADIENT: largest + inside},),
+        sizes=_sizes(layers, settings),
+    )
+
+
+def _sums(layers: Sequence[Layer], settings: MemorySettings) -> dict[str, Any]:
+    return {
+        "for_weight": sum(weight_gradient_bytes(layer, settings.batch, settings.cut) for layer in layers),
+        "num_layers": len(layers),
+        "num_graphs": sum(map(settings.graphs.captures, layers)),
+    }
+
+
+def _largest(model: Model, layers: Sequence[Layer], settings: MemorySettings) -> dict[str, Any]:
+    """A layer is gathered and reduced together with the parameters that every stage holds."""
+    everywhere, gathered, reduced = RankParameters(model.own_parameters[2]), [0], [0]
+    for layer in _distinct(layers):
+        held = held_of_layer(layer, settings.cut) + everywhere
+        gathered.append(settings.gathered_layer_bytes(held))
+        reduced.append(held.trained + held.trained_expert)
+    return {"gathered": max(gathered), "reduced": max(reduced)}
+
+
+def _sizes(layers: Sequence[Layer], settings: MemorySettings) -> frozenset[int]:
+    matrices = (matrix for layer in _distinct(layers) for matrix in layer.linears(settings.cut))
+    return frozenset(matrix.size for matrix in matrices if matrix.is_orthogonalised and matrix.trainable)
+
+
+def _head(model: Model, settings: MemorySettings) -> RowBytes:
+    """The head saves its part of one microbatch, because its backward follows its forward."""
+    batch, cut = settings.batch, settings.cut
+    gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
+    logits = batch.tokens(cut) * settings.vocabulary_of(model)
+    deferred = logits * batch.element_bytes + settings.hidden_bytes(model.hidden_size)
+    return RowBytes(
+        moments=tuple({**moment, "gathered sequence": gathered} for moment in head_moments(model, settings)),
+        deferred=settings.deferred_head * deferred * model.trains("head"),
+    )
+
+
+def _encoder(part: EncoderPart, settings: MemorySettings) -> RowBytes:
+    own, num_bytes = of_encoder(part.encoder, settings), encoder_activations(part, settings)
+    held, frozen = EncoderPart(part.encoder, part.first, part.first + 1).held(settings.cut)
+    found = RowBytes(
+        {"encoder": num_bytes} if num_bytes else {},
+        gathered=held * settings.optimizer.weight_bytes,
+        reduced=held - frozen,
+    )
+    if own is None:
+        return found
+    backwards = sorted({backward_bytes(layer, own) for layer in _distinct(part.layers)})
+    return replace(
+        found,
+        for_weight=sum(weight_gradient_bytes(layer, own.batch, own.cut) for layer in part.layers),
+        moments=tuple({LAYER_GRADIENT: num_bytes} for num_bytes in backwards),
+    )
+
+
+def _distinct(layers: Sequence[Layer]) -> list[Layer]:
+    return list({id(layer): layer for layer in layers}.values())
+
+
+def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
+    """Saved bytes per microbatch, by component."""
+    found = layer_activations(layer, settings.batch, settings.cut, settings.kernels)
+    extra = settings.graphs.kept(layer) * settings.hidden_bytes(layer.streams * layer.hidden_size)
+    return found | {"graph buffers": extra} if extra else found
+
+
+def saved_bytes(layer: Layer, settings: MemorySettings) -> int:
+    """Saved bytes per microbatch without buffers of CUDA graphs."""
+    return sum(layer_activations(layer, settings.batch, settings.cut, settings.kernels).values())
+
+
+def backward_bytes(layer: Layer, settings: MemorySettings) -> int:
+    """Bytes beyond those saved by the forward, including a recurrent mixer's states."""
+    if not layer.has_backward:
+        return 0
+    batch, cut, kernels = settings.batch, settings.cut, settings.kernels
+    again = 0
+    if batch.recompute == BY_OPERATORS:
+        whole = layer_activations(layer, replace(batch, recompute="none"), cut, kernels)
+        kept = layer_activations(layer, batch, cut, kernels)
+        again = sum(whole.values()) - sum(size for name, size in kept.items() if name in whole)
+        batch = replace(batch, recompute="none")
+    found = layer_backward(layer, batch, cut, kernels)
+    return max(found, batch.tokens(cut) * layer.attention.transient_bytes // cut.tp) + again
+
+
+def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | None:
+    """Return the settings of an encoder, which runs in 16 bits; None if it encodes nothing."""
+    if not encoder.images:
+        return None
+    batch, is_full = settings.batch, encoder.is_divided and settings.batch.recompute == "full"
+    return replace(
+        settings,
+        batch=Batch(
+            batch.micro_batch * encoder.images, encoder.rows, batch.element_bytes, "full" if is_full else "none"
+        ),
+        cut=encoder.cut(settings.cut),
+        kernels=replace(settings.kernels, input_bytes=None, dropout=False),
+        graphs=GraphBuffers(),
+    )
+
+
+def encoder_activations(part: EncoderPart, settings: MemorySettings) -> int:
+    encoder, own = part.encoder, of_encoder(part.encoder, settings)
+    if own is None:
+        return 0
+    number, e = settings.batch.micro_batch * encoder.tokens, own.batch.element_bytes
+    layers = sum(times * saved_bytes(layer, own) for layer, times in Counter(part.layers).items())
+    columns = sum(encoder.merge * one.rows * one.inputs for one in part.embedding if encoder.trains_layers)
+    projector = part.own_projector(settings.cut)
+    columns += sum(one.rows * one.inputs for one in projector if encoder.trains_projector)
+    if encoder.trains_layers or encoder.trains_projector:
+        columns += sum(one.rows * one.outputs for one in projector[:-1])
+    return layers + round(number * columns * e)
+
+
+def head_moments(model: Model, settings: MemorySettings) -> list[dict[str, int]]:
+    """Bytes during the backward of the loss (`CrossEntropy`), and of the head.
+
+    torch's own loss, used with FSDP2, adds two float32 tensors, the gradients of the log-softmax and of the logits,
+    and with tensor parallelism an exponential (torch, distributed/tensor/parallel/loss.py:
+    `_nll_loss_and_log_softmax_backward`). A chunked loss has all this for a part of the tokens, and sums the
+    gradients of the hidden states in float32.
+    """
+    batch, cut, kernels = settings.batch, settings.cut, settings.kernels
+    head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
+    vocab = settings.vocabulary_of(model)
+    weight = vocab * model.hidden_size * settings.optimizer.weight_bytes
+    has_placeholder = kernels.gradient_placeholders and model.trains("head")
+    placeholder = {"gradient placeholder of the head": weight if has_placeholder else 0}
+    if kernels.cross_entropy == "fused":
+        return [head | placeholder]
+    logits, copies = batch.tokens(cut) * vocab, 2 if cut.tp == 1 else 3
+    of_loss = logits * (batch.element_bytes + 4 * (kernels.cross_entropy == "compiled"))
+    if settings.fully_shard or kernels.cross_entropy == "chunked":
+        of_loss = 4 * copies * logits
+    if kernels.cross_entropy == "chunked":
+        part = (logits * max(batch.element_bytes, 4) + of_loss) // CHUNKS
+        sums = 4 * batch.tokens(cut) * model.hidden_size
+        return [head | {"gradient of the logits": part, "gradient of the hidden states": sums} | placeholder]
+    if settings.fully_shard and kernels.cross_entropy == "compiled":
+        narrow = logits * batch.element_bytes
+        return [head | {"logits": narrow, "gradient of the logits": narrow}]
+    of_logits = {"gradient of the logits": logits * batch.element_bytes}
+    return [head | {"gradient of the logits": of_loss}, {"head": head["head"]} | of_logits | placeholder]
