@@ -216,7 +216,7 @@ def test_experts_that_need_the_tensor_parallel_ranks_use_etp_1_and_say_so(tmp_pa
 
 
 def test_an_etp_of_the_file_is_never_folded(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="ep must divide dp · cp: got ep 64 with dp 32"):
+    with pytest.raises(ConfigError, match="got ep 64 with dp 32"):
         ppsim.project(run_config=script(tmp_path, f"{EXPERTS} --expert-tensor-parallel-size 2"))
     with pytest.raises(ConfigError, match="ep must divide dp · cp: got ep 48 with dp 32"):
         ppsim.project(model="deepseek-v3", tp=2, dp=32, ep=48, pp=1)

