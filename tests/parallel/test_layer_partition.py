@@ -250,3 +250,10 @@ def test_a_partition_that_cannot_be_is_refused(costs, num_stages, sentence):
     with pytest.raises(ConfigError) as caught:
         partition(costs, num_stages)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "split"), [(9, [2, 3, 2, 2]), (10, [2, 3, 3, 2]), (11, [3, 3, 3, 2]), (12, [3, 3, 3, 3])]
+)
+def test_of_stages_that_are_as_fast_the_middle_and_then_the_first_get_the_next_layer(num_layers, split):
+    assert balanced_split(num_layers, 4, layer_s=1.0, embedding_s=0.0, head_s=0.0) == split
