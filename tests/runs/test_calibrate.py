@@ -1,7 +1,9 @@
 """What was put into a step is what calibration finds, through noise, warm-up and stragglers."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks.made_steps import made
 from ppsim import StageCosts, build
-from ppsim.runs.calibrate import calibrate
+from ppsim.runs import calibrate as calibrate_module
+from ppsim.runs.calibrate import FittedConstant, calibrate
 from ppsim.runs.compare import expected_costs
 from ppsim.runs.run import Run, median_costs, unslowed_costs
 from ppsim.schedule.graph import build_graph
@@ -305,3 +308,43 @@ def test_the_spreads_of_actions_and_ranks_that_were_put_in_are_found():
     still = calibrate([run_of("1f1b", pp=4, vpp=1)]).spreads
     assert still.action == pytest.approx(0.0, abs=1e-9)
     assert still.rank is None  # two ranks in the middle
+
+
+def test_a_constant_is_the_median_of_the_steps_medians_with_the_larger_of_two_deviations() -> None:
+    steps = [np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([]), np.array([2.0, 3.0, 4.0, 5.0, 6.0])]
+    found = calibrate_module._fit(steps)
+    assert found is not None
+    assert (found.value, found.num_samples) == (3.5, 10)
+    assert found.quartiles == (2.25, 4.75)
+    assert found.deviation == pytest.approx(1.25 * 1.48 * 0.5 / math.sqrt(2))  # between the steps
+    within = calibrate_module._fit(steps[:1])
+    assert within is not None
+    assert within.deviation == pytest.approx(
+        1.25 * 2 / 1.35 / math.sqrt(5)
+    )  # the quartiles of one step are 2 apart
+    assert calibrate_module._fit([np.array([])]) is None
+    lifted = calibrate_module._fit(steps, at_least=10.0)
+    assert lifted is not None
+    assert lifted.value == 10.0
+
+
+def test_the_time_of_a_call_is_the_difference_of_waits_in_two_calls_and_in_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fitted(waits: dict[int, float]) -> tuple[Any, Any, dict[str, str]]:
+        by_calls = {number: [np.full(4, seconds)] for number, seconds in waits.items()}
+        monkeypatch.setattr(calibrate_module, "waits_by_calls", lambda run: by_calls)
+        not_fitted: dict[str, str] = {}
+        return *calibrate_module._fit_calls([None], not_fitted), not_fitted  # type: ignore[list-item]
+
+    host, call, not_fitted = fitted({0: 9.0, 1: 3.0, 2: 5.0})
+    assert (host.value, host.quartiles, host.num_samples) == (1.0, (1.0, 1.0), 4)
+    assert (call.value, call.quartiles, call.num_samples) == (2.0, (2.0, 2.0), 4)
+    assert not_fitted == {}
+    host, call, _ = fitted({1: 3.0, 2: 1.0})
+    assert (host.value, call.value) == (3.0, 0.0)
+    host, call, not_fitted = fitted({0: 9.0, 1: 3.0})
+    assert (host.value, call) == (3.0, None)
+    assert list(not_fitted) == ["hop_overhead_s"]
+    host, call, _ = fitted({0: 9.0})
+    assert (host, call) == (FittedConstant(0.0, (0.0, 0.0), 0), None)
