@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.errors import ConfigError
 from ppsim.plot.lanes import has_memory
 from ppsim.projection.projection import Projection
 from ppsim.runs.compare import Comparison
@@ -14,13 +15,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+_MOST_ACTIONS = 20_000
+
+
 def figure_of_timelines(what: Timeline | Projection | Comparison) -> "go.Figure":
-    from ppsim.plot.plotly_figures import DrawingOptions, timeline_figure
+    """Raises `ConfigError` above 20,000 actions, which take a browser seconds to draw."""
+    from ppsim.plot.plotly_figures import DrawingOptions, timeline_plotly
+    from ppsim.plot.plotly_frame import figure_of
 
     timelines, titles = _timelines_of(what)
+    num_actions = sum(timeline.num_actions for timeline in timelines)
+    if num_actions > _MOST_ACTIONS:
+        raise ConfigError(
+            f"a plotly figure is for up to {_MOST_ACTIONS:,} actions: this has {num_actions:,}; "
+            "ppsim.save(result, 'timeline.html') writes a page for any number"
+        )
     limit = what.plan.memory_bound_bytes if isinstance(what, Projection) else None
     look = DrawingOptions(with_memory=all(map(has_memory, timelines)), memory_limit_bytes=limit)
-    return timeline_figure(timelines, titles=titles if any(titles) else None, look=look)
+    return figure_of(timeline_plotly(timelines, titles=titles, look=look))
 
 
 def axes_of_timelines(what: Timeline | Projection | Comparison, ax: "Axes | None") -> "Axes":

@@ -1,7 +1,7 @@
 """The page as a Dash application: figures, and callbacks for changes.
 
-The page's script synchronises form, URL and requests, with one request at a time. While a slider moves, answers are
-sketches.
+The page's script synchronises form, URL and requests, with one request at a time. While a slider moves, pictures
+are quicker to draw.
 """
 
 import shlex
@@ -90,18 +90,18 @@ def _add_answers(dash: Any, made: Any, workbench: Projector) -> None:
             answer = workbench.answer(state)
         except PpsimError as error:
             return keep, keep, keep, base | field_error(error)
-        theme, wide_px = pictures.theme_of(dark=asked["dark"]), asked["wide"]
+        theme = pictures.theme_of(dark=asked["dark"])
         told = base | pictures.page_texts(answer, theme=theme)
         if not answer.projections:
             drawn: tuple[Any, ...] = (keep, keep, keep)
         elif asked["quick"]:
-            drawn = (pictures.timelines(answer, quick=True, theme=theme, wide_px=wide_px), keep, keep)
+            drawn = (pictures.timelines(answer, quick=True, theme=theme), keep, keep)
         else:
             spots, missing = workbench.spots(state)
             workbench.search(state, [*state.schedules, *(every_schedule() if asked["others"] else ())])
             told |= {"missing": missing, "table": pictures.table_html(spots, state.schedules)}
             drawn = (
-                pictures.timelines(answer, quick=False, theme=theme, wide_px=wide_px),
+                pictures.timelines(answer, quick=False, theme=theme),
                 pictures.tradeoff_picture(answer, spots, theme=theme),
                 pictures.idle_figure(answer, theme=theme),
             )
@@ -152,7 +152,7 @@ def _add_searches(dash: Any, made: Any, workbench: Projector, searches: SearchWo
         except PpsimError as error:
             return keep, field_error(error)
         theme = pictures.theme_of(dark=asked["dark"])
-        picture, told = pictures.configuration(state, answer, theme=theme, wide_px=asked["wide"])
+        picture, told = pictures.configuration(state, answer, theme=theme)
         return picture, {"told": told}
 
     for function, figure, told_in, asked_in in (

@@ -33,21 +33,18 @@ def theme_of(*, dark: bool) -> Theme:
     return DARK if dark else LIGHT
 
 
-def timelines(answer: ProjectorResult, *, quick: bool, theme: Theme, wide_px: int = DrawingOptions.wide_px) -> Data:
-    """With `quick`, the picture is a rough sketch while a slider moves."""
+def timelines(answer: ProjectorResult, *, quick: bool, theme: Theme) -> Data:
+    """With `quick`, while a slider moves, cells have short texts, and there is no critical path."""
     state, shown = answer.state, list(answer.projections.values())
     few = sum(one.timeline.num_actions for one in shown) <= MOST_TEXTS
     limits = {one.plan.memory_bound_bytes for one in shown}
     look = DrawingOptions(
         colour="cause" if state.view("colour") == "cause" else "kind",
-        with_texts=few,
-        is_sketch=quick,
-        with_labels=not quick and len(shown) == 1,
-        with_critical_path=state.view("path") == "1",
+        with_texts=few and not quick,
+        with_critical_path=state.view("path") == "1" and not quick,
         with_memory=state.view("panel") == "memory",
         memory_limit_bytes=limits.pop() if len(limits) == 1 else None,
         theme=theme,
-        wide_px=wide_px,
     )
     return timeline_plotly([one.timeline for one in shown], titles=list(answer.projections), look=look)
 
@@ -216,14 +213,12 @@ def search_table_html(view: SearchView) -> str:
     return html_table(["timeline", *map(escape, in_columns(view.best[0]))], rows)
 
 
-def configuration(state: PageState, answer: ProjectorResult, *, theme: Theme, wide_px: int) -> tuple[Data, str]:
+def configuration(state: PageState, answer: ProjectorResult, *, theme: Theme) -> tuple[Data, str]:
     one = answer.baseline
     if one is None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.rejected.items())
         return {"data": [], "layout": {}}, f"<p>{escape(reasons or 'its table is being fitted …')}</p>"
-    look = DrawingOptions(
-        with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme, wide_px=wide_px
-    )
+    look = DrawingOptions(with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme)
     facts = " · ".join(
         [
             f"step {seconds(one.iteration_time_s)}",

@@ -1,14 +1,12 @@
 """Shared parts of plotly pictures: themes, layout, axes and limit lines."""
 
 import base64
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from ppsim.plot import palette
-from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -35,10 +33,6 @@ LIGHT, DARK = (
 )
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-
-
-def as_list(timelines: Sequence[Timeline] | Timeline) -> Sequence[Timeline]:
-    return [timelines] if isinstance(timelines, Timeline) else timelines
 
 
 def figure_of(picture: Data) -> "go.Figure":

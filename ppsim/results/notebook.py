@@ -1,7 +1,7 @@
 """Notebook cards of results: four numbers, a picture that fits a cell, and folded tables.
 
-The HTML contains no script and makes no request. A card is shown whenever a result is the last expression of a
-cell, so nothing here may take long.
+A timeline is the interactive page in a frame of its own. A card makes no request. It is shown whenever a result is
+the last expression of a cell, so nothing here may take long.
 """
 
 import base64
@@ -14,8 +14,9 @@ from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.catalog.build import build, find
 from ppsim.plot.figures.pareto import pareto_figure
 from ppsim.plot.figures.style import figure_bytes
-from ppsim.plot.figures.timeline import timeline_figure
+from ppsim.plot.html import timeline_html
 from ppsim.plot.pareto_page import in_columns
+from ppsim.plot.plot_model import TimelineView
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
 from ppsim.projection.quantities import texts_of
@@ -48,7 +49,7 @@ def card_of_projection(projection: Projection) -> str:
     return _card(
         _projected(projection),
         texts_of(projection, "card"),
-        _timelines([timeline], [projection.plan.schedule_name]),
+        _timelines([timeline], [projection.plan.schedule_name], limit_bytes=projection.plan.memory_bound_bytes),
         {"ranks": _table(_rank_rows(timeline)), "assumed": _list(projection.assumptions)},
         projection.verdict,
     )
@@ -90,7 +91,7 @@ def card_of_projections(several: Projections) -> str:
             "bubble": percent(best.timeline.bubble_ratio),
             **_peak_of(best),
         },
-        _timelines([best.timeline], [best.plan.schedule_name]),
+        _timelines([best.timeline], [best.plan.schedule_name], limit_bytes=best.plan.memory_bound_bytes),
         {f"{len(rows)} schedules": _table(rows), "not possible": _list(_reasons(several))},
         best.verdict,
     )
@@ -180,7 +181,7 @@ def card_of_comparison(comparison: Comparison) -> str:
             "error": signed_percent(comparison.step_error),
             "replayed": signed_percent(comparison.replay_error),
         },
-        _timelines([comparison.measured, comparison.projected], ["measured", "projected"]),
+        _timelines([comparison.measured, comparison.projected], ["measured", "projected"], comparison=comparison),
         {"passes": _table(ops)},
     )
 
@@ -256,10 +257,20 @@ def _outlined(table: Callable[[], Schedule]) -> tuple[str, str]:
         return "", str(error).splitlines()[0]
 
 
-def _timelines(timelines: Sequence[Timeline], titles: Sequence[str]) -> str:
+def _timelines(
+    timelines: Sequence[Timeline],
+    titles: Sequence[str],
+    *,
+    limit_bytes: float | None = None,
+    comparison: Comparison | None = None,
+) -> str:
     if sum(timeline.num_actions for timeline in timelines) > _MOST_DRAWN:
         return ""
-    return _image(timeline_figure(timelines, titles=titles, panels=["compute"]))
+    views = [TimelineView(timeline, title) for timeline, title in zip(timelines, titles, strict=True)]
+    height = 380 + 20 * sum(timeline.schedule.num_ranks for timeline in timelines)
+    page = escape(timeline_html(views, memory_limit_bytes=limit_bytes, comparison=comparison))
+    style = f"width:100%;height:{min(height, 800)}px;border:0"
+    return f'<iframe title="timeline" sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
 
 
 def _image(figure: "Figure") -> str:

@@ -32,7 +32,6 @@ pytestmark = [
 
 FIRST = "pp=4&microbatches=8&schedule=1f1b,zb-h1"
 STEPS = "[...document.querySelectorAll('.card')].map(card => card.querySelector('dd').textContent)"
-SKETCHES = "document.querySelector('#timelines .js-plotly-plot').layout.images.map(image => image.source)"
 CELLS = """count => document.querySelector('#timelines .js-plotly-plot')
   ?.data?.filter(trace => trace.type === 'heatmap').length === count"""
 
@@ -123,7 +122,6 @@ def test_a_slider_moves_numbers_and_pictures_and_the_url_keeps_it_all(page, addr
     page.page.evaluate("document.body.dataset.quick = ''")
     page.slide("forward_ms", 480)
     page.page.wait_for_selector("body[data-quick=true]")
-    assert len(page.read(SKETCHES)) == 2  # while it moves
     page.rest()
     after = page.read(STEPS)
     page.has_rows(8)

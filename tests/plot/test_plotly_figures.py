@@ -1,7 +1,6 @@
 """Pictures for notebooks and the app: what plotly is given, by its numbers."""
 
 import base64
-import io
 import json
 from dataclasses import replace
 
@@ -11,10 +10,9 @@ import pytest
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
 from ppsim.plot.action_colours import ActionColours
-from ppsim.plot.plotly_figures import DrawingOptions, timeline_figure, timeline_plotly
+from ppsim.plot.plotly_figures import DrawingOptions, timeline_plotly
 from ppsim.plot.plotly_frame import DARK, LIGHT, figure_of
 from ppsim.plot.plotly_tradeoffs import TradeoffPoint, idle_plotly, tradeoff_figure, tradeoff_plotly
-from ppsim.schedule.table import Op
 from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
 
 COSTS = StageCosts(
@@ -67,7 +65,7 @@ def test_without_texts_a_cell_still_says_its_name():
 
 
 def test_what_is_left_out_is_not_drawn():
-    bare = DrawingOptions(with_labels=False, with_critical_path=False, wide_px=20)
+    bare = DrawingOptions(with_critical_path=False)
     assert {trace["type"] for trace in timeline_plotly(TIMELINES, look=bare)["data"]} == {"heatmap"}
     memory = timeline_plotly(TIMELINES, look=replace(bare, with_memory=True, memory_limit_bytes=3 * 2.0**30))
     assert sum(trace["type"] == "scatter" for trace in memory["data"]) == 8
@@ -108,24 +106,8 @@ def test_text_stands_out_from_the_paper(theme):
 def test_plotly_takes_every_picture():
     point = TradeoffPoint("1f1b", 2.0**30, 1.0, 0.5)
     for figure in (
-        timeline_figure(TIMELINES[0], look=DrawingOptions(with_memory=True)),
+        figure_of(timeline_plotly(TIMELINES, look=DrawingOptions(with_memory=True))),
         figure_of(idle_plotly(TIMELINES)),
         tradeoff_figure([point]),
     ):
         assert json.loads(figure.to_json())["data"]
-
-
-def test_a_sketch_has_the_colours_of_the_cells_where_they_are():
-    Image = pytest.importorskip("PIL.Image")
-    picture = timeline_plotly(TIMELINES, look=DrawingOptions(is_sketch=True))
-    assert cells_of(picture) == []
-    for timeline, drawn in zip(TIMELINES, picture["layout"]["images"], strict=True):
-        data = base64.b64decode(drawn["source"].partition(",")[2])
-        image = Image.open(io.BytesIO(data)).convert("RGB")
-        longest_s = drawn["sizex"] / 1e3
-        for action in range(timeline.num_actions):
-            middle_s = (timeline.start[action] + timeline.end[action]) / 2 - timeline.begin_s
-            x = int(middle_s / longest_s * image.width)
-            y = (int(timeline.schedule.rank[action]) + 0.5) / drawn["sizey"] * image.height
-            expected = palette.COLOURS[Op(int(timeline.schedule.op[action]))]
-            assert "#{:02X}{:02X}{:02X}".format(*image.getpixel((x, int(y)))) == expected

@@ -208,8 +208,7 @@
 
   // --- asking ---
 
-  // What a picture is drawn for: its theme, and how wide a time axis is, beside which ranks take 74 px.
-  const looks = () => ({ dark: dark.matches, wide: (document.querySelector(".page:not([hidden]) .answers").clientWidth || 1040) - 36 - 74 });
+  const looks = () => ({ dark: dark.matches });
 
   function ask(quick, others = false) {
     const asked = query();
