@@ -108,13 +108,6 @@ def _search_csv(searched: SearchFileContent) -> str:
     return csv_text([row | {"pareto": int(row["pareto"])} for row in searched.found.rows()])
 
 
-def _validation_figure(sets: Sequence[dict[str, Any]]) -> "Figure":
-    from ppsim.plot.figures.accuracy import accuracy_figure
-    from ppsim.validation.validation_result import rows_of
-
-    return accuracy_figure(rows_of(sets))
-
-
 def _one_round(table: "Schedule") -> "Schedule":
     """Return the schedule of one accumulation round, which a runtime repeats for each round."""
     found: Schedule = load_function("ppsim.schedule.rounds:one_round")(table)
@@ -153,7 +146,6 @@ VALIDATION: Formats = {
             index=False, lineterminator="\n"
         ),
     ),
-    **_figures("projected against measured", _validation_figure),
 }
 TABLE: Formats = {
     ".csv": ("", _csv_of),

@@ -13,7 +13,7 @@ from ppsim.cli.progress import progress
 @click.argument("name", required=False, metavar="[SET|FILE]")
 @json_option
 @full_option
-@output_option_of(".svg/.pdf/.png projected against measured, .json as --json, .csv one line per row")
+@output_option_of(".json as --json, .csv one line per row")
 @click.option("--rows", "with_rows", is_flag=True, help="Also print every row. [default: on if a SET is given]")
 @click.option(
     "--commands",

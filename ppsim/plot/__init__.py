@@ -3,16 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ppsim.plot.figures.accuracy import accuracy_figure
-    from ppsim.plot.figures.bubble import bubble_figure
     from ppsim.plot.figures.memory import memory_figure
     from ppsim.plot.figures.pareto import pareto_figure
     from ppsim.plot.figures.style import save_figure
     from ppsim.plot.figures.timeline import timeline_figure
 
 _HOME = {  # imported on first use, as in `ppsim`
-    "accuracy_figure": "ppsim.plot.figures.accuracy",
-    "bubble_figure": "ppsim.plot.figures.bubble",
     "memory_figure": "ppsim.plot.figures.memory",
     "pareto_figure": "ppsim.plot.figures.pareto",
     "save_figure": "ppsim.plot.figures.style",
@@ -20,7 +16,7 @@ _HOME = {  # imported on first use, as in `ppsim`
 }
 
 __all__ = [
-    "accuracy_figure", "bubble_figure", "memory_figure", "pareto_figure", "save_figure", "timeline_figure",
+    "memory_figure", "pareto_figure", "save_figure", "timeline_figure",
 ]  # fmt: skip
 
 

@@ -2,12 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import Printable
-from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json
 from ppsim.validation.error_summary import SetValidation, hardware_scores, validate_set
 from ppsim.validation.project_case import PlanOf
 from ppsim.validation.published_runs import case_sets
@@ -95,29 +92,6 @@ def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
 
     frame = pandas.DataFrame([_number_of(one, row) for one in sets for row in one["rows"]])
     return frame.astype(dict.fromkeys(("constant_mfu_error", "other_error"), "float64"))
-
-
-def read_rows(path: str | Path) -> "pandas.DataFrame":
-    """Raises `ConfigError` for files that `ppsim validate -o FILE.json` did not write."""
-    found = read_json(path, made_by="ppsim validate writes a validation with -o NAME.json")
-    try:
-        rows = rows_of(found["sets"]).astype(_KINDS)
-        are_above_zero = rows[["measured", "projected"]].gt(0).all(axis=None)
-        if not are_above_zero or not rows[_NUMBERS].abs().lt(1e30).all(axis=None):
-            raise ValueError("a time or a size is more than 0 and finite")
-    except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
-        raise ConfigError(
-            f"{path} contains no validation results: ppsim validate writes them with -o NAME.json"
-        ) from None
-    return rows
-
-
-_NUMBERS = ["measured", "projected", "error"]
-_KINDS = (
-    dict.fromkeys(("set", "table", "title", "schedule", "use"), str)
-    | dict.fromkeys(_NUMBERS, float)
-    | {"order_only": bool}
-)
 
 
 def _number_of(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:

@@ -22,24 +22,6 @@ ANSWER = {  # of `ppsim tune`, as far as `figure pareto` looks
         "tp1 cp1 ep1 dp4 pp1 vpp1 mb1 none 1f1b auto": ["does not fit", None, None],
     },
 }
-_ROW = {
-    "gpus": 8,
-    "table": "1",
-    "title": "a model",
-    "use": "test",
-    "constant_mfu_error": None,
-    "other_error": None,
-}
-VALIDATION = {  # of `ppsim validate`, as far as `figure accuracy` looks
-    "sets": [
-        {
-            "set": "runs",
-            "order_only": False,
-            "rows": [_ROW | {"measured_s": 2.0, "projected_s": 1.9, "error": -0.05}],
-        }
-    ]
-}
-
 RUNS = (  # as `ppsim validate` and `ppsim fit` read them
     "model,gpus,tp,pp,global_batch,metric,value\n"
     "llama3-8b,8,2,2,32,iteration_s,3.9\n"

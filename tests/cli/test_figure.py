@@ -1,11 +1,10 @@
 """`ppsim figure` draws what other commands wrote, at the width of a column, or says what is wrong with it."""
 
-import csv
 import json
 
 import pytest
 
-from tests.cli.conftest import ANSWER, COSTS, VALIDATION
+from tests.cli.conftest import ANSWER, COSTS
 from tests.cli.running import ppsim, words_of
 
 
@@ -18,12 +17,11 @@ def step(folder):
 @pytest.fixture
 def written(folder):
     (folder / "tune.json").write_text(json.dumps(ANSWER))
-    (folder / "validation.json").write_text(json.dumps(VALIDATION))
     return folder
 
 
 COMMANDS = [
-    ("timeline", "step.json"), ("memory", "step.json"), ("pareto", "tune.json"), ("accuracy", "validation.json"),
+    ("timeline", "step.json"), ("memory", "step.json"), ("pareto", "tune.json"),
 ]  # fmt: skip
 
 
@@ -60,23 +58,6 @@ def test_the_limit_is_the_files_unless_it_is_given(folder):
     assert len(contents) == 2
 
 
-def test_bubbles_are_swept_and_what_is_left_out_is_said(folder):
-    said = ppsim(
-        "figure", "bubble", "--pp", 4, "--schedule", "1f1b,dualpipev", "--num-microbatches", "4,8", "--costs", "C.json",
-        "-o", "b.pdf", "-o", "b.csv",
-    )  # fmt: skip
-    assert "left out: dualpipev with 4 microbatches: dualpipev needs at least 2 * p" in words_of(said.stderr)
-    assert (folder / "b.pdf").read_bytes().startswith(b"%PDF")
-    with open(folder / "b.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["schedule"], row["microbatches"]) for row in rows] == [
-        ("1f1b", "4"), ("1f1b", "8"), ("dualpipev", "4"), ("dualpipev", "8"),
-    ]  # fmt: skip
-    assert [row["bubble_ratio"] == "" for row in rows] == [False, False, True, False]
-    said = ppsim("figure", "bubble", "--pp", 2, "--schedule", "1f1b", "-o", "b.csv")
-    assert "costs: profile zb-a100-6.2b" in said.stderr
-
-
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
@@ -91,20 +72,9 @@ def test_bubbles_are_swept_and_what_is_left_out_is_said(folder):
         ("memory wrong.json -o a.svg", "wrong.json is wrong: memory_limit_bytes is 'much'"),
         ("memory bare.json -o a.svg", "no bytes"),
         ("timeline bare.json --panels memory -o a.svg", "no memory"),
-        ("bubble --pp 0 -o a.svg", "pp must be at least 1: got 0"),
-        ("bubble --pp 4 --vpp 0 -o a.svg", "--vpp must be at least 1: got 0"),
-        ("bubble --pp 4 --schedule 1f2b -o a.svg", "'1f2b'"),
-        ("bubble --pp 4 --num-microbatches 4,many -o a.svg", "--num-microbatches is '4,many': give numbers as 1,2,4"),
-        ("bubble --pp 4 --num-microbatches 0 -o a.svg", "microbatches"),
-        ("bubble --pp 4 --vpp 3 --schedule 1f1b -o a.svg", "no schedule of the sweep"),
-        ("bubble --pp 4 --costs C.json --profile zb-a100-6.2b -o a.svg", "--profile is for measured costs"),
-        ("bubble --pp 4 --costs C.json --runtime torch -o a.svg", "--runtime is for measured costs"),
-        ("bubble --pp 4", "Missing option '-o'"),
         ("pareto step.json -o a.svg", "step.json is not a result of ppsim tune"),
         ("pareto empty.json -o a.svg", "empty.json has no configuration that fits"),
         ("pareto unasked.json -o a.svg", "unasked.json is wrong: its question has no memory_limit_bytes"),
-        ("accuracy step.json -o a.svg", "step.json contains no validation results"),
-        ("accuracy order.json -o a.svg", "of these sets only the order of the schedules counts"),
         ("pareta tune.json -o a.svg", "unknown command 'pareta': did you mean pareto"),
     ],
 )  # fmt: skip
@@ -116,8 +86,6 @@ def test_a_mistake_is_one_sentence_and_leaves_no_file(step, written, args, sente
     (written / "wrong.json").write_text(json.dumps(json.loads(step.read_text()) | {"memory_limit_bytes": "much"}))
     (written / "empty.json").write_text(json.dumps(ANSWER | {"verdicts": {}}))
     (written / "unasked.json").write_text(json.dumps(ANSWER | {"question": {}}))
-    only_order = [one | {"order_only": True} for one in VALIDATION["sets"]]
-    (written / "order.json").write_text(json.dumps({"sets": only_order}))
     before = sorted(written.iterdir())
     result = ppsim("figure", *args.split(), code=2)
     assert sentence in words_of(result.stderr)

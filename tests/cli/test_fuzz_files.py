@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from ppsim.base.files import data_folder
 from ppsim.cli import main
-from tests.cli.conftest import ANSWER, COSTS, VALIDATION
+from tests.cli.conftest import ANSWER, COSTS
 from tests.cli.running import ppsim
 from tests.fuzzing.corpus import TRACE
 from tests.runs.test_readers import LOG, csv_of, dump_of, export_of, timeline_of
@@ -78,7 +78,6 @@ COMMANDS = {  # of each file
     "cluster.toml": ["clusters cluster.toml"],
     "config.json": ["models config.json --json", "project --model config.json --pp 2 --json"],
     "tune.json": ["figure pareto tune.json -o out.svg"],
-    "validation.json": ["figure accuracy validation.json -o out.svg"],
     "trace.json": ["calibrate trace.json -o out.json", "read trace.json -o out.json", "explain trace.json"],
     "dump/pp_rank_1.json": ["read dump -o out.json", "explain dump"],
     "dump/config.json": ["read dump -o out.json"],
@@ -103,7 +102,7 @@ def sound(folder):
     profile = json.loads((data_folder("profiles") / "zb-a100-6.2b.json").read_text())
     whole = {
         "measured.json": measured, "overheads.json": OVERHEADS, "profile.json": profile, "config.json": LLAMA,
-        "cluster.json": tomllib.loads(cluster), "tune.json": ANSWER, "validation.json": VALIDATION, "trace.json": TRACE,
+        "cluster.json": tomllib.loads(cluster), "tune.json": ANSWER, "trace.json": TRACE,
         "C.json": COSTS | {"forward_s": [1.0] * 8, "transfer_s": {"latency_s": 0.1, "bytes": 8, "bandwidth_bytes_per_s": 100}},
     }  # fmt: skip
     for name, content in whole.items():

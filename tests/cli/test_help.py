@@ -12,17 +12,17 @@ import click
 import pytest
 
 from ppsim.cli import main
-from tests.cli.conftest import ANSWER, VALIDATION
+from tests.cli.conftest import ANSWER
 from tests.cli.running import ppsim, words_of
 
 ROOT = Path(__file__).parents[2]
 NEED_TORCH = ("train", "profile")
-LARGE = ("tune", "validate", "warm-up", "figure bubble")  # test_typed.py has smaller ones
+LARGE = ("tune", "validate", "warm-up")  # test_typed.py has smaller ones
 SERVE = ("serve",)  # run by tests/app: it ends when it is interrupted
 
 
 def leaves_of(group, *above):
-    """Every command by its words, those of groups as `figure bubble`."""
+    """Every command by its words, those of groups as `figure memory`."""
     found = {}
     for name, command in group.commands.items():
         words = (*above, name)
@@ -71,7 +71,6 @@ def run_example_of(name):
 def test_an_example_of_every_command_runs(folder, name):
     shutil.copytree(ROOT / "tests" / "runs" / "data" / "primus_pp8_1f1b", folder / "pp_dump")
     (folder / "tune.json").write_text(json.dumps(ANSWER))
-    (folder / "validation.json").write_text(json.dumps(VALIDATION))
     ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "projected.json")
     measured = json.loads((folder / "projected.json").read_text()) | {"origin": "measured"}
     (folder / "measured.json").write_text(json.dumps(measured))

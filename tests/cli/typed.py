@@ -16,7 +16,7 @@ from ppsim import StageCosts, build, simulate
 from ppsim.costs.profile import packaged_profiles
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Op
-from tests.cli.conftest import ANSWER, COSTS, RUNS, VALIDATION
+from tests.cli.conftest import ANSWER, COSTS, RUNS
 from tests.cli.running import ppsim
 
 
@@ -187,7 +187,7 @@ OF_TABLES = {
     ],
     "build interleaved-1f1b --pp 4 --num-microbatches 8": ["--vpp 4", "--group-size 8", "--pp 2", "-o T2.json"],
     "build seq1f1b --pp 2 --num-microbatches 4": ["--slices 2"],
-    "build zb-auto --pp 2 --num-microbatches 4 --costs C.json": ["--memory-limit 3GiB"],
+    "build zb-auto --pp 2 --num-microbatches 4 --costs C.json": ["--memory-limit 2GiB"],
     "check T.csv": ["--json"],
     "check dualpipe.csv --replicas 2": ["--json"],
     "check seq1f1b.csv --slices 4": ["--json"],
@@ -234,11 +234,6 @@ OF_RUNS = {
     "validate mlperf-405b": ["--fit"],
 }  # fmt: skip
 OF_FIGURES = {
-    "figure accuracy VALIDATION.json -o a.svg": ["--title T", "--width one-column"],
-    "figure bubble --pp 2 --num-microbatches 2,4 --schedule 1f1b,zb-h1 -o b.svg -o b.csv": [
-        "--pp 4", same("--vpp 1"), "--profile tiny.json", "--costs C.json", "--runtime ideal", "--by span", "--title T",
-        "--width one-column",
-    ],
     "figure memory simulated.json -o m.svg": ["--memory-limit 80GiB", "--title T", "--width one-column"],
     "figure pareto ANSWER.json -o p.svg": ["--title T", "--width one-column"],
     "figure timeline simulated.json -o t.svg": [
@@ -272,7 +267,6 @@ def write_inputs(folder: Path) -> None:
         "C.json": json.dumps(COSTS),
         "runs.csv": RUNS,
         "ANSWER.json": json.dumps(ANSWER),
-        "VALIDATION.json": json.dumps(VALIDATION),
         "overheads.json": json.dumps(OVERHEADS),
         "L.txt": "".join(f"{tokens}\n" for tokens in range(100, 4000, 37)),
         "train.sh": SCRIPT,

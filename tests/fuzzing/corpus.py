@@ -12,7 +12,7 @@ import ppsim
 from ppsim.base.files import data_folder
 from ppsim.schedule.grammar import format_table
 from ppsim.trainers.table_json import table_to_json
-from tests.cli.conftest import ANSWER, COSTS, RUNS, VALIDATION
+from tests.cli.conftest import ANSWER, COSTS, RUNS
 from tests.runs.test_readers import LOG, csv_of, dump_of, export_of, timeline_of
 from tests.runtime.traces import traces_of
 from tests.trainers.megatron.test_read_trace import as_console, as_otlp, resource_of, spans_of
@@ -146,7 +146,7 @@ def write_corpus(folder: Path) -> None:
             "C.json": COSTS | {"forward_s": [1.0] * 4, "transfer_s": {"latency_s": 0.1, "bytes": 8, "bandwidth_bytes_per_s": 100}},
             "matrix.json": COSTS | {"forward_s": [[1.0, 1.5, 1.0, 1.0]] * 4},
             "overheads.json": OVERHEADS, "llama.json": LLAMA, "deepseek.json": DEEPSEEK, "deepspeed.json": DEEPSPEED,
-            "bridge.json": BRIDGE, "tune.json": ANSWER, "validation.json": VALIDATION, "trace.json": TRACE,
+            "bridge.json": BRIDGE, "tune.json": ANSWER, "trace.json": TRACE,
             "measured.json": _measured(ppsim.simulate(table, whole), whole),
         }
     )  # fmt: skip

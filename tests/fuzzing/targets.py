@@ -17,7 +17,6 @@ from ppsim.simulation.report import report_of
 from ppsim.trainers.read_config import model_named
 from ppsim.trainers.table_json import read_table
 from ppsim.tuning.configurations import read_answer
-from ppsim.validation.validation_result import read_rows
 from tests.fuzzing.corpus import TUNED
 
 _MOST_ACTIONS = 20_000
@@ -150,6 +149,5 @@ TARGETS: dict[str, Callable[[Path], None]] = {
     "runs.csv": _validated,
     "tune.json": lambda path: _printed(read_answer(path)),
     "state.json": _tuned,
-    "validation.json": lambda path: _printed(read_rows(path)),
 }  # fmt: skip
 """By name of a file in the corpus, what is done with it. A file in a folder is read as a part of it."""

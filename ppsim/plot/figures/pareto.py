@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from ppsim.base.units import size
 from ppsim.plot import palette
-from ppsim.plot.figures.style import Width, new_axes, series_style
+from ppsim.plot.figures.style import Width, new_axes
 from ppsim.plot.scale import AxisScale, bytes_scale
+from ppsim.schedule.table import Op
 
 if TYPE_CHECKING:
     import pandas
@@ -41,14 +42,13 @@ def draw_pareto(
     top = max(float(configurations["peak_bytes"].max()), memory_limit_bytes or 0.0)
     slowest_s = float(configurations["iteration_time_s"].max())
     memory, time = bytes_scale(top), AxisScale("s", 1.0) if slowest_s >= 1 else AxisScale("ms", 1e-3)
-    first, second = series_style(2)
     axes.plot(
         configurations["peak_bytes"] / memory.size, configurations["iteration_time_s"] / time.size,
-        first.marker, color=first.colour, alpha=0.4, markersize=2.5, markeredgewidth=0, label="simulated",
+        "o", color=palette.COLOURS[Op.F], alpha=0.4, markersize=2.5, markeredgewidth=0, label="simulated",
     )  # fmt: skip
     axes.step(
         front["peak_bytes"] / memory.size, front["iteration_time_s"] / time.size, where="post",
-        color=second.colour, marker=second.marker, markersize=2.5, linewidth=0.8, label="Pareto set",
+        color=palette.COLOURS[Op.W], marker="s", markersize=2.5, linewidth=0.8, label="Pareto set",
     )  # fmt: skip
     for one, ha, offset in ((front.iloc[0], "left", (14, 0)), (front.iloc[-1], "right", (6, 34))):
         axes.annotate(

@@ -3,8 +3,6 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -75,27 +73,6 @@ _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "path",  # a viewer without the font would set wider text
     "svg.hashsalt": "ppsim",  # a fixed salt; the default gives random ids in an SVG
 }
-
-
-@dataclass(frozen=True)
-class Series:
-    """Look of one line: a colour and, for grey print, a marker and a dash pattern."""
-
-    colour: str
-    marker: str
-    line: Any
-
-
-_COLOURS = (
-    palette.COLOURS[Op.F], palette.COLOURS[Op.W], palette.COLOURS[Op.B], palette.CRITICAL_PATH,
-    palette.rank_colour(1, 3), "#999933", "#555555",
-)  # fmt: skip
-_MARKERS = ("o", "s", "^", "D", "v", "X", "P", "<", ">", "h", "*", "d")
-_LINES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0, (2.5, 1)))
-
-
-def series_style(count: int) -> list[Series]:
-    return list(islice(map(Series, cycle(_COLOURS), cycle(_MARKERS), cycle(_LINES)), count))
 
 
 @contextmanager

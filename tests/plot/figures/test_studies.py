@@ -1,17 +1,12 @@
-"""What is drawn of memory, bubbles, searches and validations is what their tables say."""
+"""What is drawn of memory and searches is what their tables say."""
 
-import math
-
-import matplotlib
 import numpy as np
-import pandas
 import pytest
 
-from ppsim import StageCosts, build, simulate
+from ppsim import build, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.plot import accuracy_figure, bubble_figure, memory_figure, pareto_figure
-from ppsim.projection.bubbles import bubbles_at
-from tests.plot.figures.test_style import CONFIGURATIONS, COSTS, ROWS
+from ppsim.plot import memory_figure, pareto_figure
+from tests.plot.figures.test_style import CONFIGURATIONS, COSTS
 
 GIB = 2**30
 
@@ -49,31 +44,6 @@ def test_a_timeline_without_bytes_has_no_memory_figure():
         memory_figure(timeline_of(activation_bytes=0.0))
 
 
-def test_bubbles_are_a_line_a_schedule_with_a_tick_at_every_number_tried():
-    sweep = bubbles_at(
-        COSTS.replace(transfer_s=0.0), pp=4, schedules=["1f1b", "dualpipev"], microbatches=[16, 4, 8]
-    )
-    (axes,) = bubble_figure(sweep).axes
-    assert [line.get_label() for line in axes.lines] == ["1f1b", "dualpipev, vpp 2"]
-    assert axes.lines[0].get_xdata().tolist() == [4, 8, 16]
-    assert axes.lines[0].get_ydata() == pytest.approx([100 * 3 / (m + 3) for m in (4, 8, 16)])
-    assert axes.lines[1].get_xdata().tolist() == [8, 16]  # it needs two a rank
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "16"]
-    assert axes.get_ylim()[0] == 0
-
-
-def test_bubbles_by_span_are_those_by_span():
-    sweep = bubbles_at(COSTS, pp=4, schedules=["zb-h2"], microbatches=[8])
-    (axes,) = bubble_figure(sweep, by="span").axes
-    assert axes.lines[0].get_ydata() == pytest.approx(100 * sweep["span_bubble_ratio"])
-    assert axes.get_ylabel() == "bubble ratio by span (%)"
-
-
-def test_a_sweep_of_nothing_that_can_be_built_is_refused():
-    with pytest.raises(ConfigError, match="no schedule of the sweep can be built"):
-        bubble_figure(bubbles_at(COSTS, pp=4, schedules=["dualpipev"], microbatches=[4]))
-
-
 def test_a_search_is_its_points_its_pareto_set_and_its_limit():
     figure = pareto_figure(CONFIGURATIONS, memory_limit_bytes=80 * GIB)
     (axes,) = figure.axes
@@ -89,43 +59,6 @@ def test_a_search_is_its_points_its_pareto_set_and_its_limit():
     ]
 
 
-@pytest.mark.parametrize("width", ["one-column", "two-column"])
-def test_accuracy_has_every_row_twice_and_fitted_ones_hollow(width):
-    time, memory, errors = accuracy_figure(ROWS, width=width).axes
-    assert {(1.0, 1.0), (2.0, 2.1)} <= points_of(time)
-    assert (16.0, 16.0) in points_of(memory)
-    hollow = [line for line in time.lines if line.get_marker() == "o" and line.get_markerfacecolor() == "none"]
-    assert [line.get_xydata().tolist() for line in hollow] == [[[1.0, 1.0]]]
-    drawn = [line.get_xdata().tolist() for line in errors.lines if line.get_marker() != "None"]
-    assert drawn == [[0.0], [5.0], [0.0]]
-    assert [label.get_text() for label in errors.get_yticklabels()] == ["a", "b"]
-    assert {text.get_text() for text in errors.texts} == {"mean |error|", "5.0 %", "0.0 %"}
-
-
-def test_accuracy_draws_no_set_of_which_only_the_order_counts():
-    rows = pandas.concat([ROWS, ROWS.assign(set="c", order_only=True)])
-    *_, errors = accuracy_figure(rows).axes
-    assert [label.get_text() for label in errors.get_yticklabels()] == ["a", "b"]
-    with pytest.raises(ConfigError, match="only the order of the schedules counts"):
-        accuracy_figure(ROWS.assign(order_only=True))
-
-
-def test_sets_of_times_alone_have_no_panel_of_memory():
-    figure = accuracy_figure(ROWS[ROWS["quantity"] == "time"])
-    assert len(figure.axes) == 2
-    assert not any("memory" in axes.get_xlabel() for axes in figure.axes)
-
-
-def test_the_error_that_is_written_is_that_of_the_rows_that_judge():
-    assert math.isclose(ROWS[ROWS["use"] == "test"]["error"].abs().iloc[0], 0.05)
-    figure = accuracy_figure(ROWS[ROWS["set"] == "a"])
-    assert "5.0 %" in [text.get_text() for text in figure.axes[-1].findobj(matplotlib.text.Text)]
-
-
 def test_titles_are_no_formulas():
-    costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
-    sweep = bubbles_at(costs, pp=2, schedules=["1f1b"], microbatches=[2])
-    bubble_figure(sweep, title="$\\frac{1}$").draw_without_rendering()
     pareto_figure(CONFIGURATIONS, title="$\\frac{1}$").draw_without_rendering()
-    accuracy_figure(ROWS, title="$\\frac{1}$").draw_without_rendering()
     memory_figure(timeline_of(), title="$\\frac{1}$").draw_without_rendering()

@@ -10,15 +10,12 @@ import pytest
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.plot import (
-    accuracy_figure,
-    bubble_figure,
     memory_figure,
     pareto_figure,
     save_figure,
     timeline_figure,
 )
-from ppsim.plot.figures.style import WIDTHS, figure_bytes, series_style
-from ppsim.projection.bubbles import bubbles_at
+from ppsim.plot.figures.style import WIDTHS, figure_bytes
 
 COSTS = StageCosts(
     forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, activation_bytes=2.0**30, transfer_s=1e-4
@@ -35,29 +32,10 @@ CONFIGURATIONS = pandas.DataFrame(
         "pareto": [True, True],
     }
 )
-ROWS = pandas.DataFrame(
-    {
-        "set": ["a", "a", "b"],
-        "use": ["fit", "test", "test"],
-        "quantity": ["time", "time", "memory"],
-        "measured": [1.0, 2.0, 2.0**34],
-        "projected": [1.0, 2.1, 2.0**34],
-        "error": [0.0, 0.05, 0.0],
-        "order_only": [False, False, False],
-    }
-)
-
-
-def bubbles(width):
-    return bubble_figure(bubbles_at(COSTS, pp=4, schedules=["1f1b", "zb-h1"], microbatches=[4, 8]), width=width)
-
-
 FIGURES = {
     "timeline": lambda width: timeline_figure([TIMELINE], titles=["t"], width=width),
     "memory": lambda width: memory_figure(TIMELINE, memory_limit_bytes=20 * 2**30, title="t", width=width),
-    "bubble": bubbles,
     "pareto": lambda width: pareto_figure(CONFIGURATIONS, memory_limit_bytes=80 * 2**30, width=width),
-    "accuracy": lambda width: accuracy_figure(ROWS, width=width),
 }
 
 
@@ -90,7 +68,7 @@ def test_fonts_are_embedded_as_truetype(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "suffix"), [*((name, ".svg") for name in FIGURES), ("accuracy", ".pdf"), ("accuracy", ".png")]
+    ("name", "suffix"), [*((name, ".svg") for name in FIGURES), ("pareto", ".pdf"), ("pareto", ".png")]
 )
 def test_the_same_figure_is_the_same_bytes_under_any_matplotlibrc(name, suffix):
     first = figure_bytes(FIGURES[name]("two-column"), suffix)
@@ -105,18 +83,11 @@ def test_the_same_figure_is_the_same_bytes_under_any_matplotlibrc(name, suffix):
 
 def test_an_unknown_suffix_or_width_is_refused_with_those_that_there_are(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot write a figure as '.bmp': give it one of .svg, .pdf, .png"):
-        save_figure(bubbles("one-column"), tmp_path / "a.bmp")
+        save_figure(FIGURES["pareto"]("one-column"), tmp_path / "a.bmp")
     assert list(tmp_path.iterdir()) == []
     for make in FIGURES.values():
         with pytest.raises(ConfigError, match="a figure is one-column or two-column wide: got 'three'"):
             make("three")
-
-
-def test_series_are_told_apart_without_their_colours():
-    looks = series_style(12)
-    assert len({look.marker for look in looks}) == 12
-    assert len({(look.marker, str(look.line)) for look in series_style(60)}) == 60
-    assert looks[:3] == series_style(3)
 
 
 def test_a_figure_leaves_pyplot_alone():
