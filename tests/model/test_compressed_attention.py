@@ -241,7 +241,8 @@ def test_a_file_may_say_kinds_of_layers_by_words_or_by_numbers_or_leave_them_ope
         "layer_types": [words[number] for number in numbers[:43]], "compress_rates": rates,
         "mlp_layer_types": ["hash_moe"] * 3 + ["moe"] * 40,
     }  # fmt: skip
-    for config in (RELEASED, told, RELEASED | {"compress_ratios": numbers[:43]}):
+    of_earlier_versions = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "first_k_dense_replace": 3}
+    for config in (RELEASED, told, RELEASED | {"compress_ratios": numbers[:43]}, RELEASED | of_earlier_versions):
         read = model_from(config)
         assert (read.layers, read.mtp, read.parameters) == (FLASH.layers, FLASH.mtp, FLASH.parameters)
     blocks = [layer.attention.block for layer in model_from(plain | {"num_hidden_layers": 6}).layers]

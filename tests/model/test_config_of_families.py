@@ -39,6 +39,29 @@ def test_other_words_for_the_same_model(case: str) -> None:
     assert model_from(data).kinds == find_model(name).kinds
 
 
+WITHOUT_EFFECT = {
+    "phi-4": ("full_attn_mod", "interpolate_factor"),
+    "mimo-7b": ("attention_bias", "use_mrope"),
+    "ernie-4.5-0.3b": ("compression_ratio", "fuse_rope", "max_sequence_length", "weight_share_add_bias"),
+    "ernie-4.5-21b-a3b": ("moe_capacity", "moe_gate", "moe_norm_min"),
+    "minimax-m2.5": ("attn_type_list", "mtp_transformer_layers", "rotary_dim", "use_mtp"),
+    "hunyuan-a13b": ("anyres_pooling_size", "image_token_id", "moe_drop_tokens", "pool_type"),
+    "hy3": ("router_scaling_factor", "mlp_bias"),
+    "ling-mini-2.0": ("embedding_dropout", "mtp_loss_scaling_factor", "norm_head"),
+    "qwen3-next-80b-a3b": ("attn_output_gate", "mamba_ssm_dtype"),
+    "flux.1-dev": ("axes_dims_rope", "out_channels"),
+    "sd3-medium": ("pos_embed_max_size", "sample_size"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_fields_of_a_family_without_effect_on_sizes_are_accepted(name: str) -> None:
+    for field in WITHOUT_EFFECT[name]:
+        assert model_from(config(name, **{field: 64})).kinds == find_model(name).kinds, field
+    with pytest.raises(ConfigError, match="unknown field 'moe_gate_of_another_family'"):
+        model_from(config(name, moe_gate_of_another_family=1))
+
+
 def test_a_layer_that_reuses_a_choice_of_keys_has_no_indexer() -> None:
     """GLM-5.2: three layers of four take the keys of the one before."""
     model = model_from(config("glm-5", indexer_types=["full", "shared"] * 39))

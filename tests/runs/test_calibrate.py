@@ -343,6 +343,7 @@ def test_the_time_of_a_call_is_the_difference_of_waits_in_two_calls_and_in_one(
     assert not_fitted == {}
     host, call, _ = fitted({1: 3.0, 2: 1.0})
     assert (host.value, call.value) == (3.0, 0.0)
+    assert fitted({2: 5.0})[:2] == (FittedConstant(0.0, (0.0, 0.0), 0), None)
     host, call, not_fitted = fitted({0: 9.0, 1: 3.0})
     assert (host.value, call) == (3.0, None)
     assert list(not_fitted) == ["hop_overhead_s"]
