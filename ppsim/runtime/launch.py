@@ -4,18 +4,18 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
-from ppsim.runtime.fork_server import ForkServer
 from ppsim.runtime.train_config import ONCE, TrainConfig, TurnLimits, turns_of, word_of
 
 _BEAT_S = 0.05
@@ -67,15 +67,12 @@ def launch_all(
     """
     require_extra("ppsim train")
     num_ranks = configs[0].num_ranks
-    with _interruptions(), tempfile.TemporaryDirectory(prefix="ppsim-train-") as name, ExitStack() as stack:
+    with _interruptions(), tempfile.TemporaryDirectory(prefix="ppsim-train-") as name:
         folder = Path(name)  # mode 0700: the ranks trust its content
         told = {"configs": [asdict(config) for config in configs], "turns": asdict(turns)}
         (folder / "configs.json").write_text(json.dumps(told))
-        with _fork_server() as server:
-            stdin = stack.enter_context(_started(server, num_ranks, folder, quiet=quiet))
-            _wait_for_all(server, num_ranks, folder, watch)
-            stdin.close()  # which ends the ranks
-            server.wait()
+        with _ranks(num_ranks, folder, quiet=quiet) as ranks:
+            _wait_for_all(ranks, folder, watch)
         results: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())
         return results
 
@@ -104,47 +101,62 @@ def _interruptions() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-_idle: list[ForkServer] = []
-"""Servers that wait for the next run of this process; several only after runs in several threads."""
-
-
 @contextmanager
-def _fork_server() -> Iterator[ForkServer]:
-    """Yield an idle or a new server; after an error, kill it with its ranks."""
-    while _idle:
-        server = _idle.pop()
-        if server.is_usable:
-            break
-        server.close()
-    else:
-        server = ForkServer()
-    try:
-        yield server
-    except BaseException:
-        server.close(kill=True)
-        raise
-    _idle.append(server)
-
-
-def _started(server: ForkServer, num_ranks: int, folder: Path, *, quiet: bool) -> IO[bytes]:
-    """Start the ranks, and return the other end of their standard input: the ranks end when it is closed."""
-    environments = [
-        {
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
-            "GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}",
-        }
-        for rank in range(num_ranks)
-    ]  # fmt: skip
+def _ranks(num_ranks: int, folder: Path, *, quiet: bool) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Run the ranks. The end of the block closes their standard input, which ends them; an error kills them."""
+    ranks: list[subprocess.Popen[bytes]] = []
     read_end, write_end = os.pipe()
-    with open(read_end, "rb") as stdin, ExitStack() as stack:
-        printed = [stack.enter_context(open(_printed(folder, rank), "wb")).fileno() for rank in range(num_ranks)]
-        if not quiet:
-            printed[0] = 2  # rank 0 reports its progress
-        server.start(folder, environments, stdin.fileno(), printed)
-    return os.fdopen(write_end, "wb")
+    try:
+        with open(write_end, "wb"), open(read_end, "rb") as stdin:
+            for rank in range(num_ranks):
+                with open(_printed(folder, rank), "wb") as printed:
+                    stderr = 2 if rank == 0 and not quiet else printed.fileno()  # rank 0 reports its progress
+                    ranks.append(start_rank(folder, _environment(rank, num_ranks), stdin.fileno(), stderr))
+            yield ranks
+    except BaseException:
+        for process in ranks:
+            process.kill()
+        raise
+    finally:
+        for process in ranks:
+            process.wait()
 
 
-def _wait_for_all(server: ForkServer, num_ranks: int, folder: Path, watch: Callable[[int], None]) -> None:
+def _environment(rank: int, num_ranks: int) -> dict[str, str]:
+    interfaces = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}"}
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks), **interfaces}
+
+
+def start_rank(folder: Path, environment: Mapping[str, str], stdin: int, stderr: int) -> "subprocess.Popen[bytes]":
+    """Start a rank that imports from the folders of this process; `stdin` and `stderr` are file descriptors."""
+    run = f"from ppsim.runtime.launch import run_rank; run_rank({str(folder)!r})"
+    code = f"import sys; sys.path[:] = {sys.path!r}; {run}"
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", code],
+        stdin=stdin,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        env={**os.environ, **environment},
+        start_new_session=True,  # Ctrl-C is for the launcher
+    )
+
+
+def run_rank(folder: str) -> None:
+    """Run a rank in this process, which ends as soon as its standard input is closed."""
+    launcher = threading.Thread(target=_end_with_launcher, daemon=True)
+    launcher.start()
+    from ppsim.runtime.worker import main  # heavy import: torch
+
+    main(Path(folder))
+    launcher.join()
+
+
+def _end_with_launcher() -> None:
+    os.read(0, 1)
+    os._exit(1)
+
+
+def _wait_for_all(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path, watch: Callable[[int], None]) -> None:
     """Wait until all ranks have reported; raise the error of the first rank that failed.
 
     No rank exits by itself: after its report, a rank leaves its connections open, so that it causes no error on
@@ -152,15 +164,16 @@ def _wait_for_all(server: ForkServer, num_ranks: int, folder: Path, watch: Calla
     """
     words: dict[int, Any] = {}
     seen = 0
-    while len(words) < num_ranks:
-        paths = [word_of(folder, rank) for rank in range(num_ranks)]
+    while len(words) < len(ranks):
+        paths = [word_of(folder, rank) for rank in range(len(ranks))]
         words = {rank: json.loads(path.read_text()) for rank, path in enumerate(paths) if path.exists()}
         if turns_of(folder).exists() and (done := int(turns_of(folder).read_text())) > seen:
             watch(seen := done)
         is_error = any(word is not None for word in words.values())
         time.sleep(_ERROR_S if is_error else _BEAT_S)  # first see whether another rank died
-        for rank, exit_code in server.exit_codes().items():
-            raise _died(rank, exit_code, _printed(folder, rank))
+        for rank, process in enumerate(ranks):
+            if (exit_code := process.poll()) is not None:
+                raise _died(rank, exit_code, _printed(folder, rank))
         for rank, word in words.items():
             if word is not None:
                 raise _failed(rank, **word)

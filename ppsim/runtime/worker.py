@@ -1,11 +1,10 @@
-"""Process of one pipeline rank in `ppsim train`, started by `ppsim.runtime.fork_server`."""
+"""Process of one pipeline rank in `ppsim train`, started by `ppsim.runtime.launch`."""
 
 import json
 import os
 import platform
 import statistics
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -387,11 +386,9 @@ def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]
     }
 
 
-def main(name: str) -> None:
-    folder, rank = Path(name), int(os.environ["RANK"])
-    launcher = threading.Thread(target=_end_with_launcher, daemon=True)
-    launcher.start()
-    word = None
+def main(folder: Path) -> None:
+    """Run the configurations of a launcher's folder, and report the result or the error."""
+    rank, word = int(os.environ["RANK"]), None
     try:
         told = json.loads((folder / "configs.json").read_text())
         configs, turns = [TrainConfig.from_dict(item) for item in told["configs"]], TurnLimits(**told["turns"])
@@ -402,10 +399,3 @@ def main(name: str) -> None:
     except BaseException as error:
         word = {"kind": type(error).__name__, "message": str(error), "callstack": traceback.format_exc()}
     write_atomically(word_of(folder, rank), to_json(word))
-    launcher.join()
-
-
-def _end_with_launcher() -> None:
-    """End this process when the launcher ends, which closes the other end of the pipe."""
-    os.read(0, 1)
-    os._exit(1)

@@ -33,24 +33,12 @@ def started(folder: Path, *arguments: str, under: tuple[str, ...] = ()) -> "subp
 
 
 def rank_process(parent: "subprocess.Popen[str]", rank: int) -> psutil.Process:
-    """The process of a rank, once it is forked; the server forks them in the order of the ranks."""
-    return psutil.Process(sorted(one.pid for one in _awaited(parent, depth=2, number=rank + 1))[rank])
-
-
-def fork_server(parent: "subprocess.Popen[str]") -> psutil.Process:
-    """The process that imports torch and forks the ranks."""
-    (server,) = _awaited(parent, depth=1, number=1)
-    return server
-
-
-def _awaited(parent: "subprocess.Popen[str]", *, depth: int, number: int) -> list[psutil.Process]:
+    """The process of a rank, once it is started; the ranks are started in order."""
     for _ in range(1200):
-        found = [psutil.Process(parent.pid)]
-        for _ in range(depth):
-            with suppress(psutil.Error):
-                found = [child for one in found for child in one.children()]
-        if len(found) >= number and all("ppsim.runtime.fork_server" in one.cmdline()[-1] for one in found):
-            return found
+        with suppress(psutil.Error, IndexError):
+            found = psutil.Process(parent.pid).children()
+            ranks = [one for one in found if "run_rank" in one.cmdline()[-1]]
+            return psutil.Process(sorted(one.pid for one in ranks)[rank])
         time.sleep(0.05)
     raise AssertionError("the processes never started")
 

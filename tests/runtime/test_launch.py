@@ -13,15 +13,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ppsim.runtime import launch
-from ppsim.runtime.fork_server import ForkServer
-from ppsim.runtime.launch import launch_all
+from ppsim.runtime.launch import launch_all, start_rank
 from tests.runtime.cases import config_of, table_of
 from tests.runtime.processes import (
     TINY,
     Training,
     finished,
-    fork_server,
     rank_process,
     sockets_of,
     started,
@@ -41,7 +38,7 @@ def temporary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 BREAKS = """
 import os, sys, time, types
-if "ppsim.runtime.fork_server" in sys.orig_argv[-1]:
+if "run_rank" in sys.orig_argv[-1]:
     {place}
     whole = place.{function}
     def broken(*arguments):
@@ -50,7 +47,7 @@ if "ppsim.runtime.fork_server" in sys.orig_argv[-1]:
         return whole(*arguments)
     place.{function} = broken
 """
-"""A sitecustomize for the process that forks the ranks."""
+"""A sitecustomize for the processes of the ranks."""
 
 IN_ITS_STEP = ("from ppsim.runtime.worker import StepRecorder as place", "take_step")
 AT_ITS_START = (  # without torch, which is quicker
@@ -156,10 +153,9 @@ def test_the_rank_that_failed_is_the_one_that_is_told(
 @pytest.mark.torch
 def test_no_rank_outlives_a_launcher_that_was_killed(line: str | None, folder: Path, temporary: Path) -> None:
     run = started(folder, *SLOW)
-    ranks = [fork_server(run)]  # which imports torch now
+    ranks = [rank_process(run, rank) for rank in range(2)]  # which import torch now
     if line:
         wait_for_line(run, line)
-        ranks += [rank_process(run, rank) for rank in range(2)]
     run.kill()
     _, alive = psutil.wait_procs(ranks, timeout=20)
     alive = [rank for rank in alive if rank.status() != psutil.STATUS_ZOMBIE]
@@ -205,7 +201,7 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_behind(
 ) -> None:
     """In its steps, and while its ranks import torch."""
     run = started(folder, *SLOW)
-    fork_server(run)
+    rank_process(run, 1)
     if line:
         wait_for_line(run, line)
     os.kill(run.pid, signal.Signals[name])
@@ -216,31 +212,12 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_behind(
     assert list(temporary.glob("ppsim-*")) == []
 
 
-def test_later_runs_of_a_process_are_forked_from_the_same_server_unless_the_environment_differs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(launch, "_idle", [])
-
-    def server() -> ForkServer:
-        with launch._fork_server() as server:
-            return server
-
-    first = server()
-    assert server() is first
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    other = server()
-    assert other is not first
-    assert other.is_usable
-    assert not first.is_usable
-    other.close()
-
-
 @pytest.mark.long
-def test_where_a_process_cannot_fork_after_importing_torch_each_rank_imports_it(
+def test_ranks_of_tests_that_are_forked_train_as_those_that_import_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configs = [config_of(table_of("1f1b", p=2, m=2), tmp_path, num_steps=2)]
     (forked,) = launch_all(configs, quiet=True)
-    monkeypatch.setattr("ppsim.runtime.fork_server.can_fork", False)
+    monkeypatch.setattr("ppsim.runtime.launch.start_rank", start_rank)
     (apart,) = launch_all(configs, quiet=True)
     assert forked["losses"] == apart["losses"]
