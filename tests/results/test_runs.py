@@ -1,14 +1,17 @@
 """Terminal output for comparisons of measured and projected steps, and for fitted overheads."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ppsim import StageCosts, build, simulate
-from ppsim.results.runs import print_calibration, print_comparison
+from ppsim import StageCosts, build, explain, simulate
+from ppsim.results.runs import print_calibration, print_comparison, print_explanation
 from ppsim.runs.calibrate import FittedConstant, FittedOverheads, Residual, TransferTime
 from ppsim.runs.compare import Comparison, compare
+from ppsim.runs.loss_report import reasons
 from ppsim.runs.spreads import TimeSpreads
 
 
@@ -101,3 +104,11 @@ def test_fitted_overheads_have_deviations_quartiles_and_reasons(capsys: pytest.C
     assert "slow link of run.json, left out of the constants: rank 0 to 1" in text
     print_calibration(replace(found, communication="megatron"))
     assert "time per blocking call" in rows_of(capsys.readouterr().out)
+
+
+def test_a_full_explanation_numbers_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    found = explain(Path(__file__).parents[1] / "runs" / "data" / "primus_pp8_1f1b")
+    print_explanation(found, full=True)
+    lines = capsys.readouterr().out.splitlines()
+    numbers = [line.partition(". ")[0] for line in lines if re.match(r"\d+\. ", line)]
+    assert numbers == [str(number) for number in range(1, len(reasons(found)) + 1)]
