@@ -9,7 +9,14 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.runs.timeline_file import pace_from, read_expected, run_from_json, timeline_from_json, timeline_to_json
+from ppsim.runs.timeline_file import (
+    pace_from,
+    read_expected,
+    read_timeline,
+    run_from_json,
+    timeline_from_json,
+    timeline_to_json,
+)
 
 COSTS = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=0.5, transfer_s=0.25)
 TIMELINE = replace(simulate(build("1f1b", pp=2, microbatches=2), COSTS), origin="measured")
@@ -107,6 +114,8 @@ def test_the_interval_of_a_step_excludes_the_time_between_steps(tmp_path: Path) 
     expected = read_expected(tmp_path / "a.json")[2]
     assert expected.iteration_time_interval_s == pytest.approx((step_s - 1, step_s + 2))
     assert expected.pace is None
+    timeline, costs = read_timeline(tmp_path / "a.json")
+    assert (timeline.step_time_s, costs.transfer_s) == (step_s, read_expected(tmp_path / "a.json")[1].transfer_s)
 
 
 def test_a_machine_speed_without_its_ends_is_of_unknown_work() -> None:
