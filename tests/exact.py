@@ -16,7 +16,7 @@ from ortools.sat.python import cp_model
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.auto import Progress
-from ppsim.catalog.search.evaluate_table import in_microbatch_order
+from ppsim.catalog.search.best_table import in_microbatch_order
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.bounds.lower import in_flight_limits, lower_bounds

@@ -20,8 +20,7 @@ _MOST_ACTIONS = 20_000
 
 def figure_of_timelines(what: Timeline | Projection | Comparison) -> "go.Figure":
     """Raises `ConfigError` above 20,000 actions, which take a browser seconds to draw."""
-    from ppsim.plot.plotly_figures import DrawingOptions, timeline_plotly
-    from ppsim.plot.plotly_frame import figure_of
+    from ppsim.plot.plotly_figures import DrawingOptions, figure_of, timeline_plotly
 
     timelines, titles = _timelines_of(what)
     num_actions = sum(timeline.num_actions for timeline in timelines)
@@ -53,7 +52,7 @@ def _timelines_of(what: Timeline | Projection | Comparison) -> tuple[list[Timeli
 
 
 def figure_of_search(tuned: TuneResult) -> "go.Figure":
-    from ppsim.plot.plotly_tradeoffs import TradeoffPoint, tradeoff_figure
+    from ppsim.plot.plotly_figures import TradeoffPoint, tradeoff_figure
 
     named = {tuned.pareto[0].candidate.key, tuned.pareto[-1].candidate.key, tuned.best[0].candidate.key}
 

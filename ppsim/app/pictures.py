@@ -16,9 +16,16 @@ from ppsim.plot.action_colours import fills_of
 from ppsim.plot.html_sidebar import html_table, verdict_html
 from ppsim.plot.palette import CAUSE_COLOURS, CAUSE_TITLES, CRITICAL_PATH, TITLES
 from ppsim.plot.pareto_page import SearchView, in_columns
-from ppsim.plot.plotly_figures import DrawingOptions, timeline_plotly
-from ppsim.plot.plotly_frame import DARK, LIGHT, Theme
-from ppsim.plot.plotly_tradeoffs import TradeoffPoint, idle_plotly, tradeoff_plotly
+from ppsim.plot.plotly_figures import (
+    DARK,
+    LIGHT,
+    DrawingOptions,
+    Theme,
+    TradeoffPoint,
+    idle_plotly,
+    timeline_plotly,
+    tradeoff_plotly,
+)
 from ppsim.projection.projection import Projection
 from ppsim.schedule.table import Op
 from ppsim.simulation.report import gap_of

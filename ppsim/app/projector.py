@@ -17,7 +17,7 @@ from ppsim.base.errors import PpsimError
 from ppsim.base.lru_cache import LRUCache
 from ppsim.catalog.build import every_schedule, find
 from ppsim.catalog.entry import ScheduleEntry
-from ppsim.plot.plotly_tradeoffs import TradeoffPoint
+from ppsim.plot.plotly_figures import TradeoffPoint
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all, table_of
 from ppsim.projection.projection import Projection

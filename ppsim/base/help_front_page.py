@@ -16,23 +16,23 @@ GROUPS = {  # command: (module in `ppsim.cli`, line on this page)
         "calibrate": ("calibrate", "Fit runtime overheads (host, P2P) to recorded timelines."),
     },
     "Schedules": {
-        "schedules": ("schedules", "List the schedules, or print the properties of one."),
+        "schedules": ("catalogues", "List the schedules, or print the properties of one."),
         "build": ("build", "Build a schedule table (CSV) by name, or search for one."),
-        "check": ("check", "Check that a schedule table can run without deadlock."),
+        "check": ("build", "Check that a schedule table can run without deadlock."),
         "simulate": ("simulate", "Simulate a schedule table with the times in a costs file."),
         "export": ("export", "Write a schedule table in the format of a trainer."),
     },
     "Measure and run": {
         "profile": ("profile", "Measure the costs of a model's layers on this device."),
         "train": ("train", "Execute a schedule table with torch, and record its timeline."),
-        "warm-up": ("warm_up", "Compile ppsim's own CPU kernels now, not at first use."),
+        "warm-up": ("build", "Compile ppsim's own CPU kernels now, not at first use."),
     },
     "Browse and draw": {
         "serve": ("serve", "Serve an interactive projection page in a browser."),
-        "figure": ("figure", "Draw a figure for a paper (timeline, memory, bubble, …)."),
-        "models": ("models", "List the models, or print parameters and FLOPs of one."),
-        "clusters": ("clusters", "List the clusters, or print one with units and sources."),
-        "recipes": ("recipes", "List the published recipes of trainers, or print one."),
+        "figure": ("figure", "Draw a figure for a paper (timeline, memory, search)."),
+        "models": ("catalogues", "List the models, or print parameters and FLOPs of one."),
+        "clusters": ("catalogues", "List the clusters, or print one with units and sources."),
+        "recipes": ("catalogues", "List the published recipes of trainers, or print one."),
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}

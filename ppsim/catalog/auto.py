@@ -16,8 +16,7 @@ from ppsim.base.numba_jit import TimeIsUp, time_limit, working_clock
 from ppsim.base.units import percent
 from ppsim.catalog.build import ScheduleEntry, build, every_schedule, optimise_entry, require_shape
 from ppsim.catalog.cost_optimised import memory_cap
-from ppsim.catalog.search.best_table import SearchTimeout, tables_without_end
-from ppsim.catalog.search.evaluate_table import join_backwards
+from ppsim.catalog.search.best_table import SearchTimeout, join_backwards, tables_without_end
 from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.size_limit import require_memory

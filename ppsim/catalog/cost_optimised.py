@@ -12,8 +12,7 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import DoesNotFit
 from ppsim.base.units import size
-from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixed
-from ppsim.catalog.published.v_shape import zbv_fixed
+from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixed, zbv_fixed
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Criterion, Problem

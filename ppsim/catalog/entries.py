@@ -4,7 +4,7 @@ from functools import partial
 
 from ppsim.catalog.cost_optimised import v_flex, v_half, v_min, zb_1p, zb_2p, zb_auto, zbv
 from ppsim.catalog.entry import Formula, ScheduleEntry
-from ppsim.catalog.published.controllable_memory import one_f_one_b_v, v_half_fixed, v_min_fixed
+from ppsim.catalog.published.controllable_memory import one_f_one_b_v, v_half_fixed, v_min_fixed, zbv_fixed
 from ppsim.catalog.published.dual_pipe import dual_pipe, dual_pipe_v
 from ppsim.catalog.published.greedy import chimera, hanayo
 from ppsim.catalog.published.interleaved import (
@@ -23,7 +23,6 @@ from ppsim.catalog.published.one_f_one_b import (
     zb_h1,
     zb_h2,
 )
-from ppsim.catalog.published.v_shape import zbv_fixed
 
 _one_stage = partial(ScheduleEntry, placement="loop", stages_per_rank=(1, 1), messages=Formula("p - 1"))
 _looped = partial(ScheduleEntry, placement="loop", stages_per_rank=(2, None), messages=Formula("p * v - 1"))

@@ -1,4 +1,4 @@
-"""The command `build`."""
+"""The commands `build`, `check` and `warm-up`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
@@ -19,6 +19,15 @@ from ppsim.projection.options import GROUP_SIZE, SLICES
 if TYPE_CHECKING:
     from ppsim.catalog.auto import OptimisedSchedule
     from ppsim.schedule.table import Schedule
+
+
+from ppsim.cli.click_options import options_of
+from ppsim.cli.common import (
+    ReadOptions,
+    json_option,
+    print_result,
+    read_table,
+)  # fmt: skip
 
 _TIME_LIMIT_S = 10.0
 
@@ -167,3 +176,49 @@ def _verdict(found: "OptimisedSchedule") -> str:
         f"{found.criterion} {seconds(found.value_s)}, {better} {found.started_from}; placement {found.placement}; "
         f"{found.proof} (bound {seconds(found.bound_s)})"
     )
+
+
+@click.command()
+@click.argument("table", metavar="T.csv")
+@options_of(ReadOptions)
+@json_option
+def check(table: str, as_json: bool, **read: int | None) -> None:
+    """Check that a schedule table can run: complete, in order, and free of deadlock for each P2P serialization.
+
+    \b
+      ppsim check T.csv
+      ppsim check schedules/zbv_pp4_v2_m8.csv
+      ppsim check T.csv --json
+
+    The exit code is 0 if the table runs on an ideal network, 1 for a deadlock, and 2 for a malformed, incomplete or
+    misordered table. The matrix at the end lists the P2P serializations (--channel of `ppsim simulate`) that would
+    deadlock.
+    """
+    from dataclasses import asdict
+
+    from ppsim.schedule.check import check as check_table
+
+    with progress(f"checking {table}, on every kind of channel"):
+        report = check_table(read_table(table, **read))
+    print_result(report, as_json, content=lambda: asdict(report), name=table)
+    if report.errors:
+        raise click.exceptions.Exit(1 if report.errors[0].rule == "deadlock" else 2)
+
+
+@click.command("warm-up")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+def warm_up(names: tuple[str, ...]) -> None:
+    """Compile all numba kernels now, or those of the given schedules, so that later commands need not wait.
+
+    \b
+      ppsim warm-up
+      ppsim warm-up 1f1b
+      ppsim warm-up interleaved-1f1b zb-h1
+
+    Run it while building a container image, and before a search on a cluster's workers. Compiled kernels are cached
+    for this installation and this type of CPU, in NUMBA_CACHE_DIR if it is set. Installing ppsim from source
+    compiles them too. Otherwise, the first command that needs a kernel for much work compiles it and says so.
+    """
+    from ppsim.api.warm_up import warm_up as compile_all
+
+    compile_all(names, say=click.echo)

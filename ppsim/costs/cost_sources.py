@@ -18,7 +18,7 @@ from ppsim.parallel.layer_partition import Split
 from ppsim.schedule.analysis_cache import cached
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step_costs import StepCosts
+from ppsim.simulation.step import StepCosts
 
 
 @cache

@@ -18,7 +18,7 @@ from ppsim.model.parameters import RankParameters, padded_vocabulary
 from ppsim.model.pipeline_stages import Stage
 from ppsim.parallel.groups import RankGroup, all_devices, tier_between
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.step_costs import SharedGradients, StepCosts
+from ppsim.simulation.step import SharedGradients, StepCosts
 
 NORM_BYTES = 4
 """The gradient norm reads each gradient once."""

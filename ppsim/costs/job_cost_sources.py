@@ -14,7 +14,7 @@ from ppsim.costs.ledger import Ledger
 from ppsim.costs.stage_cost_set import LayerCosts, StageCostSet
 from ppsim.parallel.layer_partition import Split
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.step_costs import StepCosts
+from ppsim.simulation.step import StepCosts
 
 
 @dataclass(frozen=True)

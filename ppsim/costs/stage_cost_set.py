@@ -12,7 +12,7 @@ from ppsim.model.pipeline_stages import Stage
 from ppsim.parallel.sequence_slices import equal_time_slices
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step_costs import StepCosts
+from ppsim.simulation.step import StepCosts
 
 Entry = TypeVar("Entry")
 

@@ -10,10 +10,9 @@ from typing import Any
 from ppsim.base.units import signed_percent
 from ppsim.plot import palette
 from ppsim.plot.action_colours import fills_of
-from ppsim.plot.error_figure_data import ActionErrors
 from ppsim.plot.html_sidebar import side_html, swatch, verdict_html
 from ppsim.plot.page import timeline_page
-from ppsim.plot.picture import picture_of
+from ppsim.plot.picture import ActionErrors, picture_of
 from ppsim.plot.plot_model import Fact, TimelineView
 from ppsim.plot.scale import heading
 from ppsim.runs.compare import Comparison

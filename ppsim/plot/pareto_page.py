@@ -10,7 +10,7 @@ from typing import Any
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot import palette
 from ppsim.plot.page import pareto_page
-from ppsim.plot.plotly_frame import DARK, LIGHT, Data, Theme, layout_with, limit_line
+from ppsim.plot.plotly_figures import DARK, LIGHT, Data, Theme, layout_with, limit_line
 from ppsim.schedule.table import Op
 
 Row = Mapping[str, Any]

@@ -10,7 +10,7 @@ from ppsim.app import pictures
 from ppsim.app.projector import Projector
 from ppsim.app.state import PageState
 from ppsim.cli.serve import _read_project
-from ppsim.plot.plotly_tradeoffs import TradeoffPoint
+from ppsim.plot.plotly_figures import TradeoffPoint
 from ppsim.simulation.verdict import MemoryLimit, MemoryVerdict
 from tests.cli.running import ppsim as command
 

@@ -13,7 +13,7 @@ from ppsim.app.state import PageState
 from ppsim.cli import main
 from ppsim.cli.serve import _read_project
 from ppsim.errors import ConfigError
-from ppsim.plot.plotly_frame import LIGHT
+from ppsim.plot.plotly_figures import LIGHT
 
 BY_HAND = {
     "forward_ms": "10", "backward_input_ms": "10", "backward_weight_ms": "8", "transfer_ms": "0.5",

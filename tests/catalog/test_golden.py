@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixed
+from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixed, zbv_fixed
 from ppsim.catalog.published.one_f_one_b import zb_h1, zb_h2
-from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.catalog.search import v_shape_search as v_shape
+from ppsim.catalog.search.best_table import local_search
 from ppsim.catalog.search.lists import list_schedules, rescheduled
-from ppsim.catalog.search.local_search import local_search
 from ppsim.catalog.search.repetition import repeat_window
 from ppsim.catalog.search.target import Candidate, SearchTarget
 from ppsim.schedule.placement import loop

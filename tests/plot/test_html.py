@@ -13,10 +13,9 @@ from ppsim import StageCosts, build, project, simulate
 from ppsim.api.views import view_of
 from ppsim.plot import palette
 from ppsim.plot.action_colours import ActionColours, fills_of
-from ppsim.plot.error_figure_data import ActionErrors
 from ppsim.plot.html import timeline_html
 from ppsim.plot.lanes import compute_lanes, placed_transfer_lanes
-from ppsim.plot.picture import BUSY, picture_of
+from ppsim.plot.picture import BUSY, ActionErrors, picture_of
 from ppsim.plot.plot_model import TimelineView
 from ppsim.plot.scale import heading
 from ppsim.runs.compare import compare

@@ -10,9 +10,9 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
-from ppsim.plot.error_figure_data import ActionErrors
 from ppsim.plot.hover import Hover
 from ppsim.plot.lanes import compute_lanes, transfer_lanes
+from ppsim.plot.picture import ActionErrors
 from ppsim.plot.plot_model import TimelineView
 from ppsim.plot.scale import time_scale
 from ppsim.runs.compare import compare

@@ -10,7 +10,7 @@ import pytest
 from ppsim.api.views import search_view
 from ppsim.plot import palette
 from ppsim.plot.pareto_page import pareto_html, pareto_plotly
-from ppsim.plot.plotly_frame import DARK, LIGHT
+from ppsim.plot.plotly_figures import DARK, LIGHT
 from ppsim.schedule.table import Op
 from ppsim.tuning.command_line import command_of
 from ppsim.tuning.configurations import read_configurations

@@ -10,9 +10,17 @@ import pytest
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
 from ppsim.plot.action_colours import ActionColours
-from ppsim.plot.plotly_figures import DrawingOptions, timeline_plotly
-from ppsim.plot.plotly_frame import DARK, LIGHT, figure_of
-from ppsim.plot.plotly_tradeoffs import TradeoffPoint, idle_plotly, tradeoff_figure, tradeoff_plotly
+from ppsim.plot.plotly_figures import (
+    DARK,
+    LIGHT,
+    DrawingOptions,
+    TradeoffPoint,
+    figure_of,
+    idle_plotly,
+    timeline_plotly,
+    tradeoff_figure,
+    tradeoff_plotly,
+)
 from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
 
 COSTS = StageCosts(

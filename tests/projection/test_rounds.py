@@ -13,8 +13,7 @@ from ppsim.projection.projection import Projection
 from ppsim.runs.timeline_file import read_timeline
 from ppsim.schedule.rounds import repeat_rounds
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step import between_rounds_s, simulate_step
-from ppsim.simulation.step_costs import StepCosts
+from ppsim.simulation.step import StepCosts, between_rounds_s, simulate_step
 
 UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, activation_bytes=1.0)
 JOB = {"model": "llama3-8b", "gpus": 16, "pp": 4, "tp": 2, "stack": "torchtitan", "micro_batch": 1}

@@ -14,8 +14,7 @@ from ppsim.schedule.placement import loop, v_shape
 from ppsim.simulation.bounds import lower
 from ppsim.simulation.bounds.coupled import coupled_bounds
 from ppsim.simulation.bounds.for_table import bounds_of
-from ppsim.simulation.bounds.knapsack import MemoryUse, knapsack_bound
-from ppsim.simulation.bounds.lower import lower_bounds
+from ppsim.simulation.bounds.lower import MemoryUse, knapsack_bound, lower_bounds
 from ppsim.simulation.bounds.problem import Problem
 from tests.exact import criterion_value_s
 from tests.published import read

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.simulation.idle_causes import idle_by_cause_s
-from ppsim.simulation.step import simulate_step
-from ppsim.simulation.step_costs import SharedGradients, StepCosts
+from ppsim.simulation.step import SharedGradients, StepCosts, simulate_step
 
 ONE = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 

@@ -14,7 +14,7 @@ in torch.
 import numpy as np
 
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.published.rank_rows import (
+from ppsim.catalog.published.one_f_one_b import (
     full_row,
     paired_row,
     split_row,

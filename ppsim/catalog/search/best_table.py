@@ -5,24 +5,56 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ppsim.base.errors import ScheduleError
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.numba_jit import Engine, TimeIsUp
-from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixed
+from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixed, zbv_fixed
 from ppsim.catalog.published.one_f_one_b import zb_h1, zb_h2
-from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.catalog.search import v_shape_search as v_shape
-from ppsim.catalog.search.evaluate_table import in_microbatch_order
+from ppsim.catalog.search.anneal import AnnealParameters, anneal, empty_timing
 from ppsim.catalog.search.lists import improve_by_rescheduling, list_schedules
-from ppsim.catalog.search.local_search import local_search
 from ppsim.catalog.search.repetition import repeat_window, searched_windows
 from ppsim.catalog.search.target import Candidate, SearchTarget, best_of, better
+from ppsim.schedule.check import validate
 from ppsim.schedule.placement import loop
 from ppsim.schedule.placement import v_shape as v_placement
-from ppsim.schedule.table import Schedule
+from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.bounds.problem import Criterion, Problem
 from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
+
+_HEATS = (0.1, 1.0, 2.0, 0.3, 4.0)  # initial temperatures, relative to the mean duration of an action
+_REACHES = (2, 8)  # reaches of rounds, alternating
+
+
+def local_search(start: Candidate, *, moves_a_round: int, seed: int = 0) -> Iterator[Candidate]:
+    """Yield the best candidate after each round, endlessly, starting with `start` itself.
+
+    A move takes some 10 ns per action of the table.
+    """
+    target = start.target
+    mean_s = float(target.work_s.sum()) / target.num_actions
+    dice = np.array([1 + seed % 2147483646], dtype=np.int64)
+    timing, path = empty_timing(target.pipeline), np.zeros(target.num_actions, dtype=np.int64)
+    best = start
+    for number in count():
+        yield best
+        rules = AnnealParameters(
+            target.handicap_s,
+            bound_s=target.bound_s,
+            heat_s=mean_s * _HEATS[number % len(_HEATS)],
+            num_moves=moves_a_round,
+            reach=_REACHES[number % len(_REACHES)],
+        )
+        found = best.order.copy()
+        outputs = (dice, best.order.copy(), found, timing, path)
+        score_s = target.run(anneal, inputs=(target.memory, rules), outputs=outputs, times=1 + moves_a_round)
+        if score_s < best.score_s - target.tolerance_s:
+            again = target.timed(found)
+            assert again
+            best = again
+
 
 _MOST_PASSES = 15_000_000  # actions to evaluate per round, some 0.1 s
 _MOST_RESCHEDULINGS = 6  # rescheduling rounds
@@ -289,3 +321,44 @@ def _with_microbatches(target: SearchTarget, number: int) -> SearchTarget:
 
 def _moves(target: SearchTarget) -> int:
     return max(_LEAST_MOVES, min(_MOST_MOVES, _MOST_PASSES // target.num_actions))
+
+
+def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
+    """Split full backwards into I and W, and sort each kind on each stage by microbatch.
+
+    The table needs the same memory, and is not slower except through the split. Raises `ConfigError` for another
+    placement or number of microbatches, `ScheduleError` for an incomplete or misordered table.
+    """
+    validate(schedule)
+    compute = schedule.compute_only()
+    shape = (compute.stage_to_rank.tolist(), compute.num_microbatches)
+    wanted = (problem.stage_to_rank.tolist(), problem.num_microbatches)
+    if shape != wanted:
+        raise ConfigError(
+            f"the hint has {shape[1]} microbatches and stages on ranks {shape[0]}; the problem has {wanted[1]} and "
+            f"{wanted[0]}"
+        )
+    rows = []
+    for row in compute.rows():
+        counts: dict[tuple[Op, int], int] = {}
+        actions = []
+        for cell in row:
+            for action in (cell,) if isinstance(cell, Action) else cell:
+                for op in (Op.I, Op.W) if action.op is Op.B else (action.op,):
+                    number = counts.get((op, action.stage), 0)
+                    counts[op, action.stage] = number + 1
+                    actions.append(Action(op, action.stage, number))
+        rows.append(actions)
+    return Schedule.from_rows(rows, stage_to_rank=shape[0], num_microbatches=shape[1], name=schedule.name)
+
+
+def join_backwards(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
+    """Make a full backward of each I that is directly followed by its W; the gradient leaves only after W."""
+    begins = np.append(
+        (schedule.op[:-1] == Op.I) & (schedule.op[1:] == Op.W)
+        & (schedule.stage[:-1] == schedule.stage[1:]) & (schedule.microbatch[:-1] == schedule.microbatch[1:])
+        & stages[schedule.stage[:-1]],
+        False,
+    )  # fmt: skip
+    op = np.where(begins, np.int8(Op.B), schedule.op)
+    return replace(schedule, op=op).select(~np.roll(begins, 1))
