@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,40 +13,9 @@ from torch.distributed.pipelining import PipelineStage
 from torch.profiler import record_function
 
 from ppsim.base.errors import ConfigError
+from ppsim.integrations.stages import Table, problems_of_stages, read
 from ppsim.runtime.torch_private import require_torch, schedule_runtime
-from ppsim.schedule.check import why_not_in_torch
-from ppsim.schedule.grammar import read_schedule
-from ppsim.schedule.table import Schedule
 from ppsim.trainers.torch.write_schedule import torch_csv, why_not_loaded
-
-Table: TypeAlias = Schedule | str | Path
-
-
-def read(table: Table) -> Schedule:
-    return table if isinstance(table, Schedule) else read_schedule(table)
-
-
-def problems_of_stages(table: Schedule, stages: Sequence[Any], num_microbatches: int | None) -> list[str]:
-    """Return a sentence for each difference between this rank's `PipelineStage`s and the table."""
-    if reason := why_not_in_torch(table):
-        return [f"torch cannot run {table.name or 'this table'}: {reason}"]
-    if not stages:
-        return ["this rank has no stages"]
-    first, found = stages[0], []
-    rank, num_ranks = int(first.group_rank), int(first.group_size)
-    if num_ranks != table.num_ranks:
-        return [f"the table has {table.num_ranks} ranks, the stages are on {num_ranks}"]
-    if first.num_stages != table.num_stages:
-        found.append(f"the table has {table.num_stages} stages, the model {first.num_stages}")
-    built, wanted = sorted(int(stage.stage_index) for stage in stages), list(table.stages_of(rank))
-    if built != wanted:
-        found.append(
-            f"rank {rank} has stages {', '.join(map(str, built))}, the table gives it "
-            f"{', '.join(map(str, wanted)) or 'none'}: its placement is another"
-        )
-    if num_microbatches is not None and num_microbatches != table.num_microbatches:
-        found.append(f"the table has {table.num_microbatches} microbatches, the run {num_microbatches}")
-    return found
 
 
 def stages_of(

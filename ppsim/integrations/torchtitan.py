@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ppsim.integrations.torch import Table, problems_of_stages, read
+from ppsim.integrations.stages import Table, problems_of_stages, read
 
 if TYPE_CHECKING:
     from ppsim.profiling.harness import ModuleSettings

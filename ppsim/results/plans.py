@@ -271,7 +271,7 @@ def _by_reason(reasons: dict[str, str]) -> list[str]:
 
 
 _MOST_PARTS, _FEWEST_PARTS = 5, 2
-_LEAST_PART = 0.01  # × iteration
+_LEAST_BAR = 0.01  # × iteration: smaller parts have no bar on the first screen
 _MOST_ADVICE = 2
 _BAR = 24  # columns of the longest bar
 _LABEL = 15  # columns before the values
@@ -373,11 +373,11 @@ def _delivered_line(projection: Projection, answer: ProjectionSummary) -> Iterat
 def _parts(projection: Projection, answer: ProjectionSummary, most: int, width: int) -> Iterator[_Row]:
     whole = projection.iteration_time_s
     parts = sorted(answer.time_breakdown_s.items(), key=lambda part: -part[1])
-    shown = [part for part in parts if part[1] >= _LEAST_PART * whole][
+    shown = [part for part in parts if part[1] >= _LEAST_BAR * whole][
         : min(_MOST_PARTS, max(most - 1, _FEWEST_PARTS))
     ]
     rest = whole - sum(value for _, value in shown)
-    if rest >= _LEAST_PART * whole:
+    if rest >= _LEAST_BAR * whole:
         shown.append(("all else", rest))
     longest = max(value for _, value in shown)
     for number, (name, value) in enumerate(shown):

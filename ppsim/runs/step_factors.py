@@ -232,7 +232,7 @@ def _over(values: Floats, usual: Floats) -> Floats:
     return np.divide(values, usual, out=np.ones_like(values), where=np.broadcast_to(usual > 0, values.shape))
 
 
-_DEVIATIONS = 5
+_SLOPE_DEVIATIONS = 5
 """Minimum trend over the step, in standard errors of its slope."""
 
 _STEP_DEVIATIONS = 3
@@ -301,4 +301,4 @@ def _slope(kinds: Ints64, place: Floats, ratio: Floats) -> float:
         return 0.0
     middle = float(np.median(slopes))
     deviation = 1.25 * 1.48 * float(np.median(np.abs(np.array(slopes) - middle))) / math.sqrt(len(slopes))
-    return middle if abs(middle) > max(_DEVIATIONS * deviation, _LEAST_SLOPE) else 0.0
+    return middle if abs(middle) > max(_SLOPE_DEVIATIONS * deviation, _LEAST_SLOPE) else 0.0
