@@ -3,16 +3,19 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ppsim import StageCosts, build, explain, simulate
-from ppsim.results.runs import print_calibration, print_comparison, print_explanation
+from ppsim.results.runs import print_calibration, print_comparison, print_explanation, print_measured, print_totals
 from ppsim.runs.calibrate import FittedConstant, FittedOverheads, Residual, TransferTime
 from ppsim.runs.compare import Comparison, compare
 from ppsim.runs.loss_report import reasons
+from ppsim.runs.peaks import PeakError
 from ppsim.runs.spreads import TimeSpreads
+from ppsim.simulation.report import report_of
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +115,121 @@ def test_a_full_explanation_numbers_its_reasons(capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     numbers = [line.partition(". ")[0] for line in lines if re.match(r"\d+\. ", line)]
     assert numbers == [str(number) for number in range(1, len(reasons(found)) + 1)]
+
+
+def measured_texts(costs: StageCosts, facts: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the lines between the step time and the lower bound, each on one line."""
+    timeline = simulate(build("1f1b", pp=2, microbatches=3), costs)
+    run = SimpleNamespace(facts=facts, timeline=timeline, report=lambda: report_of(timeline, costs))
+    print_measured(run)
+    lines = capsys.readouterr().out.splitlines()
+    return re.sub(r"\n {15}", " ", "\n".join(lines[2:-6])).splitlines()
+
+
+def test_a_measured_run_has_its_steps_clocks_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {
+        "schedule": {"sentence": "1f1b, as its order shows"}, "stages_by": "rank", "kind": "torch profiler",
+        "passes_by": "their names", "step_times_s": [12.5, 12.0, 13.0], "num_warm_up": 2, "between_steps_s": [0.25, 0.35],
+        "clocks": {"num_clocks": 2, "uncertainty_s": 1e-6, "hop_s": 5e-6}, "reserved_bytes": [2**30, 2**31],
+        "knows_transfers": False,
+    }  # fmt: skip
+    costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+    assert measured_texts(costs, facts, capsys) == [
+        "run            torch profiler by their names; 3 steps after 2 of warm-up took 12.0 s … 13.0 s; the median one "
+        "is shown",
+        "order          1f1b, as its order shows",
+        "stages         assumed: one per rank, in rank order; the names contain none (if several: --schedule T.csv)",
+        "next step      starts 300 ms after the last action (mean), so 12.3 s per step",
+        "clocks         2, aligned by their messages to ± 1.00 µs; a P2P transfer takes at least 5.00 µs",
+        "memory         2.00 GiB reserved on the rank with most, 1.00 GiB with least",
+        "not recorded   transfer times: the wait for a transfer counts as overhead of the action that needs it",
+    ]
+
+
+def test_a_recording_with_times_in_milliseconds_is_recognised_by_its_median_action(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    facts = {"schedule": {"sentence": "1f1b"}, "step_times_s": [132.0]}
+    for forward_s, median_s in ((11.0, "22.0 s"), (5.0, None)):  # at 5 s, the median of F and B is 10 s: no doubt
+        costs = StageCosts(forward_s=forward_s, backward_input_s=forward_s, backward_weight_s=forward_s)
+        units = f"units          the median action takes {median_s}: name columns in ms start_ms and end_ms"
+        assert measured_texts(costs, facts, capsys) == [
+            "run            ppsim train; 1 step after 0 of warm-up took 132 s; the median one is shown",
+            "order          1f1b",
+            *([units] if median_s else []),
+            "not recorded   memory; the time between steps",
+        ]
+
+
+def test_a_pause_between_steps_is_mentioned_from_a_hundredth_of_the_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)  # a step of 12 s
+    for pause_s, is_said in ((0.13, True), (0.11, False)):
+        facts = {"schedule": {"sentence": "1f1b"}, "step_times_s": [12.0], "between_steps_s": [pause_s]}
+        assert any(line.startswith("next step") for line in measured_texts(costs, facts, capsys)) == is_said
+
+
+def test_the_totals_of_a_log_are_printed_with_each_timers_part_of_the_iteration(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_totals(
+        SimpleNamespace(
+            iterations_s=[2.5, 1.5, 2.0], iteration_time_s=2.0, num_warm_up=1, memory_bytes={"reserved": 2**30},
+            num_garbled=3, timers_s={"forward": (0.5, 1.0), "optimizer": (None, 0.25)},
+        )
+    )  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "iteration      2.00 s, the median of 3 logged after 1 of warm-up (1.50 s … 2.50 s)",
+        "reserved       1.00 GiB",
+        "garbled lines  3 skipped",
+    ]
+    assert lines[-4:] == [
+        "",
+        "timer      least of the ranks    most  of the iteration",
+        "forward                500 ms  1.00 s           50.00 %",
+        "optimizer          not logged  250 ms           12.50 %",
+    ]
+
+
+def test_a_comparison_is_printed_with_every_number_of_steps_stages_and_peaks(
+    comparison: Comparison, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peaks = [PeakError(0, 2**20, "0F1", 2.0**21, "0F2"), PeakError(1, 2**20, "1F0", 2.0**19, "1F0")]
+    text = printed(replace(comparison, pace=0.9, between_s=(4.0, 3.0), peaks=peaks), capsys)
+    expected = """\
+                   measured  projected     error
+step time            16.0 s     12.0 s  -25.00 %
+at equal speed       14.4 s     12.0 s  -16.67 %
+span                 16.0 s     12.0 s  -25.00 %
+replay               16.0 s     16.0 s   +0.00 %
+step to next step    20.0 s     15.0 s  -25.00 %
+machine speed during the run: 0.90 × the speed during profiling (reference work: F and B of each
+rank's stages)
+
+action  stage  measured  projected     error
+F           0    2.00 s     1.00 s  -50.00 %
+F           1    2.00 s     1.00 s  -50.00 %
+B           0    2.00 s     2.00 s   +0.00 %
+B           1    2.00 s     2.00 s   +0.00 %
+
+error: projected / measured − 1; negative: the projection is too fast. replay: simulation with the
+measured action times, and 0 s before each action (median gap; no transfer was recorded); its error
+is not due to the costs.
+
+rank  measured peak   at  projected peak   at      error
+0          1.00 MiB  0F1        2.00 MiB  0F2  +100.00 %
+1          1.00 MiB  1F0         512 KiB  1F0   -50.00 %
+"""
+    assert text == expected
+
+
+def test_of_many_peaks_the_one_with_the_largest_error_is_named(
+    comparison: Comparison, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peaks = [PeakError(rank, 2**20, "F", 2.0**20, "F") for rank in range(20)]
+    peaks[5] = replace(peaks[5], projected_bytes=2.0**19)
+    text = printed(replace(comparison, peaks=peaks), capsys)
+    assert "\n5          1.00 MiB   F         512 KiB   F  -50.00 %\n" in text
+    assert text.endswith("12 of 20 ranks; rank 5 has the largest error. --rows prints all\n")
