@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ppsim.costs.job import Job
 
 _MOST_SENSITIVE = 4
+_LEAST_PART = 1e-3  # × iteration: smaller parts are not in the table
 _LEAST_GAIN = 5e-5  # smaller gains would print as 0.00 %
 
 
