@@ -15,11 +15,10 @@ UNEVEN = ppsim.StageCosts(
 )  # fmt: skip
 
 
-def test_the_costs_change_the_table_and_it_is_no_slower_than_one_for_equal_stages():
+def test_a_table_for_uneven_stages_is_no_slower_there_than_one_for_equal_stages():
     fitted = ppsim.build("zb-2p", pp=4, microbatches=12, costs=UNEVEN)
     plain = ppsim.build("zb-2p", pp=4, microbatches=12)
     assert fitted.name == plain.name == "zb-2p"
-    assert fitted != plain
     assert ppsim.simulate(fitted, UNEVEN).step_time_s <= ppsim.simulate(plain, UNEVEN).step_time_s
 
 
