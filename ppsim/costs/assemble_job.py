@@ -12,10 +12,11 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.costs.job import Job
 from ppsim.costs.job_assumptions import assumptions_of
-from ppsim.costs.ledger import Ledger, StageSums
-from ppsim.costs.offload import buffer_bytes, offloads_of, with_copies
-from ppsim.costs.pair_overlap import LayerTimes, StageBytes, pair_bytes, pair_s
+from ppsim.costs.ledger import Ledger
+from ppsim.costs.offload import with_copies
+from ppsim.costs.pair_overlap import LayerTimes, pair_s
 from ppsim.costs.stage_cost_set import StageCostSet, slice_costs, stages_of_ranks, values_of_ranks
+from ppsim.costs.stage_memory import stage_memory
 from ppsim.costs.time_breakdown import CostEstimate, work_of
 from ppsim.machine import collectives
 from ppsim.model.architecture import Layer
@@ -46,29 +47,21 @@ def assemble_job(
     _require_backwards(job, schedule)
     _require_pairs(job, schedule)
     ledger = ledger or Ledger(job)
-    sums, ranks = ledger.stages(stages), ledger.ranks(values_of_ranks(schedule, stages))
-    costs, saved, for_weight = (
-        [getattr(stage, name) for stage in sums] for name in ("costs", "saved_bytes", "weight_bytes")
-    )
-    offloads = offloads_of(job, stages, saved, by_layer=job.offload > 0 and _max_in_flight(schedule) <= 1)
-    if any(offload.copied for offload in offloads):
-        costs = [with_copies(job, *three, ledger) for three in zip(stages, costs, offloads, strict=True)]
-        saved = [whole - offload.freed for whole, offload in zip(saved, offloads, strict=True)]
-        for_weight = [min(whole, (1 - job.offload) * part) for whole, part in zip(saved, for_weight, strict=True)]
-    buffers = [
-        buffer_bytes(job, rank.transient_bytes, of_rank)
-        for rank, of_rank in zip(ranks, values_of_ranks(schedule, offloads), strict=True)
-    ]
+    costs = [stage.costs for stage in ledger.stages(stages)]
+    by_layer = job.offload > 0 and _max_in_flight(schedule) <= 1
+    memory = stage_memory(ledger, stages, values_of_ranks(schedule, range(len(stages))), by_layer=by_layer)
+    if memory.copies:
+        costs = [with_copies(job, *three, ledger) for three in zip(stages, costs, memory.offloads, strict=True)]
     hop_s, hops = _hops(job, schedule, stages)
     pairs_s, pair_host_s = _pairs_s(job, schedule, stages, costs, ledger)
     stage_costs = _stage_costs(costs).replace(
         fused_s=pairs_s,
-        fused_activation_bytes=_pairs_bytes(job, stages, sums, saved),
-        activation_bytes=saved,
-        activation_bytes_kept_for_weight=for_weight,
+        fused_activation_bytes=memory.pair_bytes,
+        activation_bytes=memory.activation_bytes[0],
+        activation_bytes_kept_for_weight=memory.activation_bytes[1],
         transfer_s=hop_s,
-        static_bytes=[rank.idle_bytes + buffer for rank, buffer in zip(ranks, buffers, strict=True)],
-        update_bytes=[rank.update_bytes for rank in ranks],
+        static_bytes=memory.static_bytes,
+        update_bytes=memory.update_bytes,
     )
     stage_costs, slices = slice_costs(stage_costs, schedule, job.length, job.model.hidden_size, "time")
     return StageCostSet(
@@ -80,7 +73,7 @@ def assemble_job(
         parts=costs,
         contents=contents_of(stages),
         stages=stages,
-        offloads=offloads,
+        offloads=memory.offloads,
         layer_times=list(map(ledger.layer_times, stages)) if job.execution.ep_order else [],
         pair_host_s=pair_host_s,
     )
@@ -185,18 +178,6 @@ def _pairs_s(
 
 def _apart_s(forward: Sequence[LayerTimes], backward: Sequence[LayerTimes]) -> float:
     return sum(layer.forward_s for layer in forward) + sum(layer.backward_s for layer in backward)
-
-
-def _pairs_bytes(
-    job: Job, stages: Sequence[Stage], sums: Sequence[StageSums], saved: Sequence[float]
-) -> list[list[float]] | None:
-    if job.execution.ep_order is None:
-        return None
-    sizes = [
-        StageBytes(whole, of_stage.before_experts * whole, len(stage.layers) + len(stage.mtp))
-        for stage, of_stage, whole in zip(stages, sums, saved, strict=True)
-    ]
-    return [[pair_bytes(forward, backward) for backward in sizes] for forward in sizes]
 
 
 def _stage_costs(costs: Sequence[CostEstimate]) -> StageCosts:

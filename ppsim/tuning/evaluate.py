@@ -9,13 +9,14 @@ from typing import Literal, TypeAlias
 
 from ppsim.base.errors import ScheduleError
 from ppsim.catalog.build import build, find
+from ppsim.costs.stage_memory import StageMemory
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.memory_per_action import memory_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.verdict import MemoryLimit
-from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds, StageMemory
+from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
 

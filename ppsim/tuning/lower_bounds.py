@@ -17,9 +17,10 @@ from ppsim.catalog.build import find
 from ppsim.costs.assemble_job import layers_per_stage
 from ppsim.costs.job import Job
 from ppsim.costs.ledger import Ledger
-from ppsim.costs.offload import buffer_bytes, offloads_of, with_copies
-from ppsim.costs.pair_overlap import StageBytes, pair_bytes, pair_s
+from ppsim.costs.offload import with_copies
+from ppsim.costs.pair_overlap import pair_s
 from ppsim.costs.replica_collectives import num_buckets
+from ppsim.costs.stage_memory import StageMemory, stage_memory
 from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.machine import collectives
 from ppsim.model.pipeline_stages import Stage, stages_of
@@ -33,21 +34,6 @@ _ROUNDING = 1 - 1e-9
 """Factor that allows for rounding: the simulator adds the same times in another order."""
 
 _Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, eq=False)
-class StageMemory:
-    """Bytes of a configuration, exact for every table of its schedule.
-
-    - `static_bytes`, `update_bytes`: per rank, without microbatches in flight, and those of the update beyond them.
-    - `activation_bytes`: per microbatch, shape [2, stages]: all that a forward saves, and the part that W needs.
-    - `pair_bytes`: of a forward of a stage (row) during a backward of a stage (column); None without pairs.
-    """
-
-    static_bytes: Floats
-    update_bytes: Floats
-    activation_bytes: Floats
-    pair_bytes: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,35 +138,13 @@ class BoundsCalculator:
             ("planned", planned), lambda: job.planned(stages_of(job.model, counts), ranks.tolist())
         )
         ledger = self._shared(("ledger", id(job)), lambda: Ledger(job))
-        sums = ledger.stages(stages)
-        costs, saved = [stage.costs for stage in sums], [stage.saved_bytes for stage in sums]
-        for_weight = np.array([stage.weight_bytes for stage in sums])
-        offloads = offloads_of(job, stages, saved, by_layer=job.offload > 0 and len(stages) == 1)
-        if any(offload.copied for offload in offloads):
-            costs = [with_copies(job, *three, ledger) for three in zip(stages, costs, offloads, strict=True)]
-            for_weight *= 1 - job.offload
-        whole = np.array(saved) - [offload.freed for offload in offloads]
-        of_ranks = ledger.ranks([[stages[at] for at in of_rank] for of_rank in ranks.tolist()])
-        buffers = [
-            buffer_bytes(job, rank.transient_bytes, [offloads[at] for at in of_rank])
-            for rank, of_rank in zip(of_ranks, ranks.tolist(), strict=True)
-        ]
-        activation = np.array([whole, np.minimum(whole, for_weight)])
+        costs = [stage.costs for stage in ledger.stages(stages)]
+        by_layer = job.offload > 0 and len(stages) == 1
+        memory = stage_memory(ledger, stages, ranks.tolist(), by_layer=by_layer)
+        if memory.copies:
+            costs = [with_copies(job, *three, ledger) for three in zip(stages, costs, memory.offloads, strict=True)]
         if self.question.runtime == "torch":  # torch's first stage frees nothing before W
-            activation[1, 0] = activation[0, 0]
-        pairs = None
-        if job.execution.ep_order is not None:
-            sizes = [
-                StageBytes(num_bytes, stage_sums.before_experts * num_bytes, len(stage.layers) + len(stage.mtp))
-                for num_bytes, stage_sums, stage in zip(whole.tolist(), sums, stages, strict=True)
-            ]
-            pairs = np.array([[pair_bytes(forward, backward) for backward in sizes] for forward in sizes])
-        memory = StageMemory(
-            np.array([rank.idle_bytes for rank in of_ranks]) + np.array(buffers),
-            np.array([rank.update_bytes for rank in of_ranks], dtype=float),
-            activation,
-            pairs,
-        )
+            memory.activation_bytes[1, 0] = memory.activation_bytes[0, 0]
         return _Stages(ledger, stages, ranks, costs, memory)
 
     def _bound_s(self, job: Job, configuration: Configuration, found: _Stages) -> float:

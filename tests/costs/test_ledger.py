@@ -100,3 +100,13 @@ def test_another_process_sums_again() -> None:
     here = [stage.saved_bytes for stage in ledger.stages(stages)]
     there = pickle.loads(pickle.dumps(ledger))
     assert np.array_equal(here, [stage.saved_bytes for stage in there.stages(stages_of(there.job.model, [8] * 4))])
+
+
+def test_the_update_has_no_buffers_of_offloading() -> None:
+    """Copies of gradients need more bytes than one microbatch, and no activation is in flight."""
+    words = {**SMALL, "gpus": 1, "pp": 1, "global_batch": 1, "grad_reduce_in_bf16": True, "stack": "plain"}
+    plain, offloading = (ppsim.project(**words, offload_modules=modules) for modules in ("", "core_attn"))
+    assert "float32 gradients" in offloading.peak_components_bytes
+    assert max(offload.ahead for offload in offloading.stage_cost_set.offloads) > 0
+    assert offloading.timeline.memory.peak_bytes[0] == plain.timeline.memory.peak_bytes[0]
+    assert sum(offloading.peak_components_bytes.values()) == offloading.timeline.memory.peak_bytes[0]

@@ -9,7 +9,11 @@ import ppsim
 from ppsim.base.errors import PpsimError
 from ppsim.catalog.build import every_schedule, find
 from ppsim.projection.loss_breakdown import IDEAL, loss_budget
+from ppsim.projection.project import iteration_of
 from ppsim.projection.projection import Projection
+from ppsim.tuning.evaluate import exact_peak_bytes, table_at, task_of
+from ppsim.tuning.lower_bounds import BoundsCalculator
+from ppsim.tuning.space import Configuration, SearchProblem
 
 _MODELS = (
     "llama3-8b", "llama2-7b", "gpt3-175b", "qwen2.5-0.5b", "qwen3-vl-4b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v3",
@@ -18,6 +22,38 @@ _MODELS = (
 _WITH_EXPERTS = ("mixtral-8x7b", "gpt-oss-20b", "deepseek-v3", "qwen3-30b-a3b")
 _CLUSTERS = ("dgx-h100", "dgx-a100", "dgx-b200", "mi300x-8")
 _LENGTHS = (512, 1024, 2048, 3072, 4096)
+
+
+COSTLY: dict[str, tuple[Any, ...]] = {
+    "dtype": ("float8", "mxfp8", "float16"),
+    "recompute": ("full", "mlp", "core_attn", "block/1", "uniform/2", "full/2", "full@0-3", "mlp*1,full*1,none*2"),
+    "zero": (0, 2, 3),
+    "fully_shard": (True,),
+    "num_distributed_optimizer_instances": (2,),
+    "optimizer": ("muon",),
+    "layer_wise": (True,),
+    "fp8_param_gather": (True,),
+    "grad_reduce_in_bf16": (True,),
+    "optimizer_offload_fraction": (0.5,),
+    "gradient_accumulation_fusion": (False,),
+    "wgrad_deferral_limit": (0, 2),
+    "sequence_parallel": (False,),
+    "offload_modules": ("core_attn", "mlp_norm+attn_proj"),
+    "stack": ("plain", "torchtitan", "megatron-bridge"),
+    "optimizer_sync": ("post-validated",),
+    "overlap_dp": (False,),
+    "overlap_tp": (0.5,),
+    "overlap_cp": (0.5,),
+    "attention": ("unfused",),
+    "cross_entropy": ("unfused", "compiled", "chunked"),
+    "cuda_graphs": ("full", "layer", "attn"),
+    "launch_ms": (0.05,),
+    "extra_step_time": (0.05,),
+    "offload": (0.5,),
+    "lora": (16,),
+    "freeze": ("embedding+attention", "layers@0-3+embedding"),
+}
+"""Options that change the seconds or bytes of a job, and their values."""
 
 
 def random_projections(seed: int, count: int) -> Iterator[tuple[dict[str, Any], Projection]]:
@@ -59,27 +95,11 @@ def _of_profile(draw: random.Random, pp: int) -> dict[str, Any]:
 def _of_job(draw: random.Random, pp: int) -> dict[str, Any]:
     model = draw.choice(_MODELS)
     tp, cp, dp, micro_batch = (draw.choice(one) for one in ((1, 2, 4), (1, 1, 2), (1, 2, 4), (1, 1, 2)))
-    maybe: dict[str, tuple[Any, ...]] = {
-        "dtype": ("float8", "mxfp8", "float16"),
-        "recompute": ("full", "selective", "block/1"),
-        "zero": (0, 2, 3),
-        "stack": ("plain", "torchtitan", "megatron-bridge"),
-        "optimizer_sync": ("post-validated",),
-        "overlap_dp": (False,),
-        "overlap_tp": (0.5,),
-        "overlap_cp": (0.5,),
-        "attention": ("unfused",),
-        "cross_entropy": ("unfused",),
-        "cuda_graphs": ("full", "layer"),
-        "launch_ms": (0.05,),
-        "extra_step_time": (0.05,),
-        "offload": (0.5,),
-        "lora": (16,),
-        "freeze": ("embedding+attention", "layers@0-3+embedding"),
-    }
-    options = {name: draw.choice(values) for name, values in maybe.items() if draw.random() < 0.12}
+    options = {name: draw.choice(values) for name, values in COSTLY.items() if draw.random() < 0.12}
     if model in _WITH_EXPERTS:
         options["ep"] = draw.choice((1, 2))
+        if draw.random() < 0.1:
+            options["etp"] = 1
         if options["ep"] > 1 and draw.random() < 0.4:
             options["overlap_ep"] = draw.choice((0.5, "megatron", "dualpipe", "best"))
         if draw.random() < 0.3:
@@ -105,11 +125,13 @@ _NEVER_SLOWER = (
 
 def contradictions(made: Projection) -> list[str]:
     """Return the numbers of one answer that contradict each other."""
-    return [
-        text
-        for text, is_wrong in (*_of_shares(made), *_of_channels(made), *_of_ranks(made), *_of_summary(made))
-        if is_wrong
-    ]
+    checks = (_of_shares, _of_channels, _of_ranks, _of_summary, _of_memory, _of_search)
+    return [text for check in checks for text, is_wrong in check(made) if is_wrong]
+
+
+def wrong_sums(made: Projection) -> list[str]:
+    """Return the sums over stages and ranks that differ from the simulation, and bounds of `tune` that do not hold."""
+    return [text for check in (_of_memory, _of_search) for text, is_wrong in check(made) if is_wrong]
 
 
 def _differs(one: float, other: float) -> bool:
@@ -165,3 +187,46 @@ def _of_summary(made: Projection) -> Iterator[tuple[str, bool]]:
     json = made.to_json()
     yield "iteration of JSON", json["iteration_time_s"] != whole_s
     yield "step of JSON", json["step_time_s"] != made.timeline.step_time_s
+
+
+def _of_memory(made: Projection) -> Iterator[tuple[str, bool]]:
+    components, peak = made.peak_components_bytes, float(made.timeline.memory.peak_bytes.max())
+    if components is None:
+        return
+    total = sum(components.values())
+    yield f"components {total} of {peak}", abs(total - peak) > max(16.0, _CLOSE * peak)
+    yield "components of JSON", made.to_json()["peak_components_bytes"] != components
+    negative = {name: size for name, size in components.items() if size < 0 and name not in _FREED}
+    yield f"components below 0: {negative}", bool(negative)
+
+
+_FREED = ("offloaded to the host", "graph buffers")
+"""Components that other components count already."""
+
+
+def _of_search(made: Projection) -> Iterator[tuple[str, bool]]:
+    """Bounds and peak of `tune` for the configuration, with its own split."""
+    plan, job = made.plan, made.plan.job
+    if made.timeline.schedule.num_replicas > 1 or made.timeline.schedule.num_slices > 1:  # not in `tune`
+        return
+    if job is None or plan.stragglers or plan.lengths is not None or plan.gradient_accumulation_steps > 1:
+        return
+    layout, entry = job.layout, find(plan.schedule_name)
+    question = SearchProblem(
+        job=job, num_gpus=layout.num_devices, memory_limit_bytes=1e18, etp=layout.etp, runtime=plan.runtime,
+        sequence_parallel=job.execution.sequence_parallel,
+    )  # fmt: skip
+    configuration = Configuration(
+        layout.tp, layout.cp, layout.ep, layout.dp, layout.pp, made.timeline.schedule.vpp, job.micro_batch,
+        job.execution.recompute, entry.name, "auto", job.optimizer.zero_stage,
+    )  # fmt: skip
+    calculator = BoundsCalculator(question)
+    try:
+        bounds = calculator.of(configuration)
+        task = task_of(calculator, bounds)
+        time_s, peak = iteration_of(task.plan, table_at(task.plan))
+    except PpsimError:  # its messages wait for each other, or the plan needs other numbers of layers
+        return
+    yield f"bound {bounds.bound_s} of {time_s} s", bounds.bound_s > time_s * (1 + _CLOSE)
+    yield f"bound {bounds.least_bytes} of {peak} bytes", bounds.least_bytes > peak * (1 + _CLOSE)
+    yield f"peak {exact_peak_bytes(task)} of {peak} bytes", _differs(exact_peak_bytes(task), peak)
