@@ -6,6 +6,10 @@ import pytest
 
 import ppsim
 from ppsim.errors import ConfigError
+from ppsim.model.registry import find_model
+from ppsim.trainers.megatron.write_config import arguments_of, job_arguments
+from ppsim.trainers.primus.write_config import write_primus
+from ppsim.trainers.torchtitan.write_config import settings_of
 
 RUN: dict[str, Any] = {
     "model": "llama3-8b",
@@ -166,3 +170,234 @@ def test_virtual_stages_of_a_hybrid_are_in_its_pattern(vpp: int | None, bars: in
     assert pattern.count("|") == bars
     assert not any(line.startswith("--num-virtual") for line in lines)
     assert comments(lines) == []
+
+
+NO_WORDS = {"bf16": True}
+OPTIONS_OF_MEGATRON: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({"tp": 2, "cp": 4, "ep": 8, "etp": 1, "gpus": 64}, {
+        "tensor_model_parallel_size": 2, "context_parallel_size": 4, "expert_model_parallel_size": 8,
+        "expert_tensor_parallel_size": 1,
+    }),
+    ({"pp": 2, "vpp": 3, "overlap_p2p": False}, {
+        "pipeline_model_parallel_size": 2, "num_virtual_stages_per_pipeline_rank": 3,
+        "no_overlap_p2p_communication": True,
+    }),
+    ({"pp": 2, "overlap_p2p": False}, {"pipeline_model_parallel_size": 2}),
+    ({"pp": 2, "vpp": 2, "split": "Et|t|t|tL"}, {
+        "pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Et|t|t|tL",
+    }),
+    ({"pp": 2, "decoder_first_pipeline_num_layers": 3, "split": "Ettt|ttL"}, {
+        "pipeline_model_parallel_size": 2, "decoder_first_pipeline_num_layers": 3,
+    }),
+    ({"recompute": "full"}, {
+        "recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1,
+    }),
+    ({"recompute": "block/3"}, {
+        "recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 3,
+    }),
+    ({"recompute": "core_attn+mlp"}, {
+        "recompute_granularity": "selective", "recompute_modules": ["core_attn", "mlp"],
+    }),
+    ({"recompute": "mlp_act"}, {}),
+    ({"dtype": "float16"}, {"bf16": False, "fp16": True, "accumulate_allreduce_grads_in_fp32": False}),
+    ({"dtype": "float16", "grad_reduce_in_bf16": False}, {
+        "bf16": False, "fp16": True, "accumulate_allreduce_grads_in_fp32": True,
+    }),
+    ({"dtype": "float32"}, {"bf16": False}),
+    ({"dtype": "float8", "weight_cache": "all"}, {"fp8": "hybrid"}),
+    ({"dtype": "nvfp4", "weight_cache": "none"}, {"fp4": "e2m1", "disable_parameter_transpose_cache": True}),
+    ({"dtype": "mxfp8", "fp8_param_gather": True, "zero": 1}, {
+        "fp8": "e4m3", "fp8_recipe": "mxfp8", "use_distributed_optimizer": True, "fp8_param_gather": True,
+        "reuse_grad_buf_for_mxfp8_param_ag": True,
+    }),
+    ({"zero": 0}, {"use_distributed_optimizer": False}),
+    ({"zero": 2}, {
+        "use_distributed_optimizer": True, "use_megatron_fsdp": True,
+        "data_parallel_sharding_strategy": "optim_grads", "megatron_fsdp_main_grads_dtype": "fp32",
+    }),
+    ({"zero": 3, "grad_reduce_in_bf16": True}, {
+        "use_distributed_optimizer": True, "use_megatron_fsdp": True,
+        "data_parallel_sharding_strategy": "optim_grads_params", "grad_reduce_in_bf16": True,
+    }),
+    ({"zero": 2, "fully_shard": True}, {
+        "use_distributed_optimizer": True, "use_torch_fsdp2": False, "no_gradient_accumulation_fusion": True,
+    }),
+    ({"optimizer": "muon"}, {"optimizer": "muon", "no_use_layer_wise_param_layout": False}),
+    ({"order": "tp-cp-ep-pp-dp"}, {"use_tp_pp_dp_mapping": True}),
+    ({"exp_avg_dtype": "float8", "dtype": "bfloat16"}, {
+        "exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8", "use_precision_aware_optimizer": True,
+        "fp8_recipe": "tensorwise",
+    }),
+    ({"use_precision_aware_optimizer": True}, {"use_precision_aware_optimizer": True}),
+    ({"use_precision_aware_optimizer": True, "dtype": "mxfp8", "weight_cache": "all"}, {
+        "fp8": "e4m3", "fp8_recipe": "mxfp8", "use_precision_aware_optimizer": True, "main_params_dtype": "fp16",
+    }),
+    ({"sequence_parallel": False}, {"sequence_parallel": False}),
+    ({"optimizer_offload_fraction": 0.5, "overlap_cpu_optimizer_d2h_h2d": True}, {
+        "optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5, "use_precision_aware_optimizer": True,
+        "overlap_cpu_optimizer_d2h_h2d": True,
+    }),
+    ({"num_distributed_optimizer_instances": 1, "outer_dp_sharding_strategy": "no_shard"}, {}),
+    ({"num_distributed_optimizer_instances": 2, "outer_dp_sharding_strategy": "optim"}, {
+        "num_distributed_optimizer_instances": 2, "outer_dp_sharding_strategy": "optim",
+    }),
+    ({"wgrad_deferral_limit": 0}, {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 0}),
+    ({"gradient_accumulation_fusion": False}, {"no_gradient_accumulation_fusion": True}),
+    ({"dtype": "float8", "weight_cache": "all", "num_layers_at_start_in_bf16": 2}, {
+        "fp8": "hybrid", "first_last_layers_bf16": True, "num_layers_at_start_in_bf16": 2,
+        "num_layers_at_end_in_bf16": 0,
+    }),
+    ({"attention": "fused-fp8", "dropout": True, "cross_entropy": "compiled"}, {
+        "attention_backend": "auto", "fp8_dot_product_attention": True, "attention_dropout": 0.1,
+        "hidden_dropout": 0.1, "cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "native",
+    }),
+    ({"attention": "unfused", "dropout": False, "cross_entropy": "unfused", "deterministic_mode": True}, {
+        "attention_backend": "unfused", "attention_dropout": 0.0, "hidden_dropout": 0.0,
+        "cross_entropy_loss_fusion": False, "deterministic_mode": True,
+    }),
+    ({"offload_modules": "core_attn+mlp_norm", "max_inflight_offloads": 0, "activation_offload_fraction": 0.5}, {
+        "fine_grained_activation_offloading": True, "offload_modules": ["core_attn", "mlp_norm"],
+        "fine_grained_offloading_max_inflight_offloads": 0, "activation_offload_fraction": 0.5,
+    }),
+    ({"context": "all-to-all", "overlap_tp": "0,0.67"}, {"cp_comm_type": "a2a", "tp_comm_overlap": True}),
+    ({"overlap_tp": "0,0", "overlap_ep": "none"}, {"overlap_moe_expert_parallel_comm": True}),
+    ({"overlap_ep": "megatron-delay-wgrad"}, {
+        "overlap_moe_expert_parallel_comm": True, "delay_wgrad_compute": True,
+    }),
+    ({"moe_dispatcher": "alltoall", "moe_permute_fusion": False}, {"moe_token_dispatcher_type": "alltoall"}),
+    ({"moe_dispatcher": "hybridep", "moe_flex_dispatcher_num_sms": 16}, {
+        "moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep", "moe_hybridep_num_sms": 16,
+        "moe_permute_fusion": True,
+    }),
+    ({"moe_expert_capacity_factor": 1.5, "moe_use_legacy_grouped_gemm": True, "fused_experts": True}, {
+        "moe_expert_capacity_factor": 1.5, "moe_pad_expert_input_to_capacity": True,
+        "moe_use_legacy_grouped_gemm": True, "use_transformer_engine_op_fuser": True,
+    }),
+    ({"moe_expert_rank_capacity_factor": 2.0, "moe_paged_stash": 1.2}, {
+        "moe_expert_rank_capacity_factor": 2.0, "moe_paged_stash": True,
+        "moe_paged_stash_buffer_size_factor_cuda": 1.2,
+    }),
+    ({"cuda_graphs": "none"}, {}),
+    ({"cuda_graphs": "layer"}, {"cuda_graph_impl": "transformer_engine"}),
+    ({"cuda_graphs": "attn+mlp"}, {
+        "cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ["attn", "mlp"],
+    }),
+    ({"cuda_graphs": "full"}, {"cuda_graph_impl": "full_iteration"}),
+]  # fmt: skip
+
+
+def test_options_are_exactly_these_arguments_of_megatron() -> None:
+    for words, arguments in OPTIONS_OF_MEGATRON:
+        assert arguments_of(words) == NO_WORDS | arguments, words
+
+
+def test_both_overlaps_of_data_parallelism_need_the_reduction() -> None:
+    for reduces, gathers, zero, expected in (
+        (True, True, 1, (True, True)), (True, True, 0, (True, False)), (False, True, 1, (False, False)),
+        (True, False, 1, (True, False)),
+    ):  # fmt: skip
+        found = arguments_of({"overlap_grad_reduce": reduces, "overlap_param_gather": gathers, "zero": zero})
+        assert (found["overlap_grad_reduce"], found["overlap_param_gather"]) == expected
+
+
+def test_a_dense_model_has_no_arguments_of_experts_and_equal_stages_no_layout() -> None:
+    llama, words = find_model("llama3-8b"), {"seq_len": 8192, "pp": 2, "etp": 1, "moe_dispatcher": "alltoall"}
+    sizes = {
+        "num_layers": 32, "hidden_size": 4096, "disable_bias_linear": True, "normalization": "RMSNorm",
+        "vocab_size": 128256, "position_embedding_type": "rope", "max_position_embeddings": 8192,
+        "untie_embeddings_and_output_weights": True, "num_attention_heads": 32, "kv_channels": 128,
+        "group_query_attention": True, "num_query_groups": 8, "swiglu": True, "ffn_hidden_size": 14336,
+        "seq_length": 8192, "pipeline_model_parallel_size": 2, "bf16": True,
+    }  # fmt: skip
+    assert job_arguments({**words, "split": [16, 16]}, llama, "LAYOUT") == sizes
+    layout = {"pipeline_model_parallel_layout": "LAYOUT"}
+    assert job_arguments({**words, "split": [15, 17]}, llama, "LAYOUT") == sizes | layout
+    assert job_arguments({**words, "split": [16, 16], "runtime": "torch"}, llama, "LAYOUT") == sizes | layout
+
+
+def test_an_experiment_of_primus_has_these_lines() -> None:
+    words = {"seq_len": 1024, "schedule": "zb-h1", "recompute": "full@0,2", "weight_cache": "rowwise"}
+    text = write_primus(words, find_model("gpt2"), "")
+    head, found = text.split("    overrides:\n")
+    assert head == (
+        "# Primus, Megatron-LM. Save it in a checkout of Primus, and add your own data, tokenizer and learning rate.\n"
+        "work_group: ${PRIMUS_TEAM:amd}\nuser_name: ${PRIMUS_USER:root}\nexp_name: ${PRIMUS_EXP_NAME:pretrain}\n"
+        "workspace: ${PRIMUS_WORKSPACE:./output}\nmodules:\n  pre_trainer:\n    framework: megatron\n"
+        "    config: pre_trainer.yaml\n    model: language_model.yaml\n"
+    )
+    assert [line.strip() for line in found.splitlines()][-7:] == [
+        "seq_length: 1024", "bf16: true", "patch_primus_pipeline: true", "pp_algorithm: zero-bubble",
+        "recompute_granularity: full", 'recompute_layer_ids: "0,2"', "no_fp8_weight_transpose_cache: true",
+    ]  # fmt: skip
+    assert "pp_algorithm" not in write_primus(words | {"schedule": "1f1b"}, find_model("gpt2"), "")
+
+
+TITAN: dict[str, Any] = {
+    "gpus": 16, "tp": 2, "cp": 2, "micro_batch": 1, "global_batch": 64, "dtype": "bfloat16", "recompute": "none",
+}  # fmt: skip
+SETTINGS_OF_TITAN = {
+    "parallelism.tensor_parallel_degree": 2, "parallelism.context_parallel_degree": 2,
+    "parallelism.data_parallel_shard_degree": 1, "parallelism.data_parallel_replicate_degree": 4,
+    "training.local_batch_size": 1, "training.global_batch_size": 64, "activation_checkpoint.mode": "none",
+}  # fmt: skip
+STAGED = {
+    "parallelism.pipeline_parallel_degree": 2, "parallelism.pipeline_parallel_microbatch_size": 1,
+    "parallelism.data_parallel_shard_degree": 2, "parallelism.data_parallel_replicate_degree": 1,
+    "training.local_batch_size": 32,
+}  # fmt: skip
+SHARDED = {"parallelism.data_parallel_shard_degree": 4, "parallelism.data_parallel_replicate_degree": 1}
+OPTIONS_OF_TITAN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("0.3", {}, {}),
+    ("0.3", {"zero": 2}, SHARDED | {"parallelism.fsdp_reshard_after_forward": "never"}),
+    ("0.3", {"zero": 3}, SHARDED),
+    ("0.3", {"zero": 3, "num_distributed_optimizer_instances": 2}, {
+        "parallelism.data_parallel_shard_degree": 2, "parallelism.data_parallel_replicate_degree": 2,
+    }),
+    ("0.3", {"zero": 3, "gpus": 4}, {
+        "parallelism.data_parallel_shard_degree": -1, "parallelism.data_parallel_replicate_degree": 1,
+    }),
+    ("0.3", {"pp": 2}, STAGED | {"parallelism.pipeline_parallel_schedule": "1F1B"}),
+    ("0.3", {"pp": 2, "vpp": 2, "zero": 3, "gradient_accumulation_steps": 4, "split": [0, 1, 2, 0]}, STAGED | {
+        "parallelism.pipeline_parallel_schedule": "Interleaved1F1B", "training.local_batch_size": 8,
+        "parallelism.fsdp_reshard_after_forward": "always",
+        "parallelism.module_fqns_per_model_part": [
+            ["tok_embeddings"], ["layers.0"], ["layers.1", "layers.2"], ["norm", "lm_head"],
+        ],
+    }),
+    ("0.2", {"pp": 2, "split": [1, 1], "zero": 0}, STAGED | {
+        "parallelism.pipeline_parallel_schedule": "1F1B", "parallelism.data_parallel_shard_degree": 1,
+        "parallelism.data_parallel_replicate_degree": 2,
+        "parallelism.module_fqns_per_model_part": [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]],
+    }),
+    ("0.3", {"compile": True, "overlap_tp": "0.5,0.5"}, {
+        "compile.enable": True, "compile.enable_async_tensor_parallel": True,
+    }),
+    ("0.2", {"compile": True, "overlap_tp": "0.5,0.5"}, {
+        "compile.enable": True, "parallelism.enable_async_tensor_parallel": True,
+    }),
+    ("0.2", {"overlap_tp": "0.5,0.5", "etp": 2}, {}),
+    ("0.2", {"ep": 2, "etp": 2}, {
+        "parallelism.expert_parallel_degree": 2, "parallelism.expert_tensor_parallel_degree": 2,
+    }),
+    ("0.2", {"dtype": "float8-row"}, {
+        "model.converters": ["float8"], "quantize.linear.float8.recipe_name": "rowwise",
+    }),
+    ("0.2", {"dtype": "float8", "fp8_param_gather": True}, {
+        "model.converters": ["float8"], "quantize.linear.float8.enable_fsdp_float8_all_gather": True,
+    }),
+    ("0.2", {"dtype": "mxfp8"}, {"model.converters": ["mx"]}),
+    ("0.2", {"recompute": "full/2"}, {
+        "activation_checkpoint.mode": "selective", "activation_checkpoint.selective_ac_option": "2",
+    }),
+    ("0.2", {"recompute": "selective-op"}, {
+        "activation_checkpoint.mode": "selective", "activation_checkpoint.selective_ac_option": "op",
+    }),
+    ("0.3", {"recompute": "selective-op"}, {"activation_checkpoint.mode": "selective"}),
+    ("0.3", {"recompute": "full"}, {"activation_checkpoint.mode": "full"}),
+]  # fmt: skip
+
+
+def test_options_are_exactly_these_settings_of_torchtitan() -> None:
+    for version, words, settings in OPTIONS_OF_TITAN:
+        assert settings_of(TITAN | words, {}, version) == SETTINGS_OF_TITAN | settings, (version, words)
