@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ppsim.projection.plan import Plan
     from ppsim.projection.projection import Projection, Projections, ProjectionSummary
     from ppsim.trainers.run_config import RunConfig
-    from ppsim.validation.published import PublishedResult
+    from ppsim.validation.project_case import PublishedResult
 
 
 class ProjectOptions(PlanOptions, total=False):
@@ -153,7 +153,7 @@ def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection
     """Return None if the user changed the recipe's plan."""
     if config is None or config.recipe is None:
         return None
-    from ppsim.validation.published import published_of
+    from ppsim.validation.project_case import published_of
 
     changes = (declared_options(PlanOptions).keys() & config.typed.keys()) - {"memory_limit", "search_time", "seed"}
     return None if changes else published_of(config, plan)

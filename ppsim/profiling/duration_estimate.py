@@ -10,8 +10,7 @@ import torch
 
 from ppsim.machine.devices import data_sheet
 from ppsim.model.shapes import ModelShape
-from ppsim.profiling.graphs import NUM_WARM_UP as GRAPH_WARM_UP
-from ppsim.profiling.harness import NUM_BLOCKS, forward_flops, type_of
+from ppsim.profiling.harness import GRAPH_WARM_UP, NUM_BLOCKS, forward_flops, type_of
 from ppsim.profiling.measure import FEWEST_WARM_UPS, LAUNCHES, LAUNCHES_BEFORE
 from ppsim.profiling.model_shapes import of_gpt
 from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.base.units import seconds
 from ppsim.base.version import __version__
 from ppsim.costs.utilization import split_ratio
@@ -18,13 +18,54 @@ from ppsim.model import shapes
 from ppsim.model.recompute import BY_OPERATORS, recomputes
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.float8 import fused_cast, require_float8, to_float8
-from ppsim.profiling.graphs import replay_graph
 from ppsim.profiling.layers import build_embedding, build_head, build_layer
 from ppsim.profiling.measure import Input, MeasuredModule, Samples, is_asynchronous, launch_seconds, measure
 from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings, Say, summarise_samples
-from ppsim.profiling.timing import first_sentence, is_out_of_memory
+from ppsim.profiling.timing import first_sentence, is_out_of_memory, without_interruptions
+from ppsim.runtime.clock import Seconds, clock_of
 from ppsim.runtime.gpt import loss_of
 from ppsim.runtime.torch_private import attention_in
+
+GRAPH_WARM_UP = 3
+"""Repeats on a side stream before capture, as torch's documentation requires: libraries initialise in them."""
+
+
+def replay_graph(subject: MeasuredModule, settings: MeasuringSettings) -> dict[str, list[float]]:
+    """Return the seconds of F and B per replay.
+
+    Raises `RunFailed` if an action cannot be captured, for example because it waits for the device.
+    """
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    x = subject.next_input()
+    with torch.cuda.stream(beside):
+        for _ in range(GRAPH_WARM_UP):
+            subject.pass_once(x)
+    torch.cuda.current_stream().wait_stream(beside)
+    forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(forward):
+            output = subject.forward(x)
+        grad = subject.grad_of(output)
+        with torch.cuda.graph(backward, pool=forward.pool()):
+            subject.backward(x, output, grad)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        reason = first_sentence(error)
+        raise RunFailed(f"--cuda-graphs: a pass cannot be captured ({reason}); leave it out") from error
+    clock = clock_of(torch.device(settings.device))
+
+    def replay() -> dict[str, Seconds]:
+        return {name: clock.time(graph.replay)[1] for name, graph in (("F", forward), ("B", backward))}
+
+    with without_interruptions():
+        for _ in range(settings.num_warm_up):
+            replay()
+        taken = [replay() for _ in range(settings.num_repeats)]
+    subject.module.zero_grad(set_to_none=True)
+    return {name: [one[name]() for one in taken] for name in "FB"}
+
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 _TOLERANCE_16_BIT = 5e-2

@@ -15,7 +15,7 @@ from ppsim.trainers.recipe_table import TITLES, Recipe, recipes
 from ppsim.trainers.run_config import RunConfig, shorten
 
 if TYPE_CHECKING:
-    from ppsim.validation.published import PublishedResult
+    from ppsim.validation.project_case import PublishedResult
 
 
 def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ppsim.base.errors import RunFailed
-from ppsim.profiling.graphs import replay_graph
+from ppsim.profiling.harness import replay_graph
 from ppsim.profiling.measure import Input, MeasuredModule
 from ppsim.profiling.settings import MeasuringSettings
 from tests.profiling.once import ONCE
