@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 import ppsim
+from ppsim.costs.encoder_costs import encoder_estimate, encoder_place
 from ppsim.errors import ConfigError
+from ppsim.model.encoder import EncoderPart
 from ppsim.model.pipeline_stages import Stage
 
 FIRST = Stage((), embedding=True)
@@ -113,3 +115,37 @@ def test_a_recipe_trains_the_projector_on_one_small_image() -> None:
 def test_options_that_the_encoder_does_not_follow_are_named(options: dict[str, str], without: str) -> None:
     made = ppsim.project(model="qwen3-vl-8b", stack="plain", gpus=16, tp=2, pp=2, **options)
     assert any(line.startswith("image encoder: 27 layers") and line.endswith(without) for line in made.assumptions)
+
+
+def test_the_tp_ranks_share_an_encoder_whose_cp_ranks_repeat_it() -> None:
+    """The encoder is in 16 bits, without overlap, sequence parallelism or graphs of modules."""
+    job = ppsim.job(
+        **JOB | {"gpus": 16, "tp": 2, "cp": 2}, recompute="full", dtype="float8", overlap_tp=0.5,
+    )  # fmt: skip
+    place = job.costs.place
+    own = encoder_place(job.model.encoders[0], place)
+    assert own.layout == replace(place.layout, tp=2, cp=1, ep=1, etp=None, dp=4)
+    assert own.execution == replace(
+        place.execution, dtype="bfloat16", recompute="full", cuda_graphs="none", sequence_parallel=False,
+        hidden_tp_forward=0.0, hidden_tp_backward=0.0, overlap_ep=0.0, hidden_cp=0.0, dropout=False,
+    )  # fmt: skip
+    assert encoder_place(replace(job.model.encoders[0], is_divided=False), place).layout.dp == 8
+
+
+def test_passes_outside_the_layers_follow_the_trained_parts() -> None:
+    """Ideal seconds over FLOPs, 2 per weight and patch or token: 2304 patches, 576 tokens, from 4 patches each.
+
+    The patches need no gradient, and the projector (4 of two matrices) returns one if the encoder is trained.
+    """
+    embedding = 2 * 2304 * 1536 * 1152
+    projector = 2 * 576 * 4 * (4608 * 4608 + 4608 * 4096)
+    for freeze, inputs, weights in (
+        ("", projector, embedding + projector), ("encoder", 0, projector),
+        ("projector", projector, embedding), ("encoder+projector", 0, 0),
+    ):  # fmt: skip
+        job = ppsim.job(**JOB, freeze=freeze)
+        without_layers = replace(job.model.encoders[0], layers=())
+        outside = encoder_estimate(EncoderPart(without_layers, 0, 0), job.costs.place, micro_batch=1)
+        passes = (outside.forward, outside.backward_input, outside.backward_weight)
+        flops = [one.ideal_s * job.cluster.device.peak("bfloat16") for one in passes]
+        assert flops == pytest.approx([embedding + projector, inputs, weights]), freeze
