@@ -21,6 +21,7 @@ from ppsim.plot.scale import heading
 from ppsim.runs.compare import compare
 from ppsim.schedule.table import NONE
 from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
+from ppsim.simulation.step import StepActivity
 from tests.projection.jobs import job
 from tests.strategies import tables_and_costs
 
@@ -305,3 +306,66 @@ def test_what_there_is_none_of_has_no_row_and_no_heading():
     assert "0.00 %" not in page
     assert "<legend>panels" in page_of(timeline_of())
     assert "exposed communication</td>" in page_of(timeline_of())
+
+
+def test_a_picture_has_the_cells_heights_and_texts_of_every_panel():
+    """A step of 10 s, and work around it from 1 s before to 1 s after it."""
+    costs = StageCosts(
+        forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=2.0**30, transfer_s=0.5
+    )
+    pieces = [
+        StepActivity(0, "gather", -1, -1.0, 0.0),
+        StepActivity(1, "optimizer", -1, 10.0, 11.0),
+        StepActivity(1, "reduce", 1, 8.0, 9.5),
+        StepActivity(0, "hidden", 0, 1.0, 2.0, "a"),
+        StepActivity(0, "exposed", 0, 2.0, 2.5, "b"),
+    ]
+    view = TimelineView(timeline_of(pp=2, microbatches=2, costs=costs), "plan", pieces)
+    read = Read(picture_of([view], memory_limit_bytes=4 * 2.0**30))
+    compute, messages, transfers, beside, memory = read.panels
+    assert read.data["range"] == [-1, 11]
+    assert [panel["kind"] for panel in read.panels] == ["compute", "messages", "transfers", "beside", "memory"]
+    assert [panel["heightPx"] for panel in read.panels] == [2 * 34, 2 * 24, 2 * 48, 2 * 24, 170]
+    assert captions_of(read) == [
+        "plan   1f1b · pp 2 · vpp 1 · 2 microbatches · step 10.0 s · bubble 40.00 %",
+        "messages of experts, 33.33 % exposed",
+        "transfers, by sending rank; a rank's are under way 10.00 % of the step",
+        "beside the pipeline: collectives of data parallelism, optimizer",
+        "memory by rank",
+    ]
+    row = {"plan": 0, "rank": 1, "middle": 1, "half": 0.42}
+    assert compute["rows"][1] == row | {"cells": 7, "typical": 1.5}, "4 actions and 3 waits; F 1 s, B 2 s"
+    assert transfers["rows"][1] == row | {"cells": 5, "typical": 0.5}, "2 transfers and 3 pauses"
+    kinds = read.data["fills"]["causes"] + len(CAUSES)
+    names = {str(kinds + place): palette.BESIDE_TITLES[kind] for place, kind in enumerate(palette.BESIDE_COLOURS)}
+    blank, gather, reduce, optimizer, hidden = (
+        read.data["fills"]["transfer"] + 1,
+        *(kinds + place for place in (0, 2, 5, 6)),
+    )
+    assert messages["rows"] == [row | {"rank": 0, "middle": 0, "cells": 3}, row | {"cells": 0}]
+    assert (read.row(messages["edges"]) * read.data["tick"]).round(9).tolist() == [-1, 1, 2, 2.5, -1]
+    assert (messages["fill"], messages["told"], messages["texts"]) == (
+        [blank, hidden, hidden + 1],
+        [0, 1, 2],
+        ["", "a", "b"],
+    )
+    assert beside["rows"] == [row | {"rank": 0, "middle": 0, "cells": 1}, row | {"cells": 4}]
+    assert (read.row(beside["edges"]) * read.data["tick"]).round(9).tolist() == [-1, 0, -1, 8, 9.5, 10, 11]
+    assert beside["fill"] == [gather, blank, reduce, blank, optimizer]
+    assert [beside["texts"][place] for place in beside["told"]] == [
+        "all stages of the rank", "", "stage 1", "", "all stages of the rank"
+    ]  # fmt: skip
+    assert messages["titles"] == beside["titles"] == names
+    assert (memory["top"], memory["unit"], memory["limit"]) == (
+        pytest.approx(1.06 * 4),
+        "GiB",
+        [4, "limit 4.00 GiB"],
+    )
+    ramp = [palette.rank_colour(rank, 2) for rank in range(2)]
+    assert [(line["rank"], line["colour"]) for line in memory["lines"]] == [(0, ramp[0]), (1, ramp[1])]
+    assert [set(read.row(line["y"]).tolist()) for line in memory["lines"]] == [{0, 1, 2}, {0, 1}]
+    plan = {name: field for name, field in read.plan.items() if isinstance(field, int)}
+    assert plan == {
+        "numActions": 8, "numMicrobatches": 2, "numSlices": 1, "numRounds": 1, "numStages": 2, "numModelStages": 2
+    }  # fmt: skip
+    assert (read.plan["rankOffsets"], read.plan["chunks"]) == ([0, 4, 8], [0, 0])

@@ -86,3 +86,46 @@ def test_stages_on_one_rank_exchange_without_a_transfer(channel):
     ranks = graph.schedule.rank
     assert (ranks[graph.source] != ranks[graph.target]).all()
     assert graph.num_transfers == 2 * 3 * (4 - 1 - 1)
+
+
+def waits_of(table, **options):
+    """Return the nodes that each node waits for; "0F1>1F1" is the transfer of 0F1's output."""
+    graph = build_graph(table, **options)
+    actions = [str(action) for action in graph.schedule]
+    ends = zip(graph.source.tolist(), graph.target.tolist(), strict=True)
+    names = [*actions, *(f"{actions[source]}>{actions[target]}" for source, target in ends)]
+    return {
+        name: " ".join(names[node] for node in graph.waits_for[begin:end])
+        for name, begin, end in zip(names, graph.offsets[:-1], graph.offsets[1:], strict=True)
+    }
+
+
+IDEAL = {
+    "0F0": "", "0F1": "0F0", "0B0": "0F1 1B0>0B0", "0B1": "0B0 1B1>0B1",
+    "1F0": "0F0>1F0", "1B0": "1F0", "1F1": "1B0 0F1>1F1", "1B1": "1F1",
+    "0F0>1F0": "0F0", "0F1>1F1": "0F1", "1B0>0B0": "1B0", "1B1>0B1": "1B1",
+}  # fmt: skip
+
+
+def test_an_action_waits_for_its_rank_and_its_input_and_a_transfer_for_its_channel():
+    """On an edge, a transfer also waits for the action before its receive and for the transfer before it."""
+    table = build("1f1b", pp=2, microbatches=2)
+    on_edge = IDEAL | {"0F1>1F1": "0F1 1F0 0F0>1F0", "1B0>0B0": "1B0 0F1", "1B1>0B1": "1B1 0B0 1B0>0B0"}
+    assert waits_of(table, channel="ideal") == IDEAL
+    assert waits_of(table, channel="edge") == on_edge
+
+
+def test_blocking_calls_hold_the_action_after_them():
+    table = build("1f1b", pp=2, microbatches=2)
+    assert waits_of(table, communication="blocking", receives="ordered") == IDEAL | {
+        "0F1": "0F0 0F0>1F0", "0B0": "0F1 0F1>1F1 1B0>0B0", "1F1": "1B0 1B0>0B0 0F1>1F1",
+        "0F1>1F1": "0F1 1B0", "1B0>0B0": "1B0 0F1", "1B1>0B1": "1B1 0B0",
+    }  # fmt: skip
+
+
+def test_a_pair_with_a_time_of_its_own_waits_for_the_inputs_of_both_parts():
+    table = parse_table("0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n2F0,2B0,2F1,2B1")
+    parts, whole = (waits_of(table, channel="edge", pairs=pairs) for pairs in ("parts", "whole"))
+    assert (parts["1F1"], parts["1B0"]) == ("1F0 0F1>1F1", "1F1 2B0>1B0")
+    assert whole == parts | {"1F1": "1F0 0F1>1F1 2B0>1B0", "1B0": "1F1"}
+    assert whole["1F1>2F1"] == "1B0 2B0 1F0>2F0", "sent at the end of the pair"
