@@ -1,6 +1,7 @@
 """A Hugging Face config.json becomes the model it describes, or a sentence says why not."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -268,3 +269,186 @@ def test_a_short_file_has_the_parameters_that_transformers_gives_it(changes: dic
     with torch.device("meta"):
         whole = transformers.AutoModelForCausalLM.from_config(config)
     assert model_from(data).parameters == sum(one.numel() for one in whole.parameters())
+
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 8,
+    "intermediate_size": 1024, "vocab_size": 1000, "max_position_embeddings": 2048,
+}  # fmt: skip
+EXPERTS = {"moe_intermediate_size": 256, "num_experts": 16, "num_experts_per_tok": 2}
+ROUTED = {"moe_intermediate_size": 256, "n_routed_experts": 16, "num_experts_per_tok": 2}
+LOCAL = {"num_local_experts": 16, "num_experts_per_tok": 2}
+LATENT = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
+DELTA = {
+    "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+}  # fmt: skip
+HYBRID = {"hybrid_override_pattern": "M*-EM*-E", "mamba_num_heads": 8, "mamba_head_dim": 64, "ssm_state_size": 32}
+UNGATED = {"attention_bias": False, "mlp_bias": False}
+SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
+DEFAULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "llama": (SIZES, {"head_dim": 64, "tie_word_embeddings": False, **UNGATED}),
+    "mistral": (SIZES, {"head_dim": 64}),
+    "qwen2": (SIZES, {"use_sliding_window": False}),
+    "qwen3": (SIZES, {"head_dim": 128, "attention_bias": False}),
+    "qwen2_moe": (SIZES | EXPERTS, {"decoder_sparse_step": 1, "shared_expert_intermediate_size": 0}),
+    "qwen3_next": (SIZES | EXPERTS | DELTA, {
+        "linear_conv_kernel_dim": 4, "head_dim": 256, "full_attention_interval": 4, "decoder_sparse_step": 1,
+        "shared_expert_intermediate_size": 0, "layer_types": [LINEAR, LINEAR, LINEAR, FULL] * 2,
+        "mtp_num_hidden_layers": 0,
+    }),
+    "deepseek_v4": (
+        {name: SIZES[name] for name in SIZES if name != "num_key_value_heads"} | ROUTED | {"q_lora_rank": 64}, {
+            "head_dim": 512, "qk_rope_head_dim": 64, "sliding_window": 128, "o_groups": 8, "o_lora_rank": 1024,
+            "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512, "n_shared_experts": 1, "hc_mult": 4,
+            "num_nextn_predict_layers": 1, "num_key_value_heads": 1, "attention_bias": False,
+            "mlp_layer_types": ["hash_moe"] * 3 + ["moe"] * 5, "num_hash_layers": 3,
+            "compress_ratios": [128, 128, 128, 4, 128, 4, 128, 4, 0],
+            "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
+        },
+    ),
+    "kimi_linear": (
+        {name: SIZES[name] for name in SIZES if name != "max_position_embeddings"} | LATENT | {
+            "moe_intermediate_size": 256, "num_experts": 16, "num_experts_per_token": 2, "model_max_length": 2048,
+            "linear_attn_config": {
+                "num_heads": 8, "head_dim": 64, "full_attn_layers": [4, 8], "kda_layers": [1, 2, 3, 5, 6, 7],
+            },
+        }, {
+            "linear_attn_config": {
+                "num_heads": 8, "head_dim": 64, "full_attn_layers": [4, 8], "kda_layers": [1, 2, 3, 5, 6, 7],
+                "short_conv_kernel_size": 4, "use_full_rank_gate": False,
+            },
+            "mla_use_output_gate": False, "num_nextn_predict_layers": 0, "num_shared_experts": 0,
+            "latent_moe_use_norm": False, "moe_layer_freq": 1, "first_k_dense_replace": 0,
+        },
+    ),
+    "gpt2": (
+        {"n_embd": 64, "n_head": 4, "n_positions": 128, "n_layer": 2, "vocab_size": 100},
+        {"tie_word_embeddings": True, "n_inner": 256},
+    ),
+    "opt": ({name: SIZES[name] for name in SIZES if name != "intermediate_size"} | {"ffn_dim": 1024}, {
+        "enable_bias": True, "do_layer_norm_before": True, "_remove_final_layer_norm": False,
+        "tie_word_embeddings": True, "word_embed_proj_dim": 512,
+    }),
+    "nemotron": (SIZES, UNGATED),
+    "gpt_oss": (SIZES | LOCAL, {
+        "head_dim": 64, "attention_bias": True, "sliding_window": 128, "layer_types": [SLIDING, FULL] * 4,
+    }),
+    "gemma2": ({}, {
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216,
+        "hidden_size": 2304, "num_hidden_layers": 26, "sliding_window": 4096, "layer_types": [SLIDING, FULL] * 13,
+        "vocab_size": 256000, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+    }),
+    "gemma3_text": ({}, {
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216,
+        "hidden_size": 2304, "num_hidden_layers": 26, "sliding_window": 4096,
+        "layer_types": ([SLIDING] * 5 + [FULL]) * 4 + [SLIDING] * 2,
+        "vocab_size": 262208, "max_position_embeddings": 131072, "tie_word_embeddings": True,
+    }),
+    "llama4_text": (SIZES | {"intermediate_size_mlp": 2048, "num_local_experts": 16, "attention_chunk_size": 512}, {
+        "head_dim": 128, "num_experts_per_tok": 1, "moe_layers": list(range(8)), "interleave_moe_layer_step": 1,
+        "layer_types": (["chunked_attention"] * 3 + [FULL]) * 2, "no_rope_layer_interval": 4,
+    }),
+    "nemotron_h": (SIZES | HYBRID | ROUTED, {
+        "head_dim": 128, "n_groups": 8, "conv_kernel": 4, "chunk_size": 128, "mamba_proj_bias": False,
+        "use_conv_bias": True, "n_shared_experts": 1, "moe_shared_expert_intermediate_size": 256,
+        "num_nextn_predict_layers": 0,
+    }),
+    "mamba2": ({"hidden_size": 512, "num_hidden_layers": 2, "vocab_size": 1000}, {
+        "num_heads": 128, "head_dim": 64, "state_size": 128, "n_groups": 8, "conv_kernel": 4, "chunk_size": 256,
+        "use_bias": False, "use_conv_bias": True, "max_position_embeddings": 2048,
+    }),
+    "bamba": (
+        {name: SIZES[name] for name in SIZES if name != "max_position_embeddings"} | {
+            "mamba_n_heads": 16, "mamba_d_state": 32, "mamba_d_head": "auto", "attn_layer_indices": [3],
+        }, {
+            "mamba_expand": 2, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_chunk_size": 256,
+            "mamba_proj_bias": False, "mamba_conv_bias": True, "max_position_embeddings": 262144,
+        },
+    ),
+    "bailing_moe_v2": (SIZES | EXPERTS, {
+        "use_qkv_bias": False, "use_bias": False, "use_qk_norm": True, "moe_router_enable_expert_bias": True,
+        "num_shared_experts": 0, "first_k_dense_replace": 0, "num_nextn_predict_layers": 0,
+    }),
+    "deepseek_v3": (SIZES | ROUTED | LATENT, {
+        "n_shared_experts": 0, "first_k_dense_replace": 0, "moe_layer_freq": 1, "num_nextn_predict_layers": 0,
+        "attention_bias": False, "q_lora_rank": None,
+    }),
+    "deepseek_v32": (SIZES | ROUTED | LATENT | {"index_n_heads": 4, "q_lora_rank": 64}, {
+        "index_topk": 2048, "index_head_dim": 128, "indexer_types": ["full"] * 8,
+    }),
+    "ernie4_5": (SIZES, {"head_dim": 128, "use_bias": False, "tie_word_embeddings": True}),
+    "ernie4_5_moe": (SIZES | {"moe_intermediate_size": 256, "moe_num_experts": 16, "moe_k": 2}, {
+        "moe_num_shared_experts": 2, "moe_layer_interval": 1, "moe_layer_start_index": 1, "moe_layer_end_index": 7,
+        "use_bias": False, "tie_word_embeddings": True,
+    }),
+    "exaone4": (SIZES | {"sliding_window": 512}, {
+        "sliding_window_pattern": 4, "layer_types": [SLIDING, SLIDING, SLIDING, FULL] * 2,
+    }),
+    "glm4_moe": (SIZES | ROUTED, {"attention_bias": False, "use_qk_norm": False}),
+    "granitemoeshared": (SIZES | LOCAL, {"shared_intermediate_size": 0, "attention_bias": False}),
+    "hunyuan_v1_moe": (SIZES | {"num_experts": 16}, {
+        "moe_intermediate_size": 1024, "moe_topk": 1, "num_shared_expert": 1, "moe_layer_num_skipped": 0,
+        "attention_bias": False, "use_cla": False, "use_mla": False,
+    }),
+    "hy_v3": (SIZES | EXPERTS, {"head_dim": 128, "attention_bias": False, "first_k_dense_replace": 1}),
+    "mimo": (SIZES, {"num_nextn_predict_layers": 0}),
+    "minimax_m2": (SIZES | LOCAL, {"head_dim": 128, "shared_intermediate_size": 0}),
+    "olmo3": (SIZES | {"sliding_window": 512}, {
+        "attention_bias": False, "layer_types": [SLIDING, SLIDING, SLIDING, FULL] * 2,
+    }),
+    "olmoe": (SIZES | {"num_experts": 16, "num_experts_per_tok": 2}, {"attention_bias": False}),
+    "phi3": (SIZES, {"lm_head_bias": False, "sliding_window": None}),
+    "seed_oss": (SIZES, {"head_dim": 128, "attention_bias": True, "attention_out_bias": False}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_a_missing_field_has_the_default_of_the_models_class(kind: str) -> None:
+    needed, defaults = DEFAULTS[kind]
+    assert model_from({"model_type": kind, **needed}) == model_from({"model_type": kind, **needed, **defaults})
+
+
+PROPERTIES: dict[str, str] = {
+    "is_moe": "bailing_moe_v2 deepseek_v3 deepseek_v32 deepseek_v4 ernie4_5_moe glm4_moe gpt_oss granitemoeshared "
+    "hunyuan_v1_moe hy_v3 kimi_linear llama4_text minimax_m2 nemotron_h olmoe qwen2_moe qwen3_next",
+    "attention.qkv_bias": "gpt2 gpt_oss mimo opt qwen2 qwen2_moe seed_oss",
+    "attention.out_bias": "gpt2 gpt_oss opt",
+    "attention.qk_norm": "bailing_moe_v2 exaone4 gemma3_text hunyuan_v1_moe hy_v3 minimax_m2 olmo3 olmoe qwen3 "
+    "qwen3_next",
+    "attention.joint_norm": "minimax_m2 olmo3 olmoe",
+    "attention.sinks": "gpt_oss",
+    "attention.gated": "qwen3_next",
+    "attention.yarn": "gpt_oss",
+    "attention.window": "deepseek_v4 exaone4 gemma2 gemma3_text gpt_oss llama4_text olmo3",
+    "attention.is_chunked": "llama4_text",
+    "attention.indexer": "deepseek_v32 deepseek_v4",
+    "ffn.bias": "gpt2 opt",
+    "ffn.expert.bias": "gpt_oss",
+    "ffn.router_bias": "bailing_moe_v2 deepseek_v3 deepseek_v32 deepseek_v4 ernie4_5_moe glm4_moe gpt_oss hy_v3 "
+    "kimi_linear minimax_m2 nemotron_h",
+    "ffn.shared_size": "deepseek_v4 ernie4_5_moe hunyuan_v1_moe llama4_text nemotron_h",
+}
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_these_models_have_this_property_by_their_class(name: str) -> None:
+    def has_property(kind: str) -> bool:
+        model = model_from({"model_type": kind, **DEFAULTS[kind][0]})
+        *path, last = name.split(".")
+        for part in model.layers:
+            for step in path:
+                part = getattr(part, step, None)
+            if getattr(part, last, None):
+                return True
+        return False
+
+    assert [kind for kind in sorted(DEFAULTS) if has_property(kind)] == PROPERTIES[name].split()
+
+
+def test_each_field_of_gemma_has_an_effect() -> None:
+    """So that the comparison of defaults above cannot pass because a field is not read."""
+    needed, defaults = DEFAULTS["gemma2"]
+    for name, value in defaults.items():
+        other = [FULL] * 26 if isinstance(value, list) else not value if isinstance(value, bool) else 2 * value
+        found = {name: other} | ({"layer_types": [SLIDING, FULL] * 26} if name == "num_hidden_layers" else {})
+        assert model_from({"model_type": "gemma2", **needed, **found}) != model_from({"model_type": "gemma2"}), name
