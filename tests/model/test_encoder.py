@@ -12,7 +12,9 @@ from ppsim.model.architecture import Model
 from ppsim.model.batch import Batch
 from ppsim.model.config import model_from
 from ppsim.model.encoder import Encoder
+from ppsim.model.encoder_readers import READERS
 from ppsim.model.fine_tuning import fine_tuning_of, freeze_of
+from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.memory_rows import encoder_activations
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.optimizer import Optimizer
@@ -248,3 +250,75 @@ def test_an_encoder_behind_the_embedding_is_refused(layout: str) -> None:
 def test_a_layout_without_all_layers_of_the_encoder_is_refused() -> None:
     with pytest.raises(ConfigError, match="the layout has 3 encoder layers, but the model has 27"):
         stages_of_layout(find_model("qwen3-vl-8b"), ["vvvE" + 36 * "t" + "L"])
+
+
+SIZES_OF_CLASSES: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any], tuple[int, int]]] = {
+    ("qwen2_5_vl", "vision"): ({
+        "hidden_size": 1280, "depth": 32, "spatial_merge_size": 2, "temporal_patch_size": 2, "patch_size": 14,
+        "num_heads": 16, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "intermediate_size": 3420,
+        "out_hidden_size": 2048, "in_channels": 3,
+    }, {}, (9 * 9, 4)),
+    ("glm4v_moe", "vision"): ({
+        "hidden_size": 1536, "out_hidden_size": 4096, "num_heads": 12, "depth": 24, "spatial_merge_size": 2,
+        "temporal_patch_size": 2, "intermediate_size": 13696, "attention_bias": False, "image_size": 336,
+        "patch_size": 14, "in_channels": 3,
+    }, {}, (24 * 24 // 4, 4)),
+    ("llama4", "vision"): ({
+        "hidden_size": 768, "num_attention_heads": 16, "intermediate_size": 5632, "image_size": 448,
+        "patch_size": 14, "pixel_shuffle_ratio": 0.5, "projector_input_dim": 4096, "projector_output_dim": 4096,
+        "vision_output_dim": 7680, "num_hidden_layers": 34, "num_channels": 3,
+    }, {}, (32 * 32 // 4, 4)),
+    ("gemma3", "vision"): ({
+        "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "image_size": 224,
+        "patch_size": 16, "num_hidden_layers": 12, "vision_use_head": False, "num_channels": 3,
+    }, {"mm_tokens_per_image": 256}, (256, 0)),
+    ("gemma4", "vision"): ({
+        "hidden_size": 768, "num_attention_heads": 12, "num_key_value_heads": 12, "head_dim": 64,
+        "intermediate_size": 3072, "position_embedding_size": 10240, "num_hidden_layers": 16, "patch_size": 16,
+        "pooling_kernel_size": 3,
+    }, {"vision_soft_tokens_per_image": 280}, (280, 9)),
+    ("mistral3", "vision"): ({
+        "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096, "image_size": 1540,
+        "patch_size": 14, "num_hidden_layers": 24,
+    }, {"spatial_merge_size": 2, "multimodal_projector_bias": False}, (55 * 55, 4)),
+    ("kimi_vl", "vision"): ({
+        "hidden_size": 1152, "num_attention_heads": 16, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "init_pos_emb_height": 64, "init_pos_emb_width": 64, "merge_kernel_size": [2, 2], "patch_size": 14,
+    }, {}, (64 * 64 // 4, 4)),
+    ("qwen2_audio", "audio"): ({
+        "d_model": 1280, "encoder_attention_heads": 20, "max_source_positions": 1500, "num_mel_bins": 128,
+        "encoder_ffn_dim": 5120, "encoder_layers": 32,
+    }, {}, (750, 2)),
+    ("qwen2_5_omni_thinker", "audio"): ({
+        "d_model": 1280, "encoder_attention_heads": 20, "max_source_positions": 1500, "num_mel_bins": 128,
+        "encoder_ffn_dim": 5120, "encoder_layers": 32, "n_window": 100, "output_dim": 3584,
+    }, {}, (750, 2)),
+    ("qwen3_omni_moe_thinker", "audio"): ({
+        "d_model": 1280, "encoder_attention_heads": 20, "downsample_hidden_size": 480, "num_mel_bins": 128,
+        "n_window": 50, "n_window_infer": 800, "encoder_ffn_dim": 5120, "encoder_layers": 32, "output_dim": 3584,
+    }, {}, (30 * 13, 1)),
+}  # fmt: skip
+"""Defaults of the classes of transformers; tokens per image or clip, and rows of the encoder per token."""
+
+
+@pytest.mark.parametrize(("family", "kind"), SIZES_OF_CLASSES)
+def test_a_missing_field_of_an_encoder_has_the_default_of_its_class(family: str, kind: str) -> None:
+    sizes, top, (num_tokens, merge) = SIZES_OF_CLASSES[family, kind]
+    read = READERS[family, kind]
+    found = read(ConfigFields({}, "config.json"), ConfigFields({}, "config.json"), 2048)
+    assert found == read(ConfigFields(sizes, "config.json"), ConfigFields(top, "config.json"), 2048)
+    assert (found.num_tokens, found.merge) == (num_tokens, merge)
+
+
+@pytest.mark.parametrize(("family", "kind"), SIZES_OF_CLASSES)
+def test_each_size_of_an_encoder_changes_it(family: str, kind: str) -> None:
+    """So that the comparison of defaults above cannot pass because a field is not read."""
+    sizes, top, _ = SIZES_OF_CLASSES[family, kind]
+
+    def read(**other: Any) -> Encoder:
+        encoder, whole = ({name: other.get(name, size) for name, size in of.items()} for of in (sizes, top))
+        return READERS[family, kind](ConfigFields(encoder, "config.json"), ConfigFields(whole, "config.json"), 2048)
+
+    for name, size in (sizes | top).items():
+        if type(size) is int and "heads" not in name:
+            assert read(**{name: 2 * size}) != read(), name
