@@ -1,10 +1,12 @@
 """Collectives over data-parallel ranks."""
 
+from dataclasses import replace
+
 import pytest
 
 import ppsim
 from ppsim.costs.ledger import Ledger
-from ppsim.costs.replica_collectives import replica_collective_s
+from ppsim.costs.replica_collectives import num_buckets, passes_s, per_step_s, replica_collective_s
 from ppsim.machine import collectives
 from ppsim.model.pipeline_stages import stages_of
 
@@ -19,3 +21,51 @@ def test_instances_all_reduce_the_shards_of_the_gradients_not_the_whole() -> Non
     between_s = collectives.seconds("all-reduce", num_bytes / 8, outer, job.cluster)
     assert (inner.num_ranks, outer.num_ranks) == (8, 2)
     assert replica_collective_s(job, parameters, "reduce-scatter") == pytest.approx(within_s + between_s)
+
+
+def test_each_zero_stage_gathers_and_reduces_once_per_step_or_in_each_pass() -> None:
+    """2 bytes per gathered parameter, 4 per reduced gradient; an all-reduce without ZeRO."""
+    job = ppsim.job(model="llama3-8b", stack="plain", gpus=8)
+    held = Ledger(job).stages(stages_of(job.model, [32]))[0].held
+    group = job.place.ranks("dp-cp")
+    gather_s, scatter_s, reduce_s = (
+        collectives.seconds(operation, num_bytes * held.dense, group, job.cluster)
+        for operation, num_bytes in (("all-gather", 2), ("reduce-scatter", 4), ("all-reduce", 4))
+    )
+    for zero, in_passes, in_step in (
+        (0, (0.0, 0.0), (0.0, reduce_s)), (1, (0.0, 0.0), (gather_s, scatter_s)),
+        (2, (0.0, scatter_s), (gather_s, 0.0)), (3, (gather_s, scatter_s), (0.0, 0.0)),
+    ):  # fmt: skip
+        staged = replace(job, optimizer=replace(job.optimizer, zero_stage=zero))
+        assert passes_s(staged, held) == pytest.approx(in_passes), zero
+        assert per_step_s(staged, held) == pytest.approx(in_step), zero
+
+
+def test_frozen_parameters_are_gathered_in_zero_3_only_and_never_reduced() -> None:
+    job = ppsim.job(model="mixtral-8x7b", stack="plain", gpus=16, ep=8, lora="16")
+    held = Ledger(job).stages(stages_of(job.model, [32]))[0].held
+    dense, expert = job.place.ranks("dp-cp"), job.place.ranks("expert-dp")
+    assert (dense.num_ranks, expert.num_ranks) == (16, 2)
+
+    def seconds(operation: collectives.Operation, of_dense: int, of_expert: int) -> float:
+        sizes = zip((of_dense, of_expert), (dense, expert), strict=True)
+        return sum(collectives.seconds(operation, size, group, job.cluster) for size, group in sizes if size)
+
+    trained, trained_expert = held.trained, held.trained_expert
+    assert 0 < trained < held.dense / 10
+    assert trained_expert < held.expert / 10
+    assert per_step_s(job, held) == pytest.approx(
+        (
+            seconds("all-gather", 2 * trained, 2 * trained_expert),
+            seconds("reduce-scatter", 4 * trained, 4 * trained_expert),
+        )
+    )
+    in_zero_3 = replace(job, optimizer=replace(job.optimizer, zero_stage=3))
+    assert passes_s(in_zero_3, held)[0] == pytest.approx(seconds("all-gather", 2 * held.dense, 2 * held.expert))
+
+
+def test_buckets_have_40_million_gradients_and_a_started_one_counts() -> None:
+    job = ppsim.job(model="llama3-8b", stack="plain", gpus=8)
+    held = Ledger(job).stages(stages_of(job.model, [32]))[0].held
+    for trained, number in ((1, 1), (40_000_000, 1), (40_000_001, 2), (120_000_000, 3)):
+        assert num_buckets(job, replace(held, dense=trained, expert=0, frozen=0, frozen_expert=0)) == number

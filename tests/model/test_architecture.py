@@ -8,6 +8,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.attention_base import Indexer
+from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.registry import NAMES, find_model
 from ppsim.model.shapes import layer_forward_flops, layer_parameters, model_shape_of
 from ppsim.parallel.sizes import ParallelSizes
@@ -582,3 +583,12 @@ def test_what_cannot_be_is_said_in_a_sentence(case: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("trained", "has_backward"), [("encoder", True), ("projector", True), ("embedding", True), ("head", False)]
+)
+def test_frozen_layers_pass_gradients_to_what_is_trained_before_them(trained: str, has_backward: bool) -> None:
+    frozen = {"embedding", "head", "norms", "layers", "encoder", "projector"} - {trained}
+    model = find_model("qwen3-vl-8b").with_fine_tuning(fine_tuning_of("", "+".join(sorted(frozen))))
+    assert {layer.has_backward for layer in model.layers} == {has_backward}

@@ -719,3 +719,13 @@ def test_outer_sharding_of_the_optimizer_divides_its_state_by_all_replicas_and_n
     assert outside | {"optimizer state": 0} == inside | {"optimizer state": 0}
     with pytest.raises(ConfigError, match="needs --zero 3: got 1"):
         Optimizer(zero_stage=1, outer_dp_sharding_strategy="optim")
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "gpt2"])
+def test_fsdp2_holds_gathered_weights_of_two_layers_and_all_outside_layers(name: str) -> None:
+    """2 bytes per weight; embedding and head of GPT-2 are one table."""
+    model = find_model(name)
+    layer, number = model.layers[0].parameters, len(model.layers)
+    settings = MemorySettings(Batch(1, 1024), ParallelSizes(dp=8), Optimizer(zero_stage=3), fully_shard=True)
+    found = rank_memory(model, stages_of(model, [number]), settings, in_flight=[1]).components
+    assert found["gathered parameters"] == 2 * (2 * layer + model.parameters - number * layer)

@@ -11,7 +11,7 @@ import torch
 from ppsim.base.errors import RunFailed
 from ppsim.model.recompute import LayerPlan
 from ppsim.runs.timeline_import import require_agreement
-from ppsim.runtime.gpt import batch, build_stage, loss_of
+from ppsim.runtime.gpt import GPT, batch, build_stage, loss_of
 from ppsim.runtime.verify import differences
 from tests.runtime.cases import config_of, table_of
 
@@ -51,3 +51,10 @@ def test_one_changed_number_fails_the_run(tmp_path: Path, change: float) -> None
 def test_a_lost_gradient_fails_the_run(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="inf in a gradient"):
         require_agreement(found_by(tmp_path, lose=True), "float64")
+
+
+def test_tokens_enter_the_first_stage_and_logits_leave_the_last(tmp_path: Path) -> None:
+    """One sequence of 16 tokens, 32 hidden columns, a vocabulary of 256."""
+    model = GPT(config_of(table_of("1f1b", p=2, m=3), tmp_path, dtype="bfloat16"))
+    found = [(tuple(one.shape), one.dtype) for one in map(model.boundary, range(3))]
+    assert found == [((1, 16), torch.int64), ((1, 16, 32), torch.bfloat16), ((1, 16, 256), torch.bfloat16)]

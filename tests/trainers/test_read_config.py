@@ -14,7 +14,7 @@ from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_model import model_of
 from ppsim.trainers.megatron.write_model import model_arguments
 from ppsim.trainers.read_config import read_run_config
-from ppsim.trainers.run_config import RunConfig
+from ppsim.trainers.run_config import IgnoredOption, RunConfig
 
 SCRIPT = """#!/bin/bash
 # a comment with --num-layers 99
@@ -776,3 +776,20 @@ def test_the_feed_forward_has_the_trainers_default_size(tmp_path: Path, name: st
     model = read(tmp_path, name, text).model
     assert model is not None
     assert model.layers[0].ffn.size == size
+
+
+def test_model_args_may_name_sections_of_megatron_bridge(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, "bridge.yaml",
+        "MODEL_ARGS:\n  trainer.num_nodes: 2\n  model.num_layers: 4\n  model.pipeline_model_parallel_size: 2\n",
+    )  # fmt: skip
+    assert found.source.endswith("bridge.yaml")
+    assert (found.options["pp"], found.options["stack"]) == (2, "megatron-bridge")
+
+
+def test_only_ignored_options_with_an_effect_on_memory_are_named_next_to_a_peak() -> None:
+    ignored = (
+        IgnoredOption("a", 1, "memory"), IgnoredOption("b", 2, "time"), IgnoredOption("c", 3, "time and memory"),
+    )  # fmt: skip
+    found = RunConfig("Megatron-LM", "x.sh", {}, None, "", (), ignored)
+    assert found.ignored_memory_options == (ignored[0].in_words, ignored[2].in_words)

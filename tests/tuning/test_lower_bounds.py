@@ -1,6 +1,7 @@
 """A bound is admissible: no configuration is faster, or holds less, than its outlook says."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -107,3 +108,20 @@ def test_of_the_reductions_of_a_rank_the_bound_has_the_shortest_if_they_overlap_
     candidate = configurations(asked, space)[0]
     bound_s = BoundsCalculator(asked).of(candidate).bound_s
     assert bound_s == pytest.approx(2 * 2 * 3.0 + reduced_s + asked.plan_of(candidate).job.rest_s)
+
+
+def test_the_gain_of_a_forward_is_the_most_that_a_pair_on_its_rank_saves(monkeypatch):
+    """F and B take 1 and 2 s per layer, and a pair the longer of both; rank 0 has stages 0 (one layer) and 3 (two)."""
+    layer = SimpleNamespace(forward_s=1.0, backward_s=2.0)
+    layers = {0: [layer], 1: [layer], 2: [], 3: [layer, layer]}
+    monkeypatch.setattr(lower_bounds, "pair_s", lambda f, b, *_, **__: float(max(len(f), 2 * len(b))))
+    job = SimpleNamespace(
+        execution=SimpleNamespace(ep_order="megatron"), place=SimpleNamespace(dispatch_slowdown=0.0)
+    )
+    found = SimpleNamespace(
+        stages=[0, 1, 2, 3], ranks=np.array([[0, 3], [1, 2]]), ledger=SimpleNamespace(layer_times=layers.get)
+    )
+    # stage 3: 2 + 4 s alone, 4 s as a pair with itself; stage 2 has no layer with experts
+    assert lower_bounds._most_gained_s(job, found).tolist() == [1.0, 1.0, 0.0, 2.0]
+    job.execution.ep_order = None
+    assert lower_bounds._most_gained_s(job, found).tolist() == [0.0] * 4
