@@ -17,6 +17,7 @@ import pytest
 import ppsim as public
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
+from ppsim.runs.readers.nsight import read_recordings
 from ppsim.runs.readers.stream import opened
 from ppsim.schedule.table import Action, Op
 from ppsim.simulation.timeline import Timeline
@@ -404,6 +405,30 @@ def test_an_export_of_nsight_systems_is_read_a_process_a_rank(folder: Path) -> N
     assert run.facts["schedule"]["names"] == ["1f1b"]
     actions = step.num_actions
     assert run.timeline.end[:actions] == pytest.approx(step.end[:actions] - step.begin_s, abs=2e-6)
+
+
+def test_kernels_have_their_short_names_and_processes_without_passes_count_if_they_have_steps(folder: Path) -> None:
+    file = sqlite3.connect("run.sqlite")
+    file.executescript(SCHEMA)
+    process = (1 << 48) | (4000 << 24)
+    file.executemany(
+        "INSERT INTO StringIds VALUES (?, ?)", [(1, "ProfilerStep#1"), (2, "ProfilerStep#2"), (3, "ampere_gemm")]
+    )
+    file.executemany(
+        "INSERT INTO NVTX_EVENTS (start, end, eventType, textId, globalTid) VALUES (?, ?, 59, ?, ?)",
+        [(0, 2_000_000_000, 1, process | 7), (2_000_000_000, 4_000_000_000, 2, process | 7)],
+    )
+    file.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, 1, 0, ?, 5, 3, 0, NULL)", (process | 7,))
+    file.execute(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 500000000, 0, 1, 7, 5, ?, 1, 3, NULL)", (process,)
+    )
+    file.commit()
+    file.close()
+    (recording,) = read_recordings("run.sqlite")
+    assert recording.steps == [(0.0, 2.0), (2.0, 4.0)]
+    assert recording.launches == [(0.0, 5)]
+    assert (recording.rank, recording.source) == (None, "run.sqlite")
+    assert list(recording.kernels.seconds.values()) == [0.5]
 
 
 def test_exports_of_two_nodes_are_aligned(folder: Path) -> None:
