@@ -48,9 +48,6 @@ def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
     offsets, waits = graph.offsets.tolist(), graph.waits_for.tolist()
     for node, name in enumerate(names):
         for before in waits[offsets[node] : offsets[node + 1]]:
-            if before >= actions or node >= actions:
-                kind = "message"
-            else:
-                kind = "order" if before == node - 1 and rank[before] == rank[node] else "input"
+            kind = "message" if max(before, node) >= actions else "order"
             found.add_edge(names[before], name, kind=kind)
     return found

@@ -10,9 +10,6 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from concurrent.futures import Future
-from functools import partial
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -271,30 +268,6 @@ def test_without_the_token_everything_is_forbidden(address, path):
     with urllib.request.urlopen(address) as there:
         assert there.status == 200
         assert there.headers["Referrer-Policy"] == "no-referrer"
-
-
-def test_the_frame_of_the_page_waits_for_nothing_and_then_comes_what_is_loaded():
-    from ppsim.app.server import LoadedApplication, TokenCheck
-
-    forms, loaded = Future(), Future()
-    page = iter(TokenCheck("token", forms, loaded)({"PATH_INFO": "/token/"}, lambda *_: None))
-    assert b"<h1>ppsim</h1>" in next(page)
-    forms.set_result(["<input id=pp>", "<input id=gpus>"])
-    loaded.set_result(LoadedApplication(lambda environ, start: [b"<script>rendered</script>"], None, None))
-    rest = b"".join(page)
-    places = [rest.index(one) for one in (b"<input id=pp>", b"<input id=gpus>", b"plotly.js", b"rendered")]
-    assert places == sorted(places)
-
-
-def test_a_server_that_ends_closes_its_socket_and_its_workers():
-    from ppsim.app.server import LoadedApplication, RunningServer
-
-    closed, loaded = [], Future()
-    workers = [SimpleNamespace(close=partial(closed.append, name)) for name in ("projections", "searches")]
-    loaded.set_result(LoadedApplication(None, *workers))
-    with RunningServer(SimpleNamespace(server_close=partial(closed.append, "socket")), "", loaded):
-        assert closed == []
-    assert closed == ["socket", "projections", "searches"]
 
 
 @pytest.mark.browser
