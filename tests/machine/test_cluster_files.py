@@ -294,3 +294,16 @@ def test_a_wrong_base_or_constant_is_a_sentence(tmp_path, change, words):
     (tmp_path / "mine.toml").write_text(MEASURED.format(base="dgx-h100").replace(*change))
     with pytest.raises(ConfigError, match=words):
         load_cluster(tmp_path / "mine.toml")
+
+
+def test_small_groups_have_fewer_links_of_a_mesh_or_a_loss_per_halving() -> None:
+    link = replace(load_cluster("dgx-h100").tiers[0].link, efficiency=0.8, is_mesh=False, small_group_loss=0.0)
+    assert link.among(2, 8).efficiency == 0.8
+    mesh, lossy = replace(link, is_mesh=True), replace(link, small_group_loss=0.1)
+    assert [mesh.among(ranks, 8).efficiency for ranks in (2, 4, 8, 16)] == pytest.approx(
+        [0.8 * 1 / 7, 0.8 * 3 / 7, 0.8, 0.8]
+    )
+    assert [lossy.among(ranks, 8).efficiency for ranks in (2, 4, 8, 16)] == pytest.approx(
+        [0.8 * 0.9**2, 0.8 * 0.9, 0.8, 0.8]
+    )
+    assert mesh.among(2, None).efficiency == lossy.among(2, None).efficiency == 0.8

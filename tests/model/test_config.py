@@ -288,7 +288,7 @@ SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention
 DEFAULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llama": (SIZES, {"head_dim": 64, "tie_word_embeddings": False, **UNGATED}),
     "mistral": (SIZES, {"head_dim": 64}),
-    "qwen2": (SIZES, {"use_sliding_window": False}),
+    "qwen2": (SIZES | {"sliding_window": 512, "max_window_layers": 0}, {"use_sliding_window": False}),
     "qwen3": (SIZES, {"head_dim": 128, "attention_bias": False}),
     "qwen2_moe": (SIZES | EXPERTS, {"decoder_sparse_step": 1, "shared_expert_intermediate_size": 0}),
     "qwen3_next": (SIZES | EXPERTS | DELTA, {

@@ -9,6 +9,7 @@ from ppsim.model.batch import Batch
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import Stage
 from ppsim.model.registry import find_model
+from ppsim.model.weight_matrices import WeightMatrix
 from ppsim.parallel.sizes import ParallelSizes
 
 LAYERS = {
@@ -152,3 +153,108 @@ def test_gpt_oss_has_biases_of_router_and_experts_a_sink_a_head_and_a_window_in_
     weights = 2880 * (64 + 16) * 64 + 64 * 64 * 2880 + 2880 * 128 + 4 * 3 * 2880**2
     for layer, keys in zip(model.layers, (128 - 128 * 127 / 8192, 2048), strict=False):
         assert layer.forward_flops(4096, causal=True) == 2 * weights + 2 * keys * 2 * 64 * 64
+
+
+def in_words(matrix: WeightMatrix) -> str:
+    """Return all fields of a matrix that is whole on a rank."""
+    sizes = f"{matrix.inputs} -> {' + '.join(map(str, matrix.columns))}"
+    more = (
+        matrix.kind if matrix.kind != "dense" else "", f"{matrix.count} x" if matrix.count > 1 else "",
+        f"by {matrix.split}" if matrix.split else "", "bias" if matrix.biased else "",
+        f"{matrix.groups} groups" if matrix.groups > 1 else "",
+    )  # fmt: skip
+    return ", ".join([f"{matrix.name} of {matrix.reads}: {sizes}", *filter(None, more)])
+
+
+MATRICES = {
+    ("gpt2", 0): [
+        "queries, keys, values of attention input: 768 -> 768 + 768 + 768, by outputs, bias",
+        "attention output of heads: 768 -> 768, by inputs, bias",
+        "up of feed-forward input: 768 -> 3072, by outputs, bias",
+        "down of dense activation: 3072 -> 768, by inputs, bias",
+    ],
+    ("deepseek-v3.2", -1): [
+        "queries down of attention input: 7168 -> 1536",
+        "queries up of latent of queries: 1536 -> 24576, by outputs",
+        "keys and values down of attention input: 7168 -> 512 + 64",
+        "keys and values up of latent: 512 -> 16384 + 16384, by outputs",
+        "indexer's queries up of latent of queries: 1536 -> 8192",
+        "indexer's keys of attention input: 7168 -> 128",
+        "indexer's weights of attention input: 7168 -> 64",
+        "attention output of heads: 16384 -> 7168, by inputs",
+        "router of feed-forward input: 7168 -> 256, router, bias",
+        "up of routed tokens: 7168 -> 2048 + 2048, routed, 256 x, by outputs",
+        "down of routed activation: 2048 -> 7168, routed, 256 x, by inputs",
+        "up of feed-forward input: 7168 -> 2048 + 2048, shared, by outputs",
+        "down of shared activation: 2048 -> 7168, shared, by inputs",
+    ],
+    ("qwen3-next-80b-a3b", 0): [
+        "queries, keys, values, gates of attention input: 2048 -> 2048 + 2048 + 4096 + 4096 + 32 + 32, by outputs",
+        "convolution of queries, keys, values: 4 -> 2048 + 2048 + 4096, vector, by outputs",
+        "decay, bias of time step of gates: 1 -> 32 + 32, vector, by outputs",
+        "attention output of heads: 4096 -> 2048, by inputs",
+        "router of feed-forward input: 2048 -> 512, router",
+        "up of routed tokens: 2048 -> 512 + 512, routed, 512 x, by outputs",
+        "down of routed activation: 512 -> 2048, routed, 512 x, by inputs",
+        "up of feed-forward input: 2048 -> 512 + 512, shared, by outputs",
+        "down of shared activation: 512 -> 2048, shared, by inputs",
+        "shared gate of feed-forward input: 2048 -> 1, gate",
+    ],
+    ("qwen3-next-80b-a3b", 3): [
+        "queries, keys, values of attention input: 2048 -> 4096 + 4096 + 512 + 512, by outputs",
+        "attention output of heads: 4096 -> 2048, by inputs",
+        "router of feed-forward input: 2048 -> 512, router",
+        "up of routed tokens: 2048 -> 512 + 512, routed, 512 x, by outputs",
+        "down of routed activation: 512 -> 2048, routed, 512 x, by inputs",
+        "up of feed-forward input: 2048 -> 512 + 512, shared, by outputs",
+        "down of shared activation: 512 -> 2048, shared, by inputs",
+        "shared gate of feed-forward input: 2048 -> 1, gate",
+    ],
+    ("deepseek-v4-flash", 2): [
+        "queries down of attention input: 4096 -> 1024",
+        "queries up of latent of queries: 1024 -> 32768",
+        "keys and values up of attention input: 4096 -> 512",
+        "compressed keys and weights of attention input: 4096 -> 1024 + 1024",
+        "places of keys in a block of keys: 4 -> 1024, vector, by outputs",
+        "compressed indexer's keys and weights of attention input: 4096 -> 256 + 256",
+        "places of indexer's keys in a block of indexer's keys: 4 -> 256, vector, by outputs",
+        "indexer's queries up of latent of queries: 1024 -> 8192",
+        "indexer's weights of attention input: 4096 -> 64",
+        "sinks of scores: 1 -> 64, vector, by outputs",
+        "heads down of heads: 32768 -> 8192, 8 groups",
+        "attention output of narrow heads: 8192 -> 4096",
+        "router of feed-forward input: 4096 -> 256, router",
+        "up of routed tokens: 4096 -> 2048 + 2048, routed, 256 x, by outputs",
+        "down of routed activation: 2048 -> 4096, routed, 256 x, by inputs",
+        "up of feed-forward input: 4096 -> 2048 + 2048, shared, by outputs",
+        "down of shared activation: 2048 -> 4096, shared, by inputs",
+        "mixing of streams: 16384 -> 24, streams, bias",
+        "scales of mixing of streams: 1 -> 1 + 1 + 1, vector, by outputs",
+        "mixing of streams: 16384 -> 24, streams, bias",
+        "scales of mixing of streams: 1 -> 1 + 1 + 1, vector, by outputs",
+    ],
+    ("kimi-linear-48b-a3b", 0): [
+        "queries, keys, values, strength of attention input: 2304 -> 4096 + 4096 + 4096 + 32, by outputs",
+        "decay and gate down of attention input: 2304 -> 128 + 128",
+        "decay up of narrow decay: 128 -> 4096, by outputs",
+        "gate up of narrow gate: 128 -> 4096, by outputs",
+        "convolution of queries, keys, values: 4 -> 4096 + 4096 + 4096, vector, by outputs",
+        "rate and bias of decay of decay: 1 -> 32 + 4096, vector, by outputs",
+        "attention output of heads: 4096 -> 2304, by inputs",
+        "up of feed-forward input: 2304 -> 9216 + 9216, by outputs",
+        "down of dense activation: 9216 -> 2304, by inputs",
+    ],
+    ("nemotron-3-nano-30b-a3b", 0): [
+        "gate, x, B, C, time step of attention input: 2688 -> 4096 + 4096 + 1024 + 1024 + 64, by outputs",
+        "convolution of x, B, C: 4 -> 4096 + 1024 + 1024, vector, by outputs, bias",
+        "decay, skip, bias of time step of x: 1 -> 64 + 64 + 64, vector, by outputs",
+        "gated norm of heads: 1 -> 4096, vector, by outputs",
+        "attention output of heads: 4096 -> 2688, by inputs",
+    ],
+}
+"""By the sizes of the releases: attention of all kinds with an indexer, experts, a delta rule, Mamba, several streams."""
+
+
+@pytest.mark.parametrize(("name", "number"), MATRICES)
+def test_a_layer_has_these_matrices(name: str, number: int) -> None:
+    assert [in_words(one) for one in find_model(name).layers[number].all_linears] == MATRICES[name, number]
