@@ -1,5 +1,7 @@
 """Stage costs hold every component once: the embedding, each layer, the head."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from ppsim import build
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.costs.assemble_profile import BYTES_PER_PARAMETER, assemble
+from ppsim.costs.assemble_profile import BYTES_PER_PARAMETER, _hop, assemble
 from ppsim.parallel.layer_partition import why_no_split
 from ppsim.parallel.sequence_slices import equal_time_slices
 from tests.costs.profiles import EXAMPLE, example, profile, profiles
@@ -219,3 +221,22 @@ def test_slices_are_cut_to_take_the_same_time():
     assert any(
         line.startswith("slices: 6, 2×5 tokens, of equal FLOPs under causal attention") for line in made.assumptions
     )
+
+
+def test_a_transfer_follows_the_bandwidth_or_the_measured_one_nearest_in_size() -> None:
+    """An output of 1 MiB; measured times scale with the bytes."""
+
+    def measured(num_bytes: int, median_s: float) -> SimpleNamespace:
+        return SimpleNamespace(bytes=num_bytes, seconds=SimpleNamespace(median=median_s))
+
+    layer, near, exact = SimpleNamespace(output_bytes=2**20), measured(2**19, 5e-3), measured(2**20, 7e-3)
+    for transfers, bandwidth, expected in (
+        ([exact], 2.0**30, (2**-10, "transfers: 977 µs per P2P transfer, 1.00 MiB at 1.07 GB/s, calibrated, with a "
+                            "latency of its own")),
+        ([], None, (0.0, "transfers: the profile has none; 0 s assumed (--transfer-ms gives one)")),
+        ([near, exact], None, (7e-3, "transfers: 7.00 ms per P2P transfer of 1.00 MiB, measured")),
+        ([measured(2**30, 1.0), near], None, (
+            10e-3, "transfers: 10.0 ms per P2P transfer of 1.00 MiB, scaled from 512 KiB"
+        )),
+    ):  # fmt: skip
+        assert _hop(SimpleNamespace(transfers=transfers), layer, bandwidth) == expected

@@ -8,6 +8,7 @@ import pytest
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.model.optimizer import Optimizer
+from ppsim.model.pipeline_stages import StagePlan
 from tests.projection.jobs import job
 
 
@@ -134,3 +135,10 @@ def test_memory_is_fragmented_by_experts_and_graphs() -> None:
     assert experts.memory_limit != dense.memory_limit
     assert "experts" in str(experts.memory_limit)
     assert "experts" not in str(dense.memory_limit)
+
+
+def test_layers_may_be_recomputed_as_in_any_stage_plan_or_as_the_job_says() -> None:
+    usual = job(pp=2, recompute="core_attn")
+    assert usual.recompute_options_of_layers == ["core_attn"]
+    plans = (StagePlan("full"), StagePlan("mlp"), StagePlan("full"))
+    assert replace(usual, stage_plans=plans).recompute_options_of_layers == ["full", "mlp"]

@@ -219,3 +219,20 @@ def test_torch_trains_saves_and_computes_the_same(tuning: FineTuning | None) -> 
     assert trained == expected[0]
     assert flops == expected[2]
     assert measured(None)[1] - num_bytes == projected(None)[1] - expected[1]
+
+
+def test_each_group_freezes_its_matrices_and_no_other() -> None:
+    """DeepSeek-V3: a dense layer first, and a layer with routed and shared experts last."""
+    model = find_model("deepseek-v3")
+    attention = {"queries down", "queries up", "keys and values down", "keys and values up", "attention output"}
+    groups = {
+        "attention": (attention, attention), "mlp": ({"up", "down"}, set()), "router": (set(), {"router"}),
+        "experts": (set(), {"up", "down"}), "norms": (set(), set()),
+    }  # fmt: skip
+    for group, frozen in groups.items():
+        tuned = model.with_fine_tuning(fine_tuning_of("", group))
+        found = tuple(
+            {one.name for one in layer.linears(ParallelSizes()) if not one.trainable}
+            for layer in (tuned.layers[0], tuned.layers[-1])
+        )
+        assert found == frozen, group

@@ -230,3 +230,19 @@ def test_what_cannot_be_is_said_in_a_sentence(case: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
     assert sentence in str(caught.value)
+
+
+def test_tensor_parallel_ranks_divide_every_operator_of_a_mamba_mixer() -> None:
+    """Nemotron 3 Nano: 64 heads of 64 columns, 8 groups of 128 states; x, gate and output have 4096 columns."""
+    mamba = find_model("nemotron-3-nano-30b-a3b").layers[0].attention
+    for tp in (1, 4):
+        found = {one.name: one for one in mamba.operators(2688, ParallelSizes(tp=tp), KernelChoice(), 4096)}
+        assert found["convolution"].columns == (4096 + 2 * 8 * 128) // tp
+        assert found["gate"].columns == 4096 // tp
+        assert found["scan"].core is mamba
+        projected = found["gate, x, B, C, time step"].weight
+        assert (projected.inputs, sum(projected.columns)) == (2688, (2 * 4096 + 2 * 8 * 128 + 64) // tp)
+        assert (found["attention output"].weight.inputs, found["attention output"].weight.columns) == (
+            4096 // tp, (2688,),
+        )  # fmt: skip
+        assert found["makes kept"].writes[0].columns == mamba.kept_columns // tp
