@@ -452,3 +452,38 @@ def test_each_field_of_gemma_has_an_effect() -> None:
         other = [FULL] * 26 if isinstance(value, list) else not value if isinstance(value, bool) else 2 * value
         found = {name: other} | ({"layer_types": [SLIDING, FULL] * 26} if name == "num_hidden_layers" else {})
         assert model_from({"model_type": "gemma2", **needed, **found}) != model_from({"model_type": "gemma2"}), name
+
+
+NO_EFFECT = {
+    "bailing_moe_v2": "embedding_dropout output_dropout mtp_loss_scaling_factor norm_head norm_softmax "
+    "moe_shared_expert_intermediate_size rotary_dim router_dtype score_function",
+    "bamba": "attn_rotary_emb z_loss_coefficient",
+    "deepseek_v3": "qk_head_dim q_head_dim mlp_bias num_key_value_heads head_dim",
+    "deepseek_v32": "index_share_for_mtp_iteration index_skip_topk_offset index_topk_freq index_topk_pattern "
+    "indexer_rope_interleave moe_router_dtype",
+    "deepseek_v4": "kv_lora_rank qk_nope_head_dim first_k_dense_replace",
+    "ernie4_5": "compression_ratio fuse_rms_norm fuse_swiglu fuse_rope micro_batch_size ignored_index "
+    "max_sequence_length use_flash_attention use_rmsnorm weight_share_add_bias",
+    "ernie4_5_moe": "moe_capacity moe_gate moe_gate_act moe_norm_min moe_use_aux_free",
+    "gemma2": "hidden_activation",
+    "granitemoeshared": "attention_multiplier embedding_multiplier residual_multiplier logits_scaling",
+    "hunyuan_v1_moe": "use_qk_norm attention_head_dim mlp_bias cla_share_factor class_num norm_type vit_patch",
+    "hy_v3": "router_scaling_factor mlp_bias",
+    "kimi_linear": "activation_situ_beta activation_situ_linear_beta mla_use_nope moe_renormalize "
+    "moe_router_activation_func num_expert_group use_grouped_topk",
+    "llama4_text": "no_rope_layers",
+    "mimo": "attention_bias use_mrope",
+    "minimax_m2": "attn_type_list mtp_transformer_layers num_mtp_modules qk_norm_type rotary_dim use_mtp "
+    "use_routing_bias",
+    "olmoe": "clip_qkv",
+    "phi3": "full_attn_mod interpolate_factor",
+    "qwen2_moe": "qkv_bias intermediate_size",
+    "qwen3_next": "attn_output_gate mamba_ssm_dtype mtp_use_dedicated_embeddings",
+    "seed_oss": "residual_dropout",
+}
+
+
+@pytest.mark.parametrize("kind", NO_EFFECT)
+def test_fields_of_releases_without_effect_on_sizes_are_accepted(kind: str) -> None:
+    config = {"model_type": kind, **DEFAULTS[kind][0]}
+    assert model_from(config | dict.fromkeys(NO_EFFECT[kind].split(), 1)) == model_from(config)
