@@ -333,6 +333,22 @@ def test_a_hop_crosses_the_link_between_its_ranks() -> None:
     assert len(assemble_job(one, both).costs.transfer_s) == both.num_stages
 
 
+@pytest.mark.parametrize("scatters", [False, True])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_hop_sends_a_part_if_ranks_divide_the_tokens_or_gather_them_again(
+    scatters: bool, sequence_parallel: bool
+) -> None:
+    """Hidden states of 4096 columns of 2 bytes, on 4 tensor-parallel ranks of one node."""
+    one = job("llama3-8b", tp=4, pp=2, scatter_gather=scatters)
+    one = replace(one, execution=replace(one.execution, sequence_parallel=sequence_parallel))
+    whole, gathers = 2.0 * one.micro_batch * one.length * 4096, scatters and not sequence_parallel
+    sent = whole / 4 if scatters or sequence_parallel else whole
+    expected_s = collectives.point_to_point_s(sent, one.cluster.tiers[0].p2p_link)
+    expected_s += one.place.seconds("all-gather", whole, "tp") if gathers else 0.0
+    found = assemble_job(one, build("1f1b", pp=2, microbatches=8)).costs.transfer_s
+    assert list(found) == pytest.approx([expected_s, expected_s])
+
+
 def test_tied_embeddings_are_summed_where_two_ranks_hold_them() -> None:
     tied = job("gpt2", pp=4)
     assert tied.model.tied_embeddings

@@ -279,3 +279,15 @@ def test_data_parallel_ranks_are_shards_times_replicas(tmp_path: Path, shard: in
     )
     text = f"torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b {degrees}\n"
     assert read(tmp_path, text).options["dp"] == dp
+
+
+def test_an_unknown_schedule_is_left_to_the_option(tmp_path: Path) -> None:
+    text = (
+        "torchrun --nproc_per_node 8 train.py --module llama3 --config llama3_8b "
+        "--parallelism.pipeline_parallel_degree 2 --parallelism.pipeline_parallel_schedule "
+    )
+    sentence = "schedule MySchedule is not known: that of --schedule"
+    for name, schedule in (("MySchedule", None), ("Interleaved1F1B", "interleaved-1f1b"), ("GPipe", "gpipe")):
+        found = read(tmp_path, text + name)
+        assert found.options.get("schedule") == schedule
+        assert (sentence in found.assumed) is (schedule is None)
