@@ -2,12 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import ppsim
 from ppsim.base.errors import PpsimError
 from ppsim.tuning.command_line import command_of
+from ppsim.tuning.evaluate import EvaluationResult
+from ppsim.tuning.refine import RefineState
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Configuration, configurations, space_for
 from tests.tuning.questions import question
@@ -94,3 +98,27 @@ def test_plans_of_each_stage_are_rows_if_they_are_faster() -> None:
     made = ppsim.project(model="llama3-70b", stack="plain", gpus=64, global_batch=128, tp=4, pp=4, micro_batch=2, stage_plan="auto",
                          memory_limit=found.question.memory_limit_bytes)  # fmt: skip
     assert made.iteration_time_s == pytest.approx(found.best[0].iteration_time_s)
+
+
+def test_a_configuration_is_tried_if_its_bounds_beat_the_best_and_it_is_no_repetition() -> None:
+    """The best takes 10 s. An even split is left out if the automatic one has the same layers per stage."""
+
+    def outlook(one: Configuration) -> SimpleNamespace:
+        return SimpleNamespace(least_bytes=1.0, bound_s=bounds[one.micro_batch], counts=counts[one.split])
+
+    asked = question(gpus=8, batch=16)
+    first = configurations(asked, space_for(asked, cp=[1]))[0]
+    bounds, counts = {1: 9.0, 2: 10.0, 4: 11.0}, {"even": (4, 4), "auto": (5, 3)}
+    outlooks = SimpleNamespace(question=asked, of=outlook, counts=lambda one: counts[one.split])
+    best = EvaluationResult("fits", 1.0, 10.0)
+    state = RefineState(outlooks, space_for(asked, split=["auto", "even"]), {"best": best}, {})
+
+    def is_tried(micro_batch: int, split: str) -> bool:
+        return state.look(replace(first, micro_batch=micro_batch, split=split)) is not None
+
+    assert [is_tried(number, "auto") for number in bounds] == [True, False, False]
+    assert is_tried(1, "even")
+    counts["auto"] = (4, 4)
+    assert not is_tried(1, "even")
+    state.note(replace(first, micro_batch=1, split="auto"), EvaluationResult("fits", 1.0, 12.0))
+    assert not is_tried(1, "auto")
