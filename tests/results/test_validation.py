@@ -186,6 +186,7 @@ def test_a_set_of_fitted_rows_has_a_star(capsys: pytest.CaptureFixture[str]) -> 
 
 
 KERNEL = ConstantEstimate(Prior("kernel_s", 2e-5, 0.5, "a guess"), 3e-5, 0.25)
+RUNS: Any = [SimpleNamespace(times=times, sigma=sigma) for times, sigma in ((9, 9), (1.25, 0.02), (0.9, 0.03))]
 POSTERIOR = Posterior(
     cluster=PLAN.job.cluster,  # type: ignore[union-attr]
     rows=[MeasuredStep(case(1), PLAN, 2.0, "runs.csv, row 1"), MeasuredStep(case(2), PLAN, 4.0, "runs.csv, row 2")],
@@ -195,7 +196,7 @@ POSTERIOR = Posterior(
         ConstantEstimate(Prior("rest.1", 0.1, 1.0, "none"), 0.1, 0.5),
     ],
     correlation=np.eye(2),
-    runs=tuple(SimpleNamespace(times=times, sigma=sigma) for times, sigma in ((9, 9), (1.25, 0.02), (0.9, 0.03))),
+    runs=tuple(RUNS),
     before=[-0.2, 0.1], after=[-0.01, 0.02], jobs=[PLAN.job.model],  # type: ignore[union-attr]
     outliers=[OutlierRow("runs.csv, row 2", 0.1, 3.0)],
 )  # fmt: skip
