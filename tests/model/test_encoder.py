@@ -322,3 +322,26 @@ def test_each_size_of_an_encoder_changes_it(family: str, kind: str) -> None:
     for name, size in (sizes | top).items():
         if type(size) is int and "heads" not in name:
             assert read(**{name: 2 * size}) != read(), name
+
+
+def test_a_rank_holds_frozen_and_trained_parameters_of_an_encoder() -> None:
+    """Qwen3-VL 8B: four mergers of two biased matrices, with norms of 2 · 1152 + 3 · 2 · 4608 weights.
+
+    Two tensor-parallel ranks divide the outputs of the first and the inputs of the second matrix.
+    """
+    norms = 2 * 1152 + 3 * 2 * 4608
+    projector = 4 * (4608 * 4608 + 4608 + 4608 * 4096 + 4096) + norms
+    divided = 4 * (4608 * 2304 + 2304 + 2304 * 4096 + 4096) + norms
+    for freeze, trains_encoder, trains_projector in (
+        ("embedding", True, True), ("encoder", False, True), ("projector", True, False),
+        ("encoder+projector", False, False),
+    ):  # fmt: skip
+        [part] = find_model("qwen3-vl-8b").with_fine_tuning(fine_tuning_of("", freeze)).encoder_parts
+        for tp, of_projector in ((1, projector), (2, divided)):
+            held, frozen = part.held(ParallelSizes(tp=tp))
+            of_layers = held - of_projector
+            assert frozen == (not trains_encoder) * of_layers + (not trains_projector) * of_projector
+        first, rest = (part._replace(first=begin, last=end) for begin, end in ((0, 9), (9, 27)))
+        whole = part.held(ParallelSizes())
+        assert tuple(map(sum, zip(first.held(ParallelSizes()), rest.held(ParallelSizes()), strict=True))) == whole
+    assert whole[0] == 576_388_336
