@@ -1,7 +1,7 @@
 """Cluster files: the packaged ones are sound, a user's is read whole or refused with every wrong key."""
 
 import tomllib
-from dataclasses import asdict, replace
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +10,7 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import AboveZero, Bounds, FileSchema, NonNegative, validated
+from ppsim.machine.cluster import Cluster, Constant, Constants, Device, Efficiency, GemmWorkspaces, Link, Tier
 from ppsim.machine.cluster_files import Share, cluster_from, efficiency_of, load_cluster, packaged_clusters
 
 HARDWARE = Path(ppsim.__file__).parent / "machine" / "data"
@@ -307,3 +308,35 @@ def test_small_groups_have_fewer_links_of_a_mesh_or_a_loss_per_halving() -> None
         [0.8 * 0.9**2, 0.8 * 0.9, 0.8, 0.8]
     )
     assert mesh.among(2, None).efficiency == lossy.among(2, None).efficiency == 0.8
+
+
+MIB = 2**20
+NEUTRAL: dict[type, dict[str, object]] = {
+    Efficiency: {
+        "routing_host_s": 0.0, "expert_call_s": None, "jitter": 0.0, "experts": 1.0, "scatter": None,
+        "spread": None, "experts_spread": None, "attention_fp8_gain": None, "unmasked_attention": None,
+        "deterministic_attention": None, "in_situ": None, "fitted": (),
+    },
+    GemmWorkspaces: {"torch": 32 * MIB, "transformer_engine": 32 * MIB},
+    Device: {
+        "host_bytes_per_s": None, "host_memory_bytes_per_s": None, "kernels": None,
+        "gemm_workspaces": GemmWorkspaces(32 * MIB, 32 * MIB), "generation": "",
+    },
+    Link: {
+        "small_group_loss": 0.0, "is_mesh": False, "copy_bytes_per_s": None, "exchange_share": 1.0,
+        "dispatch_share": 1.0, "token_s": 0.0, "dispatch_sms": 0.0, "hybrid_share": None, "hybrid_token_s": 0.0,
+        "hybrid_sms_gain": 0.0,
+    },
+    Tier: {"usable_devices": None},
+    Constant: {"sigma": None, "source": ""},
+    Constants: {
+        "kernel_s": None, "launch_s": None, "routing_host_s": None, "jitter": None, "overlap_slowdown": None,
+        "runs": (), "fitted_on": (), "stack": "",
+    },
+    Cluster: {"num_devices": None, "base": None, "constants": Constants()},
+}  # fmt: skip
+
+
+def test_constants_without_a_value_add_no_time_and_leave_rates_as_they_are() -> None:
+    for kind, neutral in NEUTRAL.items():
+        assert {one.name: one.default for one in fields(kind) if one.default is not MISSING} == neutral
