@@ -1,6 +1,6 @@
 """A job refuses options that contradict each other, and derives its sizes from those that remain."""
 
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import pytest
@@ -142,3 +142,16 @@ def test_layers_may_be_recomputed_as_in_any_stage_plan_or_as_the_job_says() -> N
     assert usual.recompute_options_of_layers == ["core_attn"]
     plans = (StagePlan("full"), StagePlan("mlp"), StagePlan("full"))
     assert replace(usual, stage_plans=plans).recompute_options_of_layers == ["full", "mlp"]
+
+
+def test_a_job_without_options_has_the_defaults_of_the_commands() -> None:
+    """As `ppsim project --help` states them: one sequence, overlapped collectives, nothing offloaded or frozen."""
+    assert {one.name: one.default for one in fields(Job) if one.default is not MISSING} == {
+        "micro_batch": 1, "sequence_length": None, "profile": None, "overlap_grad_reduce": True,
+        "overlap_param_gather": True, "update": "synchronised", "rest_s": 0.0, "allocator_slack": 1.0,
+        "vocab_multiple": 128, "scatter_gather": False, "offload": 0.0, "offload_modules": "", "stage_plans": (),
+        "cuda_graph_reuse": True, "launch_s": None, "fully_shard": False, "weight_cache": None,
+        "num_layers_at_start_in_bf16": 0, "num_layers_at_end_in_bf16": 0, "lora": "", "freeze": "",
+        "image_tokens": "", "text_only": False, "gradient_accumulation_fusion": True, "wgrad_deferral_limit": None,
+        "stack": "plain", "stack_basis": "", "gpus_assumed": 0, "assumed": (), "ignored_memory_options": (),
+    }  # fmt: skip

@@ -1,7 +1,7 @@
 """Bytes of a rank: the published formulas exactly, measured peaks closely, and arithmetic that cannot drift."""
 
 import importlib.util
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 import pytest
@@ -729,3 +729,29 @@ def test_fsdp2_holds_gathered_weights_of_two_layers_and_all_outside_layers(name:
     settings = MemorySettings(Batch(1, 1024), ParallelSizes(dp=8), Optimizer(zero_stage=3), fully_shard=True)
     found = rank_memory(model, stages_of(model, [number]), settings, in_flight=[1]).components
     assert found["gathered parameters"] == 2 * (2 * layer + model.parameters - number * layer)
+
+
+NEUTRAL = {
+    Optimizer: {
+        "precision": "bf16", "name": "adam", "zero_stage": 1, "gradient_bytes": None, "grad_reduce_in_bf16": None,
+        "fp8_param_gather": False, "layer_wise": False, "use_layer_wise_param_layout": True,
+        "num_distributed_optimizer_instances": 1, "outer_dp_sharding_strategy": "no_shard",
+        "exp_avg_dtype": "float32", "is_precision_aware": False, "master_weights_in_bf16": False,
+        "offload_fraction": 0.0, "overlap_cpu_optimizer_d2h_h2d": False,
+    },
+    KernelChoice: {
+        "flash_attention": True, "dropout": False, "fused_activation": True, "cross_entropy": "fused",
+        "cp_communication": "p2p", "gradient_placeholders": True, "input_bytes": None, "expert_buffer_factor": 1.0,
+        "eager": False, "fp8_activation_inputs": (), "weighted_output": False, "norm_in_gemm": True,
+    },
+    Batch: {"element_bytes": 2, "recompute": "none"},
+    MemorySettings: {
+        "vocab_multiple": 1, "workspace_bytes": 2 * 32 * 2**20, "allocator_slack": 1.0, "fully_shard": False,
+        "narrow": None, "deferred_head": 0,
+    },
+}  # fmt: skip
+
+
+def test_settings_without_options_are_those_of_megatron_in_16_bits() -> None:
+    for kind, neutral in NEUTRAL.items():
+        assert {one.name: one.default for one in fields(kind) if one.default is not MISSING} == neutral
