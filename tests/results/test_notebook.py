@@ -4,6 +4,7 @@ import re
 from functools import cache
 from html import unescape
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import networkx
 import pytest
@@ -12,6 +13,7 @@ from plotly import graph_objects
 import ppsim
 from ppsim.base.display import Drawable, HasRepr
 from ppsim.base.errors import ConfigError
+from ppsim.results.notebook import _peak_of
 from ppsim.runs.compare import compare
 
 COSTS = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -141,6 +143,20 @@ def test_a_table_that_cannot_run_says_why_in_place_of_a_picture():
 def test_a_large_timeline_is_shown_without_its_picture(monkeypatch):
     monkeypatch.setattr("ppsim.results.notebook._MOST_DRAWN", 10)
     assert "<iframe" not in result("Timeline")._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("has_model", "knows_memory", "numbers"),
+    [
+        (True, True, {"peak of a rank": "2.00 GiB"}),
+        (False, True, {"activations of a rank": "2.00 GiB"}),
+        (False, False, {}),
+    ],
+)
+def test_memory_without_a_model_is_called_that_of_activations(has_model, knows_memory, numbers):
+    timeline = ppsim.simulate(ppsim.build("1f1b", pp=2, microbatches=4), COSTS.replace(activation_bytes=2.0**30))
+    plan = SimpleNamespace(has_model=has_model, knows_memory=knows_memory)
+    assert _peak_of(SimpleNamespace(plan=plan, timeline=timeline)) == numbers
 
 
 def test_what_has_no_card_is_shown_by_its_line():

@@ -123,6 +123,16 @@ def test_blocking_calls_hold_the_action_after_them():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("communication", ["megatron", "megatron-no-overlap"])
+def test_megatrons_calls_of_a_pipeline_without_chunks_block_until_they_are_done(communication):
+    """A rank waits for the receives and the sends of its last call."""
+    assert waits_of(build("1f1b", pp=2, microbatches=2), communication=communication) == IDEAL | {
+        "0F1": "0F0 0F0>1F0", "0B0": "0F1 1B0>0B0 0F1>1F1 1B0>0B0", "0B1": "0B0 1B1>0B1 1B1>0B1",
+        "1F0": "0F0>1F0 0F0>1F0", "1F1": "1B0 0F1>1F1 1B0>0B0 0F1>1F1",
+        "0F1>1F1": "0F1 1B0 0F0>1F0", "1B0>0B0": "1B0 0F1", "1B1>0B1": "1B1 0B0 1B0>0B0",
+    }  # fmt: skip
+
+
 def test_a_pair_with_a_time_of_its_own_waits_for_the_inputs_of_both_parts():
     table = parse_table("0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n2F0,2B0,2F1,2B1")
     parts, whole = (waits_of(table, channel="edge", pairs=pairs) for pairs in ("parts", "whole"))

@@ -5,7 +5,7 @@ import pytest
 from ppsim import StageCosts, build, simulate
 from ppsim.schedule.grammar import parse_table
 from ppsim.simulation import idle_causes as explain
-from ppsim.simulation.idle_causes import CAUSES, compute_causes, idle_by_cause_s
+from ppsim.simulation.idle_causes import CAUSES, compute_causes, critical_path, gaps, idle_by_cause_s
 
 # Rank 1 has F, B, F, B: it warms up to its first B, cools down behind its last F, and waits for compute between.
 ALTERNATING = "0F0,0B0,0F1,0B1\n1F0,1B0,1F1,1B1\n2F0,2B0,2F1,2B1"
@@ -33,3 +33,37 @@ def test_idle_time_is_the_same_however_many_ranks_are_looked_at_at_once(monkeypa
         assert {cause: idle.tolist() for cause, idle in idle_by_cause_s(timeline).items()} == {
             cause: idle.tolist() for cause, idle in whole.items()
         }
+
+
+HOST_AND_TRANSFERS = StageCosts(
+    forward_s=1, backward_input_s=1, backward_weight_s=1, transfer_s=0.5, action_overhead_s=0.125
+)
+
+
+def test_the_critical_path_leads_from_the_first_action_to_the_last():
+    """Two passes on rank 0 and four on rank 1 (9 s), two transfers, and the host's time before all but the first."""
+    timeline = simulate(build("1f1b", pp=2, microbatches=2), HOST_AND_TRANSFERS)
+    path = [timeline.name_of(node) for node in critical_path(timeline).tolist()]
+    assert path == ["0F0", "0SEND_F0", "1F0", "1B0", "1F1", "1B1", "1SEND_B1", "0B1"]
+    assert timeline.step_time_s == 9 + 2 * 0.5 + 5 * 0.125
+
+
+def test_the_gap_before_an_action_is_compute_then_communication_then_host_time():
+    timeline = simulate(build("1f1b", pp=2, microbatches=2), HOST_AND_TRANSFERS)
+    found = gaps(timeline)
+    parts = {
+        str(action): tuple(map(float, part))
+        for action, part in zip(
+            timeline.schedule,
+            zip(found.compute_s, found.communication_s, found.overhead_s, strict=True),
+            strict=True,
+        )
+    }
+    assert parts == {
+        "0F0": (0, 0, 0), "0F1": (0, 0, 0.125), "0B0": (2.625, 0.5, 0.125), "0B1": (0.625, 0.5, 0.125),
+        "1F0": (1, 0.5, 0.125), "1B0": (0, 0, 0.125), "1F1": (0, 0, 0.125), "1B1": (0, 0, 0.125),
+    }  # fmt: skip
+    assert {cause: idle.tolist() for cause, idle in idle_by_cause_s(timeline).items()} == {
+        "warm_up": [2.625, 1], "cool_down": [0.625, 2.625], "waiting_compute": [0, 0],
+        "exposed_communication": [1, 0.5], "overhead": [0.375, 0.5],
+    }  # fmt: skip
