@@ -1,10 +1,12 @@
 """The profile file: what it must hold, and what is said of one that does not."""
 
 import json
+from dataclasses import MISSING, fields
 
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.costs import profile as profile_module
 from ppsim.costs.profile import describe, load_profile, packaged_profiles
 from tests.costs.profiles import EXAMPLE, SHAPE, example, profile
 
@@ -153,3 +155,32 @@ def test_a_step_is_found_by_all_that_it_was_measured_with():
     for one in profile.optimizer:
         assert profile.find_step(one.component, optimizer=one.optimizer, dtype=one.dtype) is one
     assert profile.find_step("layer", optimizer="adamw", dtype="float32", tp=2) is None
+
+
+NOT_RECORDED = {
+    "ProfiledDevice": {"memory_bytes": None, "num_threads": None, "driver": None, "clock_mhz": None},
+    "Provenance": {
+        "num_repeats": 0, "num_warm_up": 0, "least_s": 0.0, "compiled": False, "cuda_graphs": False,
+        "under_load": None,
+    },
+    "LayerSizes": {"num_experts": 0, "experts_per_token": 0, "shared_ffn_size": 0},
+    "ProfiledModel": {"num_heads": None, "vocab_size": None, "layer_sizes": None, "layer_kinds": None},
+    "Shape": {"tp": 1, "cp": 1, "ep": 1, "recompute": "none"},
+    "OptimizerStep": {"tp": 1, "ep": 1, "fused": False},
+    "Measurement": {
+        "backward_s": None, "transient_bytes": None, "forward_flops": 0.0, "attention": None, "alone": None,
+        "launch": None,
+    },
+    "Chunk": {
+        "backward_input_s": None, "backward_weight_s": None, "transient_bytes": None, "forward_flops": 0.0,
+        "launch": None,
+    },
+    "CalibrationRun": {"pass_factors": None, "reference_ends_s": None, "reference_work": ""},
+    "Profile": {"rehearsal": None, "device_facts": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_RECORDED)
+def test_a_field_that_a_profile_lacks_was_not_divided_or_not_measured(name: str) -> None:
+    kind = getattr(profile_module, name)
+    assert {one.name: one.default for one in fields(kind) if one.default is not MISSING} == NOT_RECORDED[name]

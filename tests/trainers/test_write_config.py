@@ -9,7 +9,7 @@ from ppsim.errors import ConfigError
 from ppsim.model.registry import find_model
 from ppsim.trainers.megatron.write_config import arguments_of, job_arguments
 from ppsim.trainers.primus.write_config import write_primus
-from ppsim.trainers.torchtitan.write_config import settings_of
+from ppsim.trainers.torchtitan.write_config import models_of, settings_of
 
 RUN: dict[str, Any] = {
     "model": "llama3-8b",
@@ -401,3 +401,10 @@ OPTIONS_OF_TITAN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_options_are_exactly_these_settings_of_torchtitan() -> None:
     for version, words, settings in OPTIONS_OF_TITAN:
         assert settings_of(TITAN | words, {}, version) == SETTINGS_OF_TITAN | settings, (version, words)
+
+
+def test_entries_of_torchtitan_are_a_flavor_or_a_module_and_a_config() -> None:
+    assert list(models_of(find_model("llama3-70b"), "0.2")) == [{"model.name": "llama3", "model.flavor": "70B"}]
+    assert {"module": "llama3", "config": "llama3_8b"} in list(models_of(find_model("llama3-8b"), "0.3"))
+    assert {} not in list(models_of(find_model("llama3-8b"), "0.3"))
+    assert list(models_of(find_model("gpt2"), "0.3")) == [{}]

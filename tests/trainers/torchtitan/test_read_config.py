@@ -291,3 +291,7 @@ def test_an_unknown_schedule_is_left_to_the_option(tmp_path: Path) -> None:
         found = read(tmp_path, text + name)
         assert found.options.get("schedule") == schedule
         assert (sentence in found.assumed) is (schedule is None)
+
+
+def test_the_launcher_starts_8_gpus_by_default(tmp_path: Path) -> None:
+    assert read(tmp_path, "torchrun train.py --module llama3 --config llama3_8b").launcher_gpus == 8
