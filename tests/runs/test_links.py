@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 
 from ppsim import StageCosts, Timeline, build, simulate
-from ppsim.runs.links import SlowPairs, input_times, links_of, pairs_of, slow_links_of
+from ppsim.runs.links import SlowPairs, input_times, links_of, median_of_some, pairs_of, slow_links_of
 
 NUM_RANKS = 4
 STARTS_S = np.array([[0.0], [50.0], [100.0]])  # of three equal steps
 
 
-def timeline_of(middle_s: float) -> Timeline:
-    """Return a step whose transfers take 0.1 s, except between ranks 1 and 2."""
-    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, transfer_s=[0.1, middle_s, 0.1, 0.0])
+def timeline_of(middle_s: float, usual_s: float = 0.1) -> Timeline:
+    """Return a step whose transfers take `usual_s`, except between ranks 1 and 2."""
+    costs = StageCosts(
+        forward_s=1, backward_input_s=1, backward_weight_s=1, transfer_s=[usual_s, middle_s, usual_s, 0.0]
+    )
     return simulate(build("1f1b", pp=NUM_RANKS, microbatches=12), costs)
 
 
@@ -62,3 +64,26 @@ def test_a_slow_pair_has_a_sentence_with_both_of_its_times() -> None:
         "rank 1 → 2: sending blocks the rank for 250 ms",
         "rank 2 → 3: a message takes 500 ms longer than between other ranks and sending blocks the rank for 250 ms",
     ]
+
+
+def test_half_of_a_usual_time_above_a_tenth_of_a_pass_decides() -> None:
+    for middle_s, is_slow in ((0.78, True), (0.72, False)):  # 0.25 s more than 0.5 s is slow
+        timeline = timeline_of(middle_s, usual_s=0.5)
+        start, end = (times[: timeline.num_actions] + STARTS_S for times in (timeline.start, timeline.end))
+        assert bool(slow_links_of(timeline.graph, start, end).named) == is_slow
+
+
+def test_an_input_crosses_ranks_if_another_rank_made_it() -> None:
+    timeline = timeline_of(0.1)
+    end = timeline.end[None, : timeline.num_actions]
+    before, made, crosses = input_times(timeline.graph, end)
+    names = [str(action) for action in timeline.schedule]
+    own = {name for name, is_crossing in zip(names, crosses.tolist(), strict=True) if not is_crossing}
+    assert own == {name for name in names if name.startswith(("0F", "3B"))}, "inputs of the model, and its loss"
+    place = names.index("1F2")
+    assert before[0, place] == timeline.end[place - 1]
+    assert made[0, place] == timeline.end[names.index("0F2")]
+
+
+def test_the_median_of_no_values_is_0() -> None:
+    assert (median_of_some(np.array([])), median_of_some(np.array([1.0, 2.0, 6.0]))) == (0.0, 2.0)

@@ -51,6 +51,10 @@ def test_a_drift_of_all_ranks_and_of_one_are_distinguished() -> None:
     of_one = factors_of(np.where(TABLE.rank == 2, 1 + 0.02 * steps, 1.0), 20)
     assert of_one.drift_of_ranks[:, 2] == pytest.approx(1 + 0.02 * np.arange(20))
     assert is_usual(of_one, "drift_of_all", "slow_steps")
+    for found in (of_all, of_one):
+        assert found.expected == pytest.approx(found.taken)
+        assert found.usual == pytest.approx(USUAL_S)
+        assert found.drift[:, 2] == pytest.approx(1 + 0.02 * np.arange(20))
     assert is_usual(factors_of(1 + 0.001 * steps, 20), "drift"), "1.9 % from the first step to the last is none"
 
 
