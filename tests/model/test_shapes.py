@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.shapes import LayerShape
+from ppsim.model.registry import find_model as find_registered
+from ppsim.model.shapes import LayerShape, head_forward_flops, model_shape_of
 from ppsim.profiling.model_shapes import find_model
 
 
@@ -55,3 +56,8 @@ def test_a_layer_is_divided_evenly_or_not_at_all(shape: LayerShape, cut: dict[st
     with pytest.raises(ConfigError):
         shape.shard(**cut)
     assert shape.shard() == replace(shape, num_local_experts=shape.shard().num_local_experts)
+
+
+def test_the_head_multiplies_each_token_with_the_vocabulary() -> None:
+    shape = model_shape_of(find_registered("llama3-8b"))
+    assert head_forward_flops(shape, micro_batch=2, sequence_length=512) == 2 * 2 * 512 * 4096 * 128256

@@ -8,6 +8,7 @@ import ppsim
 from ppsim.errors import ConfigError
 from ppsim.model.registry import find_model
 from ppsim.trainers.megatron.write_config import arguments_of, job_arguments
+from ppsim.trainers.megatron.write_model import model_arguments
 from ppsim.trainers.primus.write_config import write_primus
 from ppsim.trainers.torchtitan.write_config import models_of, settings_of
 
@@ -408,3 +409,26 @@ def test_entries_of_torchtitan_are_a_flavor_or_a_module_and_a_config() -> None:
     assert {"module": "llama3", "config": "llama3_8b"} in list(models_of(find_model("llama3-8b"), "0.3"))
     assert {} not in list(models_of(find_model("llama3-8b"), "0.3"))
     assert list(models_of(find_model("gpt2"), "0.3")) == [{}]
+
+
+GROUPED = {
+    "disable_bias_linear": True, "normalization": "RMSNorm", "position_embedding_type": "rope",
+    "max_position_embeddings": 4096, "untie_embeddings_and_output_weights": True, "kv_channels": 128,
+    "group_query_attention": True, "num_query_groups": 4, "swiglu": True,
+}  # fmt: skip
+MODELS = {
+    "qwen2.5-7b": GROUPED | {
+        "num_layers": 28, "hidden_size": 3584, "vocab_size": 152064, "num_attention_heads": 28,
+        "add_qkv_bias": True, "ffn_hidden_size": 18944,
+    },
+    "qwen3-30b-a3b": GROUPED | {
+        "num_layers": 48, "hidden_size": 2048, "vocab_size": 151936, "num_attention_heads": 32,
+        "qk_layernorm": True, "ffn_hidden_size": 768, "num_experts": 128, "moe_ffn_hidden_size": 768,
+        "moe_router_topk": 8, "moe_grouped_gemm": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_exactly_these_arguments_of_megatron(name: str) -> None:
+    assert model_arguments(find_model(name), 4096) == MODELS[name]
