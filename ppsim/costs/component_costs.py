@@ -48,6 +48,7 @@ class ComponentCosts:
         self.recompute = of_layer(place.execution.recompute)
         self._batch = {"micro_batch": micro_batch, "sequence_length": sequence_length}
         self._layers: dict[Recompute, dict[Layer, tuple[CostEstimate, CostEstimate]]] = {}
+        self._mtp: dict[Layer, CostEstimate] = {}
         self._encoders: dict[tuple[int, int, int], CostEstimate] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,7 +91,9 @@ class ComponentCosts:
 
     def mtp(self, layer: Layer) -> CostEstimate:
         """Costs of a multi-token prediction layer, without its use of the head."""
-        return self.layer(layer) + self._around_mtp
+        if layer not in self._mtp:
+            self._mtp[layer] = self.layer(layer) + self._around_mtp
+        return self._mtp[layer]
 
     @cached_property
     def _around_mtp(self) -> CostEstimate:

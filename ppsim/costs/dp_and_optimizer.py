@@ -111,7 +111,8 @@ def update_s(job: Job, rank: RankSums) -> float:
     matrices = rank.held.matrices * of_dense + expert
     moved_s = optimizer_s(device, matrices, bytes_per_parameter=of_matrix)
     moved_s += optimizer_s(device, dense + expert - matrices, bytes_per_parameter=traffic)
-    flops = rank.muon_flops * of_dense + rank.expert_muon_flops * of_experts
+    dense_flops, expert_flops = rank.muon_flops
+    flops = dense_flops * of_dense + expert_flops * of_experts
     return moved_s + flops / (device.peak("bfloat16") * device.matmul_share("bfloat16"))
 
 

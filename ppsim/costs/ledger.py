@@ -4,8 +4,10 @@ A row is a part of the model under one plan (`ppsim.model.stage_rows`), with its
 and its seconds (`ppsim.costs.component_costs`). Rules that are not linear are in `ppsim.costs.stage_rules`.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,37 +32,77 @@ _PASSES = ("forward", "backward_input", "backward_weight", "backward")
 class StageSums:
     """Seconds and bytes of a stage for one microbatch, without offloading.
 
-    - `costs`: by pass and cause; `per_step_s`: seconds per step to gather parameters and to reduce gradients.
     - `saved_bytes`: from the forward to the backward; `weight_bytes`: from I to W; `before_experts`: fraction of
       the saved bytes that is not of dense feed-forward parts.
     - `held`: parameters of a rank with only this stage.
     """
 
-    costs: CostEstimate
-    per_step_s: tuple[float, float]
+    ledger: "Ledger"
+    stage: Stage
     saved_bytes: float
     weight_bytes: float
     before_experts: float
     held: RankParameters
+
+    @cached_property
+    def costs(self) -> CostEstimate:
+        """Seconds by pass and cause."""
+        job, costs = self.ledger.job, self.ledger.estimate(self.stage)
+        if not job.gradient_accumulation_fusion:
+            costs += accumulated(job, self.held)
+        return with_replicas(job, self.held, costs) if job.optimizer.zero_stage >= 2 else costs
+
+    @cached_property
+    def per_step_s(self) -> tuple[float, float]:
+        """Seconds per step to gather parameters, and to reduce gradients."""
+        return per_step_s(self.ledger.job, self.held)
 
 
 @dataclass(frozen=True, eq=False)
 class RankSums:
     """Bytes, parameters and work of a rank with all its stages.
 
-    - `idle_bytes`: without microbatches in flight, with the transients of a backward (`transient_bytes`);
-      `update_bytes`: by how many the update exceeds them.
-    - `muon_flops`, `expert_muon_flops`: of the orthogonalisation, outside and inside routed experts.
+    `idle_bytes`: without microbatches in flight, with the transients of a backward; `update_bytes`: by how many the
+    update exceeds them.
     """
 
+    ledger: "Ledger"
+    stages: tuple[Stage, ...]
     idle_bytes: int
     update_bytes: int
-    transient_bytes: int
-    held: RankParameters
-    num_layers: int
-    num_heads: int
-    muon_flops: float
-    expert_muon_flops: float
+
+    @cached_property
+    def _contents(self) -> Floats:
+        return self.ledger.memory.contents(self.stages)
+
+    @property
+    def transient_bytes(self) -> int:
+        """Bytes of the moment of a backward that needs the most."""
+        return sum(self.ledger.memory.transients(self._contents).values())
+
+    @cached_property
+    def held(self) -> RankParameters:
+        return self.ledger.memory.parameters(self._contents)
+
+    @property
+    def num_layers(self) -> int:
+        return sum(len(stage.layers) + len(stage.mtp) for stage in self.stages)
+
+    @property
+    def num_heads(self) -> int:
+        return sum(stage.head for stage in self.stages)
+
+    @cached_property
+    def muon_flops(self) -> tuple[float, float]:
+        """FLOPs of the orthogonalisation, outside and inside routed experts."""
+        layers = [layer for stage in self.stages for layer in (*stage.layers, *stage.mtp)]
+        kinds, number = {id(layer): layer for layer in layers}, Counter(map(id, layers))
+        flops = [
+            (number[key], *layer_muon_flops(layer, self.ledger.job.settings.cut)) for key, layer in kinds.items()
+        ]
+        return sum(count * dense for count, dense, _ in flops), sum(
+            count * of_experts for count, _, of_experts in flops
+        )
 
 
 class Ledger:
@@ -78,7 +120,7 @@ class Ledger:
         self.job, self.memory = job, MemoryLedger(job.model, job.settings)
         self.lines: dict[str, list[str]] = {}
         """Assumptions that do not depend on the split, by topic."""
-        self._costs: list[CostEstimate | None] = []
+        self._costs: dict[int, list[CostEstimate]] = {}
         self._stages: dict[tuple[Any, ...], StageSums] = {}
         self._ranks: dict[tuple[Any, ...], RankSums] = {}
 
@@ -101,59 +143,40 @@ class Ledger:
         of_experts = saved[:, names.index("feed-forward")] if "feed-forward" in names else np.zeros(len(stages))
         before = 1 - of_experts / np.maximum(saved.sum(axis=1), 1.0)
         held = [memory.parameters(contents[[stage]]) for stage in range(len(stages))]
-        costs = map(self._with_rules, self._estimates(contents), held)
-        steps = [per_step_s(self.job, one) for one in held]
-        return [
-            StageSums(*sums)
-            for sums in zip(
-                costs, steps, saved_bytes.tolist(), weight_bytes.tolist(), before.tolist(), held, strict=True
-            )
-        ]
+        columns = saved_bytes.tolist(), weight_bytes.tolist(), before.tolist(), held
+        return [StageSums(self, stage, *sums) for stage, *sums in zip(stages, *columns, strict=True)]
 
-    def _estimates(self, contents: Floats) -> list[CostEstimate]:
-        costs = [self.cost_of(number) for number in range(len(self.memory.rows))]
+    def estimate(self, stage: Stage) -> CostEstimate:
+        """Add up the costs of a stage's rows, in their order: rounding then depends on nothing else."""
+        every = [cost for row in self.memory.rows_of(stage) for cost in self.costs_of(row)]
+        number, costs = Counter(map(id, every)), {id(cost): cost for cost in every}.values()
+        times = np.array(list(number.values()), dtype=float)
         passes = np.array([[getattr(cost, name).numbers for name in _PASSES] for cost in costs])
         known = np.array([(cost.known.profile_s, cost.known.table_s) for cost in costs])
-        is_whole = contents @ [cost.whole_backward is not None for cost in costs] > 0
-        seconds = np.tensordot(contents, passes, axes=1).tolist()
-        known_s = (contents @ known).tolist()
-        return [
-            CostEstimate(
-                TimeBreakdown(*forward),
-                TimeBreakdown(*inputs),
-                TimeBreakdown(*weights),
-                whole_backward=TimeBreakdown(*backward) if whole else None,
-                known=MeasuredSeconds(*of_stage),
-            )
-            for (forward, inputs, weights, backward), whole, of_stage in zip(
-                seconds, is_whole, known_s, strict=True
-            )
-        ]
+        forward, inputs, weights, backward = np.add.reduce(times[:, None, None] * passes, axis=0).tolist()
+        return CostEstimate(
+            TimeBreakdown(*forward),
+            TimeBreakdown(*inputs),
+            TimeBreakdown(*weights),
+            whole_backward=TimeBreakdown(*backward) if any(cost.whole_backward for cost in costs) else None,
+            known=MeasuredSeconds(*np.add.reduce(times[:, None] * known, axis=0).tolist()),
+        )
 
-    def cost_of(self, number: int) -> CostEstimate:
-        """Return the costs of a row."""
-        self._costs += [None] * (number + 1 - len(self._costs))
-        found = self._costs[number]
-        if found is None:
-            found = self._costs[number] = self._cost_of(self.memory.rows[number])
-        return found
+    def costs_of(self, number: int) -> list[CostEstimate]:
+        """Return the costs in a row: of each layer, or of an end."""
+        if number not in self._costs:
+            self._costs[number] = self._costs_of(self.memory.rows[number])
+        return self._costs[number]
 
-    def _cost_of(self, row: Row) -> CostEstimate:
+    def _costs_of(self, row: Row) -> list[CostEstimate]:
         costs = self.job.costs
         if row.kind == "outside layers":
-            return costs.outside_layers
+            return [costs.outside_layers]
         if row.kind == "embedding":
-            return costs.ends[0]
+            return [costs.ends[0]]
         if row.kind == "head":  # each multi-token prediction layer uses the head once more
-            return head_in_passes(self.job) * (1 + len(self.job.model.mtp))
-        if row.encoder:
-            return costs.encoder(row.encoder)
-        return sum(costs.in_order(row), CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown()))
-
-    def _with_rules(self, costs: CostEstimate, held: RankParameters) -> CostEstimate:
-        if not self.job.gradient_accumulation_fusion:
-            costs += accumulated(self.job, held)
-        return with_replicas(self.job, held, costs) if self.job.optimizer.zero_stage >= 2 else costs
+            return [head_in_passes(self.job) * (1 + len(self.job.model.mtp))]
+        return [costs.encoder(row.encoder)] if row.encoder else costs.in_order(row)
 
     def costs_in_order(self, stage: Stage) -> list[CostEstimate]:
         """Return F, I, W and B of each layer of a stage, and of each layer of multi-token prediction."""
@@ -172,33 +195,10 @@ class Ledger:
         for stages in ranks:
             key = tuple(stage.key for stage in stages)
             if key not in self._ranks:
-                self._ranks[key] = self._rank(stages)
+                idle_bytes, update_bytes = self.memory.at_rest(self.memory.contents(stages))
+                self._ranks[key] = RankSums(self, tuple(stages), idle_bytes, update_bytes)
             found.append(self._ranks[key])
         return found
-
-    def _rank(self, stages: Sequence[Stage]) -> RankSums:
-        contents = self.memory.contents(stages)
-        idle, update = self.memory.at_rest(contents)
-        total, columns = contents.sum(axis=0), self.memory.columns
-        muon = self._muon_flops(total) if self.job.optimizer.name == "muon" else (0.0, 0.0)
-        return RankSums(
-            idle,
-            update,
-            sum(self.memory.transients(contents).values()),
-            self.memory.parameters(contents),
-            int(total @ columns.of_rows["num_layers"]),
-            sum(stage.head for stage in stages),
-            *muon,
-        )
-
-    def _muon_flops(self, total: Floats) -> tuple[float, float]:
-        rows = zip(self.memory.rows, total.tolist(), strict=True)
-        layers = [(layer, number) for row, number in rows if row.is_passed for layer in row.layers]
-        cut = self.job.settings.cut
-        of_layers = [(number, *layer_muon_flops(layer, cut)) for layer, number in layers if number]
-        return sum(number * dense for number, dense, _ in of_layers), sum(
-            number * expert for number, _, expert in of_layers
-        )
 
 
 def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ppsim.base.arrays import Floats
 from ppsim.costs.pair_overlap import LayerTimes
 from ppsim.costs.time_breakdown import CostEstimate
-from ppsim.model.offloading import Offload
-from ppsim.model.pipeline_stages import Stage
 from ppsim.parallel.sequence_slices import equal_time_slices
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import StepCosts
+
+if TYPE_CHECKING:  # heavy imports: models
+    from ppsim.model.offloading import Offload
+    from ppsim.model.pipeline_stages import Stage
 
 Entry = TypeVar("Entry")
 
@@ -53,8 +55,8 @@ class StageCostSet:
     step_costs: StepCosts = field(default_factory=StepCosts)
     parts: list[CostEstimate] = field(default_factory=list)
     contents: list[str] = field(default_factory=list)
-    stages: list[Stage] = field(default_factory=list)
-    offloads: list[Offload] = field(default_factory=list)
+    stages: "list[Stage]" = field(default_factory=list)
+    offloads: "list[Offload]" = field(default_factory=list)
     layer_times: list[list[LayerTimes]] = field(default_factory=list)
     pair_host_s: Floats | None = None
 

@@ -41,15 +41,15 @@ def stage_memory(
     job, sums = ledger.job, ledger.stages(stages)
     offloads = offloads_of(job, stages, [stage.saved_bytes for stage in sums], by_layer=by_layer)
     saved = np.array([stage.saved_bytes - offload.freed for stage, offload in zip(sums, offloads, strict=True)])
-    stays = 1 - job.offload * any(offload.copied for offload in offloads)
-    for_weight = np.minimum(saved, [stays * stage.weight_bytes for stage in sums])
+    copies = any(offload.copied for offload in offloads)
+    for_weight = np.minimum(saved, [(1 - job.offload * copies) * stage.weight_bytes for stage in sums])
     of_ranks = ledger.ranks([[stages[stage] for stage in rank] for rank in ranks])
-    buffers = np.array(
-        [
+    buffers = np.zeros(len(ranks))
+    if copies:
+        buffers[:] = [
             buffer_bytes(job, sums_of_rank.transient_bytes, [offloads[stage] for stage in rank])
             for sums_of_rank, rank in zip(of_ranks, ranks, strict=True)
         ]
-    )
     pairs = None
     if job.execution.ep_order is not None:
         sizes = [

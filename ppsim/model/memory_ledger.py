@@ -175,7 +175,11 @@ class MemoryLedger:
 
     def peak(self, contents: Floats, in_flight: Sequence[float] | Floats) -> dict[str, int]:
         """Bytes of a rank in a backward with `in_flight` microbatches of each of its stages, by component."""
-        found, held = self._always_held(contents)
+        return self._peak(contents, in_flight, *self._always_held(contents))
+
+    def _peak(
+        self, contents: Floats, in_flight: Sequence[float] | Floats, found: Counter[str], held: RankParameters
+    ) -> dict[str, int]:
         saved = np.asarray(in_flight, dtype=float) @ self.saved(contents)
         for name, size in zip(self.columns.components, saved.tolist(), strict=True):
             found[name] += round(size)
@@ -190,7 +194,9 @@ class MemoryLedger:
 
     def update(self, contents: Floats) -> dict[str, int]:
         """Bytes of a rank during the update, without activations, by component."""
-        found, held = self._always_held(contents)
+        return self._update(*self._always_held(contents))
+
+    def _update(self, found: Counter[str], held: RankParameters) -> dict[str, int]:
         found["float32 gradients"] = gradient_copy_bytes(held, self.settings)
         return with_slack(found, self.settings)
 
@@ -199,8 +205,10 @@ class MemoryLedger:
 
         The first include the transient bytes of a backward pass, which the update does not have.
         """
-        idle = sum(self.peak(contents, np.zeros(len(contents))).values())
-        return idle, max(0, sum(self.update(contents).values()) - idle)
+        always, held = self._always_held(contents)
+        update = sum(self._update(always.copy(), held).values())
+        idle = sum(self._peak(contents, np.zeros(len(contents)), always, held).values())
+        return idle, max(0, update - idle)
 
     def _always_held(self, contents: Floats) -> tuple[Counter[str], RankParameters]:
         settings, total, tables = self.settings, contents.sum(axis=0), self._tables(contents)

@@ -5,6 +5,7 @@ The option of a stage or model assigns these to layers (`plan_of_stage`).
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -222,6 +223,7 @@ def of_layer(recompute: Recompute) -> Recompute:
     return words_of_layers(recompute)[0]
 
 
+@lru_cache(maxsize=4096)
 def plan_of_stage(
     recompute: Recompute, num_layers: int, *, first: int = 0, before: int = 0
 ) -> tuple[LayerPlan, ...]:

@@ -5,7 +5,7 @@ schedule.
 import pickle
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, TypeVar
 
@@ -53,16 +53,23 @@ class ConfigurationBounds:
 
 @dataclass(frozen=True, eq=False)
 class _Stages:
-    """Stages of a configuration, the stages of each rank [ranks, vpp], and their costs and bytes."""
+    """Stages of a configuration, the stages of each rank [ranks, vpp], and their bytes."""
 
     ledger: Ledger
     stages: list[Stage]
     ranks: NDArray[np.int64]
-    costs: list[CostEstimate]
     memory: StageMemory
 
+    @cached_property
+    def _costs(self) -> list[CostEstimate]:
+        job, costs = self.ledger.job, [stage.costs for stage in self.ledger.stages(self.stages)]
+        if not self.memory.copies:
+            return costs
+        of_stages = zip(self.stages, costs, self.memory.offloads, strict=True)
+        return [with_copies(job, *of_stage, self.ledger) for of_stage in of_stages]
+
     def seconds(self, name: str) -> Floats:
-        return np.array([getattr(cost, name).total_s for cost in self.costs])
+        return np.array([getattr(cost, name).total_s for cost in self._costs])
 
 
 class BoundsCalculator:
@@ -138,14 +145,11 @@ class BoundsCalculator:
             ("planned", planned), lambda: job.planned(stages_of(job.model, counts), ranks.tolist())
         )
         ledger = self._shared(("ledger", id(job)), lambda: Ledger(job))
-        costs = [stage.costs for stage in ledger.stages(stages)]
         by_layer = job.offload > 0 and len(stages) == 1
         memory = stage_memory(ledger, stages, ranks.tolist(), by_layer=by_layer)
-        if memory.copies:
-            costs = [with_copies(job, *three, ledger) for three in zip(stages, costs, memory.offloads, strict=True)]
         if self.question.runtime == "torch":  # torch's first stage frees nothing before W
             memory.activation_bytes[1, 0] = memory.activation_bytes[0, 0]
-        return _Stages(ledger, stages, ranks, costs, memory)
+        return _Stages(ledger, stages, ranks, memory)
 
     def _bound_s(self, job: Job, configuration: Configuration, found: _Stages) -> float:
         """A rank waits for its first forward pass and does all its work.
@@ -210,8 +214,9 @@ def _exposed_per_step_s(job: Job, found: _Stages) -> tuple[Floats, Floats]:
     With overlap, all buckets except one can be hidden.
     """
     sums = found.ledger.stages(found.stages)
-    buckets = np.array([num_buckets(job, stage.held) for stage in sums])
-    gather, reduce = np.array([stage.per_step_s for stage in sums]).T
+    distinct = {id(stage): stage for stage in sums}
+    kinds = {key: (num_buckets(job, stage.held), *stage.per_step_s) for key, stage in distinct.items()}
+    buckets, gather, reduce = np.array([kinds[id(stage)] for stage in sums]).T
     return (
         gather / (buckets if job.overlap_param_gather else 1.0),
         reduce / (buckets if job.overlap_grad_reduce else 1.0),
