@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import ClassVar
 
 import numpy as np
+from heuristics import zbv_heuristic
 from published_tables import read
 
 import ppsim
@@ -193,6 +194,22 @@ def by_shape(found: dict[str, list[Found]]) -> None:
         print(f"| {p} | {m} | {' | '.join(cells)} |")
 
 
+def zbv_alone(groups: dict[str, list[Case]]) -> None:
+    print("\nThe ZB-V heuristic alone, ours beside the authors' runs: largest relative difference of their span:\n")
+    print("| grid | rows | largest difference | s a table, mean / most |\n|---|--:|--:|--:|")
+    for name, cases in groups.items():
+        if not name.startswith("zb-v"):
+            continue
+        apart, seconds = [], []
+        for case in cases:
+            began = perf_counter()
+            table = zbv_heuristic(case.problem)
+            seconds.append(perf_counter() - began)
+            assert table is not None
+            apart.append(abs(ppsim.simulate(table, case.stage_costs).span_s / case.theirs - 1))
+        print(f"| {name} | {len(cases)} | {max(apart):.1e} | {np.mean(seconds):.4f} / {max(seconds):.4f} |")
+
+
 def primus_patterns(groups: dict[str, list[Case]]) -> None:
     print("\nPrimus' tables for a V beside our builder of the same pattern, both cost sets:\n")
     print("| its algorithm | ours | rows | equal step time | largest relative difference |\n|---|---|--:|--:|--:|")
@@ -261,6 +278,7 @@ if __name__ == "__main__":
     print(f"\nworse rows: {len(worse)}", *worse, sep="\n  ")
     by_shape({name: group for name, group in found.items() if not name.startswith("Primus")})
     print(f"\nwall time of all: {perf_counter() - began:.0f} s")
+    zbv_alone(grids)
     primus_patterns(of_primus)
     primus_rows({name: found[f"Primus {name}, its own peak, step"] for name in of_primus})
     if options.rows:

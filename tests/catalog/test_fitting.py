@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.heuristics import zbv_heuristic
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find, optimise_entry
@@ -114,6 +115,8 @@ def test_in_a_v_it_runs_within_its_cap_and_never_behind_what_is_published(proble
     assert (timeline.memory.peak_activation_bytes <= np.array(arguments["cap"]) + 1e-6).all()
     shape = {"pp": arguments["num_ranks"], "microbatches": arguments["num_microbatches"]}
     published = [build(name, **shape) for name in ("zbv-fixed", "v-half-fixed", "v-min-fixed")]
+    if heuristic := zbv_heuristic(in_a_v(**arguments)):
+        published.append(heuristic)
     for table in published:
         theirs = simulate(table, costs)
         if (theirs.memory.peak_activation_bytes <= arguments["cap"]).all():

@@ -61,6 +61,8 @@ def made_by(name: str) -> Iterator[tuple[str, Iterable[Candidate]]]:
         yield "published", v_shape.published(target, (zb_h1, zb_h2))
     if vpp == 2:
         yield "published", v_shape.published(target, (zbv_fixed, v_half_fixed, v_min_fixed))
+        yield "heuristic", v_shape.heuristic_runs(target)
+        yield "blocks of cells", v_shape.blocks_of_cells(target)
         yield "repeated patterns", v_shape.repeated_patterns(target)
     yield "lists", list_schedules(target)
     first = next(iter(list_schedules(target)))

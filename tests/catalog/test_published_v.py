@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.heuristics import zbv_heuristic
 from ppsim import StageCosts, build, simulate
 from ppsim.catalog.search.best_table import best_table
 from ppsim.simulation.bounds.lower import lower_bounds
@@ -31,7 +32,7 @@ def search_case(row):
     return case_of(row, float(row["cap"]), float(row["kept"]))
 
 
-def compared(rows, criterion, theirs, case, slower=0.0):
+def compared(rows, criterion, theirs, case):
     """For each row ours / theirs − 1 by the criterion, within the cap, and how many meet the lower bound."""
     changes, num_optimal = [], 0
     for row in rows:
@@ -39,30 +40,49 @@ def compared(rows, criterion, theirs, case, slower=0.0):
         ours = simulate(best_table(problem, criterion=criterion), costs)
         assert (ours.memory.peak_activation_bytes <= problem.cap).all(), row
         seconds = getattr(ours, SCORES[criterion])
-        assert seconds <= float(row[theirs]) * (1 + slower + 1e-9), row
+        assert seconds <= float(row[theirs]) * (1 + 1e-9), row
         changes.append(seconds / float(row[theirs]) - 1)
         num_optimal += seconds <= lower_bounds(problem).of(criterion) * (1 + 1e-9)
     return changes, num_optimal
 
 
+@pytest.mark.search
+def test_the_zbv_heuristic_alone_has_the_span_and_the_memory_of_the_authors_runs():
+    rows = [row for row in SEARCHES if row["algorithm"] == "zb-v"]
+    assert len(rows) == 288
+    for row in rows:
+        problem, costs = search_case(row)
+        timeline = simulate(zbv_heuristic(problem), costs)
+        assert timeline.span_s == float(row["span"]), row
+        assert timeline.step_time_s == float(row["step"]), row
+        assert round(timeline.memory.peak_activation_bytes.max(), 3) == float(row["peak"]), row
+
+
 @pytest.mark.parametrize("row", TABLE_8, ids=lambda row: row["microbatches"])
-def test_zero_bubble_paper_table_8_zb_v_in_the_memory_of_1f1b(row):
+@pytest.mark.parametrize(
+    "kept", [1.0, 32 * 4096 / (34 * 4096 + 5 * 32 * 1024)], ids=["W-frees-all", "I-frees-part"]
+)
+def test_zero_bubble_paper_table_8_zb_v_in_the_memory_of_1f1b(row, kept):
+    """Whether W frees an activation whole or I a part of it (M_B = 34h + 5as, M_W = 32h) is no matter here."""
     seconds = {ours: float(row[f"{theirs}_us"]) for ours, theirs in {**UNITS, "transfer_s": "transfer"}.items()}
-    problem = in_a_v(num_ranks=16, num_microbatches=int(row["microbatches"]), cap=32.0, **seconds)
-    timeline = simulate(best_table(problem, criterion="span"), StageCosts(**seconds, activation_bytes=1))
-    assert round(timeline.span_bubble_ratio, 4) <= float(row["bubble_zb_v"]) + 1e-3
-    assert timeline.memory.peak_activation_bytes.max() <= 32.0
+    cap, m = 32.0, int(row["microbatches"])
+    problem = in_a_v(num_ranks=16, num_microbatches=m, activation_kept_for_weight=kept, cap=cap, **seconds)
+    timeline = simulate(
+        zbv_heuristic(problem), StageCosts(**seconds, activation_bytes=1, activation_bytes_kept_for_weight=kept)
+    )
+    assert round(timeline.span_bubble_ratio, 4) == float(row["bubble_zb_v"])
+    assert round(timeline.bubble_ratio, 4) == float(row["bubble_zb_v_step"])
+    assert timeline.memory.peak_activation_bytes.max() <= cap
 
 
 @pytest.mark.search
-def test_the_span_is_at_most_seven_thousandths_above_runs_of_the_authors_zb_v_heuristic_and_below_on_average():
+def test_no_run_of_the_authors_zb_v_heuristic_has_a_shorter_span_in_its_memory():
     # benchmarks/grids.py compares all 288, and every row of the other grids.
     rows = [row for row in SEARCHES if row["algorithm"] == "zb-v" and row["forward"] == "28814"]
     rows = [row for row in rows if row["kept"] == "1" and row["pp"] in "48" and int(row["microbatches"]) < 64]
     assert len(rows) == 12
-    changes, num_optimal = compared(rows, "span", "span", search_case, slower=0.007)
-    assert num_better(changes) >= 8
-    assert sum(changes) / len(changes) <= -0.0064
+    changes, num_optimal = compared(rows, "span", "span", search_case)
+    assert num_better(changes) >= 4
     assert num_optimal >= 4
 
 

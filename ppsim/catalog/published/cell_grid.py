@@ -59,11 +59,14 @@ def compact_grid(grid: Grid, num_microbatches: int) -> Grid:
     return _trimmed(early)
 
 
-def advance_actions(grid: Grid, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
+def advance_actions(
+    grid: Grid, num_microbatches: int, *, backward_cells: int = 1, are_weights_in_order: bool = True
+) -> Grid:
     """Move actions to earlier free cells, in order, if the memory peak does not grow.
 
     If backwards take one cell, the steady state does not move: from the first I on the way down on rank 0 to the
-    first F of the last microbatch. Each W stays after the previous W.
+    first F of the last microbatch. Each W stays after the previous W, or only after its own I if
+    `are_weights_in_order` is False.
     """
     moved = grid.copy()
     num_ranks = len(grid)
@@ -73,7 +76,7 @@ def advance_actions(grid: Grid, num_microbatches: int, *, backward_cells: int = 
     count = np.zeros(NUM_KINDS * num_ranks, dtype=np.int64)
     _run(
         _move_ahead, moved,
-        inputs=(*grid.shape, num_microbatches, backward_cells, int(memory.max())),
+        inputs=(*grid.shape, num_microbatches, backward_cells, int(memory.max()), int(are_weights_in_order)),
         others=[memory.ravel(), finish, inputs_at, count],
     )  # fmt: skip
     return _trimmed(moved)
@@ -189,7 +192,7 @@ def _squeeze(
 
 
 def _move_ahead(
-    num_ranks: int, width: int, num_microbatches: int, backward_cells: int, peak: int,
+    num_ranks: int, width: int, num_microbatches: int, backward_cells: int, peak: int, are_weights_in_order: int,
     cells: Any, memory: Any, finish: Any, inputs_at: Any, count: Any,
 ) -> None:  # fmt: skip
     # `finish` (per action) and `inputs_at` (backwards of a rank, ascending) hold the cell after the action.
@@ -213,7 +216,8 @@ def _move_ahead(
                 phase = 2
 
             if kind >= 4:  # the unused slot of `count` stores the cell after the previous W
-                earliest = max(inputs_at[2 * rank * num_microbatches + microbatch], count[5 * num_ranks + rank])
+                earliest = inputs_at[2 * rank * num_microbatches + microbatch]
+                earliest = max(earliest, are_weights_in_order * count[5 * num_ranks + rank])
             else:
                 earliest = _earliest(kind, rank, microbatch, num_ranks, num_microbatches, finish)
             place = cell

@@ -5,6 +5,8 @@ microbatch i follows 6·i cells after microbatch 0. If F, I and W differ, a rank
 per microbatch, with the times of one chunk. The paper writes B for I.
 """
 
+from itertools import product
+
 import numpy as np
 
 from ppsim.base.arrays import Ints64
@@ -21,6 +23,8 @@ from ppsim.catalog.published.cell_grid import (
 )
 from ppsim.schedule.table import Op, Schedule
 
+_STEPS = range(1, 6)  # cells between neighbouring ranks
+
 
 def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """At most ⌊(p+4)/3⌋ activations on any rank, a third of 1F1B's."""
@@ -32,7 +36,7 @@ def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
         2 * num_ranks + gap + rank,  # I on the way up, from rank 0 on
         4 * num_ranks + gap - 1 - rank,  # I on the way down, from rank p − 1 back
     ])  # fmt: skip
-    return _from_block("v-min-fixed", starts, num_microbatches)
+    return from_block("v-min-fixed", starts, num_microbatches)
 
 
 def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -45,7 +49,7 @@ def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
         3 * num_ranks + gap - 1 + 2 * rank,  # I on the way up, from rank 0 on
         6 * num_ranks + gap - 2 - rank,  # I on the way down, from rank p − 1 back
     ])  # fmt: skip
-    return _from_block("v-half-fixed", starts, num_microbatches)
+    return from_block("v-half-fixed", starts, num_microbatches)
 
 
 def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -66,10 +70,32 @@ def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
     return table_of("1f1b-v", advance_actions(grid, num_microbatches, backward_cells=2), backward=Op.B)
 
 
-def _from_block(name: str, starts: Ints64, num_microbatches: int) -> Schedule:
+def building_blocks(num_ranks: int) -> list[Ints64]:
+    """Return all 6-cell patterns whose actions occupy different cells on every rank, shortest lifetime first.
+
+    Each pattern is an array [4, ranks] of the cells in which microbatch 0 starts: F down, F up, I on the way up, I
+    on the way down. From some rank on, actions may follow without a pause (arXiv 2405.15362, App. A).
+    """
+    rank = np.arange(num_ranks)
+    turns = np.array(list(product(range(1, 7), repeat=3)))
+    blocks: list[Ints64] = []
+    for paused, down, up in product(sorted({num_ranks, num_ranks // 2, num_ranks // 4} - {0}), _STEPS, _STEPS):
+        if paused < num_ranks and down == up == 1:
+            continue  # same as without a pause
+        on_way_down = np.concatenate(([0], np.cumsum(np.where(rank < paused, down, 1))[:-1]))
+        on_way_up = np.concatenate(([0], np.cumsum(np.where(rank < paused, up, 1)[-2::-1])))[::-1]
+        ways = np.stack([on_way_down, on_way_up, on_way_down, on_way_up])
+        passed = np.cumsum(turns + ways[:3].max(axis=1), axis=1)
+        starts = ways + np.pad(passed, ((0, 0), (1, 0)))[:, :, None]  # [turns, passes, ranks]
+        are_apart = (np.diff(np.sort(starts % 6, axis=1), axis=1) > 0).all(axis=(1, 2))
+        blocks.extend(starts[are_apart])
+    return sorted(blocks, key=lambda starts: int((starts[3] - starts[0] + starts[2] - starts[1]).max()))
+
+
+def from_block(name: str, starts: Ints64, num_microbatches: int, *, are_weights_in_order: bool = True) -> Schedule:
     """Warm-up and cool-down start earlier if peak memory does not grow."""
     grid = with_weights(repeat_pattern(starts, num_microbatches))
-    grid = advance_actions(grid, num_microbatches)
+    grid = advance_actions(grid, num_microbatches, are_weights_in_order=are_weights_in_order)
     grid = compact_grid(grid, num_microbatches)
     # Compact the end again, with the weight gradients placed last, in any free cell.
     grid = advance_cool_down(without_weights(grid), num_microbatches)

@@ -203,6 +203,8 @@ def _families(target: SearchTarget) -> Iterator[Iterable[Candidate]]:
         yield v_shape.published(target, (zb_h1, zb_h2))
     if placement == v_placement(p, 2 * p):
         yield v_shape.published(target, (zbv_fixed, v_half_fixed, v_min_fixed))
+        yield v_shape.heuristic_runs(target)
+        yield v_shape.blocks_of_cells(target)
         yield v_shape.repeated_patterns(target)
     yield list_schedules(target)
 

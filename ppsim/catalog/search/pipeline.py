@@ -90,6 +90,15 @@ class PendingWeightGradients(NamedTuple):
     """Memory of each rank."""
 
 
+class IdleTime(NamedTuple):
+    """Idle time of ranks since their first forward."""
+
+    idle_s: Floats
+    """Idle time per rank; the initial values are the caller's (0 for equal stages, as in the paper)."""
+    worst_s: Floats
+    """One entry: the largest idle time, or a larger value if more is allowed."""
+
+
 def pipeline_of(problem: Problem, stages: Counts, firsts: Counts, *, tolerance_s: float) -> Pipeline:
     num_stages, rank_of = problem.num_stages, problem.stage_to_rank.astype(np.int64)
     codes, none = np.arange(3 * num_stages), np.full(num_stages, NOTHING)

@@ -8,6 +8,7 @@ from ppsim.catalog.search.pipeline import (
     NOTHING,
     Codes,
     Counts,
+    IdleTime,
     MemoryCaps,
     PendingWeightGradients,
     Pipeline,
@@ -39,6 +40,13 @@ def append_action(pipeline: Pipeline, table: SearchTable, rank: int, code: int, 
     if code < 2 * pipeline.num_stages:  # no action waits for a W
         table.end_s[code * pipeline.num_microbatches + table.done[code]] = table.now_s[rank]
     table.done[code] += 1
+
+
+def count_idle(idleness: IdleTime, table: SearchTable, rank: int, ready_s: float) -> None:
+    """The wait for the first microbatch does not count."""
+    if ready_s > table.now_s[rank] and table.done[rank] > 0:
+        idleness.idle_s[rank] += ready_s - table.now_s[rank]
+        idleness.worst_s[0] = max(idleness.worst_s[0], idleness.idle_s[rank])
 
 
 def rank_of_visit(visit: int, num_ranks: int) -> int:

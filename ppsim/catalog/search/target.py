@@ -60,6 +60,11 @@ class SearchTarget:
         return sums
 
     @cached_property
+    def least_cap(self) -> Floats:
+        """Memory of one microbatch in all stages of a rank."""
+        return self.per_rank(self.problem.activation)
+
+    @cached_property
     def memory_changes(self) -> Floats:
         held, kept = np.tile(self.problem.activation, len(_OPS)), np.tile(self.problem.kept, len(_OPS))
         return memory_changes(np.repeat(_OPS, self.problem.num_stages), held, kept)
@@ -84,10 +89,22 @@ class SearchTarget:
         problem = self.problem
         return problem.num_microbatches * self.per_rank(problem.forward_s + problem.input_s + problem.weight_s)
 
+    @property
+    def least_s(self) -> float:
+        """Score of a table in which no rank idles after its start."""
+        return float((self.work_s + self.first_start_s - self.handicap_s).max())
+
     @cached_property
     def bound_s(self) -> float:
         """Lower bound on the score, increased by slightly more than rounding errors."""
         return lower_bounds(self.problem).of(self.criterion) * (1 + 1e-12) + self.tolerance_s
+
+    @property
+    def head_s(self) -> Floats:
+        """End of each rank if it never idled, relative to the earliest of these ends."""
+        ends = self.work_s + self.first_start_s - self.handicap_s
+        head: Floats = ends - ends.min()
+        return head
 
     @cached_property
     def pipeline(self) -> Pipeline:

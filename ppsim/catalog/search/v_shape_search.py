@@ -1,4 +1,4 @@
-"""Candidates from published patterns, and from repeated building blocks for two stages per rank in a V."""
+"""Candidates for two stages per rank in a V."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -7,48 +7,99 @@ from itertools import product
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.base.lru_cache import LRUCache
+from ppsim.catalog.published.controllable_memory import building_blocks, from_block
 from ppsim.catalog.search import table_kernels as kernels
-from ppsim.catalog.search.pipeline import Codes, empty_backlog, empty_table
+from ppsim.catalog.search.pipeline import Codes, IdleTime, empty_backlog, empty_table
 from ppsim.catalog.search.target import Candidate, SearchTarget
+from ppsim.catalog.search.v_kernels import VChoices, v_heuristic
 from ppsim.schedule.table import Schedule
 
 _GAPS = (0.0, 0.5, 1.0)
 _PACES_DOWN = (1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 _PACES_UP = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 _TURNS = (0.0, 0.17, 0.33, 0.5, 0.67, 0.83)
-_MOST_BLOCKS, _MOST_ACTIONS = 600, 1_000_000  # limits of one search: some 0.1 s
+_MOST_BLOCKS, _MOST_CELL_BLOCKS, _MOST_ACTIONS = 600, 150, 1_000_000  # limits of one search: some 0.1 s
 _PASSES: LRUCache[Codes] = LRUCache(
     2_000_000
 )  # capacity in actions; searches for other memory caps start from the same orders
+
+
+def heuristic_runs(target: SearchTarget) -> Iterator[Candidate]:
+    """Run the ZB-V heuristic (arXiv 2401.10241, §6; the authors' scheduler).
+
+    For each combination of choices, the heuristic runs again as long as the largest idle time decreases. In the
+    next run, a rank may idle for the largest idle time of the last run minus its own (`VHeuristicState.spare_s`).
+    """
+    for before_first_gradient, before_forward in product((True, False), repeat=2):
+        choices = VChoices(before_forward=before_forward, before_first_gradient=before_first_gradient)
+        spare_s, least_idle_s = np.zeros(target.problem.num_ranks), np.inf
+        while True:
+            candidate, idle_s = _run(target, spare_s, choices)
+            if candidate is None:
+                break
+            yield candidate
+            worst_s = float(idle_s.max())
+            if worst_s >= least_idle_s - target.tolerance_s:
+                break
+            spare_s, least_idle_s = worst_s - idle_s, worst_s
+
+
+def _run(target: SearchTarget, spare_s: Floats, choices: VChoices) -> tuple[Candidate | None, Floats]:
+    """Return the table (None if it exceeds the cap) and the idle time of each rank."""
+    table, head_s = empty_table(target.pipeline), target.minimising("span").head_s
+    idleness = IdleTime(idle_s=head_s, worst_s=np.array([head_s.max()]))
+    takes_down = np.zeros(target.problem.num_ranks, dtype=np.int64)
+    fits = target.run(
+        v_heuristic,
+        inputs=(target.memory, spare_s, choices),
+        outputs=(table, empty_backlog(target.pipeline), idleness, takes_down),
+    )
+    return (Candidate(target, table.order, table.now_s) if fits else None), idleness.idle_s
 
 
 def published(target: SearchTarget, builders: Iterable[Callable[..., Schedule]]) -> Iterator[Candidate]:
     """Yield published patterns, and the same patterns with newly placed weight gradients."""
     shape = {"num_ranks": target.problem.num_ranks, "num_microbatches": target.problem.num_microbatches}
     for build in builders:
-        candidate = target.timed(target.order_of(build(**shape)))
-        assert candidate
-        if candidate.fits:
-            yield candidate
-        yield from _filled(target, candidate.passes)
+        yield from _as_it_is_and_filled(target, build(**shape))
 
 
-def _filled(target: SearchTarget, passes: Codes) -> Iterator[Candidate]:
-    """Leave out tables that deadlock or exceed the memory limit."""
+def blocks_of_cells(target: SearchTarget) -> Iterator[Candidate]:
+    """Start with the building blocks with the longest microbatch lifetime."""
+    problem = target.problem
+    num_left = min(_MOST_CELL_BLOCKS, _MOST_ACTIONS // 2 // target.num_actions)
+    for starts in reversed(building_blocks(problem.num_ranks) if num_left else []):
+        steady = 1 + (starts[3] - starts[0] + starts[2] - starts[1]) / 12  # microbatches in memory per rank
+        if num_left == 0:
+            return
+        if (steady * target.least_cap > problem.cap + target.least_cap).any():
+            continue
+        num_left -= 1
+        table = from_block("block", starts, problem.num_microbatches, are_weights_in_order=False)
+        yield from _as_it_is_and_filled(target, table)
+
+
+def _as_it_is_and_filled(target: SearchTarget, schedule: Schedule) -> Iterator[Candidate]:
+    candidate = target.timed(target.order_of(schedule))
+    assert candidate
+    if candidate.fits:
+        yield candidate
     for least_gap in _GAPS:
-        table = empty_table(target.pipeline)
-        fits = target.run(
-            kernels.place_weight_gradients,
-            inputs=(
-                target.memory,
-                passes.astype(np.int64),
-                least_gap,
-            ),  # as in other kernels: compiled once
-            outputs=(table, empty_backlog(target.pipeline)),
-        )
-        if fits:
-            yield Candidate(target, table.order, table.now_s)
+        if again := fill_weight_gradients(target, candidate.passes, least_gap):
+            yield again
+
+
+def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float) -> Candidate | None:
+    """Return None if the result deadlocks or exceeds the memory limit."""
+    table = empty_table(target.pipeline)
+    fits = target.run(
+        kernels.place_weight_gradients,
+        inputs=(target.memory, passes.astype(np.int64), least_gap),  # same type as in other kernels: compiled once
+        outputs=(table, empty_backlog(target.pipeline)),
+    )
+    return Candidate(target, table.order, table.now_s) if fits else None
 
 
 def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
@@ -61,7 +112,9 @@ def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
         passes = _PASSES.get(
             (target.shape_and_times, block), size=target.num_actions, make=partial(_repeated, target, block)
         )
-        yield from _filled(target, passes)
+        for least_gap in _GAPS:
+            if candidate := fill_weight_gradients(target, passes, least_gap):
+                yield candidate
 
 
 @dataclass(frozen=True)
