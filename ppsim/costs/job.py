@@ -423,7 +423,14 @@ class Job(HasRepr):
         return ComponentCosts(self.model, self.place, **batch, profile=self.profile)
 
     def share_costs(self, costs: ComponentCosts) -> None:
-        """Use the costs of a job with the same model, execution, microbatch and placement of tp, cp and ep."""
+        """Use the costs of a job with the same model, execution, microbatch and placement of tp, cp and ep.
+
+        >>> import ppsim
+        >>> one, other = (ppsim.job(model="llama3-8b", gpus=gpus, pp=2) for gpus in (8, 16))
+        >>> other.share_costs(one.costs)
+        >>> other.costs is one.costs
+        True
+        """
         object.__setattr__(self, "costs", costs)
 
     @cached_property

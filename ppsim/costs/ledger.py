@@ -71,7 +71,7 @@ class RankSums:
     idle_bytes: int
     update_bytes: int
 
-    @cached_property
+    @property
     def _contents(self) -> Floats:
         return self.ledger.memory.contents(self.stages)
 
@@ -149,6 +149,8 @@ class Ledger:
     def estimate(self, stage: Stage) -> CostEstimate:
         """Add up the costs of a stage's rows, in their order: rounding then depends on nothing else."""
         every = [cost for row in self.memory.rows_of(stage) for cost in self.costs_of(row)]
+        if not every:
+            return CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
         number, costs = Counter(map(id, every)), {id(cost): cost for cost in every}.values()
         times = np.array(list(number.values()), dtype=float)
         passes = np.array([[getattr(cost, name).numbers for name in _PASSES] for cost in costs])

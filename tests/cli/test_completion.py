@@ -29,7 +29,7 @@ def completed(*args, shell="bash"):
 
 VALUES = {
     "a command": (["cal"], ["calibrate"]),
-    "a command of a group": (["figure", "bub"], ["bubble"]),
+    "a command of a group": (["figure", "par"], ["pareto"]),
     "an option": (["project", "--glob"], ["--global-batch-size"]),
     "a choice": (["project", "--runtime", "m"], ["megatron"]),
     "a schedule": (["project", "--schedule", "zb-h"], ["zb-h1", "zb-h2"]),
@@ -38,7 +38,6 @@ VALUES = {
     "all of them": (["project", "--schedule", "al"], ["all"]),
     "a search to build": (["build", "au"], ["auto"]),
     "a schedule to print": (["schedules", "dual"], ["dualpipev", "dualpipe"]),
-    "a schedule of a figure": (["figure", "bubble", "--schedule", "1f1b,gp"], ["1f1b,gpipe"]),
     "a range of schedules": (["tune", "--schedule", "1f1b,zb-h"], ["1f1b,zb-h1", "1f1b,zb-h2"]),
     "a model": (["tune", "--model", "llama3-"], ["llama3-8b", "llama3-70b", "llama3-405b"]),
     "a model to print": (["models", "grok"], ["grok-1", "grok-2"]),

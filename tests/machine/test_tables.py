@@ -192,12 +192,12 @@ def test_gb300_is_within_10_percent_of_published_runs_with_nothing_fitted_on_it(
 
 def test_shares_of_a_step_sum_to_one_and_are_said_with_where_the_table_is_stretched():
     one = job("mixtral-8x7b", cluster="gb300-nvl72", dtype="mxfp8", ep=8, dp=8, micro_batch=4, sequence_length=8192)
-    assert sum(one.shares.values()) == pytest.approx(1)
-    assert 0.4 < one.shares["table"] < 0.95
-    assert one.shares["profile"] == 0
+    assert sum(one.costs.shares.values()) == pytest.approx(1)
+    assert 0.4 < one.costs.shares["table"] < 0.95
+    assert one.costs.shares["profile"] == 0
     lines = assemble_job(one, build(find("1f1b"), pp=1, microbatches=one.num_microbatches)).assumptions
     text = "\n".join(lines)
-    assert f"kernels: {100 * one.shares['table']:.0f} % of F and B from the table of gb300" in text
+    assert f"kernels: {100 * one.costs.shares['table']:.0f} % of F and B from the table of gb300" in text
     assert "multiplied by 1.1 for a training step (error 8.00 %)" in text
     assert "GEMMs in mxfp8: rates of float8-block" in text
     assert "experts: measured up to 4096 rows each; 65536 rows run at the rate of 4096" in text
@@ -207,7 +207,7 @@ def test_shares_of_a_step_sum_to_one_and_are_said_with_where_the_table_is_stretc
     assert any(line.startswith("kernels: ") for line in told)
     assert not any(line.startswith("GEMMs in ") for line in told)
     by_sheet = job("llama3-8b", cluster="dgx-a100")
-    assert by_sheet.shares["table"] == 0
+    assert by_sheet.costs.shares["table"] == 0
     assert "kernels: " not in "\n".join(
         assemble_job(by_sheet, build(find("1f1b"), pp=1, microbatches=4)).assumptions
     )
