@@ -106,8 +106,7 @@ def every_set_after_fit(found: AfterFits) -> list[dict[str, str]]:
 
 
 def _errors_before_and_after(one: AfterFit) -> dict[str, str]:
-    before, after = (score_of([pair[index].error for pair in one.test_rows]) for index in (0, 1))
-    inside = coverage_of([pair[1] for pair in one.test_rows])
+    (before, after), inside = one.scores, one.coverage
     return {
         "set": one.name,
         "rows": str(len(one.test_rows)),

@@ -13,7 +13,6 @@ from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.costs.job import Job
 from ppsim.costs.job_assumptions import assumptions_of
 from ppsim.costs.ledger import Ledger
-from ppsim.costs.offload import with_copies
 from ppsim.costs.pair_overlap import LayerTimes, pair_s
 from ppsim.costs.stage_cost_set import StageCostSet, slice_costs, stages_of_ranks, values_of_ranks
 from ppsim.costs.stage_memory import stage_memory
@@ -47,11 +46,9 @@ def assemble_job(
     _require_backwards(job, schedule)
     _require_pairs(job, schedule)
     ledger = ledger or Ledger(job)
-    costs = [stage.costs for stage in ledger.stages(stages)]
     by_layer = job.offload > 0 and _max_in_flight(schedule) <= 1
     memory = stage_memory(ledger, stages, values_of_ranks(schedule, range(len(stages))), by_layer=by_layer)
-    if memory.copies:
-        costs = [with_copies(job, *three, ledger) for three in zip(stages, costs, memory.offloads, strict=True)]
+    costs = memory.costs(ledger, stages)
     hop_s, hops = _hops(job, schedule, stages)
     pairs_s, pair_host_s = _pairs_s(job, schedule, stages, costs, ledger)
     stage_costs = _stage_costs(costs).replace(

@@ -48,6 +48,7 @@ class ComponentCosts:
         self.recompute = of_layer(place.execution.recompute)
         self._batch = {"micro_batch": micro_batch, "sequence_length": sequence_length}
         self._layers: dict[Recompute, dict[Layer, tuple[CostEstimate, CostEstimate]]] = {}
+        self._measured: dict[Recompute, ProfileCosts] = {}
         self._mtp: dict[Layer, CostEstimate] = {}
         self._encoders: dict[tuple[int, int, int], CostEstimate] = {}
 
@@ -58,16 +59,21 @@ class ComponentCosts:
         """Return the profile's costs for layers with this recomputation, by default the job's."""
         if self.profile is None:
             return None
+        recompute = recompute or self.recompute
+        if recompute not in self._measured:
+            self._measured[recompute] = ProfileCosts.at(self.profile, self._shape(recompute))
+        return self._measured[recompute]
+
+    def _shape(self, recompute: Recompute) -> Shape:
         execution, cut = self.place.execution, self.place.layout
-        shape = Shape(
+        return Shape(
             **self._batch,
             dtype=execution.dtype,
             tp=cut.tp,
             cp=cut.cp,
             ep=cut.ep,
-            recompute=recompute or self.recompute,
+            recompute=recompute,
         )
-        return ProfileCosts.at(self.profile, shape)
 
     def layers(self, recompute: Recompute | None = None) -> dict[Layer, CostEstimate]:
         """Costs of one more layer on a stage, for each kind of layer; `recompute` is by default the job's."""

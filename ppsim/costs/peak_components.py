@@ -18,7 +18,7 @@ def components_at_peak(
 ) -> dict[str, int]:
     """Return the bytes of a rank at its peak by component, which sum to the simulated peak up to rounding.
 
-    `costs` and `memory` are those of the simulation. Pairs of a forward and a backward add the component "forward
+    The simulation gives `costs` and `memory`. Pairs of a forward and a backward add the component "forward
     during a backward", and offloading adds "offloaded to the host" (negative) and "buffers of offloading".
     """
     resolved, ledger = costs.resolved_for(schedule), Ledger(job)

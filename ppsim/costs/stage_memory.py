@@ -7,8 +7,9 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.costs.ledger import Ledger
-from ppsim.costs.offload import buffer_bytes, offloads_of
+from ppsim.costs.offload import buffer_bytes, offloads_of, with_copies
 from ppsim.costs.pair_overlap import StageBytes, pair_bytes
+from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.model.offloading import Offload
 from ppsim.model.pipeline_stages import Stage
 
@@ -17,7 +18,7 @@ from ppsim.model.pipeline_stages import Stage
 class StageMemory:
     """Bytes that do not depend on the order of actions.
 
-    - `static_bytes`, `update_bytes`: per rank, without microbatches in flight, and those of the update beyond them.
+    - `static_bytes`: per rank, without microbatches in flight; `update_bytes`: by how many the update exceeds them.
     - `activation_bytes`: per microbatch, shape [2, stages]: all that a forward saves, and the part that W needs.
     - `pair_bytes`: of a forward of a stage (row) during a backward of a stage (column); None without pairs.
     - `offloads`: per stage.
@@ -29,9 +30,13 @@ class StageMemory:
     pair_bytes: Floats | None
     offloads: list[Offload]
 
-    @property
-    def copies(self) -> bool:
-        return any(offload.copied for offload in self.offloads)
+    def costs(self, ledger: Ledger, stages: Sequence[Stage]) -> list[CostEstimate]:
+        """Return the seconds of each stage, with the exposed copies of offloading."""
+        costs = [stage.costs for stage in ledger.stages(stages)]
+        if not any(offload.copied for offload in self.offloads):
+            return costs
+        of_stages = zip(stages, costs, self.offloads, strict=True)
+        return [with_copies(ledger.job, *of_stage, ledger) for of_stage in of_stages]
 
 
 def stage_memory(

@@ -31,7 +31,7 @@ from ppsim.model.stage_rows import Row, rows_of
 
 _OUTSIDE_LAYERS = ("stage", "embedding", "head", "encoder")
 _NUMBERS = (
-    "for_weight", "num_layers", "num_graphs", "mixed_again", "first_streams", "gathered", "reduced", "deferred",
+    "for_weight", "num_graphs", "mixed_again", "first_streams", "gathered", "reduced", "deferred",
 )  # fmt: skip
 
 
@@ -150,9 +150,11 @@ class MemoryLedger:
     def _with_tables(self, numbers: Floats, tables: Tables) -> RankParameters:
         return RankParameters(*map(int, numbers)) + tables.held(self.model, self._table_size)
 
-    def _tables(self, contents: Floats) -> Tables:
+    def _tables(self, contents: Floats, *, with_mtp: bool = True) -> Tables:
         uses = contents @ self.columns.uses_of_table > 0
-        return tables_of(self.model, [(embedding, head, mtp) for embedding, head, mtp in uses.tolist()])
+        return tables_of(
+            self.model, [(embedding, head, mtp and with_mtp) for embedding, head, mtp in uses.tolist()]
+        )
 
     def transients(self, contents: Floats) -> dict[str, int]:
         """Return the moment of a backward of the rank that needs the most bytes, by component."""
@@ -213,12 +215,11 @@ class MemoryLedger:
     def _always_held(self, contents: Floats) -> tuple[Counter[str], RankParameters]:
         settings, total, tables = self.settings, contents.sum(axis=0), self._tables(contents)
         held = self._with_tables(total @ self.columns.held, tables)
-        found = Counter(static_bytes(held, settings))
         rows = ((row, int(number)) for row, number in zip(self.rows, total, strict=True) if number)
         whole_tensors = state_of_whole_tensors(
             rows, held, settings, tables=tables.trained(self.model), table_size=self._table_size
         )
-        found |= whole_tensors
+        found = Counter(static_bytes(held, settings) | whole_tensors)
         if settings.kernels.gradient_placeholders:
             sizes = {size for number in np.flatnonzero(total) for size in self._sizes[number].sizes}
             found["gradient placeholders"] = sum(sizes) * settings.optimizer.weight_bytes
@@ -243,8 +244,7 @@ class MemoryLedger:
         if optimizer.zero_stage == 3:
             found["gathered parameters"] = 2 * self._largest("gathered", contents)
         if self.settings.fully_shard and optimizer.zero_stage == 3:
-            uses = contents @ self.columns.uses_of_table > 0
-            tables = tables_of(self.model, [(embedding, head, False) for embedding, head, _ in uses.tolist()])
+            tables = self._tables(contents, with_mtp=False)
             outside = int(contents.sum(axis=0) @ self.columns.outside) + sum(tables) * self._table_size
             found["gathered parameters"] += outside * optimizer.weight_bytes
         return found

@@ -33,7 +33,7 @@ class RowBytes:
 
     - `saved`: bytes per microbatch from the forward to the backward, by component.
     - `for_weight`: bytes per microbatch from I to W.
-    - `num_layers`, `num_graphs`: layers, and those with CUDA graphs of their own.
+    - `num_graphs`: layers with CUDA graphs of their own.
 
     Added over a stage, the largest of a rank: `mixed_again`, bytes of recomputed residual streams in a backward.
     Once per stage: `first_streams`, bytes per microbatch of the streams from which others are mixed again.
@@ -49,7 +49,6 @@ class RowBytes:
 
     saved: Mapping[str, int] = field(default_factory=dict)
     for_weight: int = 0
-    num_layers: int = 0
     num_graphs: int = 0
     mixed_again: int = 0
     first_streams: int = 0
@@ -109,7 +108,6 @@ def _checkpoint(model: Model, layers: Sequence[Layer], settings: MemorySettings)
 def _sums(layers: Sequence[Layer], settings: MemorySettings) -> dict[str, Any]:
     return {
         "for_weight": sum(weight_gradient_bytes(layer, settings.batch, settings.cut) for layer in layers),
-        "num_layers": len(layers),
         "num_graphs": sum(map(settings.graphs.captures, layers)),
     }
 

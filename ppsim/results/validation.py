@@ -396,8 +396,7 @@ def print_after_fits(found: AfterFits) -> None:
 
 
 def _set_after_fit(one: AfterFit) -> dict[str, str]:
-    before, after = (score_of([pair[index].error for pair in one.test_rows]) for index in (0, 1))
-    inside = coverage_of([pair[1] for pair in one.test_rows])
+    (before, after), inside = one.scores, one.coverage
     return {
         "set": one.name,
         "rows": str(len(one.test_rows)),

@@ -51,10 +51,14 @@ def memory_per_action(
 
     `activation` and `kept_for_weight` have one entry per stage; `share` is each action's fraction of a microbatch.
     """
+    return _held_by(schedule, _added_bytes(schedule, activation, kept_for_weight, share))
+
+
+def _added_bytes(schedule: Schedule, activation: Floats, kept_for_weight: Floats, share: Floats | float) -> Floats:
     by_op = memory_changes(np.arange(len(_WHOLE), dtype=np.int8)[:, None], activation, kept_for_weight)
-    added = by_op[schedule.op, schedule.stage]
+    added: Floats = by_op[schedule.op, schedule.stage]
     added *= share
-    return _held_by(schedule, added)
+    return added
 
 
 def _held_by(schedule: Schedule, added: Floats) -> tuple[Floats, Floats]:
@@ -77,11 +81,7 @@ def added_bytes(schedule: Schedule, costs: CostArrays) -> Floats:
     microbatch, _, share = slice_shares(schedule, costs)
     names = ("activation_bytes", "kept_bytes")
     if costs.by_microbatch.keys().isdisjoint(names):
-        of_op = memory_changes(
-            np.arange(len(_WHOLE), dtype=np.int8)[:, None], costs.activation_bytes, costs.kept_bytes
-        )
-        added: Floats = of_op[schedule.op, schedule.stage] * share
-        return added
+        return _added_bytes(schedule, costs.activation_bytes, costs.kept_bytes, share)
     activation, kept = (costs.of(name, schedule.stage, microbatch) * share for name in names)
     return memory_changes(schedule.op, activation, kept)
 

@@ -17,7 +17,6 @@ from ppsim.catalog.build import find
 from ppsim.costs.assemble_job import layers_per_stage
 from ppsim.costs.job import Job
 from ppsim.costs.ledger import Ledger
-from ppsim.costs.offload import with_copies
 from ppsim.costs.pair_overlap import pair_s
 from ppsim.costs.replica_collectives import num_buckets
 from ppsim.costs.stage_memory import StageMemory, stage_memory
@@ -62,11 +61,7 @@ class _Stages:
 
     @cached_property
     def _costs(self) -> list[CostEstimate]:
-        job, costs = self.ledger.job, [stage.costs for stage in self.ledger.stages(self.stages)]
-        if not self.memory.copies:
-            return costs
-        of_stages = zip(self.stages, costs, self.memory.offloads, strict=True)
-        return [with_copies(job, *of_stage, self.ledger) for of_stage in of_stages]
+        return self.memory.costs(self.ledger, self.stages)
 
     def seconds(self, name: str) -> Floats:
         return np.array([getattr(cost, name).total_s for cost in self._costs])

@@ -23,7 +23,7 @@ from ppsim.validation.bayesian_fit import (
     fitted_plan_of,
     rows_of,
 )
-from ppsim.validation.error_summary import CaseError, coverage_of, score_of, validate_set
+from ppsim.validation.error_summary import CaseError, ErrorSummary, coverage_of, score_of, validate_set
 from ppsim.validation.project_case import PlanOf, measured_of, project_run
 from ppsim.validation.published_runs import PublishedRun, case_sets, cases_of, require_set
 
@@ -302,7 +302,19 @@ class AfterFit:
     test_rows: list[tuple[CaseError, CaseError]]
     skipped: list[tuple[PublishedRun, str]]
 
+    @property
+    def scores(self) -> tuple[ErrorSummary, ErrorSummary]:
+        """Errors of the test rows before and after the fit."""
+        before, after = (score_of([pair[index].error for pair in self.test_rows]) for index in (0, 1))
+        return before, after
+
+    @property
+    def coverage(self) -> tuple[int, int] | None:
+        """As `coverage_of`, of the test rows after the fit."""
+        return coverage_of([after for _, after in self.test_rows])
+
     def to_json(self) -> dict[str, Any]:
+        before, after = self.scores
         return {
             "set": self.name,
             "fits": [
@@ -311,12 +323,12 @@ class AfterFit:
                  "outliers": [asdict(doubt) for doubt in one.outliers]}
                 for one in self.fits
             ],
-            "before": asdict(score_of([before.error for before, _ in self.test_rows])),
-            "after": asdict(score_of([after.error for _, after in self.test_rows])),
-            "coverage": coverage_of([after for _, after in self.test_rows]),
+            "before": asdict(before),
+            "after": asdict(after),
+            "coverage": self.coverage,
             "rows": [
-                {**after.to_json(), "row": after.case.number, "error_before": before.error}
-                for before, after in self.test_rows
+                {**row.to_json(), "row": row.case.number, "error_before": unfitted.error}
+                for unfitted, row in self.test_rows
             ],
             "skipped": [{"command": case.command, "reason": reason} for case, reason in self.skipped],
         }  # fmt: skip
