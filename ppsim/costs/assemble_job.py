@@ -190,7 +190,10 @@ def _stage_costs(costs: Sequence[CostEstimate]) -> StageCosts:
 def layers_per_stage(
     job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[Sequence[int]]
 ) -> list[int]:
-    return [len(stage.layers) for stage in _stages(job, num_stages, split, stages_of_ranks)]
+    return split_layers(
+        split, len(job.model.layers), num_stages, pp=job.layout.pp,
+        balanced=lambda: _balanced(job, num_stages, stages_of_ranks),
+    )  # fmt: skip
 
 
 def _stages(
@@ -200,16 +203,11 @@ def _stages(
     stages_of_ranks: Sequence[Sequence[int]],
     plans: Sequence[StagePlan] | None = None,
 ) -> list[Stage]:
-    num_layers = len(job.model.layers)
     contents = [] if isinstance(split, str | MegatronSplit) else [part for part in split if isinstance(part, str)]
-    if contents and not why_no_split(split, num_layers, num_stages):
+    if contents and not why_no_split(split, len(job.model.layers), num_stages):
         stages = stages_of_layout(job.model, contents)
     else:
-        counts = split_layers(
-            split, num_layers, num_stages, pp=job.layout.pp,
-            balanced=lambda: _balanced(job, num_stages, stages_of_ranks),
-        )  # fmt: skip
-        stages = stages_of(job.model, counts)
+        stages = stages_of(job.model, layers_per_stage(job, num_stages, split, stages_of_ranks))
     return job.planned(stages, stages_of_ranks, plans)
 
 

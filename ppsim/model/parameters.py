@@ -167,4 +167,6 @@ def held_of_layer(layer: Layer, cut: ParallelSizes) -> RankParameters:
 
 def exact_multiple(value: int, factor: float) -> int:
     """Multiply and round half to even, without floating-point error."""
+    if factor == int(factor):
+        return value * int(factor)  # fractions are slow
     return round(value * Fraction(factor).limit_denominator(10**6))

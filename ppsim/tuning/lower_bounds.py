@@ -5,7 +5,7 @@ schedule.
 import pickle
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 from typing import Any, TypeVar
 
@@ -59,12 +59,12 @@ class _Stages:
     ranks: NDArray[np.int64]
     memory: StageMemory
 
-    @cached_property
-    def _costs(self) -> list[CostEstimate]:
-        return self.memory.costs(self.ledger, self.stages)
-
-    def seconds(self, name: str) -> Floats:
-        return np.array([getattr(cost, name).total_s for cost in self._costs])
+    def seconds(self) -> Floats:
+        """Seconds of F, I and W of each stage; W is the rest of a backward that was measured whole."""
+        costs = self.memory.costs(self.ledger, self.stages)
+        distinct = {id(cost): cost for cost in costs}
+        passes_s = {key: _passes_s(cost) for key, cost in distinct.items()}
+        return np.array([passes_s[id(cost)] for cost in costs]).T
 
 
 class BoundsCalculator:
@@ -155,8 +155,7 @@ class BoundsCalculator:
         shorter than its parts, by `gain` at most.
         """
         stages, gain = found.ranks, _most_gained_s(job, found)
-        forward, inputs = found.seconds("forward"), found.seconds("backward_input")
-        weights = found.seconds("backward") - inputs
+        forward, inputs, weights = found.seconds()
         if self.question.runtime == "torch":  # torch's first stage computes no input gradient
             weights[0] += inputs[0]
             inputs[0] = 0.0
@@ -185,6 +184,11 @@ class BoundsCalculator:
             begin[-1] + forward[-1] + backward[-1] + up[-1] - 2 * gain.sum(),
         ]
         return float(max(longest) + job.rest_s) * _ROUNDING
+
+
+def _passes_s(cost: CostEstimate) -> tuple[float, float, float]:
+    inputs_s = cost.backward_input.total_s
+    return cost.forward.total_s, inputs_s, cost.backward.total_s - inputs_s
 
 
 def _most_gained_s(job: Job, found: _Stages) -> Floats:
