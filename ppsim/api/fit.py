@@ -13,7 +13,7 @@ from ppsim.runs.log_totals import LogTotals
 from ppsim.runs.readers.nsight import read_recordings
 from ppsim.runs.readers.recording import Recording, kernels_per_step
 from ppsim.trainers.primus.read_trace import is_dump
-from ppsim.trainers.shell_script import logged_arguments
+from ppsim.trainers.read_config import logged_arguments
 from ppsim.trainers.torch.read_trace import recording_of
 from ppsim.validation.fit_result import FitResult, calibration_rows, fit_cases
 from ppsim.validation.published_runs import PublishedRun, RecordedTimes, RowProperties, cases_of

@@ -4,7 +4,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
@@ -20,7 +19,13 @@ _OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "
 _OF_INTERLEAVING = ("group_size", "overlap_p2p")
 
 _NOT_SHARED = ("dp", "sequence_parallel", "offload", "offload_modules", *(one.name for one in fields(OffloadRules)))
-_OF_STUDIES = {*declared_options(SearchBaseOptions), *_NOT_SHARED} - {"model", "run_config", "recipe"}
+_OF_STUDIES = {*declared_options(SearchBaseOptions), *_NOT_SHARED} - {
+    "model",
+    "run_config",
+    "recipe",
+    "set",
+    "launch",
+}
 _ONLY_FOR_JOBS = [name for name in declared_options(JobOptions) if name in _OF_STUDIES]
 
 
@@ -33,15 +38,14 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
     """
     filled = each_setting(options)
     require_tokens("seq_len", filled.get("seq_len"))
-    path, recipe = filled.get("run_config"), filled.get("recipe")
-    filled |= {"run_config": None, "recipe": None}
-    if path is None and recipe is None:
+    config = read_source(filled)
+    filled |= {"run_config": None, "recipe": None, "set": None, "launch": None}
+    if config is None:
         return _with_stack(filled)
     if filled.get("job") is not None:
         raise ConfigError("the job says everything itself: leave out run_config, or give it to ppsim.job")
     from ppsim.trainers.read_recipe import require_accepted
 
-    config = read_source(path, recipe)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
     left = config.replaced_by(given) | {*tried}
     taken = {name: value for name, value in config.options.items() if name in filled and name not in left}
@@ -54,7 +58,7 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
         filled |= _launched(config, filled)
     if config.recipe is not None:
         require_accepted(config.recipe, filled, {name: options[name] for name in given - {*tried}})
-    _require_needed(config, {name for name, value in filled.items() if value is not None} | {*tried})
+    _require_needed(config, given | {*tried})
     if config.local_batch is not None and "gradient_accumulation_steps" in filled:
         config.local_batch.fill(filled, given)
     if filled.get("model") is None:
@@ -80,17 +84,25 @@ def _launched(config: "RunConfig", options: Mapping[str, Any]) -> dict[str, int]
     return {"gpus": number, "gpus_assumed": config.launcher_gpus}
 
 
-def read_source(path: "str | Path | RunConfig | None", recipe: str | None) -> "RunConfig":
+def read_source(options: Mapping[str, Any]) -> "RunConfig | None":
+    """Return the configuration of `recipe` or `run_config`; None if neither is given."""
+    path, recipe, variables, launch = (options.get(name) for name in ("run_config", "recipe", "set", "launch"))
+    if path is not None and recipe is not None:
+        raise ConfigError("--recipe and --run-config both name a trainer's configuration: give one of them")
+    if path is None and (variables or launch):
+        raise ConfigError(f"{'--set' if variables else '--launch'} is for a launch script: give --run-config")
+    if recipe is not None:
+        from ppsim.trainers.read_recipe import read_recipe
+
+        return read_recipe(recipe)
+    if path is None:
+        return None
     from ppsim.trainers.read_config import read_run_config  # heavy import
-    from ppsim.trainers.read_recipe import read_recipe
     from ppsim.trainers.run_config import RunConfig
 
-    if recipe is None:
-        assert path is not None
-        return path if isinstance(path, RunConfig) else read_run_config(path)
-    if path is not None:
-        raise ConfigError("--recipe and --run-config both name a trainer's configuration: give one of them")
-    return read_recipe(recipe)
+    if isinstance(path, RunConfig):
+        return path
+    return read_run_config(path, variables=variables, launch=launch)
 
 
 @contextmanager
@@ -105,15 +117,11 @@ def recipe_in_errors(config: "RunConfig | None", options: Mapping[str, Any]) -> 
         raise ConfigError(f"recipe {config.recipe.name} cannot be projected as published: {error}") from None
 
 
-def _require_needed(config: "RunConfig", known: Collection[str]) -> None:
-    """Raise `ConfigError` for settings that are "auto" in the file and that no option sets."""
-    open_ = [one for word, one in config.needed.items() if not {word, *SAME_SETTING.get(word, ())} & {*known}]
+def _require_needed(config: "RunConfig", given: Collection[str]) -> None:
+    """Raise `ConfigError` for settings that the file leaves to the launch and that no option sets."""
+    open_ = [one for word, one in config.needed.items() if not {word, *SAME_SETTING.get(word, ())} & {*given}]
     if open_:
-        names, options = (", ".join(texts) for texts in zip(*open_, strict=True))
-        raise ConfigError(
-            f'{config.source}: {names} {"is" if len(open_) == 1 else "are"} "auto", which the program that starts '
-            f"the run sets: give {options}"
-        )
+        raise ConfigError(f"{config.source}: {'; '.join(f'{reason}: give {options}' for reason, options in open_)}")
 
 
 def _stages_per_rank(config: "RunConfig", filled: Mapping[str, Any], given: Collection[str]) -> int | None:

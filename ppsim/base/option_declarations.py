@@ -98,6 +98,11 @@ class OptionDeclaration:
         """A mapping is given on the command line by repeating the option."""
         return any(get_origin(kind) is Mapping for kind in self.kinds)
 
+    @property
+    def separator(self) -> str:
+        """The character between key and value of a mapping: NAME=VALUE for text, RANK:FACTOR for numbers."""
+        return "=" if "=" in (self.option.metavar or "") else ":"
+
 
 FLAGS = {
     "micro_batch": "--micro-batch-size",
@@ -150,7 +155,7 @@ def command_arguments(word: OptionDeclaration, value: Any) -> list[str]:
     if value is None:
         return []
     if word.is_mapping:
-        return [f"{word.flag} {key}:{number}" for key, number in value.items()]
+        return [f"{word.flag} {shlex.quote(f'{key}{word.separator}{each}')}" for key, each in value.items()]
     if bool in word.kinds:
         off = [f"--no-{word.flag[2:]}"] if word.option.has_no else []
         return [word.flag] if value else off

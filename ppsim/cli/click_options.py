@@ -203,7 +203,7 @@ def option_of(word: OptionDeclaration, **changed: Any) -> Callable[[Any], Any]:
     if said.shown:
         given |= {"default": said.default, "show_default": True}
     if word.is_mapping:
-        given |= {"multiple": True, "callback": _pairs}
+        given |= {"multiple": True, "callback": partial(_pairs, word.separator)}
     elif word.listed is not None:
         given["callback"] = partial(_several, word.listed)
     if word.also:
@@ -266,13 +266,16 @@ def _several(kind: Any, ctx: click.Context, param: click.Parameter, value: str |
     return parse_numbers(name, value) if kind is int else parse_names(name, value, get_args(kind))
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[int, float] | None:
-    """Arguments are written as `3:1.2`."""
-    found = {}
+def _pairs(
+    separator: str, ctx: click.Context, param: click.Parameter, value: Sequence[str]
+) -> dict[Any, Any] | None:
+    """Arguments are written as `3:1.2`, numbers, or as `TP=4`, texts."""
+    pairs: dict[Any, Any] = {}
     for text in value:
-        key, _, number = text.partition(":")
+        key, sign, content = text.partition(separator)
         try:
-            found[int(key)] = float(number)
+            pairs |= {key: content} if separator == "=" and key and sign else {int(key): float(content)}
         except ValueError:
-            raise ConfigError(f"{param.opts[0]} is '{text}': write it as {param.metavar}, as 3:1.2") from None
-    return found or None
+            example = "TP=4" if separator == "=" else "3:1.2"
+            raise ConfigError(f"{param.opts[0]} is '{text}': write it as {param.metavar}, as {example}") from None
+    return pairs or None

@@ -191,18 +191,19 @@ def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str,
 
 
 def run_config_of(options: dict[str, Any]) -> Any:
-    """Remove --recipe from options; return the configuration of --recipe or --run-config.
+    """Remove --recipe, --set and --launch from options; return the configuration of --recipe or --run-config.
 
     Prints how the configuration is understood together with the other options.
     """
-    path, recipe = options["run_config"], options["recipe"]
-    options["recipe"] = None
-    if path is None and recipe is None:
-        return None
     from ppsim.api.trainer_configuration import read_source
+
+    config = read_source(options)
+    options |= {"recipe": None, "set": None, "launch": None}
+    if config is None:
+        return None
     from ppsim.results.catalogues import run_config_lines
 
-    config = read_source(path, recipe).beside(options)
+    config = config.beside(options)
     for line in run_config_lines(config):
         print_message(line)
     return config

@@ -90,6 +90,15 @@ class SearchBaseOptions(TypedDict, total=False):
         "experiment, TorchTitan TOML or flags, Megatron-Bridge, NeMo, DeepSpeed.",
         metavar="FILE", section="model",
     )]
+    set: Annotated[Mapping[str, str] | None, Option(
+        "Value of a variable that the launch script of --run-config leaves to its user; 1=8B sets its first "
+        "argument. May be repeated. [default: not set]",
+        metavar="NAME=VALUE", section="model",
+    )]
+    launch: Annotated[int | None, Option(
+        "Number of the training command, for a launch script of --run-config with several. [default: the only one]",
+        metavar="N", section="model",
+    )]
     recipe: Annotated[str | None, Option(
         "Published recipe of a trainer (`ppsim recipes`) that sets all options not given: model, layout, batch, "
         "precision, cluster and number of GPUs. [default: none]",

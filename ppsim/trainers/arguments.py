@@ -1,11 +1,13 @@
 """Megatron-LM's arguments by their names in `args`, with a record of the ones that were read."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import LARGEST, count_from
+from ppsim.base.option_declarations import flag_of
 from ppsim.trainers.option_relevance import DEFAULTS, effect_of, require_full_training
 from ppsim.trainers.run_config import IgnoredOption
 
@@ -90,6 +92,7 @@ class Arguments:
         self._asked = set(values if asked is None else asked)
         self._read: dict[str, str] = {}
         self.assumed: list[str] = []
+        self.needed: dict[str, tuple[str, str]] = {}
 
     def get(self, name: str, default: Any = None, *, word: str = "model") -> Any:
         self._read[name] = word
@@ -109,8 +112,18 @@ class Arguments:
         if value is None:
             return None
         if isinstance(value, str) and "$" in value:
-            raise ConfigError(f"{self.source}: {name} is {value}, which the file does not set")
+            self._open(name, value, word)
+            return None
         return count_from(value, f"{self.source}: {name}", least=least)
+
+    def _open(self, name: str, value: str, word: str) -> None:
+        """Note an argument that the launch sets. Raises `ConfigError` if no option of ppsim sets it instead."""
+        reason = f"{name} is {value}, which the file does not set"
+        variable = re.search(r"\$(\w+)", value)
+        sets = f"--set {variable[1]}=VALUE" if variable else ""
+        if word == "model" or "${" in value:
+            raise ConfigError(f"{self.source}: {reason}{sets and f': give {sets}'}")
+        self.needed[word] = (reason, " or ".join(filter(None, (sets, flag_of(word)))))
 
     def launched_gpus(self) -> int | None:
         """Return the ranks that torchrun starts, by default on one node.

@@ -1,7 +1,9 @@
 """Reader of training configurations of any trainer; the format is detected from the content."""
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,13 @@ from ppsim.trainers import configurations
 from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.deepspeed.read_config import from_deepspeed
+from ppsim.trainers.launch_script import LaunchScript
+from ppsim.trainers.launchers import Command, options_of
 from ppsim.trainers.lora_config import with_adapters, without_adapters
 from ppsim.trainers.megatron.read_config import from_megatron
 from ppsim.trainers.option_relevance import require_full_training
 from ppsim.trainers.primus.read_config import from_primus
 from ppsim.trainers.run_config import RunConfig
-from ppsim.trainers.shell_script import flags_of, logged_arguments
 from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 
@@ -38,10 +41,17 @@ def model_named(given: str | Path | RunConfig) -> Model:
 _SUFFIXES = {".sh", ".yaml", ".yml", ".toml", ".json", ".log"}
 
 
-def read_run_config(path: str | Path) -> RunConfig:
+_SCRIPT_SUFFIXES = {".sh", ".bash", ".sbatch", ".slurm"}
+
+
+def read_run_config(
+    path: str | Path, *, variables: Mapping[str, str] | None = None, launch: int | None = None
+) -> RunConfig:
     """Read a trainer's configuration: options of `ppsim.project`, the model, and the options that ppsim ignores.
 
-    Raises `ConfigError` for an unknown format and for an invalid value.
+    A launch script is run by a bash that reaches nothing of the machine, with values for its `variables` ("1" to
+    "9": its arguments); of several training commands, `launch` chooses one, counted from 1. Raises `ConfigError`
+    for an unknown format and for an invalid value.
 
     >>> import ppsim, tempfile
     >>> script = Path(tempfile.mkdtemp(), "train.sh")
@@ -57,24 +67,58 @@ def read_run_config(path: str | Path) -> RunConfig:
         raise ConfigError(
             f"{path} is larger than {CONFIG_BYTES // 2**20} MiB: this is not a training configuration"
         )
+    if _is_script(text, Path(path)):
+        return _from_script(text, source, variables or {}, launch)
+    if variables or launch:
+        raise ConfigError(f"{path} is no launch script: leave out {'--set' if variables else '--launch'}")
     if text.lstrip().startswith("{"):
         return _from_tree(read_json(path, most=CONFIG_BYTES), Path(path))
     if re.search(r"^\[[\w.]+\][ \t]*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
         return from_torchtitan(read_toml(path), source)
-    if re.search(r"^(modules|MODEL_ARGS|model):", text, re.MULTILINE):
-        return _from_tree(read_yaml(path), Path(path))
     if logged := logged_arguments(text):
         return from_megatron(Arguments(megatron_names(logged), source, is_complete=True))
-    if re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text) and not re.search(
-        r"^[ \t]*--[\w-]+:", text, re.MULTILINE
-    ):
-        flags = flags_of(text, source)
-        if chosen := re.search(
-            r"\sactivation[-_]checkpoint:([\w-]+)", text
-        ):  # TorchTitan 0.3 sets the mode by a subcommand, not by a flag
-            flags["--activation_checkpoint.mode"] = chosen[1]
-        return _from_flags(flags, source)
     return _from_tree(read_yaml(path), Path(path))
+
+
+def _is_script(text: str, path: Path) -> bool:
+    if path.suffix in _SCRIPT_SUFFIXES or re.match(r"#!.*sh\b", text):
+        return not logged_arguments(text)
+    has_options = re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text)
+    is_tree = re.search(
+        r"^[ \t]*--[\w-]+:|^(modules|MODEL_ARGS|model):|^\[[\w.]+\][ \t]*$|^\s*\{", text, re.MULTILINE
+    )
+    return bool(has_options) and not is_tree and not logged_arguments(text)
+
+
+def _from_script(text: str, source: str, variables: Mapping[str, str], launch: int | None) -> RunConfig:
+    script = LaunchScript(text, source, _is_claimed, variables)
+    commands = script.commands
+    if launch is None and len(commands) > 1:
+        each = "; ".join(f"{number}: {_in_short(command, commands)}" for number, command in enumerate(commands, 1))
+        raise ConfigError(f"{source} starts {len(commands)} training commands: give --launch N ({each})")
+    if launch is not None and not 1 <= launch <= len(commands):
+        raise ConfigError(
+            f"--launch must be from 1 to {len(commands)}, the training commands of {source}: got {launch}"
+        )
+    dependence = script.dependence((launch or 1) - 1)
+    config = _from_flags(dependence.options, source)
+    return replace(config, notes=(*config.notes, *dependence.notes))
+
+
+def _in_short(command: Command, commands: Sequence[Command]) -> str:
+    """The program and the options in which a command differs from others."""
+    common = frozenset.intersection(*(other.settings for other in commands))
+    own = sorted(f"{name} {value}" for name, value in command.settings - common)
+    return " ".join([command.program, *own[:3], *(["…"] if len(own) > 3 else [])])
+
+
+_LOGGED = re.compile(r"(?:^|\s)(\w+) \.{3,} (.*)$")
+
+
+def logged_arguments(text: str) -> dict[str, Any]:
+    """Megatron-LM prints its arguments at the start of a log, one `name ........ value` per line."""
+    found = (_LOGGED.search(line) for line in text.splitlines() if " ..." in line)
+    return {match[1]: match[2].strip() for match in found if match}
 
 
 def _why_no_folder(folder: Path) -> str:
@@ -88,11 +132,24 @@ def _unreadable(source: str) -> ConfigError:
 
 
 def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
-    if any(name.startswith(("--parallelism.", "--training.")) for name in flags) or "--module" in flags:
+    if _is_of_torchtitan(flags):
         return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
-    if not any("model-parallel-size" in name or name in ("--num-layers", "--micro-batch-size") for name in flags):
+    if not _is_claimed(flags):
         raise _unreadable(source)
     return from_megatron(Arguments(megatron_names(flags), source))
+
+
+def _is_of_torchtitan(flags: Mapping[str, Any]) -> bool:
+    return "--module" in flags or any(name.startswith(("--parallelism.", "--training.")) for name in flags)
+
+
+def _is_claimed(flags: Mapping[str, Any]) -> bool:
+    """Return whether the options of a command are those of Megatron-LM or TorchTitan."""
+    is_of_megatron = any("model-parallel-size" in name or name in _OF_MEGATRON for name in flags)
+    return is_of_megatron or _is_of_torchtitan(flags)
+
+
+_OF_MEGATRON = ("--num-layers", "--micro-batch-size")
 
 
 def _from_tree(content: Any, path: Path) -> RunConfig:
@@ -111,7 +168,7 @@ def _from_sections(content: dict[str, Any], path: Path, source: str) -> RunConfi
             return from_sections(arguments, source)
         return from_megatron(Arguments(megatron_names(arguments), source))
     if isinstance(arguments, str):
-        return _from_flags(flags_of(arguments, source), source)
+        return _from_flags(options_of(shlex.split(arguments)), source)
     if any(name in content for name in ("modules", "extends", "bases")):
         return from_primus(content, path)
     if any(name in content for name in ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")):

@@ -36,8 +36,8 @@ class RunConfig(Printable):
     """A trainer's configuration as ppsim reads it.
 
     `read_options` maps options of the trainer to options of ppsim. `notes` are sentences about settings that the
-    file leaves open. `needed` has the options that the file leaves to the launching program ("auto"), each with the
-    trainer's name and the ppsim option that sets it. `layers_per_virtual_stage` is Megatron-LM's indirect way to
+    file leaves open. `needed` has the options that the file leaves to the launch ("auto", `$TP`), each with the
+    reason and with what sets it instead. `layers_per_virtual_stage` is Megatron-LM's indirect way to
     set vpp. `launcher_gpus` is the number of GPUs that the trainer's launcher starts by default; 1: no default.
     """
 

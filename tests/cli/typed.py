@@ -142,6 +142,7 @@ OF_PROJECT = {
         "--transfer-ms 1,0", "--activation-memory 2GiB", "--activation-memory 2GiB,1GiB",
     ],
     "project --run-config train.sh --json": ["--tp 1"],
+    "project --run-config open.sh --json": ["--set MBS=2", same("--launch 1")],
     "project --recipe llama3-8b/h100/bf16@26.06 --json": ["--global-batch-size 256", same("--cp 2")],
     "project --pp 2 --num-microbatches 8": [
         "--gradient-accumulation-steps 2",
@@ -176,6 +177,7 @@ OF_TUNE = {
     PREDICTING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1 --memory-limit 900GiB": PREDICTIONS,
     SEARCH.replace("--json", ""): ["--full", "--help-all", "--json", "-o tune.json", "-o tune.csv", "-o tune.svg"],
     "tune --run-config train.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --json": ["--gpus 16"],
+    "tune --run-config open.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --micro-batch-size 1 --json": ["--set GBS=16", same("--launch 1")],
     "tune --recipe llama3-8b/h100/bf16@26.06 --tp 1 --cp 2 --pp 1 --schedule 1f1b --recompute none --micro-batch-size 1 --json": [
         "--gpus 16",
     ],
@@ -270,6 +272,9 @@ def write_inputs(folder: Path) -> None:
         "overheads.json": json.dumps(OVERHEADS),
         "L.txt": "".join(f"{tokens}\n" for tokens in range(100, 4000, 37)),
         "train.sh": SCRIPT,
+        "open.sh": SCRIPT.replace("batch-size 1 ", "batch-size ${MBS:-1} ").replace(
+            "batch-size 8 ", "batch-size ${GBS:-8} "
+        ),
         "P.toml": '[[stages]]\nlayers = 3\nrecompute = "full*2"\n\n[[stages]]\nlayers = 1\n',
         "mine.toml": CLUSTER,
         "run.csv": passes_of_three_steps(),

@@ -39,7 +39,7 @@ def test_auto_of_deepspeed_is_what_the_options_say(tmp_path: Path) -> None:
         (
             AUTO,
             {},
-            "train_micro_batch_size_per_gpu, train_batch_size are .*: give --micro-batch-size, --global-batch-size$",
+            "train_micro_batch_size_per_gpu is .*: give --micro-batch-size; .*: give --global-batch-size$",
         ),
         (AUTO, {"micro_batch": 1}, 'ds.json: train_batch_size is "auto", .*: give --global-batch-size$'),
         (AUTO, {"global_batch": 8}, "train_micro_batch_size_per_gpu is .*: give --micro-batch-size$"),

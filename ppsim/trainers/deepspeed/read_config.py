@@ -66,7 +66,11 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
         f"{source}: DeepSpeed's configuration has no model: give --model",
         arguments.read_options,
         arguments.ignored,
-        needed={word: (name, option) for name, (word, option) in autos.items() if words[word] is None},
+        needed={
+            word: (f'{name} is "auto", which the program that starts the run sets', option)
+            for name, (word, option) in autos.items()
+            if words[word] is None
+        },
     )
 
 

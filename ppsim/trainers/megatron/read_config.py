@@ -58,6 +58,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
         arguments.ignored if model is not None else arguments.ignored_that_matter,
         tuple(dict.fromkeys(arguments.assumed)),
         layers_per_virtual_stage=layers_each,
+        needed=arguments.needed,
     )
 
 

@@ -103,6 +103,7 @@ def from_torchtitan(
         tuple(assumed),
         batch,
         launcher_gpus=_LAUNCHER_GPUS,
+        needed=arguments.needed,
     )
 
 

@@ -1,0 +1,381 @@
+"""Training commands that a shell script starts, as a bash finds them that reaches nothing of the machine (bashkit).
+
+Every command that bash does not have itself is a program whose words are recorded and that prints nothing.
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.name_lookup import NameLookup
+from ppsim.trainers.launchers import Command, is_relevant, joined, slurm_headers, slurm_variables
+
+LARGEST_SCRIPT = 2**16
+"""Limit on the bytes of a script and of each file that it sources."""
+
+_TIMEOUT_S = 2.0
+_MOST_S = 10  # CPU seconds, for all runs of a script
+_MOST_DOLLARS = 1000  # in one line, because bashkit checks its limits between commands
+_MOST_FILES = 500  # files beside the script that it can source
+_MOST_NESTED = 64  # words in front of a shell command in a shell command
+_MOST_UNKNOWN_ROUNDS = 8  # runs to learn the names of programs
+
+_NAME = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*|[1-9])")
+_IN_ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
+_ASSIGNED = re.compile(
+    r"(?:^|[;&|({]|\bthen\b|\bdo\b|\belse\b|\bin\b.*?\))[ \t]*"
+    r"(?:(?:export|readonly|local|declare)[ \t]+(?:-\w+[ \t]+)*)?([A-Za-z_]\w*)\+?=.*"
+    r"|\bfor[ \t]+([A-Za-z_]\w*)[ \t]+in\b|\bread[ \t]+(?:-\w+[ \t]+)*([A-Za-z_]\w*)",
+    re.MULTILINE,
+)
+_TEST = re.compile(r"\[\[?[^\]]*\]|\btest\b.*|\(\(.*?\)\)")
+_COMPARED = re.compile(r"(?:==?|!=|-(?:eq|ne|[gl][te]))\s*[\"']?([\w.+-]+)")
+_PATTERN = re.compile(r"^\s*\(?[\"']?([\w.+-]+)[\"']?(?:\s*\|[^)\n]*)?\)", re.MULTILINE)
+_MISSING = re.compile(r"line \d+: ([^\s-]\S*): (?:command not found|No such file or directory)")
+_LOST_MESSAGES = (  # messages of bash that the script wrote into a file
+    "grep -rhsE ': (command not found|No such file)' --exclude='*.sh' --exclude='*.bash' --exclude='*.env' "
+    "{folder} /tmp"
+)
+_OF_BASH = frozenset(
+    "HOME PWD OLDPWD PATH USER HOSTNAME RANDOM SECONDS BASH_SOURCE OSTYPE UID EUID SHELL LINENO IFS PIPESTATUS "  # noqa: SIM905
+    "FUNCNAME OPTARG OPTIND REPLY BASH BASH_VERSION PPID DIRSTACK MACHTYPE HOSTTYPE".split()
+)
+_PROGRAMS = (
+    "torchrun python python3 deepspeed srun mpirun mpiexec ray accelerate singularity apptainer docker ssh "  # noqa: SIM905
+    "hostname nproc uname curl http whoami wget ps free id".split()
+)
+"""Launchers, and commands with which bashkit would answer for its virtual machine."""
+
+_ELEMENTS = re.compile(r'\b(\w+)(\+?)=\(\s*"(\$\{\w+\[@\][^}"]+\})"\s*\)')
+
+
+@dataclass(frozen=True)
+class _Run:
+    commands: tuple[Command, ...]
+    problem: str
+    is_stopped: bool
+
+
+@dataclass(frozen=True)
+class _Shell:
+    """A shell to run; `before` are the words of the command that starts it."""
+
+    text: str
+    env: Mapping[str, str]
+    folder: str
+    before: tuple[str, ...]
+
+
+@dataclass
+class LaunchScript:
+    """A script and the values given for its variables (`1` to `9`: its arguments).
+
+    `is_training` judges the options of a command.
+    """
+
+    text: str
+    source: str
+    is_training: Callable[[Mapping[str, Any]], bool]
+    given: Mapping[str, str] = field(default_factory=dict)
+    _programs: set[str] = field(default_factory=lambda: {*_PROGRAMS})
+    _missing: set[str] = field(default_factory=set)
+    _sourced: dict[str, str] = field(default_factory=dict)
+    _begun_s: float = field(default_factory=time.process_time)
+
+    @cached_property
+    def commands(self) -> list[Command]:
+        """Training commands, without repeated ones. Raises `ConfigError` if there is none."""
+        if len(self.text) > LARGEST_SCRIPT:
+            raise ConfigError(
+                f"{self.source} is larger than {LARGEST_SCRIPT // 1024} KiB: this is no launch script"
+            )
+        if crowded := [
+            number for number, line in enumerate(self.text.split("\n"), 1) if line.count("$") > _MOST_DOLLARS
+        ]:
+            raise ConfigError(f"{self.source} has more than {_MOST_DOLLARS} '$' in line {crowded[0]}")
+        run = self._learned_run()
+        if unread := [name for name in self.given if name not in self._names]:
+            hint = (
+                NameLookup("variable", self._unknown).hint(unread[0]) if self._unknown else "nothing is left open"
+            )
+            raise ConfigError(f"{self.source} does not read {unread[0]} of --set: {hint}")
+        commands = self._training(run)
+        if not commands:
+            raise self._starts_nothing(run)
+        return commands
+
+    def dependence(self, number: int) -> "Dependence":
+        """Return how the options of a training command depend on what only the launch knows."""
+        options = self.commands[number].options
+        dependence = Dependence(dict(options))
+        for name in self._unknown:
+            for trial in (_marker(name), *self._values_of(name)):
+                commands = self._training(self._run({name: trial}))
+                if len(commands) == len(self.commands):
+                    dependence.compare(options, commands[number].options, name, trial)
+            dependence.settle(name, self._where(name), is_computed=self._is_computed(name))
+        return dependence
+
+    def _learned_run(self) -> _Run:
+        """Repeat the run until every program is known."""
+        try:
+            from bashkit import Bash, BashError
+        except ImportError:
+            raise ConfigError(
+                f"{self.source} is a shell script, and bashkit, which reads these, has no wheel for this platform: "
+                "give the options themselves"
+            ) from None
+        try:
+            self._programs |= {
+                name for name in Bash().analyze(self.text).command_names if name[0] != "-"
+            } - _own_commands()
+        except BashError as error:
+            raise ConfigError(f"{self.source} is no script that bash can read: {error}") from None
+        for _ in range(_MOST_UNKNOWN_ROUNDS):
+            run = self._run({})
+            if run.is_stopped or self._missing <= self._programs:
+                break
+            self._programs |= self._missing
+        return run
+
+    def _run(self, changed: Mapping[str, str]) -> _Run:
+        if time.process_time() - self._begun_s > _MOST_S:
+            raise ConfigError(f"{self.source} takes too long to run: {_MOST_S} s are over")
+        values = slurm_variables(self._headers) | dict(self.given) | dict(changed)
+        printed = {name[2:-1]: value for name, value in values.items() if name.startswith("$(")}
+        last = max((int(name) for name in values if name.isdigit()), default=0)
+        words = ["bash", str(self._path), *(values.get(str(number), "") for number in range(1, last + 1))]
+        commands: list[Command] = []
+        env = {name: value for name, value in values.items() if name.isidentifier()}
+        pending = [_Shell(joined(words), env, str(self._path.parent), ())]
+        said, is_stopped = [], False
+        while pending and not is_stopped:
+            shell = pending.pop(0)
+            ended = self._execute(shell, commands, pending, printed)
+            said.append(str(ended.stderr or ended.error or "").replace(f"{self._path}: ", ""))
+            is_stopped = ended.error is not None
+        return _Run(tuple(commands), "".join(said), is_stopped)
+
+    def _execute(
+        self, shell: "_Shell", commands: list[Command], pending: list["_Shell"], printed: Mapping[str, str]
+    ) -> Any:
+        """Run a shell; programs add their words to `commands`, or the shell that they start to `pending`."""
+        from bashkit import Bash
+
+        def record(context: Any) -> str:
+            command = Command((*shell.before, context.name, *context.argv), self._headers)
+            inner = command.nested(len(shell.before)) if len(shell.before) < _MOST_NESTED else None
+            if inner is None:
+                commands.append(command)
+            else:
+                pending.append(_Shell(inner[1], context.env, context.cwd, command.words[: inner[0]]))
+            return printed.get(context.name, "")
+
+        def cat(context: Any) -> str:
+            paths = [
+                f"{context.cwd}/{name}" if name[0] != "/" else name for name in context.argv if name[:1] != "-"
+            ]
+            if not all(context.fs.exists(path) for path in paths):
+                return printed.get("cat", "")
+            return "".join(context.fs.read_file(path).decode() for path in paths) or context.stdin or ""
+
+        bash = Bash(
+            cwd=shell.folder, env=dict(shell.env), timeout_seconds=_TIMEOUT_S, files=self._files,
+            custom_builtins=dict.fromkeys(self._programs, record) | {"cat": cat},
+        )  # fmt: skip
+        ended = bash.execute_sync(shell.text)
+        lost = bash.execute_sync(_LOST_MESSAGES.format(folder=shell.folder)).stdout
+        self._missing |= {*_MISSING.findall(f"{ended.stderr}\n{ended.stdout}\n{lost}")}
+        return ended
+
+    def _training(self, run: _Run) -> list[Command]:
+        by_settings: dict[frozenset[tuple[str, Any]], Command] = {}
+        for command in run.commands:
+            if command.trains and self.is_training(command.options):
+                by_settings.setdefault(command.settings, command)
+        return list(by_settings.values())
+
+    def _starts_nothing(self, run: _Run) -> ConfigError:
+        if others := [command.program for command in run.commands if command.program and not command.trains]:
+            return ConfigError(
+                f"{self.source} starts {others[0]}, which does not train: ppsim reads training commands"
+            )
+        for name in [] if run.is_stopped else self._unknown:
+            for trial in (*self._values_of(name), _marker(name)):
+                if self._training(self._run({name: trial})):
+                    example = "VALUE" if trial == _marker(name) else trial
+                    return ConfigError(
+                        f"{self.source} starts a training command only if {_called(name)} is given "
+                        f"({self._where(name)}): give --set {name}={example}"
+                    )
+        said = f"; bash says '{run.problem.strip().splitlines()[-1][:200]}'" if run.problem.strip() else ""
+        return ConfigError(f"{self.source} is not a training configuration: it starts no training command{said}")
+
+    @cached_property
+    def _path(self) -> PurePosixPath:
+        return PurePosixPath("/", *Path(self.source).absolute().parts[1:])
+
+    @cached_property
+    def _headers(self) -> dict[str, str]:
+        return slurm_headers(self.text)
+
+    @cached_property
+    def _files(self) -> dict[str, Any]:
+        """The script, and shell files in its folder and below, which are read only if the script asks for them."""
+        folder = Path(self.source).absolute().parent
+        beside = folder.is_dir() and Path(self.source).is_file()
+        files = islice((path for path in folder.rglob("*") if path.suffix in (".sh", ".env", ".bash")), _MOST_FILES)
+        others = {
+            str(self._path.parent / path.relative_to(folder).as_posix()): self._reader(path)
+            for path in (files if beside else ())
+        }
+        return others | {str(self._path): _with_loops(self.text.replace("\r\n", "\n"))}
+
+    def _reader(self, path: Path) -> Callable[[], str]:
+        def read() -> str:
+            content = path.read_text(encoding="utf-8", errors="replace")[:LARGEST_SCRIPT]
+            self._sourced[str(path)] = content
+            return content
+
+        return read
+
+    @cached_property
+    def _all_text(self) -> str:
+        return "\n".join([self.text, *self._sourced.values()])
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """Variables that the script reads."""
+        text = _without_comments(self._all_text)
+        bare = re.findall(r"[A-Za-z_]\w*", " ".join(_IN_ARITHMETIC.findall(text)))
+        return list(dict.fromkeys([*_NAME.findall(text), *bare]))
+
+    @property
+    def _unknown(self) -> list[str]:
+        """What only the launch knows: variables not set before their first use, and outputs of programs."""
+        text = _without_comments(self._all_text)
+        known = {*_OF_BASH, *self.given, *slurm_variables(self._headers)}
+        for match in _ASSIGNED.finditer(text):
+            name = match[1] or match[2] or match[3]
+            used = re.search(rf"\$\{{?[#!]?{name}\b", text)
+            if used is None or match.end() <= used.start():
+                known.add(name)
+        asked = (name for name in (*self._programs, "cat") if re.search(rf"[$`]\(?\s*{re.escape(name)}\b", text))
+        return [*(name for name in self._names if name not in known), *(f"$({name})" for name in sorted(asked))]
+
+    def _values_of(self, name: str) -> list[str]:
+        """Values with which a branch may decide otherwise: the ones that the script compares the variable with."""
+        if name.startswith("$("):
+            return ["1\n", "8\n8\n8\n"]
+        tests = [test for test in _TEST.findall(self._all_text) if re.search(rf"\b{name}\b", test)]
+        compared = [word for test in tests for word in _COMPARED.findall(test)]
+        for block in re.finditer(rf"case\s+\S*\b{name}\b(.*?)\besac\b", self._all_text, re.DOTALL):
+            compared += _PATTERN.findall(block[1].replace(" in ", "\n", 1))
+        return list(dict.fromkeys([*compared, "1", "2", "true"]))[:12]
+
+    def _where(self, name: str) -> str:
+        """Return the line that reads a variable or a program's output."""
+        pattern = re.escape(name[2:-1]) if name.startswith("$(") else rf"\$\{{?[#!]?{name}\b"
+        for file, content in (("", self.text), *self._sourced.items()):
+            text = _without_comments(content)
+            used = re.search(pattern, text) or (
+                not name[0].isdigit() and re.search(rf"\b{re.escape(name)}\b", text)
+            )
+            if used:
+                return f"{Path(file).name} line {text.count(chr(10), 0, used.start()) + 1}".strip()
+        return "nowhere"
+
+    def _is_computed(self, name: str) -> bool:
+        """Return whether a number that only the launch knows is part of arithmetic, without any default."""
+        if name.startswith("$("):
+            return True
+        text = self._all_text
+        has_default = re.search(rf"\$\{{{name}:?[-=]", text) or re.search(rf"(?m)(?:^|\s){name}=", text)
+        return not has_default and any(re.search(rf"\b{name}\b", part) for part in _IN_ARITHMETIC.findall(text))
+
+
+@dataclass
+class Dependence:
+    """Options of a command, and what was taken as not set; a value that only the launch knows is `$NAME`."""
+
+    options: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    _texts: dict[str, str] = field(default_factory=dict)
+    _branches: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def compare(self, before: Mapping[str, Any], after: Mapping[str, Any], name: str, value: str) -> None:
+        for option in dict.fromkeys([*before, *after]):
+            changed = after.get(option)
+            if before.get(option) == changed:
+                continue
+            if value == _marker(name) and isinstance(changed, str) and value in changed:
+                self._texts[option] = changed
+            else:
+                self._branches.setdefault(value, {})[option] = changed
+
+    def settle(self, name: str, where: str, *, is_computed: bool) -> None:
+        """Put `$NAME` where a value is needed, and note where the script tests the name or has a default."""
+        taken = f"taken as not set: {_called(name)} ({where})"
+        texts, branches = self._texts, self._branches
+        self._texts, self._branches = {}, {}
+        plain = {
+            option for option, text in texts.items() if _is_empty(self.options.get(option), text, _marker(name))
+        }
+        self.options |= {option: texts[option] for option in plain}
+        if is_computed:
+            self.options |= dict.fromkeys(
+                {option for changed in branches.values() for option in changed}, _marker(name)
+            )
+            return
+        defaults = [option for option in texts if option not in plain and is_relevant(option)]
+        if defaults:
+            self.notes.append(f"{taken}, which would set {', '.join(defaults)}")
+            return
+        for value, changed in branches.items():
+            settings = [
+                _in_words(option, text)
+                for option, text in changed.items()
+                if is_relevant(option) and option not in texts
+            ]
+            if settings:
+                self.notes.append(f"{taken}; with {name}={value} it would set {', '.join(settings)}")
+                return
+
+
+def _in_words(option: str, value: Any) -> str:
+    return f"no {option}" if value is None else option if value is True else f"{option} {value}"
+
+
+def _is_empty(value: Any, text: str, marker: str) -> bool:
+    return value in (None, True, "") or value == text.replace(marker, "")
+
+
+def _called(name: str) -> str:
+    return f"its argument {name}" if name.isdigit() else name
+
+
+def _marker(name: str) -> str:
+    return name if name.startswith("$(") else f"${name}"
+
+
+@cache
+def _own_commands() -> frozenset[str]:
+    from bashkit import Bash
+
+    return frozenset(Bash().execute_sync("compgen -c").stdout.split())
+
+
+def _with_loops(text: str) -> str:
+    """bashkit 0.20 joins the elements of `A=("${B[@]/x/y}")`, but not those of a loop."""
+    loop = r'__each=(); for __one in "\3"; do __each+=("$__one"); done; \1\2=("${__each[@]}")'
+    return _ELEMENTS.sub(loop, text)
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"(?m)(^|\s)#.*$", r"\1", text)
