@@ -17,7 +17,8 @@ def print_tuned(tuned: TuneResult, *, full: bool = False) -> None:
     out, job = Page(), tuned.question.job
     title = bold(f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}")
     out.add(f"{title} ({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens per step", "")
-    _add_found(out, tuned, tuned.best if full else tuned.best[:MOST_LISTED])
+    fastest = tuned.pareto[:1]  # below the best if it fits tightly
+    _add_found(out, tuned, tuned.best if full else list(dict.fromkeys([*tuned.best[:MOST_LISTED], *fastest])))
     if not full and (more := len(tuned.best) - MOST_LISTED) > 0:
         out.add(f"{more} more: --full")
     if full:

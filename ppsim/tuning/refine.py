@@ -4,10 +4,12 @@ They are tried for the fastest layouts, and for layouts that need recomputation 
 little recomputation.
 """
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.catalog.build import find
@@ -16,8 +18,17 @@ from ppsim.model.memory_rows import kept_of_layer
 from ppsim.model.recompute import MODULES
 from ppsim.parallel.layer_partition import why_no_split
 from ppsim.projection.project import project_table
-from ppsim.simulation.bounds.problem import is_within
-from ppsim.tuning.evaluate import LAST, EvaluationResult, Rank, evaluate, rank_of, simulate, table_at, task_of
+from ppsim.simulation.bounds.problem import CAP_ROUNDING, is_within
+from ppsim.tuning.evaluate import (
+    LAST,
+    EvaluationResult,
+    Rank,
+    evaluate,
+    exact_peak_bytes,
+    rank_of,
+    table_at,
+    task_of,
+)
 from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
 from ppsim.tuning.space import PLANNED, Configuration, SearchSpace
 
@@ -25,7 +36,7 @@ Refinement: TypeAlias = Literal["recompute", "vpp", "schedule", "plan"]
 REFINEMENTS: tuple[Refinement, ...] = ("recompute", "vpp", "schedule")
 
 _LAYOUTS = 10
-"""Number of fastest layouts, and of layouts that need recomputation."""
+"""Number of best layouts, and of fastest layouts, on which other numbers of stages are tried."""
 
 _OF_LAYOUT = 3
 """Maximum number of configurations for each layout that needs recomputation."""
@@ -43,7 +54,7 @@ _GAIN_OF_PLAN = 1e-3
 """Minimum relative gain for a row with a plan per stage."""
 
 _PLANNED_LAYOUTS = 3
-"""As `_LAYOUTS`, for the search of a plan per stage."""
+"""As `_LAYOUTS`, for the search of a plan per stage; also the number of layouts that need recomputation."""
 
 _CHEAP = ("moe_act", "layernorm", "mla_up_proj")
 """Modules that take little time to recompute; also tried in combination. No trainer supports mlp_act."""
@@ -55,7 +66,10 @@ _RECOMPUTED = 0.25
 
 
 class RefineState:
-    """State of a refinement; `verdicts` are outcomes by key, `known` configurations by key."""
+    """State of a refinement; `verdicts` are outcomes by key, `known` configurations by key.
+
+    `best_s`: seconds of the fastest configuration that fits, and of the fastest that fits at least tightly.
+    """
 
     def __init__(
         self,
@@ -66,18 +80,25 @@ class RefineState:
     ) -> None:
         self.outlooks, self.space, self.verdicts, self.known = outlooks, space, verdicts, known
         self.limit = outlooks.question.memory_limit
-        self.best = min(self.rank(one) for one in verdicts.values() if one.status == "fits")
+        self.best_s = [float("inf")] * 2
+        for outcome in verdicts.values():
+            self._note_seconds(outcome)
 
     def rank(self, outcome: EvaluationResult) -> Rank:
         return rank_of(self.limit, outcome.peak_bytes, outcome.iteration_time_s)
 
-    def bound(self, look: ConfigurationBounds) -> Rank:
-        return rank_of(self.limit, look.least_bytes, look.bound_s)
+    def may_win(self, look: ConfigurationBounds) -> bool:
+        is_tight, bound_s = rank_of(self.limit, look.least_bytes, look.bound_s)
+        return bound_s < self.best_s[is_tight]
 
     def note(self, one: Configuration, outcome: EvaluationResult) -> None:
         self.known[one.key], self.verdicts[one.key] = one, outcome
+        self._note_seconds(outcome)
+
+    def _note_seconds(self, outcome: EvaluationResult) -> None:
         if outcome.status == "fits":
-            self.best = min(self.best, self.rank(outcome))
+            for level in range(self.rank(outcome)[0], 2):
+                self.best_s[level] = min(self.best_s[level], outcome.iteration_time_s)
 
     def look(self, one: Configuration) -> ConfigurationBounds | None:
         """Return the bounds of a configuration, or None if it cannot beat the best or has an outcome."""
@@ -92,43 +113,44 @@ class RefineState:
             and "auto" in self.space.split
             and found.counts == self.outlooks.counts(replace(one, split="auto"))
         )
-        return None if is_same or self.bound(found) >= self.best else found
+        return found if self.may_win(found) and not is_same else None
 
     def try_all(self, candidates: Iterable[Configuration]) -> None:
         looks = [look for one in dict.fromkeys(candidates) if (look := self.look(one))]
         for look in sorted(looks, key=lambda one: (one.bound_s, one.candidate))[:_MOST]:
-            if self.bound(look) < self.best:
+            if self.may_win(look):
                 [(_, outcome)] = evaluate([task_of(self.outlooks, look)], front=())
                 self.note(look.candidate, outcome)
 
     def fastest(self, number: int) -> list[Configuration]:
-        """Return the best configuration of each of the `number` best layouts."""
+        """Return the best configuration of each of the `number` best layouts, and of each of the fastest."""
         fits = [(self.rank(one), self.known[key]) for key, one in self.verdicts.items() if one.status == "fits"]
-        return _first_of_layouts((one for _, one in sorted(fits)), number)
+        orders = sorted(fits), sorted(fits, key=lambda fit: (fit[0][1], fit[1]))
+        return list(dict.fromkeys(one for order in orders for one in _first_of_layouts(order, number)))
 
 
 def refine(
-    search: RefineState,
-    tight: Sequence[Configuration],
-    what: Collection[Refinement] = REFINEMENTS,
+    search: RefineState, looks: Sequence[ConfigurationBounds], what: Collection[Refinement] = REFINEMENTS
 ) -> None:
-    """Add the outcomes of better configurations on the best layouts; `tight` is the result of
-    `least_recomputed`.
-    """
+    """Add the outcomes of better configurations on the best layouts; `looks` are the bounds of the space."""
+    limits = dict.fromkeys((search.limit.safe_bytes, search.limit.usable_bytes))
+    tight = {limit: least_recomputed(looks, search.verdicts, CAP_ROUNDING * limit) for limit in limits}
     if "recompute" in what:
         words = _words(search.outlooks.question.job)
-        search.try_all(replace(one, recompute=word) for one in tight for word in words)
-        for one in tight:
-            _try_fewest_layers(search, one, search.limit.usable_bytes)
-            if search.limit.safe_bytes < search.limit.usable_bytes:
-                _try_fewest_layers(search, one, search.limit.safe_bytes)
+        for limit_bytes, recomputed in tight.items():
+            level = limit_bytes > search.limit.safe_bytes
+            for bound_s, one in recomputed:
+                if bound_s < search.best_s[level]:
+                    search.try_all(replace(one, recompute=word) for word in words)
+                    search.try_all(_with_fewest_layers(search, one, limit_bytes))
     if "vpp" in what:
         search.try_all(other for one in search.fastest(_LAYOUTS) for other in _of_other_stages(search, one))
     if "schedule" in what:
         search.try_all(other for one in search.fastest(_FITTED_LAYOUTS) for other in _of_fitted(search, one))
 
     if "plan" in what:
-        for one in (*search.fastest(_PLANNED_LAYOUTS), *_first_of_layouts(tight, _PLANNED_LAYOUTS)):
+        recomputed = next(filter(None, tight.values()), [])
+        for one in (*search.fastest(_PLANNED_LAYOUTS), *_first_of_layouts(recomputed, _PLANNED_LAYOUTS)):
             _try_plan(search, one)
 
 
@@ -136,9 +158,9 @@ def layout_of(one: Configuration) -> tuple[int, ...]:
     return one.tp, one.cp, one.ep, one.dp, one.pp, one.micro_batch, one.zero
 
 
-def _first_of_layouts(ordered: Iterable[Configuration], number: int) -> list[Configuration]:
+def _first_of_layouts(ordered: Iterable[tuple[Any, Configuration]], number: int) -> list[Configuration]:
     found: dict[tuple[int, ...], Configuration] = {}
-    for one in ordered:
+    for _, one in ordered:
         found.setdefault(layout_of(one), one)
         if len(found) == number:
             break
@@ -147,11 +169,12 @@ def _first_of_layouts(ordered: Iterable[Configuration], number: int) -> list[Con
 
 def least_recomputed(
     looks: Iterable[ConfigurationBounds], verdicts: dict[str, EvaluationResult], limit: float
-) -> list[Configuration]:
-    """Return configurations that do not fit without recomputation but may fit with it, the fastest first.
+) -> list[tuple[float, Configuration]]:
+    """Return lower bounds of seconds, and configurations that fit only with recomputation, the fastest first.
 
     The time of each is estimated with just enough recomputation to fit: full_s · (1 - `_RECOMPUTED` · (1 - x)).
-    full_s is the lower bound with full recomputation; x is the needed share of the memory that it saves.
+    full_s is the lower bound with full recomputation; x is the needed share of the memory that it saves. Modules
+    can save this memory in less time, but not in less than full_s · (1 - `_RECOMPUTED`).
     """
     looks = list(looks)
     full = {
@@ -165,15 +188,15 @@ def least_recomputed(
         if other is None or one.candidate.recompute != "none" or held <= limit:
             continue
         part = (held - limit) / (held - other.least_bytes) if held < float("inf") else 1.0
-        estimated.append(((1 - _RECOMPUTED * (1 - part)) * other.bound_s, one.candidate))
-    found: dict[tuple[int, ...], list[Configuration]] = {}
-    for _, tight in sorted(estimated):
+        estimated_s = (1 - _RECOMPUTED * (1 - part)) * other.bound_s
+        estimated.append((estimated_s, one.candidate, (1 - _RECOMPUTED) * other.bound_s))
+    number, found = Counter[tuple[int, ...]](), []
+    for _, tight, bound_s in sorted(estimated):
         layout = layout_of(tight)
-        if len(found) < _LAYOUTS:
-            found.setdefault(layout, [])
-        if layout in found and len(found[layout]) < _OF_LAYOUT:
-            found[layout].append(tight)
-    return [one for of_layout in found.values() for one in of_layout]
+        number[layout] += 1
+        if number[layout] <= _OF_LAYOUT:
+            found.append((bound_s, tight))
+    return found
 
 
 def _words(job: Job) -> list[str]:
@@ -197,32 +220,20 @@ def _words(job: Job) -> list[str]:
     return list(found.values())[1:]
 
 
-def _try_fewest_layers(search: RefineState, one: Configuration, limit_bytes: float) -> None:
-    """Find the smallest N for which recompute block/N is within the limit, by bisection; N = 0 is not.
+def _with_fewest_layers(search: RefineState, one: Configuration, limit_bytes: float) -> Iterator[Configuration]:
+    """Yield block/N with the smallest N within the limit, by bisection of its peak memory.
 
-    The largest N is full recomputation, which is in the space. If block/N is neither within the limit nor faster
-    than the best, a larger N is useless.
+    The largest N is full recomputation, which is in the space.
     """
-    low, high = 0, -(-len(search.outlooks.question.job.model.layers) // (one.pp * one.vpp))
-    while high - low > 1:
-        middle = (low + high) // 2
-        outcome = _simulated(search, replace(one, recompute=f"block/{middle}"))
-        if is_within(outcome.peak_bytes, limit_bytes):
-            high = middle
-        elif (False, outcome.iteration_time_s) < search.best:
-            low = middle
-        else:
-            return
 
+    def fits(number: int) -> bool:
+        look = search.outlooks.of(replace(one, recompute=f"block/{number}"))
+        is_possible = is_within(look.least_bytes, limit_bytes)
+        return is_possible and is_within(exact_peak_bytes(task_of(search.outlooks, look)), limit_bytes)
 
-def _simulated(search: RefineState, one: Configuration) -> EvaluationResult:
-    """Only simulate, because the bounds do not model the memory of block/N."""
-    if known := search.verdicts.get(one.key):
-        return known
-    plan = search.outlooks.plan_of(one)
-    outcome = simulate(plan, table_at(plan))
-    search.note(one, outcome)
-    return outcome
+    numbers = range(1, -(-len(search.outlooks.question.job.model.layers) // (one.pp * one.vpp)))
+    for number in numbers[bisect_left(numbers, True, key=fits) :][:1]:
+        yield replace(one, recompute=f"block/{number}")
 
 
 def _try_plan(search: RefineState, one: Configuration) -> None:

@@ -26,7 +26,7 @@ from ppsim.tuning.configurations import read_configurations
 from ppsim.tuning.evaluate import LAST, EvaluationResult, Front, Rank, evaluate, rank_of, task_of
 from ppsim.tuning.infeasible import infeasible_message
 from ppsim.tuning.lower_bounds import ConfigurationBounds, bounds_calculator
-from ppsim.tuning.refine import Refinement, RefineState, layout_of, least_recomputed, refine
+from ppsim.tuning.refine import Refinement, RefineState, layout_of, refine
 from ppsim.tuning.resume_file import read_state, state_to_json
 from ppsim.tuning.space import Configuration, SearchProblem, SearchSpace, configurations, space_for
 from ppsim.tuning.workers import HERE, Workers, workers
@@ -368,10 +368,8 @@ class _Search:
         return {key: one for key, one in unknown.items() if layout_of(one) in layouts}
 
     def refine(self, what: Collection[Refinement]) -> None:
-        limit = self.question.memory_limit
-        limits = (CAP_ROUNDING * limit.safe_bytes, CAP_ROUNDING * limit.usable_bytes)
-        tight = next(filter(None, (least_recomputed(self.all, self.verdicts, one) for one in limits)), [])
-        refine(RefineState(bounds_calculator(self.pickled), self.space, self.verdicts, self.known), tight, what)
+        state = RefineState(bounds_calculator(self.pickled), self.space, self.verdicts, self.known)
+        refine(state, self.all, what)
 
     def search_tables(self, search_s: float, report: Callable[[], None]) -> None:
         shapes = dict.fromkeys(replace(one.candidate, schedule=AUTO) for one in self.found)

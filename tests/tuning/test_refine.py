@@ -9,9 +9,10 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import PpsimError
+from ppsim.simulation.verdict import MemoryLimit
 from ppsim.tuning.command_line import command_of
 from ppsim.tuning.evaluate import EvaluationResult
-from ppsim.tuning.refine import RefineState
+from ppsim.tuning.refine import RefineState, least_recomputed
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Configuration, configurations, space_for
 from tests.tuning.questions import question
@@ -122,3 +123,42 @@ def test_a_configuration_is_tried_if_its_bounds_beat_the_best_and_it_is_no_repet
     assert not is_tried(1, "even")
     state.note(replace(first, micro_batch=1, split="auto"), EvaluationResult("fits", 1.0, 12.0))
     assert not is_tried(1, "auto")
+
+
+def test_a_configuration_that_fits_tightly_is_tried_if_it_may_be_faster_than_all() -> None:
+    limit = MemoryLimit(usable_bytes=100.0, safe_bytes=80.0)
+    asked = question(gpus=8, batch=16)
+    slow, fast, other = configurations(asked, space_for(asked, tp=[1, 2, 4], cp=[1], pp=[1], micro_batch=[1]))[:3]
+    outlooks = SimpleNamespace(question=SimpleNamespace(memory_limit=limit))
+    verdicts = {
+        slow.key: EvaluationResult("fits", 50.0, 10.0),
+        fast.key: EvaluationResult("fits", 90.0, 8.0),
+        other.key: EvaluationResult("does not fit", 200.0),
+    }
+    state = RefineState(outlooks, space_for(asked), verdicts, {one.key: one for one in (slow, fast, other)})
+    assert [state.may_win(SimpleNamespace(least_bytes=50.0, bound_s=bound_s)) for bound_s in (9.0, 10.0)] == [
+        True,
+        False,
+    ]
+    assert [state.may_win(SimpleNamespace(least_bytes=90.0, bound_s=bound_s)) for bound_s in (7.0, 9.0)] == [
+        True,
+        False,
+    ]
+    assert state.fastest(1) == [slow, fast]
+
+
+def test_all_layouts_that_fit_only_with_recomputation_have_a_bound_of_their_time() -> None:
+    """Full recomputation takes 4 s more per layout; the layouts need the same share of the memory that it saves."""
+    asked = question(gpus=8, batch=16)
+    first = configurations(asked, space_for(asked, cp=[1]))[0]
+    looks = [
+        SimpleNamespace(
+            candidate=replace(first, dp=dp, recompute=recompute), bound_s=4.0 * dp, least_bytes=num_bytes
+        )
+        for dp in range(1, 16) for recompute, num_bytes in (("none", 9.0), ("full", 1.0))
+    ]  # fmt: skip
+    tight = least_recomputed(looks, {}, 5.0)
+    assert [(bound_s, one.dp, one.recompute) for bound_s, one in tight] == [
+        (3.0 * dp, dp, "none") for dp in range(1, 16)
+    ]
+    assert least_recomputed(looks, {}, 9.0) == []

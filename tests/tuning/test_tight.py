@@ -28,6 +28,8 @@ def test_the_table_marks_what_fits_tightly_and_says_why() -> None:
     found = _tuned(6.0, 1000)
     marks = [line.endswith("GiB~") for line in str(found).splitlines() if line.endswith(("GiB", "GiB~"))]
     assert marks == [one.verdict == "fits tightly" for one in found.best[:10]]
+    first, second = [line for line in str(_tuned(6.0, 1)).splitlines() if line.endswith(("GiB", "GiB~"))]
+    assert (first[-1], second[-1]) == ("B", "~")  # the best, and the fastest of all
     said = " ".join(str(found).split())
     assert "~ fits tightly: CUDA graphs can fragment memory, and more than 4.50 of 6.00 GiB is in use; " in said
     assert "expandable_segments:True" in said
