@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ppsim.api.project import plan_of_keywords
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.option_declarations import command_arguments, declared_options, given_options, option_values
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
@@ -24,7 +24,7 @@ from ppsim.trainers.megatron.write_model import without_source
 from ppsim.trainers.megatron.write_schedule import layout_string, parse_layout
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.run_config import RunConfig
-from ppsim.trainers.write_config import files_of
+from ppsim.trainers.write_config import WrittenPlan, files_of
 from ppsim.tuning.command_line import sizes_of
 from ppsim.tuning.search import TuneResult
 
@@ -74,7 +74,8 @@ def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any
         "vpp": _vpp(plan),
         "schedule": plan.schedule_name,
         "split": layout or list(split),
-        "overlap_tp": f"{execution.hidden_tp_forward!r},{execution.hidden_tp_backward!r}",
+        "overlap_tp": ",".join(map(str, _tp_overlap(job))) or None,
+        "weight_cache": _weight_cache(job),
         "launch_ms": None if job.launch_s is None else _milliseconds(job.launch_s),
         "stragglers": dict(plan.stragglers) or None,
         "sequence_parallel": execution.sequence_parallel if job.layout.tp > 1 else None,
@@ -95,7 +96,6 @@ def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any
 def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
     """Return a comparable value per option: two plans differ in the options with different values."""
     job = job_of(plan)
-    execution = job.execution
     marks = option_values(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL, *_MEASURED))
     return marks | {
         "model": (without_source(job.model.with_fine_tuning(None)), job.scale),
@@ -106,7 +106,8 @@ def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
         "vpp": _vpp(plan),
         "schedule": plan.schedule_name,
         "split": _stages(plan, job, split),
-        "overlap_tp": (execution.hidden_tp_forward, execution.hidden_tp_backward),
+        "overlap_tp": _tp_overlap(job),
+        "weight_cache": _weight_cache(job),
         "launch_ms": job.launch_s,
         "profile": job.profile,
         "lengths": plan.lengths,
@@ -117,6 +118,8 @@ def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
     }
 
 
+_IN_MARKS = ("model", "model_name", "sequence_length", "layout", "execution", "weight_cache")
+"""Fields of a job with an option for each value."""
 _OF_STAGES = "the plan of each stage (write it with -o plan.toml, and give --plan plan.toml)"
 
 
@@ -125,14 +128,23 @@ def inexpressible_differences(plan: Plan, read: Plan) -> list[str]:
     found = []
     for one, other, said in (
         (plan, read, ("job", "split", "vpp", "schedule", "num_slices", "search_s", "seed")),
-        (job_of(plan), job_of(read), ("model", "model_name", "sequence_length", "layout")),
+        (job_of(plan), job_of(read), _IN_MARKS),
     ):
         for field in fields(one):
-            is_compared = field.compare and field.name not in said
-            if is_compared and getattr(one, field.name) != getattr(other, field.name):
-                is_plan = field.name == "stage_plans"
-                found.append(_OF_STAGES if is_plan else f"{field.name} {getattr(one, field.name)!r}")
+            value = getattr(one, field.name)
+            if field.compare and field.name not in said and value != getattr(other, field.name):
+                text = field.name if is_dataclass(value) else f"{field.name} {value}"
+                found.append(_OF_STAGES if field.name == "stage_plans" else text)
     return found
+
+
+def _tp_overlap(job: Job) -> tuple[float, ...]:
+    execution = job.execution
+    return (execution.hidden_tp_forward, execution.hidden_tp_backward) if job.layout.tp > 1 else ()
+
+
+def _weight_cache(job: Job) -> str | None:
+    return job.weight_cache or ("none" if job.optimizer.zero_stage == 3 else None)
 
 
 def _vpp(plan: Plan) -> int | None:
@@ -204,13 +216,15 @@ def trainer_options(
 ) -> str:
     """Return a projection's plan, or the best configuration of a search, as a trainer's configuration.
 
-    `trainer` is megatron, primus, torchtitan (TorchTitan 0.3) or torchtitan@0.2. Settings that the trainer cannot
-    express become comments with options of `ppsim project`. Reading the text with `run_config` and adding these
-    options gives a plan with the same time and memory. The comments use file names from `given`, the original
-    options. Raises `ConfigError` for a plan without a model or an unknown trainer.
+    `trainer` is megatron (Megatron-LM 0.19 and newer), megatron@0.16, primus, torchtitan (TorchTitan 0.3) or
+    torchtitan@0.2. Settings that the trainer cannot express become comments with options of `ppsim project`.
+    Reading the text with `run_config` and adding these options gives a plan with the same time and memory. `given`
+    are the original options: comments use their file names, and a Megatron-LM command in `run_config` keeps all
+    arguments that the plan does not change. Raises `ConfigError` for a plan without a model or an unknown trainer,
+    and `CannotRun` for a plan that Megatron-LM refuses.
 
     >>> import ppsim
-    >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8, runtime="megatron")
+    >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, microbatches=8, cross_entropy="compiled")
     >>> print(ppsim.trainer_options(made, "megatron"))  # doctest: +ELLIPSIS
     # not expressible: --stack megatron-bridge
     # Megatron-LM. Add your own data, tokenizer, learning rate and checkpoints.
@@ -218,16 +232,34 @@ def trainer_options(
     ...
     """
     made = project(result.question.plan_of(result.best[0].candidate)) if isinstance(result, TuneResult) else result
-    plan, job = made.plan, job_of(made.plan)
+    plan = made.plan
     if isinstance(result, TuneResult):
         given = {"calibration": result.question.calibration_file} | dict(given or {})
-    words = options_of_plan(plan, made.split, given=given or {})
-    layout = layout_string(made.split, num_mtp_layers=len(job.model.mtp))
+    written = _written(made, given or {})
+    own = _own_plan((given or {}).get("run_config")) if trainer.startswith("megatron") else None
     found = []
-    for text in files_of(words, job.model.with_fine_tuning(None).with_layers_in_16_bits(0, 0), trainer, layout):
-        comments = _Comments(plan, words, marks_of(plan, made.split)).of(_read(text))
+    for text in files_of(written, trainer, own):
+        comments = _Comments(plan, written.words, marks_of(plan, made.split)).of(_read(text))
         found.append((len(comments), "\n".join([*comments, text])))
     return min(found)[1]
+
+
+def _written(made: Projection, given: Mapping[str, Any]) -> WrittenPlan:
+    job = job_of(made.plan)
+    layout = layout_string(made.split, num_mtp_layers=len(job.model.mtp))
+    model = job.model.with_fine_tuning(None).with_layers_in_16_bits(0, 0)
+    return WrittenPlan(options_of_plan(made.plan, made.split, given=given), model, layout)
+
+
+def _own_plan(file: str | Path | RunConfig | None) -> tuple[RunConfig, WrittenPlan] | None:
+    """Return a Megatron-LM command with its own plan; None for other files, and for a command without a plan."""
+    config = read_run_config(file) if isinstance(file, str | Path) else file
+    if config is None or not config.flags:
+        return None
+    try:
+        return config, _written(project(plan_of_keywords({"run_config": replace(config, typed={})})), {})
+    except PpsimError:
+        return None
 
 
 def _read(text: str) -> RunConfig:

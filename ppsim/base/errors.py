@@ -4,6 +4,7 @@
 
     PpsimError                      exit code 2 unless noted
     ├── ConfigError (ValueError)
+    │   ├── CannotRun               1
     │   └── CostsError
     ├── ScheduleError (ValueError)
     │   └── Deadlock                1
@@ -37,6 +38,12 @@ _BEGIN, _END = 1200, 400  # characters shown of a long line's begin and end
 
 class ConfigError(PpsimError, ValueError):
     """An argument, an option or a file is wrong; the message has the value and the nearest valid one."""
+
+
+class CannotRun(ConfigError):
+    """A trainer refuses a valid plan; the message has its reason and the nearest fix."""
+
+    exit_code = 1
 
 
 class CostsError(ConfigError):

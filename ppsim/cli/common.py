@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_args
 import click
 
 from ppsim.base.display import show
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import CannotRun, ConfigError
 from ppsim.base.option_declarations import Option, flag_of, require_least
 from ppsim.cli import BEGAN_S, WORDS
 from ppsim.trainers import ConfigTarget
@@ -177,17 +177,31 @@ to_config_option = click.option(
     "--to-config", type=click.Choice(get_args(ConfigTarget)),
     help="Also print the plan as a complete trainer configuration, which --run-config can read. If several plans "
          "are compared, the fastest is printed. Settings without an option in the trainer become comments. "
-         "torchtitan is torchtitan@0.3.",
+         "torchtitan is torchtitan@0.3. megatron keeps the other arguments of a Megatron-LM --run-config.",
 )  # fmt: skip
 
 
 def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the key `to_config` of --json, if requested; `given` are the options as typed, which name files."""
+    """Return the key `to_config` of --json, if requested; `given` are the options as typed, which name files.
+
+    The key is `cannot_run`, with the reason, if the trainer refuses the plan.
+    """
     if trainer is None:
         return {}
     from ppsim.api.to_config import trainer_options
 
-    return {"to_config": trainer_options(result, trainer, given=given)}
+    try:
+        return {"to_config": trainer_options(result, trainer, given=given)}
+    except CannotRun as error:
+        return {"cannot_run": str(error)}
+
+
+def print_trainer_lines(lines: Mapping[str, str], trainer: ConfigTarget | None, *, as_json: bool) -> None:
+    """Raises `CannotRun` if the trainer refuses the plan."""
+    if reason := lines.get("cannot_run"):
+        raise CannotRun(reason)
+    if lines and not as_json:
+        click.echo(f"\n# {trainer}\n{lines['to_config']}")
 
 
 def run_config_of(options: dict[str, Any]) -> Any:

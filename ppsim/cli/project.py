@@ -15,6 +15,7 @@ from ppsim.cli.common import (
     has_layout,
     print_message,
     print_result,
+    print_trainer_lines,
     run_config_of,
     step_options,
     to_config_option,
@@ -140,8 +141,7 @@ def project(
         from ppsim.results.catalogues import print_published
 
         print_published(published, shown[0].iteration_time_s)
-    if lines and not as_json:
-        click.echo(f"\n# {to_config}\n{lines['to_config']}")
+    print_trainer_lines(lines, to_config, as_json=as_json)
     if not shown or (shown[0].fits is False and not options["allow_oom"]):
         raise click.exceptions.Exit(1)
 

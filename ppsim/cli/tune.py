@@ -4,8 +4,6 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ppsim.api.output_formats import SEARCH, SearchFileContent
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options
@@ -19,6 +17,7 @@ from ppsim.cli.common import (
     output_option_of,
     print_message,
     print_result,
+    print_trainer_lines,
     run_config_of,
     to_config_option,
     trainer_lines,
@@ -105,8 +104,7 @@ def tune(
         from ppsim.results.catalogues import print_improvement
 
         print_improvement(config.recipe, of_recipe["recipe_iteration_time_s"], found.best[0].iteration_time_s)
-    if lines and not as_json:
-        click.echo(f"\n# {to_config}\n{lines['to_config']}")
+    print_trainer_lines(lines, to_config, as_json=as_json)
 
 
 def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:

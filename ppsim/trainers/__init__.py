@@ -7,7 +7,7 @@ are first converted to Megatron-LM's arguments (`arguments.py`).
 from dataclasses import dataclass
 from typing import Literal
 
-ConfigTarget = Literal["megatron", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@0.3"]
+ConfigTarget = Literal["megatron", "megatron@0.16", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@0.3"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ TRAINERS = (
     Trainer(
         "Megatron-LM",
         config="Megatron-LM arguments (a shell script, model_config.yaml, the head of a log)",
-        to_config=("megatron",),
+        to_config=("megatron", "megatron@0.16"),
         export="megatron", writer=f"{_HERE}.megatron.write_schedule:megatron_arguments",
         recording="logs and OpenTelemetry spans of Megatron-LM",
     ),

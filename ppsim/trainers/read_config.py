@@ -136,7 +136,7 @@ def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
         return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
     if not _is_claimed(flags):
         raise _unreadable(source)
-    return from_megatron(Arguments(megatron_names(flags), source))
+    return replace(from_megatron(Arguments(megatron_names(flags), source)), flags=flags)
 
 
 def _is_of_torchtitan(flags: Mapping[str, Any]) -> bool:

@@ -39,6 +39,7 @@ class RunConfig(Printable):
     file leaves open. `needed` has the options that the file leaves to the launch ("auto", `$TP`), each with the
     reason and with what sets it instead. `layers_per_virtual_stage` is Megatron-LM's indirect way to
     set vpp. `launcher_gpus` is the number of GPUs that the trainer's launcher starts by default; 1: no default.
+    `flags` are the arguments of a Megatron-LM command as written.
     """
 
     trainer: str
@@ -55,6 +56,7 @@ class RunConfig(Printable):
     launcher_gpus: int = 1
     typed: Mapping[str, Any] = field(default_factory=dict)
     recipe: Recipe | None = None
+    flags: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def assumed(self) -> tuple[str, ...]:

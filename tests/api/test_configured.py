@@ -16,11 +16,12 @@ torchrun --nproc_per_node 8 --nnodes $(($GPUS/8)) pretrain_gpt.py \\
   --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 \\
   --vocab-size 50257 --micro-batch-size 2 --global-batch-size 64 --bf16 --tensor-model-parallel-size 2 \\
   --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3 --use-distributed-optimizer \\
-  --overlap-grad-reduce --recompute-activations --tp-comm-overlap --some-new-option 3 --save /tmp/x
+  --overlap-grad-reduce --recompute-activations --tp-comm-overlap \\
+  --sequence-parallel --some-new-option 3 --save /tmp/x
 """
 SAME = {
     "model": "gpt3-350m", "gpus": 16, "tp": 2, "pp": 4, "vpp": 2, "micro_batch": 2, "global_batch": 64,
-    "seq_len": 2048, "recompute": "core_attn", "runtime": "megatron", "sequence_parallel": False, "zero": 1,
+    "seq_len": 2048, "recompute": "core_attn", "runtime": "megatron", "sequence_parallel": True, "zero": 1,
     "overlap_grad_reduce": True, "overlap_param_gather": False, "dtype": "bfloat16", "overlap_tp": 0.5, "dropout": True, "cross_entropy": "unfused",
     "stack": "plain",
 }  # fmt: skip
@@ -74,8 +75,9 @@ def test_the_plan_goes_back_as_the_trainers_options(script: Path) -> None:
     lines = [line.removesuffix("\\").strip() for line in done.stdout.splitlines()]
     for line in (
         "--tensor-model-parallel-size 2",
-        "--num-virtual-stages-per-pipeline-rank 2",
-        "--recompute-modules core_attn",
+        "--num-layers-per-virtual-pipeline-stage 3",
+        "--recompute-activations",
+        "--some-new-option 3",
     ):
         assert line in lines
 
@@ -170,3 +172,11 @@ def test_layers_of_virtual_stages_count_the_embedding_and_the_loss(
         text.replace("--num-layers-per-virtual-pipeline-stage 3", "--num-layers-per-virtual-pipeline-stage 2")
     )
     assert ppsim.project(run_config=script, **typed).plan.vpp == vpp
+
+
+def test_a_plan_that_the_trainer_refuses_is_projected_and_the_reason_is_said() -> None:
+    command = ["project", "--model", "gpt2", "--gpus", "2", "--pp", "1", "--zero", "3", "--optimizer", "muon"]
+    done = CliRunner().invoke(main, [*command, "--to-config", "megatron"])
+    assert done.exit_code == 1
+    assert "iteration" in done.stdout
+    assert "Megatron-LM cannot run this: FSDP has no Muon: give --zero 1 or --optimizer adam" in done.stderr

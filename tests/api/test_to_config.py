@@ -164,9 +164,9 @@ def test_a_configuration_with_the_options_of_its_comments_gives_an_equal_plan(
         words = drawn(draw, folder)
         try:
             made = ppsim.project(**words)
-        except PpsimError:
+            text = ppsim.trainer_options(made, trainer, given=words)
+        except PpsimError:  # also a plan that Megatron-LM cannot run
             continue
-        text = ppsim.trainer_options(made, trainer, given=words)
         again = read_back(text, folder / "train")
         peaks = [one.timeline.memory.peak_bytes.max() for one in (made, again)]
         assert again.iteration_time_s == pytest.approx(made.iteration_time_s, rel=1e-12), (words, text)
@@ -190,7 +190,9 @@ def test_the_best_of_a_search_is_read_back_as_an_equal_plan(trainer: ConfigTarge
 
 
 def test_a_setting_that_no_option_says_is_a_comment_of_its_own() -> None:
-    made = ppsim.project(model="llama3-8b", gpus=8, pp=8, runtime="megatron", stack="plain")
+    made = ppsim.project(
+        model="llama3-8b", gpus=8, pp=8, runtime="megatron", stack="plain", cross_entropy="compiled"
+    )
     job = made.plan.job
     assert job is not None
     other = ppsim.project(replace(made.plan, job=replace(job, vocab_multiple=1)))

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 import ppsim
+from ppsim.base.errors import CannotRun
 from ppsim.errors import ConfigError
 from ppsim.model.registry import find_model
-from ppsim.trainers.megatron.write_config import arguments_of, job_arguments
+from ppsim.trainers.megatron.write_config import arguments_of, job_arguments, megatron_arguments
 from ppsim.trainers.megatron.write_model import model_arguments
 from ppsim.trainers.primus.write_config import write_primus
 from ppsim.trainers.torchtitan.write_config import models_of, settings_of
@@ -25,7 +26,7 @@ RUN: dict[str, Any] = {
 
 def written(trainer: Any, **words: Any) -> list[str]:
     """Return the lines of a trainer's configuration, without the signs that a line goes on."""
-    made = ppsim.project(**(RUN | words))
+    made = ppsim.project(**(RUN | ({"cross_entropy": "compiled"} if trainer == "megatron" else {}) | words))
     return [line.removesuffix("\\").strip() for line in ppsim.trainer_options(made, trainer).splitlines()]
 
 
@@ -35,10 +36,10 @@ def comments(lines: list[str]) -> list[str]:
 
 def test_megatron_has_an_argument_for_each_of_these_options() -> None:
     lines = written(
-        "megatron", runtime="megatron", vpp=2, group_size=8, cp=2, recompute="core_attn+layernorm", zero=3,
+        "megatron", runtime="megatron", vpp=2, group_size=8, cp=2, recompute="core_attn+layernorm",
         dtype="mxfp8", cluster="dgx-b200", attention="unfused", dropout=True, cross_entropy="unfused",
-        deterministic_mode=True, context="all-to-all", overlap_tp=0.5, overlap_p2p=False, optimizer="muon",
-        order="tp-cp-ep-pp-dp", exp_avg_dtype="bfloat16", grad_reduce_in_bf16=True, cuda_graphs="attn+mlp",
+        deterministic_mode=True, context="all-to-all", overlap_p2p=False, optimizer="muon",
+        layer_wise=True, order="tp-cp-ep-pp-dp", exp_avg_dtype="bfloat16", grad_reduce_in_bf16=True, cuda_graphs="attn+mlp",
         decoder_first_pipeline_num_layers=6, decoder_last_pipeline_num_layers=6,
     )  # fmt: skip
     assert comments(lines) == ["--cluster dgx-b200"]
@@ -108,7 +109,6 @@ def test_a_plan_without_a_model_and_an_unknown_trainer_are_refused() -> None:
         ),
         ({"dtype": "mxfp8", "fp8_param_gather": True, "zero": 3, "pp": 1}, {"--fp8-param-gather"}),
         ({"dtype": "float8", "num_layers_at_end_in_bf16": 4}, {"--first-last-layers-bf16"}),
-        ({"dtype": "float8", "zero": 3, "pp": 1}, {"--disable-parameter-transpose-cache"}),
         ({"dtype": "float8", "zero": 3, "pp": 1, "weight_cache": "all"}, set()),
         ({"zero": 3, "pp": 1, "fully_shard": True, "gradient_accumulation_fusion": False}, {"--use-torch-fsdp2"}),
     ],
@@ -261,8 +261,9 @@ OPTIONS_OF_MEGATRON: list[tuple[dict[str, Any], dict[str, Any]]] = [
         "fine_grained_activation_offloading": True, "offload_modules": ["core_attn", "mlp_norm"],
         "fine_grained_offloading_max_inflight_offloads": 0, "activation_offload_fraction": 0.5,
     }),
-    ({"context": "all-to-all", "overlap_tp": "0,0.67"}, {"cp_comm_type": "a2a", "tp_comm_overlap": True}),
-    ({"overlap_tp": "0,0", "overlap_ep": "none"}, {"overlap_moe_expert_parallel_comm": True}),
+    ({"context": "all-to-all", "overlap_tp": "0,0.67"}, {"cp_comm_type": "a2a"}),
+    ({"overlap_tp": "0,0", "overlap_ep": "megatron"}, {"overlap_moe_expert_parallel_comm": True}),
+    ({"overlap_tp": "0.5,0", "overlap_ep": "0.5"}, {"tp_comm_overlap": True}),
     ({"overlap_ep": "megatron-delay-wgrad"}, {
         "overlap_moe_expert_parallel_comm": True, "delay_wgrad_compute": True,
     }),
@@ -432,3 +433,40 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_is_exactly_these_arguments_of_megatron(name: str) -> None:
     assert model_arguments(find_model(name), 4096) == MODELS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("gpt-oss-20b", {"quick_geglu": True, "glu_linear_offset": 1.0, "activation_func_clamp_value": 7.0}),
+        ("minimax-m2.5", {"num_experts": 256, "qk_layernorm": True}),
+        ("kimi-linear-48b-a3b", {"experimental_attention_variant": "gated_delta_net"}),
+        ("mamba2-1.3b", {"num_attention_heads": 64, "kv_channels": 64}),
+        ("glm-4.7-flash", {"num_attention_heads": 20, "kv_channels": 256}),
+        ("gpt3-2.7b", {"max_position_embeddings": 4096}),
+        ("granite-4.0-h-micro", {"num_layers": 80}),
+    ],
+)
+def test_the_nearest_model_of_megatron_has_layers_of_the_same_kinds(name: str, arguments: dict[str, Any]) -> None:
+    found = model_arguments(find_model(name), 4096)
+    assert found is not None
+    assert arguments.items() <= found.items()
+
+
+@pytest.mark.parametrize("name", ["deepseek-v4-flash", "lfm2-350m", "falcon-h1-0.5b", "flux.1-dev"])
+def test_a_model_with_layers_that_megatron_does_not_have_is_refused(name: str) -> None:
+    assert model_arguments(find_model(name), 4096) is None
+    with pytest.raises(CannotRun, match="no layers of these kinds"):
+        megatron_arguments({"seq_len": 4096}, find_model(name), "")
+
+
+def test_a_layer_with_a_mamba_mixer_and_an_mlp_is_two_letters_of_a_stage() -> None:
+    model = find_model("granite-4.0-h-micro").with_layers(8)
+    found = job_arguments({"seq_len": 4096, "pp": 2, "vpp": 2, "split": [2, 2, 1, 3]}, model, "")
+    assert found["hybrid_layer_pattern"] == "M-M-|M-M-|M-|*-M-M-"
+
+
+def test_fractions_of_tp_communication_do_not_count_on_one_rank() -> None:
+    lines = written("megatron", stack="megatron-bridge", tp=1, runtime="megatron")
+    assert comments(lines) == ["--stack megatron-bridge"]
+    assert "--tp-comm-overlap" not in lines

@@ -140,7 +140,12 @@ def _dense(arguments: Arguments, hidden: int) -> FeedForward:
     size = arguments.count("ffn_hidden_size")
     if size is None:  # Megatron-LM's arguments.py; Megatron-Core's own default is 4 · hidden
         size = 64 * (4 * hidden * 2 // 3 // 64) if arguments.flag("swiglu") else 4 * hidden
-    return FeedForward(size, gated=gated, bias=arguments.flag("add_bias_linear", default=True))
+    return FeedForward(
+        size,
+        gated=gated,
+        bias=arguments.flag("add_bias_linear", default=True),
+        clamped=gated and arguments.has("activation_func_clamp_value"),
+    )
 
 
 def _experts(arguments: Arguments, dense: FeedForward) -> MixtureOfExperts | None:

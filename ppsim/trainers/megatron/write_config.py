@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from ppsim.base.errors import CannotRun
 from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.model.recompute import BLOCK, MODULES, UNIFORM
@@ -20,19 +21,32 @@ from ppsim.trainers.megatron.read_config import (
     SPLIT,
     ZERO,
 )
-from ppsim.trainers.megatron.write_model import model_arguments
+from ppsim.trainers.megatron.rules import accepted_arguments
+from ppsim.trainers.megatron.write_model import layer_patterns, model_arguments
 from ppsim.trainers.same_settings import COUNTED_IN_SPLIT
 
 _GPUS_PER_NODE = 8
 FP8_RECIPES_BY_DTYPE = {dtype: recipe for recipe, dtype in FP8_RECIPES.items()}
 
 
-def write_megatron(words: Mapping[str, Any], model: Model, layout: str) -> str:
+def write_megatron(words: Mapping[str, Any], flags: Sequence[str], release: str) -> str:
+    is_hybrid = any(flag.startswith(("--is-hybrid", "--hybrid")) for flag in flags)
+    name = f"Megatron-LM {release}".strip()
+    said = f"# {name}. Add your own data, tokenizer, learning rate and checkpoints."
+    return f"{said}\n" + command(words, "pretrain_mamba.py" if is_hybrid else "pretrain_gpt.py", flags)
+
+
+def megatron_arguments(
+    words: Mapping[str, Any], model: Model, layout: str, release: str = "", *, may_be_refused: bool = False
+) -> dict[str, Any]:
+    """Return the arguments of a plan. Raises `CannotRun` for a plan that Megatron-LM cannot run."""
+    if model_arguments(model, words["seq_len"]) is None:
+        raise CannotRun(
+            "Megatron-LM cannot run this: it has no layers of these kinds (`ppsim models` lists others)"
+        )
     arguments = job_arguments(words, model, layout)
     arguments.pop("add_position_embedding", None)  # True is the default; the only flag is --no-position-embedding
-    script = "pretrain_mamba.py" if arguments.get("is_hybrid_model") else "pretrain_gpt.py"
-    said = "# Megatron-LM. Add your own data, tokenizer, learning rate and checkpoints."
-    return f"{said}\n" + command(words, script, as_flags(arguments))
+    return accepted_arguments(arguments, release, may_be_refused=may_be_refused)
 
 
 def job_arguments(words: Mapping[str, Any], model: Model, layout: str) -> dict[str, Any]:
@@ -45,23 +59,23 @@ def job_arguments(words: Mapping[str, Any], model: Model, layout: str) -> dict[s
     if isinstance(split, list):
         is_by_rule = len(set(split)) == 1 and words.get("runtime", "megatron") == "megatron"
         words["split"] = None if is_by_rule else layout
-    # Megatron-LM refuses a number of virtual stages next to a hybrid pattern.
-    is_hybrid, has_stages = "hybrid_layer_pattern" in sizes, words.get("split") or words.get("vpp", 1) > 1
-    if is_hybrid and isinstance(split, list) and has_stages:
-        sizes["hybrid_layer_pattern"] = _divided(sizes["hybrid_layer_pattern"], split)
-        words["split"] = words["vpp"] = None
+    # Megatron-LM refuses other arguments of stages next to a hybrid pattern.
+    has_stages = words.get("pp", 1) > 1 and (words.get("split") or words.get("vpp", 1) > 1)
+    if "hybrid_layer_pattern" in sizes and isinstance(split, list) and has_stages:
+        _, slash, further = sizes["hybrid_layer_pattern"].partition("/")
+        sizes["hybrid_layer_pattern"] = divided(layer_patterns(model), split) + slash + further
+        words |= dict.fromkeys(("split", "vpp", *SPLIT, *COUNTED_IN_SPLIT))
     return sizes | arguments_of(given_options(words))
 
 
-def _divided(pattern: str, split: Sequence[int]) -> str:
-    """Insert "|" at the ends of the stages into a hybrid pattern.
+def divided(patterns: Sequence[str], split: Sequence[int]) -> str:
+    """Join the letters of a hybrid's layers, with "|" between stages.
 
-    >>> _divided("M-M*-/*-", [2, 3])
-    'M-|M*-/*-'
+    >>> divided(["M-", "M", "*", "-"], [1, 3])
+    'M-|M*-'
     """
-    main, slash, further = pattern.partition("/")
-    ends = list(accumulate(split))
-    return "|".join(main[end - count : end] for end, count in zip(ends, split, strict=True)) + slash + further
+    ends = accumulate(split)
+    return "|".join("".join(patterns[end - count : end]) for end, count in zip(ends, split, strict=True))
 
 
 def command(words: Mapping[str, Any], program: str, flags: Sequence[str]) -> str:
@@ -258,10 +272,9 @@ def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
         found |= {name: words[word] for name, word in names.items() if words.get(word) is not None}
     if words.get("context") == "all-to-all":
         found["cp_comm_type"] = "a2a"
-    if any(float(part) for part in str(words.get("overlap_tp", 0)).split(",")):
+    if float(str(words.get("overlap_tp", 0)).partition(",")[0]):  # only userbuffers hide communication of F
         found["tp_comm_overlap"] = True
-    if words.get("overlap_ep"):
+    if str(words.get("overlap_ep")).startswith("megatron"):
         found["overlap_moe_expert_parallel_comm"] = True
-        if words["overlap_ep"] == "megatron-delay-wgrad":
-            found["delay_wgrad_compute"] = True
+        found |= {"delay_wgrad_compute": True} if words["overlap_ep"] == "megatron-delay-wgrad" else {}
     return found | arguments_of_experts(words)

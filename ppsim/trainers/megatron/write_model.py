@@ -7,18 +7,29 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.attention_and_mlp import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    MixtureOfExperts,
+    NoAttention,
+    NoFeedForward,
+)
 from ppsim.model.mixer import Mixer
-from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
+from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_model import model_of
 
 _Found = dict[str, Any]
+_CLAMPED: _Found = {"quick_geglu": True, "glu_linear_offset": 1.0, "activation_func_clamp_value": 7.0}
+"""The activation of gpt-oss."""
 _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 
 
 def model_arguments(model: Model, length: int) -> _Found | None:
-    """Return None if no arguments build this model: the arguments are read back and compared.
+    """Return None if no arguments build layers of these kinds: the arguments are read back and compared.
+
+    Sizes of the layers may differ, such as norms that Megatron-LM does not have.
 
     >>> from ppsim.model.registry import find_model
     >>> found = model_arguments(find_model("llama3-8b"), 8192)
@@ -34,7 +45,14 @@ def model_arguments(model: Model, length: int) -> _Found | None:
         read = model_of(Arguments(megatron_names(found | {"seq_length": length}), "the arguments"))
     except ConfigError:
         return None
-    return found if without_source(read) == without_source(model) else None
+    return found if _kinds(read) == _kinds(model) else None
+
+
+def _kinds(model: Model) -> list[type]:
+    """Return the class of each mixer and MLP; Kimi's delta attention counts as a gated delta net."""
+    parts = [part for layer in model.layers for part in (layer.attention, layer.ffn)]
+    kinds = [GatedDeltaNet if isinstance(part, GatedDeltaNet) else type(part) for part in parts]
+    return [kind for kind in kinds if kind not in (NoAttention, NoFeedForward)]
 
 
 def without_source(model: Model) -> Model:
@@ -43,23 +61,25 @@ def without_source(model: Model) -> Model:
 
 def _arguments(model: Model, length: int) -> _Found:
     layers = model.layers
-    is_hybrid = not all(layer.has_mixer and layer.has_feed_forward for layer in layers)
+    patterns = layer_patterns(model)
     found = _of_mixers(layers) | _of_feed_forwards(layers)
     biased = any(isinstance(layer.ffn, FeedForward) and layer.ffn.bias for layer in layers)
     biased |= any(isinstance(layer.ffn, MixtureOfExperts) and layer.ffn.expert.bias for layer in layers)
     biased |= any(isinstance(layer.attention, Attention) and layer.attention.out_bias for layer in layers)
-    sizes: _Found = {"num_layers": len(layers), "hidden_size": model.hidden_size}
+    num_layers = len("".join(patterns)) if patterns else len(layers)
+    sizes: _Found = {"num_layers": num_layers, "hidden_size": model.hidden_size}
     sizes |= {} if biased else {"disable_bias_linear": True}
     sizes["normalization"] = _NORMS[model.norm]
     sizes["vocab_size"] = model.vocab_size
     if model.learned_positions:
         sizes |= {"position_embedding_type": "learned_absolute", "add_position_embedding": True}
-        sizes["max_position_embeddings"] = model.learned_positions
+        sizes["max_position_embeddings"] = max(model.learned_positions, length)
     else:
         sizes |= {"position_embedding_type": "rope", "max_position_embeddings": length}
     sizes["untie_embeddings_and_output_weights"] = not model.tied_embeddings
-    if is_hybrid:
-        sizes |= _of_hybrid(model)
+    if patterns:
+        further = "".join(f"/{_pattern(layer)}" for layer in model.mtp)
+        sizes |= {"is_hybrid_model": True, "hybrid_layer_pattern": "".join(patterns) + further}
     elif model.mtp:
         sizes["mtp_num_layers"] = len(model.mtp)
     if model.repeats_mtp:
@@ -70,7 +90,7 @@ def _arguments(model: Model, length: int) -> _Found:
 def _of_mixers(layers: Sequence[Layer]) -> _Found:
     mixers = [layer.attention for layer in layers if layer.has_mixer]
     attention = next((one for one in mixers if isinstance(one, Attention | LatentAttention)), None)
-    found: _Found = {"num_attention_heads": 1}
+    found: _Found = {"num_attention_heads": 64, "kv_channels": 64}  # required of a model without attention, too
     if isinstance(attention, LatentAttention):
         found = {
             "multi_latent_attention": True,
@@ -79,6 +99,7 @@ def _of_mixers(layers: Sequence[Layer]) -> _Found:
             "qk_head_dim": attention.qk_nope_head_size,
             "qk_pos_emb_head_dim": attention.qk_rope_head_size,
             "v_head_dim": attention.v_head_size,
+            "kv_channels": attention.v_head_size,  # unused, but required if the heads do not divide the hidden size
         }
         found |= {} if attention.q_lora_rank is None else {"q_lora_rank": attention.q_lora_rank}
         found |= _of_indexers(mixers)
@@ -138,7 +159,7 @@ def _of_recurrent(layers: Sequence[Layer]) -> _Found:
                 "mamba_state_dim": mixer.state_size,
                 "mamba_num_groups": mixer.num_groups,
             }
-        elif isinstance(mixer, GatedDeltaNet) and not isinstance(mixer, KimiDeltaAttention):
+        elif isinstance(mixer, GatedDeltaNet):
             found |= {
                 "linear_num_key_heads": mixer.num_key_heads,
                 "linear_num_value_heads": mixer.num_value_heads,
@@ -159,8 +180,8 @@ def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
     found: _Found = {}
     one = dense or (experts.expert if experts else None)
     if one is not None:
-        found = {"swiglu": True} if one.gated else {}
-        found["ffn_hidden_size"] = one.size
+        found = _CLAMPED if one.clamped else {"swiglu": True} if one.gated else {}
+        found = found | {"ffn_hidden_size": one.size}
     if experts is None:
         return found
     found |= {
@@ -185,10 +206,17 @@ def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
     return found
 
 
-def _of_hybrid(model: Model) -> _Found:
-    letters = "".join(_mixer(layer) + _feed_forward(layer) for layer in model.layers)
-    further = "".join(f"/{_mixer(layer)}{_feed_forward(layer)}" for layer in model.mtp)
-    return {"is_hybrid_model": True, "hybrid_layer_pattern": letters + further}
+def layer_patterns(model: Model) -> list[str]:
+    """Return the letters of each layer in a hybrid's pattern; empty if each layer has attention and an MLP."""
+    layers = model.layers
+    is_hybrid = any(
+        not layer.has_mixer or not layer.has_feed_forward or isinstance(layer.attention, Mamba) for layer in layers
+    )
+    return [_pattern(layer) for layer in layers] if is_hybrid else []
+
+
+def _pattern(layer: Layer) -> str:
+    return _mixer(layer) + _feed_forward(layer)
 
 
 def _mixer(layer: Layer) -> str:

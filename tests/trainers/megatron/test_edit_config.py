@@ -1,0 +1,68 @@
+"""A user's Megatron-LM command is written back with the changes of the plan only."""
+
+from pathlib import Path
+
+import pytest
+
+import ppsim
+
+OWN = (
+    "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --swiglu --disable-bias-linear --vocab-size 32000 "
+    "--seq-length 1024 --max-position-embeddings 131072 --position-embedding-type none --micro-batch-size 1 "
+    "--global-batch-size 32 --bf16 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
+    "--num-layers-per-virtual-pipeline-stage 2 --sequence-parallel --use-distributed-optimizer --rotary-base 500000 "
+    "--moe-aux-loss-coeff 1e-3 --apply-layernorm-1p --data-path 0.5 /a 0.5 /b --no-check-for-nan-in-loss-and-grad "
+    "--split 969,30,1 --lr 1e-4 --overlap-grad-reduce --overlap-param-gather"
+)
+
+
+def arguments(text: str) -> set[str]:
+    lines = (line.removesuffix("\\").strip() for line in text.splitlines())
+    return {line for line in lines if line.startswith("--")}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "train.sh"
+    path.write_text(f"torchrun --nproc-per-node 8 --nnodes 2 --rdzv-id 7 pretrain_gpt.py {OWN}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "left_out", "added"),
+    [
+        ({}, set(), set()),
+        ({"tp": 4}, {"--tensor-model-parallel-size 2"}, {"--tensor-model-parallel-size 4"}),
+        ({"vpp": 4}, {"--num-layers-per-virtual-pipeline-stage 2"}, {"--num-virtual-stages-per-pipeline-rank 4"}),
+        ({"seq_len": 2048}, {"--seq-length 1024"}, {"--seq-length 2048"}),
+        (
+            {"seq_len": 262144},
+            {"--seq-length 1024", "--max-position-embeddings 131072"},
+            {"--seq-length 262144", "--max-position-embeddings 262144"},
+        ),
+        ({"sequence_parallel": False}, {"--sequence-parallel"}, set()),
+        (
+            {"zero": 3},
+            set(),
+            {"--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params",
+             "--ckpt-format fsdp_dtensor", "--megatron-fsdp-main-grads-dtype fp32"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_change_of_the_plan_changes_only_its_own_arguments(
+    own: Path, words: dict, left_out: set[str], added: set[str]
+) -> None:
+    made = ppsim.project(run_config=own, **words)
+    text = ppsim.trainer_options(made, "megatron", given={"run_config": own} | words)
+    before = {f"--{one.strip()}" for one in f" {OWN}".split(" --")[1:]}
+    assert arguments(text) == before - left_out | added
+    own.write_text(text)
+    assert ppsim.project(run_config=own).iteration_time_s == pytest.approx(made.iteration_time_s)
+
+
+def test_a_command_that_is_refused_is_mended_by_an_option(own: Path) -> None:
+    own.write_text(own.read_text().replace("--sequence-parallel", "--tp-comm-overlap"))
+    words = {"run_config": own, "overlap_tp": 0}
+    assert "--tp-comm-overlap" not in arguments(
+        ppsim.trainer_options(ppsim.project(**words), "megatron", given=words)
+    )
