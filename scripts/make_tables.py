@@ -64,18 +64,22 @@ def stacks() -> str:
 
 def _stack_default(one: trainer_stacks.StackDefault) -> str:
     options = declared_options(PlanOptions)
-    flag = options[one.word].flag
-    text = f"{flag} {one.value}"
-    if isinstance(one.value, bool):
-        text = flag if one.value else flag.replace("--", "--no-", 1)
+
+    def text(word: str, value: bool | float | str) -> str:
+        flag = options[word].flag
+        return f"{flag} {value}" if not isinstance(value, bool) else flag if value else f"--no-{flag[2:]}"
+
     conditions = [
         *([" or ".join(one.dtypes)] if one.dtypes else []),
         *([" or ".join(one.devices)] if one.devices else []),
         *(["MoE" if one.experts else "dense"] if one.experts is not None else []),
         *(["pipeline" if one.pipelined else "no pipeline"] if one.pipelined is not None else []),
-        *(f"not with {options[word].flag} {' or '.join(values)}".rstrip() for word, values in one.unless.items()),
+        *(
+            f"not with {' or '.join(text(word, value) for value in values) or options[word].flag}"
+            for word, values in one.unless.items()
+        ),
     ]
-    return f"`{text}`" + (f" ({', '.join(conditions)})" if conditions else "")
+    return f"`{text(one.word, one.value)}`" + (f" ({', '.join(conditions)})" if conditions else "")
 
 
 def causes() -> str:
