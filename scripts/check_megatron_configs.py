@@ -167,11 +167,13 @@ def stand_in() -> None:
 
     if not hasattr(typing, "override"):  # before Python 3.12
         typing.override = lambda function: function  # type: ignore[attr-defined]
-    cuda: Any = torch.cuda
     torch.compile = _decorator
-    cuda.is_available, cuda.device_count = lambda: False, lambda: 8
-    cuda.get_device_capability = lambda *_, **__: (10, 0)
-    cuda.get_device_properties = lambda *_, **__: types.SimpleNamespace(major=10, minor=0, total_memory=1)
+    answers: dict[str, Any] = {
+        "is_available": False, "device_count": 8, "get_device_capability": (10, 0),
+        "get_device_properties": types.SimpleNamespace(major=10, minor=0, total_memory=1),
+    }  # fmt: skip
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
     for name in ("triton.language", "triton", "six"):
         sys.modules.setdefault(name, _Anything(name))
 
@@ -204,10 +206,10 @@ def main() -> int:
     if options.judge:
         judge(options.judge)
         return 0
-    made, num_refused = list(plans(options.seed, options.num, options.defaults)), 0
+    projected, num_refused = list(plans(options.seed, options.num, options.defaults)), 0
     print(f"{options.num} random and {options.defaults} default plans, seed {options.seed}")
     for checkout in options.megatron:
-        files = [written(given, one, target_of(checkout)) for given, one in made]
+        files = [written(given, projection, target_of(checkout)) for given, projection in projected]
         answers = refusals(checkout, files)
         not_run = sum("torchrun" not in text for text in files)
         classes = Counter(map(_class, filter(None, answers)))
@@ -216,7 +218,7 @@ def main() -> int:
         print(f"{checkout.name}: {answers.count('')} accepted, {refused} refused, {not_run} cannot run")
         for sentence, count in classes.most_common():
             example = next(
-                given for (given, _), answer in zip(made, answers, strict=True) if _class(answer) == sentence
+                given for (given, _), answer in zip(projected, answers, strict=True) if _class(answer) == sentence
             )
             print(f"{count:4} {sentence}\n     {example}")
     return int(num_refused > 0)

@@ -244,11 +244,11 @@ def trainer_options(
     return min(found)[1]
 
 
-def _written(made: Projection, given: Mapping[str, Any]) -> WrittenPlan:
-    job = job_of(made.plan)
-    layout = layout_string(made.split, num_mtp_layers=len(job.model.mtp))
+def _written(projection: Projection, given: Mapping[str, Any]) -> WrittenPlan:
+    job, split = job_of(projection.plan), projection.split
+    layout = layout_string(split, num_mtp_layers=len(job.model.mtp))
     model = job.model.with_fine_tuning(None).with_layers_in_16_bits(0, 0)
-    return WrittenPlan(options_of_plan(made.plan, made.split, given=given), model, layout)
+    return WrittenPlan(options_of_plan(projection.plan, split, given=given), model, layout)
 
 
 def _own_plan(file: str | Path | RunConfig | None) -> tuple[RunConfig, WrittenPlan] | None:

@@ -131,13 +131,13 @@ def accepted_arguments(
 
     Raises `CannotRun` for a combination that it cannot run, unless `may_be_refused`.
     """
-    found = _Given(arguments, is_old=release == OLD)
+    given = _Given(arguments, is_old=release == OLD)
     for holds, changes in ADJUSTMENTS:
-        if holds(found):
-            found |= changes(found) if callable(changes) else changes
+        if holds(given):
+            given |= changes(given) if callable(changes) else changes
     for holds, why in REFUSALS:
-        if not may_be_refused and holds(found):
+        if not may_be_refused and holds(given):
             raise CannotRun(f"Megatron-LM cannot run this: {why}")
-    left_out, names = (_CAME_LATER, _OLD_NAMES) if found["is_old"] else ((), {})
-    known = (name for name, value in found.items() if value is not None and name not in (*UNKNOWN, *left_out))
-    return {names.get(name, name): found[name] for name in known}
+    left_out, names = (_CAME_LATER, _OLD_NAMES) if given["is_old"] else ((), {})
+    accepted = (name for name, value in given.items() if value is not None and name not in (*UNKNOWN, *left_out))
+    return {names.get(name, name): given[name] for name in accepted}

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+import ppsim
 from ppsim.errors import ConfigError
 from ppsim.trainers.megatron.rules import ADJUSTMENTS, REFUSALS, accepted_arguments
 
@@ -116,3 +117,37 @@ def test_what_megatron_lm_cannot_run_has_a_reason_and_a_fix(
 def test_each_rule_has_a_case() -> None:
     assert len(REFUSALS) == len(REFUSED) + len(REFUSED_BY_OLD_RELEASE)
     assert len(ADJUSTMENTS) <= len(ADJUSTED) + len(OF_OLD_RELEASE)
+
+
+WRITTEN: list[tuple[dict[str, Any], set[str], set[str]]] = [
+    (
+        {"model": "gpt-oss-20b", "tp": 2, "etp": 1},
+        {"--quick-geglu", "--softmax-type learnable", "--expert-tensor-parallel-size 1"},
+        {"--swiglu"},
+    ),
+    (
+        {"model": "deepseek-v3", "pp": 8, "ep": 8, "gpus": 64},
+        {"--moe-router-score-function sigmoid", "--cross-entropy-fusion-impl native", "--kv-channels 128"},
+        {"--tp-comm-overlap", "--sequence-parallel"},
+    ),
+    (
+        {"model": "llama3-8b", "gpus": 16, "zero": 3, "stack": "plain"},
+        {"--use-megatron-fsdp", "--ckpt-format fsdp_dtensor"},
+        {"--tp-comm-overlap"},
+    ),
+    ({"model": "llama3-8b", "gpus": 16, "zero": 0}, {"--overlap-grad-reduce"}, {"--overlap-param-gather"}),
+    (
+        {"model": "gpt3-2.7b", "seq_len": 4096, "cuda_graphs": "full"},
+        {"--max-position-embeddings 4096", "--no-check-for-nan-in-loss-and-grad"},
+        {"--cuda-graph-modules"},
+    ),
+    ({"model": "nemotron-h-8b", "pp": 2, "vpp": 2}, {"--is-hybrid-model"}, {"--num-virtual-stages"}),
+]
+
+
+@pytest.mark.parametrize(("words", "lines", "absent"), WRITTEN)
+def test_a_written_command_has_these_arguments(words: dict[str, Any], lines: set[str], absent: set[str]) -> None:
+    text = ppsim.trainer_options(ppsim.project(**words), "megatron")
+    found = {line.removesuffix("\\").strip() for line in text.splitlines()}
+    assert lines <= found
+    assert not [line for line in found if line.startswith(tuple(absent))]
