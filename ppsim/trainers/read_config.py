@@ -136,6 +136,10 @@ def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
         return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
     if not _is_claimed(flags):
         raise _unreadable(source)
+    return _from_megatron(flags, source)
+
+
+def _from_megatron(flags: Mapping[str, Any], source: str) -> RunConfig:
     return replace(from_megatron(Arguments(megatron_names(flags), source)), flags=flags)
 
 
@@ -166,7 +170,7 @@ def _from_sections(content: dict[str, Any], path: Path, source: str) -> RunConfi
     if isinstance(arguments, dict):
         if any(str(name).startswith(("trainer.", "model.")) for name in arguments):
             return from_sections(arguments, source)
-        return from_megatron(Arguments(megatron_names(arguments), source))
+        return _from_megatron(arguments, source)
     if isinstance(arguments, str):
         return _from_flags(options_of(shlex.split(arguments)), source)
     if any(name in content for name in ("modules", "extends", "bases")):
@@ -183,7 +187,5 @@ def _from_sections(content: dict[str, Any], path: Path, source: str) -> RunConfi
         return from_torchtitan(content, source)
     if isinstance(content.get("model"), dict) or any(str(name).startswith("--") for name in content):
         named = any(str(name).startswith("--") for name in content)
-        return (
-            from_megatron(Arguments(megatron_names(content), source)) if named else from_sections(content, source)
-        )
+        return _from_megatron(content, source) if named else from_sections(content, source)
     raise _unreadable(source)

@@ -1,5 +1,6 @@
 """Changes of a plan in a user's own Megatron-LM command: other arguments stay as they are written."""
 
+import re
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ class OwnCommand:
     def with_changes(self, arguments: Mapping[str, Any]) -> list[str]:
         """Return the user's arguments with the differences between `arguments` and the ones of the user's plan."""
         before, after = (_by_name(one) for one in (self.arguments, arguments))
-        own = {_name(option, value): as_written(option, value) for option, value in self.flags.items()}
+        given = {option: value for option, value in self.flags.items() if value is not False}
+        own = {_name(option, value): as_written(option, value) for option, value in given.items()}
         flags = {name: text for name, text in own.items() if not self._is_left_out(name, before, after)}
         changes = {name: text for name, text in after.items() if before.get(name) != text}
         for name in _LIMITS:
@@ -46,15 +48,18 @@ class OwnCommand:
 
 
 def as_written(option: str, value: Any) -> str:
-    """Return an argument as text, with quotes around an expression.
+    """Return an argument as text, with quotes around an expression; `[a b]` is a list in Megatron-LM's YAML files.
 
     >>> as_written("--data-path", "0.5 /a 0.5 /b"), as_written("--moe-layer-freq", "[0] * 3")
     ('--data-path 0.5 /a 0.5 /b', "--moe-layer-freq '[0] * 3'")
+    >>> as_written("--recompute-modules", "[mlp moe_act]")
+    '--recompute-modules mlp moe_act'
     """
     if value is True:
         return option
-    is_expression = any(sign in str(value) for sign in "[](){}")
-    return f"{option} {shlex.quote(value) if is_expression else ' '.join(map(shlex.quote, str(value).split()))}"
+    text = re.sub(r"^\[([\w.]+(?: [\w.]+)+)\]$", r"\1", str(value))
+    is_expression = any(sign in text for sign in "[](){}")
+    return f"{option} {shlex.quote(text) if is_expression else ' '.join(map(shlex.quote, text.split()))}"
 
 
 def _by_name(arguments: Mapping[str, Any]) -> dict[str, str]:

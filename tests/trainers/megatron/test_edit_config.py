@@ -66,3 +66,17 @@ def test_a_command_that_is_refused_is_mended_by_an_option(own: Path) -> None:
     assert "--tp-comm-overlap" not in arguments(
         ppsim.trainer_options(ppsim.project(**words), "megatron", given=words)
     )
+
+
+def test_arguments_of_a_yaml_file_stay_too(tmp_path: Path) -> None:
+    lines = [
+        "  --num-layers: 8", "  --hidden-size: 512", "  --num-attention-heads: 8", "  --seq-length: 1024", "  --bf16: true",
+        "  --max-position-embeddings: 1024", "  --micro-batch-size: 1", "  --global-batch-size: 32", "  --swiglu: false",
+        "  --vocab-size: 32000", "  --recompute-granularity: selective", '  --recompute-modules: "[core_attn mlp]"',
+        "  --attention-softmax-in-fp32: true",
+    ]  # fmt: skip
+    (tmp_path / "model_config.yaml").write_text("MODEL_ARGS:\n" + "\n".join(lines))
+    words = {"run_config": tmp_path / "model_config.yaml", "gpus": 8}
+    found = arguments(ppsim.trainer_options(ppsim.project(**words), "megatron", given=words))
+    assert {"--attention-softmax-in-fp32", "--recompute-modules core_attn mlp", "--bf16"} <= found
+    assert len(found) == len(lines) - 1
