@@ -90,16 +90,17 @@ _SUSPECT = re.compile(
 )
 
 _KNOWN_INERT = frozenset({
-    "activation_checkpoint.selective_ac_option", "adam_beta1", "attention_dropout", "bert_embedder_type",
-    "bert_no_binary_head", "biencoder_projection_dim", "biencoder_shared_query_context_model",
+    "activation_checkpoint.selective_ac_option", "adam_beta1", "apply_layernorm_1p", "attention_dropout",
+    "bert_embedder_type", "bert_no_binary_head", "biencoder_projection_dim", "biencoder_shared_query_context_model",
     "check_weight_hash_across_dp_replicas_interval", "ckpt_assume_constant_structure",
     "ckpt_fully_parallel_load", "ckpt_fully_parallel_save", "create_attention_mask_in_dataloader",
     "data_parallel_sharding_strategy", "data_parallel_size", "data_sharding", "dataloader_seq_length",
     "decoder_seq_length", "dino_freeze_last_layer", "dino_head_hidden_size", "dino_local_img_size",
     "dino_norm_last_layer", "dino_teacher_temp", "dino_warmup_teacher_temp",
     "dino_warmup_teacher_temp_epochs", "dist_ckpt_optim_fully_reshardable", "encoder_seq_length",
-    "fp8_amax_compute_algo", "fp8_amax_history_len", "fp8_interval", "fp8_margin", "grpo_group_size",
-    "head_lr_mult", "kv_lora_rank", "language_model_checkpoint", "layernorm_epsilon",
+    "fp8_amax_compute_algo", "fp8_amax_history_len", "fp8_interval", "fp8_margin", "glu_linear_offset",
+    "grpo_group_size", "head_lr_mult", "is_hybrid_model", "kv_channels", "kv_lora_rank",
+    "language_model_checkpoint", "layernorm_epsilon",
     "log_batch_size_to_tensorboard", "log_world_size_to_tensorboard", "loss_scale_window", "lr_mult_router",
     "make_vocab_size_divisible_by", "max_position_embeddings", "moe_aux_loss_coeff", "moe_per_layer_logging",
     "moe_router_bias_update_rate", "moe_router_group_topk", "moe_router_load_balancing_type",

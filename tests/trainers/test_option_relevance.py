@@ -31,7 +31,7 @@ def test_a_name_that_suggests_another_computation_is_never_unimportant(name: str
     ["lr", "min_lr", "save_interval", "log_interval", "seed", "tokenizer_model", "adam_beta1", "moe_aux_loss_coeff",
      "wandb_project", "max_position_embeddings", "train_iters", "kv_lora_rank", "train_data_path", "ckpt_format",
      "checkpoint.interval", "metrics.log_freq", "training.steps", "optimizer.lr", "fp16.loss_scale", "split",
-     "optimizer.params.freeze_step"],
+     "optimizer.params.freeze_step", "apply_layernorm_1p", "glu_linear_offset", "is_hybrid_model", "kv_channels"],
 )  # fmt: skip
 def test_what_trains_the_same_step_is_not_listed(name: str) -> None:
     assert effect_of(name) == ""

@@ -41,9 +41,8 @@ def megatron_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of a plan. Raises `CannotRun` for a plan that Megatron-LM cannot run."""
     if model_arguments(model, words["seq_len"]) is None:
-        raise CannotRun(
-            "Megatron-LM cannot run this: it has no layers of these kinds (`ppsim models` lists others)"
-        )
+        named = words.get("model", "this model")
+        raise CannotRun(f"Megatron-LM cannot run this: it lacks layers of {named} (`ppsim models` lists others)")
     arguments = job_arguments(words, model, layout)
     arguments.pop("add_position_embedding", None)  # True is the default; the only flag is --no-position-embedding
     return accepted_arguments(arguments, release, may_be_refused=may_be_refused)
