@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.api.output_formats import SEARCH, SearchFileContent
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import declared_options
+from ppsim.base.option_declarations import command_arguments, declared_options
 from ppsim.base.units import seconds
 from ppsim.base.write_outputs import write
 from ppsim.cli.click_options import command_with
@@ -24,12 +24,13 @@ from ppsim.cli.common import (
     with_command_line,
 )
 from ppsim.cli.progress import progress
-from ppsim.projection.options import SearchBaseOptions
+from ppsim.projection.options import PlanOptions, SearchBaseOptions
 from ppsim.trainers import ConfigTarget
 from ppsim.tuning.options import RangeOptions, TuneOptions
 
 if TYPE_CHECKING:
     from ppsim.trainers.run_config import RunConfig
+    from ppsim.tuning.search import TuneResult
 
 _SECTIONS = {
     "model": "Model and batch",
@@ -103,7 +104,10 @@ def tune(
     if of_recipe and not as_json:
         from ppsim.results.catalogues import print_improvement
 
-        print_improvement(config.recipe, of_recipe["recipe_iteration_time_s"], found.best[0].iteration_time_s)
+        print_improvement(
+            config.recipe, of_recipe["recipe_iteration_time_s"], found.best[0].iteration_time_s,
+            _why_longer(config, found, of_recipe["recipe_peak_bytes"]),
+        )  # fmt: skip
     print_trainer_lines(lines, to_config, as_json=as_json)
 
 
@@ -116,7 +120,26 @@ def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[s
 
     same = {name: options[name] for name in declared_options(SearchBaseOptions) if options.get(name) is not None}
     try:
-        return {"recipe_iteration_time_s": outcome_of(plan_of_keywords(same))[0]}
+        iteration_s, peak_bytes = outcome_of(plan_of_keywords(same))
+        return {"recipe_iteration_time_s": iteration_s, "recipe_peak_bytes": peak_bytes}
     except ConfigError as error:
         print_message(f"  the recipe itself is not possible with these options: {error}")
         return {}
+
+
+def _why_longer(config: "RunConfig", found: "TuneResult", peak_bytes: float) -> list[str]:
+    """Return why a recipe may be faster than all configurations of a search: its memory, and other options."""
+    verdict = found.question.memory_limit.word(peak_bytes)
+    words, ranges = declared_options(PlanOptions), declared_options(RangeOptions)
+
+    def is_tried(name: str, setting: Any) -> bool:
+        if name not in ranges:
+            return name in declared_options(TuneOptions)
+        in_space = getattr(found.space, name) or ()
+        return setting in in_space or any(getattr(one.candidate, name) == setting for one in found.simulated)
+
+    settings = {name: setting for name, setting in config.options.items() if name in words}
+    others = [name for name, setting in settings.items() if not is_tried(name, setting)]
+    texts = [text for name in others for text in command_arguments(words[name], settings[name])]
+    reasons = [f"the search does not try {' '.join(texts)}"] if texts else []
+    return reasons if verdict == "fits" else [f"the recipe {verdict}", *reasons]

@@ -95,12 +95,10 @@ def print_published(published: "PublishedResult", projected_s: float) -> None:
     )
 
 
-def print_improvement(recipe: Recipe, recipe_s: float, best_s: float) -> None:
+def print_improvement(recipe: Recipe, recipe_s: float, best_s: float, why_longer: Sequence[str]) -> None:
     change = best_s / recipe_s - 1
-    Page().add(
-        f"recipe  {recipe.name} takes {seconds(recipe_s)}: the best is {percent(abs(change))} "
-        f"{'longer' if change > 0 else 'shorter'}"
-    )
+    text = f"recipe  {recipe.name} takes {seconds(recipe_s)}: the best is {percent(abs(change))} "
+    Page().add(text + ("; ".join(["longer", *why_longer]) if change > 0 else "shorter"))
 
 
 def run_config_lines(config: RunConfig) -> list[str]:

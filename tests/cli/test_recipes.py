@@ -1,6 +1,7 @@
 """`ppsim recipes` lists and filters recipes; `project` and `tune` take one by name."""
 
 import json
+import re
 
 from ppsim.trainers.recipe_table import recipes
 from tests.cli.running import ppsim, words_of
@@ -102,3 +103,9 @@ def test_tune_starts_from_a_recipe_and_says_how_much_shorter_the_best_is():
     found = json.loads(ppsim(*line.split(), "--json").stdout)
     of_recipe = json.loads(ppsim("project", "--recipe", DENSE, "--json").stdout)["iteration_time_s"]
     assert abs(found["recipe_iteration_time_s"] / of_recipe - 1) < 1e-9
+
+
+def test_tune_names_the_options_of_a_faster_recipe_that_it_does_not_try():
+    offloading = "--recipe llama3-70b/gb300/fp8/32gpu@26.08 --tp 1 --cp 1 --pp 1 --zero 1,3 --micro-batch-size 1"
+    said = words_of(ppsim("tune", *offloading.split(), "--recompute", "none").stdout)
+    assert re.search(r"the best is \d\S* % longer; the search does not try --micro-batch-size 2 --offload 0.25$", said)
