@@ -40,8 +40,9 @@ def commands() -> Iterator[list[str]]:
         except PpsimError:
             continue
         if made.fits:
-            number += 1
-            options = {"recipe": recipe.name, "gpus": made.plan.job.layout.num_devices, **cluster}
+            number, job = number + 1, made.plan.job
+            sizes = {"gpus": job.layout.num_devices, "global-batch-size": job.global_batch}
+            options = {"recipe": recipe.name, **sizes, **cluster}
             yield [text for name, value in options.items() for text in (f"--{name}", str(value))]
 
 

@@ -386,14 +386,13 @@ class Model:
         >>> [number for number, layer in enumerate(model.layers) if layer.in_16_bits]
         [0, 30, 31]
         """
-        number, made = len(self.layers), dict[tuple[Layer, bool], Layer]()
-        places = range(number)
-        keys = [(self.layers[at], at < at_start or at >= number - at_end) for at in places]
-        for layer, in_16_bits in keys:
-            is_same = layer.in_16_bits == in_16_bits
-            made[layer, in_16_bits] = layer if is_same else replace(layer, in_16_bits=in_16_bits)
-        layers = tuple(made[key] for key in keys)
-        return self if layers == self.layers else replace(self, layers=layers)
+        number = len(self.layers)
+        wide = [at < at_start or at >= number - at_end for at in range(number)]
+        if wide == [layer.in_16_bits for layer in self.layers]:
+            return self
+        keys = list(zip(self.layers, wide, strict=True))
+        made = {(layer, in_16_bits): replace(layer, in_16_bits=in_16_bits) for layer, in_16_bits in keys}
+        return replace(self, layers=tuple(made[key] for key in keys))
 
     def with_layers(self, num_layers: int) -> "Model":
         require_layers(num_layers)
