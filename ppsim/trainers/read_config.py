@@ -30,6 +30,11 @@ from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 
 def model_named(given: str | Path | RunConfig) -> Model:
+    """`given`: a name or a file, or the name of a recipe with its release."""
+    if isinstance(given, str) and "@" in given and not isfile(given):
+        from ppsim.trainers.read_recipe import read_recipe  # imports this module
+
+        given = read_recipe(given)
     if not isinstance(given, RunConfig) and (Path(given).suffix == ".json" or not isfile(given)):
         return read_model(given)
     config = given if isinstance(given, RunConfig) else read_run_config(given)
