@@ -222,12 +222,12 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
     if not kept or plan.job is None:
         return
     from ppsim.catalog.build import find
-    from ppsim.costs.assemble_job import layers_per_stage  # heavy import
+    from ppsim.costs.assemble_job import stages_of_split  # heavy import
 
     entry, vpp = find(plan.schedule_name) if plan.schedule != AUTO else None, _vpp(plan)
     try:
         num_stages = plan.pp * vpp // (entry.num_replicas if entry else 1)
-        layers_per_stage(plan.job, num_stages, plan.layer_split_rule, [[stage] for stage in range(num_stages)])
+        stages_of_split(plan.job, num_stages, plan.layer_split_rule, [[stage] for stage in range(num_stages)])
     except ConfigError as error:
         raise ConfigError(
             f"{error}; {', '.join(_WORDS[name].flag for name in kept)} is from {config.source}: replace it, as by "

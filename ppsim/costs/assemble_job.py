@@ -42,7 +42,8 @@ def assemble_job(
     `ConfigError` for a split that does not fit, `ScheduleError` if the schedule splits a backward that was only
     measured whole.
     """
-    stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule), plans)
+    ranks = stages_of_ranks(schedule)
+    stages = job.planned(stages_of_split(job, schedule.num_model_stages, split, ranks), ranks, plans)
     _require_backwards(job, schedule)
     _require_pairs(job, schedule)
     ledger = ledger or Ledger(job)
@@ -196,19 +197,14 @@ def layers_per_stage(
     )  # fmt: skip
 
 
-def _stages(
-    job: Job,
-    num_stages: int,
-    split: Split,
-    stages_of_ranks: Sequence[Sequence[int]],
-    plans: Sequence[StagePlan] | None = None,
+def stages_of_split(
+    job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[Sequence[int]]
 ) -> list[Stage]:
+    """Return the stages without plans; raises `ConfigError` for a split that the model does not have."""
     contents = [] if isinstance(split, str | MegatronSplit) else [part for part in split if isinstance(part, str)]
     if contents and not why_no_split(split, len(job.model.layers), num_stages):
-        stages = stages_of_layout(job.model, contents)
-    else:
-        stages = stages_of(job.model, layers_per_stage(job, num_stages, split, stages_of_ranks))
-    return job.planned(stages, stages_of_ranks, plans)
+        return stages_of_layout(job.model, contents)
+    return stages_of(job.model, layers_per_stage(job, num_stages, split, stages_of_ranks))
 
 
 def seconds_of_layers(job: Job, seconds_of: Callable[[Layer], float]) -> list[float]:
