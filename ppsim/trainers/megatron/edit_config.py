@@ -36,7 +36,12 @@ class OwnCommand:
         given = {option: value for option, value in self.flags.items() if value is not False}
         own = {_name(option, value): as_written(option, value) for option, value in given.items()}
         flags = {name: text for name, text in own.items() if not self._is_left_out(name, before, after)}
-        changes = {name: text for name, text in after.items() if before.get(name) != text}
+        has_new_model = "model" in self.changed  # defaults depend on its sizes
+        changes = {
+            name: text
+            for name, text in after.items()
+            if before.get(name) != text or (has_new_model and name not in own)
+        }
         for name in _LIMITS:
             if name in flags and name in changes and _number(flags[name]) >= _number(changes[name]):
                 del changes[name]

@@ -60,6 +60,13 @@ def test_a_change_of_the_plan_changes_only_its_own_arguments(
     assert ppsim.project(run_config=own).iteration_time_s == pytest.approx(made.iteration_time_s)
 
 
+def test_another_model_replaces_the_sizes_and_their_defaults(own: Path) -> None:
+    words = {"run_config": own, "model": "gpt-oss-20b", "etp": 1, "vpp": 1}
+    text = ppsim.trainer_options(ppsim.project(**words), "megatron", given=words)
+    assert {"--hidden-size 2880", "--kv-channels 64", "--rotary-base 500000", "--lr 1e-4"} <= arguments(text)
+    assert "not expressible" not in text
+
+
 def test_a_command_that_is_refused_is_mended_by_an_option(own: Path) -> None:
     own.write_text(own.read_text().replace("--sequence-parallel", "--tp-comm-overlap"))
     words = {"run_config": own, "overlap_tp": 0}
