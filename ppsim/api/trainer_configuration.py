@@ -19,6 +19,7 @@ _OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "
 _OF_INTERLEAVING = ("group_size", "overlap_p2p")
 
 _NOT_SHARED = ("dp", "sequence_parallel", "offload", "offload_modules", *(one.name for one in fields(OffloadRules)))
+_OF_SCRIPTS = ("set", "launch", "ignore")
 _OF_STUDIES = {*declared_options(SearchBaseOptions), *_NOT_SHARED} - {
     "model",
     "run_config",
@@ -39,7 +40,7 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
     filled = each_setting(options)
     require_tokens("seq_len", filled.get("seq_len"))
     config = read_source(filled)
-    filled |= {"run_config": None, "recipe": None, "set": None, "launch": None}
+    filled |= dict.fromkeys(("run_config", "recipe", *_OF_SCRIPTS))
     if config is None:
         return _with_stack(filled)
     if filled.get("job") is not None:
@@ -86,11 +87,12 @@ def _launched(config: "RunConfig", options: Mapping[str, Any]) -> dict[str, int]
 
 def read_source(options: Mapping[str, Any]) -> "RunConfig | None":
     """Return the configuration of `recipe` or `run_config`; None if neither is given."""
-    path, recipe, variables, launch = (options.get(name) for name in ("run_config", "recipe", "set", "launch"))
+    path, recipe = options.get("run_config"), options.get("recipe")
+    of_script = {name: value for name in _OF_SCRIPTS if (value := options.get(name))}
     if path is not None and recipe is not None:
         raise ConfigError("--recipe and --run-config both name a trainer's configuration: give one of them")
-    if path is None and (variables or launch):
-        raise ConfigError(f"{'--set' if variables else '--launch'} is for a launch script: give --run-config")
+    if path is None and of_script:
+        raise ConfigError(f"--{next(iter(of_script))} is for a launch script: give --run-config")
     if recipe is not None:
         from ppsim.trainers.read_recipe import read_recipe
 
@@ -102,7 +104,8 @@ def read_source(options: Mapping[str, Any]) -> "RunConfig | None":
 
     if isinstance(path, RunConfig):
         return path
-    return read_run_config(path, variables=variables, launch=launch)
+    variables = of_script.pop("set", None)
+    return read_run_config(path, variables=variables, **of_script)
 
 
 @contextmanager

@@ -206,14 +206,14 @@ def print_trainer_lines(lines: Mapping[str, str], trainer: ConfigTarget | None, 
 
 
 def run_config_of(options: dict[str, Any]) -> Any:
-    """Remove --recipe, --set and --launch from options; return the configuration of --recipe or --run-config.
+    """Replace the options that name and read a configuration; return the one of --recipe or --run-config.
 
     Prints how the configuration is understood together with the other options.
     """
     from ppsim.api.trainer_configuration import read_source
 
     config = read_source(options)
-    options |= {"recipe": None, "set": None, "launch": None}
+    options |= dict.fromkeys(("recipe", "set", "launch", "ignore"))
     if config is None:
         return None
     from ppsim.results.catalogues import run_config_lines

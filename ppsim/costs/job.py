@@ -144,7 +144,8 @@ class Job(HasRepr):
             raise ConfigError(f"--wgrad-deferral-limit is 0 (all) or more: got {self.wgrad_deferral_limit}")
         if self.launch_s is not None and not 0 <= self.launch_s < float("inf"):
             raise ConfigError(f"--launch-ms must be 0 or more: got {1e3 * self.launch_s:g}")
-        if self.fully_shard and self.optimizer.exp_avg_dtype != "float32":
+        has_float32_weights = self.fully_shard and not self.optimizer.master_weights_in_bf16
+        if has_float32_weights and self.optimizer.exp_avg_dtype != "float32":
             raise ConfigError(f"--fully-shard holds float32 moments: leave out {self.optimizer.exp_avg_dtype}")
         if self.fully_shard and self.optimizer.offload_fraction:
             raise ConfigError("--optimizer-offload-fraction is of Megatron-LM's optimizer: leave out --fully-shard")

@@ -143,9 +143,16 @@ class Optimizer:
         reads_16_bits = self.precision == "fp32" or self.is_precision_aware or self.master_weights_in_bf16
         return 0 if reads_16_bits or self.bytes_of_gradient == 4 else 4
 
+    def moment_bytes(self, *, is_matrix: bool = False) -> int:
+        return 4 if self.name == "muon" and is_matrix else 2 * _MOMENT_BYTES[self.exp_avg_dtype]
+
+    @property
+    def main_weight_bytes(self) -> int:
+        """Bytes per parameter of the weights that are updated."""
+        is_short = self.precision != "fp32" and (self.is_precision_aware or self.master_weights_in_bf16)
+        return 2 if is_short else 4
+
     def state_bytes(self, *, is_matrix: bool = False) -> int:
         """Bytes per parameter: moments, and the main weights of 16-bit precision."""
-        moments = 4 if self.name == "muon" and is_matrix else 2 * _MOMENT_BYTES[self.exp_avg_dtype]
-        if self.precision == "fp32":
-            return moments
-        return moments + (2 if self.is_precision_aware or self.master_weights_in_bf16 else 4)
+        main = 0 if self.precision == "fp32" else self.main_weight_bytes
+        return self.moment_bytes(is_matrix=is_matrix) + main

@@ -12,8 +12,8 @@ from ppsim.parallel.sizes import share
 def static_bytes(held: RankParameters, settings: MemorySettings) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state, by component.
 
-    FSDP2 holds float32 shards, and also whole tensors: gathered weights up to ZeRO 2, and accumulated gradients up
-    to ZeRO 1, the level of TorchTitan with a pipeline.
+    FSDP2 holds shards of the main weights, and also whole tensors: gathered weights up to ZeRO 2, and accumulated
+    gradients up to ZeRO 1, the level of TorchTitan with a pipeline.
     """
     cut, optimizer = settings.cut, settings.optimizer
     stage, of_gradient = optimizer.zero_stage, optimizer.bytes_of_gradient
@@ -27,10 +27,10 @@ def static_bytes(held: RankParameters, settings: MemorySettings) -> dict[str, in
     ):
         sharding = replicas // optimizer.instances_among(replicas)
         if settings.fully_shard:
-            shard = share(4 * number, sharding)
+            shard = share(optimizer.main_weight_bytes * number, sharding)
             weights = shard + (0 if stage == 3 else exact_multiple(number, settings.gathered_bytes))
             gradients = shard + number * of_gradient * (stage <= 1)
-            states = share(8 * number, sharding)
+            states = share(optimizer.moment_bytes() * number, sharding)
         else:
             is_whole = stage < 3
             weights = share(settings.weight_bytes(number, gemms, is_whole=is_whole), 1 if is_whole else sharding)

@@ -95,6 +95,11 @@ class SearchBaseOptions(TypedDict, total=False):
         "argument. May be repeated. [default: not set]",
         metavar="NAME=VALUE", section="model",
     )]
+    ignore: Annotated[Sequence[str] | None, Option(
+        "Arguments of a fork of Megatron-LM to read past in the launch script of --run-config, although they may "
+        "change layers or schedule. [default: none]",
+        metavar="NAME,…", section="model",
+    )]
     launch: Annotated[int | None, Option(
         "Number of the training command, for a launch script of --run-config with several. [default: the only one]",
         metavar="N", section="model",

@@ -110,10 +110,10 @@ def settings_lines(config: RunConfig) -> list[str]:
     if config.model is not None:
         words = f"a model of {config.model.parameters / 1e9:,.3g} G parameters, {words}".rstrip(", ")
     lines = [f"  read: {words}"]
-    for what in ("time and memory", "time", "memory", "unknown"):
+    for what in dict.fromkeys(("time and memory", "time", "memory", *(one.effect for one in config.ignored))):
         names = [one.in_words for one in config.ignored if one.effect == what]
         if names:
-            reason = "effect unknown" if what == "unknown" else f"affects {what}"
+            reason = f"effect {what}" if what.startswith("unknown") else f"affects {what}"
             lines.append(f"  ignored ({reason}): {', '.join(names)}")
     lines += [f"  assumed: {sentence}" for sentence in config.assumed]
     return [part for line in lines for part in _wrapped(line)]

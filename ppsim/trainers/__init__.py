@@ -50,6 +50,9 @@ TRAINERS = (
         export="torchtitan",
     ),
     Trainer("Megatron-Bridge and NeMo", config="Megatron-Bridge or NeMo YAML"),
+    Trainer("NeMo AutoModel", config="a NeMo AutoModel recipe"),
+    Trainer("FlagScale", config="FlagScale YAML"),
+    Trainer("slime", config="a slime script"),
     Trainer(
         "DeepSpeed",
         config="DeepSpeed JSON",

@@ -2,10 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import data_folder
 from ppsim.base.limits import LARGEST, count_from
 from ppsim.base.option_declarations import flag_of
 from ppsim.trainers.option_relevance import DEFAULTS, effect_of, require_full_training
@@ -195,3 +198,34 @@ class Arguments:
         """Unread arguments of the user that may change time or memory."""
         found = [IgnoredOption(name, value, matters) for name, value in self.unread if (matters := effect_of(name))]
         return tuple(one for one in found if one.effect != "unknown" or not self._is_complete)
+
+
+@cache
+def _names_of_megatron() -> frozenset[str]:
+    text = (data_folder("trainers/data") / "megatron_arguments.txt").read_text(encoding="utf-8")
+    names = [line for line in text.splitlines() if not line.startswith("#")]
+    return frozenset(names) | {name.removeprefix("no_") for name in names}
+
+
+NOT_OF_MEGATRON = "unknown, not Megatron-LM's"
+_DECIDES = re.compile(
+    r"layer|expert|moe|dense|size|parallel|schedul|recomput|checkpoint_activ|precision|fp8|fp4|bf16|fp16|dtype|(^|_)spec$"
+)
+
+
+def judged(ignored: Iterable[IgnoredOption], source: str, lifted: Collection[str]) -> tuple[IgnoredOption, ...]:
+    """Mark options that no release of Megatron-LM has: a fork's, whose effect is unknown.
+
+    Raises `ConfigError` for one that speaks of layers, sizes, schedule or precision, unless it is in `lifted`.
+    """
+    options = []
+    for option in ignored:
+        name = option.name
+        is_own = name in _names_of_megatron() or name in lifted
+        if not is_own and _DECIDES.search(name):
+            raise ConfigError(
+                f"{source}: {option.in_words} is no argument of Megatron-LM, and may change layers or schedule: "
+                f"give the settings as options, or --ignore {name} to read the file without it"
+            )
+        options.append(option if is_own else replace(option, effect=NOT_OF_MEGATRON))
+    return tuple(options)

@@ -48,10 +48,11 @@ _OF_BASH = frozenset(
 )
 _PROGRAMS = (
     "torchrun python python3 deepspeed srun mpirun mpiexec ray accelerate singularity apptainer docker ssh "  # noqa: SIM905
-    "hostname nproc uname curl http whoami wget ps free id".split()
+    "sleep hostname nproc uname curl http whoami wget ps free id".split()
 )
 """Launchers, and commands with which bashkit would answer for its virtual machine."""
 
+_PYTHON_FILE = re.compile(r"(?<![\w$/}.-])[\w/.-]+\.py\b")
 _ELEMENTS = re.compile(r'\b(\w+)(\+?)=\(\s*"(\$\{\w+\[@\][^}"]+\})"\s*\)')
 
 
@@ -235,7 +236,8 @@ class LaunchScript:
             str(self._path.parent / path.relative_to(folder).as_posix()): self._reader(path)
             for path in (files if beside else ())
         }
-        return others | {str(self._path): _with_loops(self.text.replace("\r\n", "\n"))}
+        programs = {str(self._path.parent / name): "" for name in _PYTHON_FILE.findall(self.text)}  # taken as there
+        return programs | others | {str(self._path): _with_loops(self.text.replace("\r\n", "\n"))}
 
     def _reader(self, path: Path) -> Callable[[], str]:
         def read() -> str:

@@ -207,6 +207,22 @@ def require_full_training(options: Mapping[str, Any], source: str) -> None:
             raise _partial(source, *on[0])
 
 
+_SIZE = re.compile(
+    r"(?:.*_)?(?:tp|pp|cp|ep|dp|sp)(?:_size|_degree)?|.*parallel(?:_\w+)?_(?:size|degree)|autotp_size"
+)
+
+
+def require_no_sizes(unread: Mapping[str, Any], source: str) -> None:
+    """Raise `ConfigError` for a parallel size above 1 among options that are not read."""
+    for path, value in config_values(unread):
+        is_size = isinstance(value, int) and not isinstance(value, bool) and value > 1
+        if is_size and _SIZE.fullmatch(path.rpartition(".")[2]):
+            raise ConfigError(
+                f"{source}: {path} {value} is a parallel size that is not read here: remove it, and give --tp, "
+                "--pp, --cp or --ep"
+            )
+
+
 def _place(parts: Sequence[str], pattern: re.Pattern[str]) -> int | None:
     """Return the index of the first part that matches, or None if its section is not one for weights."""
     found = (at for at, part in enumerate(parts) if pattern.search(part) and not _OTHERS.fullmatch(part))

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from os.path import isdir, isfile
 from pathlib import Path
@@ -16,9 +16,16 @@ from ppsim.model.config import model_from
 from ppsim.model.hf_fields import UnknownModelType
 from ppsim.model.registry import read_model
 from ppsim.trainers import configurations
-from ppsim.trainers.arguments import Arguments, megatron_names
+from ppsim.trainers.arguments import Arguments, judged, megatron_names
+from ppsim.trainers.automodel import read_config as automodel
+from ppsim.trainers.automodel.read_config import from_automodel
+from ppsim.trainers.bridge import read_config as bridge
 from ppsim.trainers.bridge.read_config import from_sections
+from ppsim.trainers.deepspeed import read_config as deepspeed
 from ppsim.trainers.deepspeed.read_config import from_deepspeed
+from ppsim.trainers.flagscale import read_config as flagscale
+from ppsim.trainers.flagscale.read_config import from_flagscale
+from ppsim.trainers.foreign import require_known_program
 from ppsim.trainers.launch_script import LaunchScript
 from ppsim.trainers.launchers import Command, options_of
 from ppsim.trainers.lora_config import with_adapters, without_adapters
@@ -26,6 +33,7 @@ from ppsim.trainers.megatron.read_config import from_megatron
 from ppsim.trainers.option_relevance import require_full_training
 from ppsim.trainers.primus.read_config import from_primus
 from ppsim.trainers.run_config import RunConfig
+from ppsim.trainers.slime import read_config as slime
 from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 
@@ -47,16 +55,22 @@ _SUFFIXES = {".sh", ".yaml", ".yml", ".toml", ".json", ".log"}
 
 
 _SCRIPT_SUFFIXES = {".sh", ".bash", ".sbatch", ".slurm"}
+_TREE_SUFFIXES = {".yaml", ".yml", ".toml", ".json"}
 
 
 def read_run_config(
-    path: str | Path, *, variables: Mapping[str, str] | None = None, launch: int | None = None
+    path: str | Path,
+    *,
+    variables: Mapping[str, str] | None = None,
+    launch: int | None = None,
+    ignore: Collection[str] = (),
 ) -> RunConfig:
     """Read a trainer's configuration: options of `ppsim.project`, the model, and the options that ppsim ignores.
 
     A launch script is run by a bash that reaches nothing of the machine, with values for its `variables` ("1" to
-    "9": its arguments); of several training commands, `launch` chooses one, counted from 1. Raises `ConfigError`
-    for an unknown format and for an invalid value.
+    "9": its arguments); of several training commands, `launch` chooses one, counted from 1. Arguments that no
+    release of Megatron-LM has and that may change the layers stop the reading, except the ones in `ignore`. Raises
+    `ConfigError` for an unknown format and for an invalid value.
 
     >>> import ppsim, tempfile
     >>> script = Path(tempfile.mkdtemp(), "train.sh")
@@ -73,9 +87,11 @@ def read_run_config(
             f"{path} is larger than {CONFIG_BYTES // 2**20} MiB: this is not a training configuration"
         )
     if _is_script(text, Path(path)):
-        return _from_script(text, source, variables or {}, launch)
-    if variables or launch:
-        raise ConfigError(f"{path} is no launch script: leave out {'--set' if variables else '--launch'}")
+        return _from_script(text, source, variables or {}, launch, ignore)
+    if given := [
+        flag for flag, value in (("--set", variables), ("--launch", launch), ("--ignore", ignore)) if value
+    ]:
+        raise ConfigError(f"{path} is no launch script: leave out {given[0]}")
     if text.lstrip().startswith("{"):
         return _from_tree(read_json(path, most=CONFIG_BYTES), Path(path))
     if re.search(r"^\[[\w.]+\][ \t]*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
@@ -86,6 +102,8 @@ def read_run_config(
 
 
 def _is_script(text: str, path: Path) -> bool:
+    if path.suffix in _TREE_SUFFIXES:
+        return False
     if path.suffix in _SCRIPT_SUFFIXES or re.match(r"#!.*sh\b", text):
         return not logged_arguments(text)
     has_options = re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text)
@@ -95,7 +113,9 @@ def _is_script(text: str, path: Path) -> bool:
     return bool(has_options) and not is_tree and not logged_arguments(text)
 
 
-def _from_script(text: str, source: str, variables: Mapping[str, str], launch: int | None) -> RunConfig:
+def _from_script(
+    text: str, source: str, variables: Mapping[str, str], launch: int | None, ignore: Collection[str]
+) -> RunConfig:
     script = LaunchScript(text, source, _is_claimed, variables)
     commands = script.commands
     if launch is None and len(commands) > 1:
@@ -106,7 +126,7 @@ def _from_script(text: str, source: str, variables: Mapping[str, str], launch: i
             f"--launch must be from 1 to {len(commands)}, the training commands of {source}: got {launch}"
         )
     dependence = script.dependence((launch or 1) - 1)
-    config = _from_flags(dependence.options, source)
+    config = _from_flags(dependence.options, source, ignore)
     return replace(config, notes=(*config.notes, *dependence.notes))
 
 
@@ -136,16 +156,16 @@ def _unreadable(source: str) -> ConfigError:
     return ConfigError(f"{source} is not a training configuration that ppsim can read. It reads {configurations()}")
 
 
-def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
+def _from_flags(flags: Mapping[str, Any], source: str, ignore: Collection[str] = ()) -> RunConfig:
+    if slime.claims(flags):
+        return slime.from_slime(flags, source)
     if _is_of_torchtitan(flags):
         return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
     if not _is_claimed(flags):
         raise _unreadable(source)
-    return _from_megatron(flags, source)
-
-
-def _from_megatron(flags: Mapping[str, Any], source: str) -> RunConfig:
-    return replace(from_megatron(Arguments(megatron_names(flags), source)), flags=flags)
+    config = _from_names(flags, source)
+    lifted = [name.lstrip("-").replace("-", "_") for name in ignore]
+    return replace(config, ignored=judged(config.ignored, source, lifted))
 
 
 def _is_of_torchtitan(flags: Mapping[str, Any]) -> bool:
@@ -162,35 +182,51 @@ _OF_MEGATRON = ("--num-layers", "--micro-batch-size")
 
 
 def _from_tree(content: Any, path: Path) -> RunConfig:
-    source = str(path)
     if not isinstance(content, dict):
-        raise _unreadable(source)
-    content, adapters = without_adapters(content, source)
-    require_full_training(content, source)
-    return with_adapters(_from_sections(content, path, source), adapters)
+        raise _unreadable(str(path))
+    read = next((reader for claims, reader in _READERS if claims(content)), None)
+    if read is from_automodel:
+        return read(content, path)
+    require_known_program(content, str(path))
+    content, adapters = without_adapters(content, str(path))
+    require_full_training(content, str(path))
+    if read is None:
+        raise _unreadable(str(path))
+    return with_adapters(read(content, path), adapters)
 
 
-def _from_sections(content: dict[str, Any], path: Path, source: str) -> RunConfig:
-    arguments = content.get("MODEL_ARGS")
-    if isinstance(arguments, dict):
-        if any(str(name).startswith(("trainer.", "model.")) for name in arguments):
-            return from_sections(arguments, source)
-        return _from_megatron(arguments, source)
+def _from_model_arguments(content: Mapping[str, Any], path: Path) -> RunConfig:
+    """Megatron-LM's own tests have their arguments under MODEL_ARGS."""
+    arguments = content["MODEL_ARGS"]
     if isinstance(arguments, str):
-        return _from_flags(options_of(shlex.split(arguments)), source)
-    if any(name in content for name in ("modules", "extends", "bases")):
-        return from_primus(content, path)
-    if any(name in content for name in ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")):
-        return from_deepspeed(content, source)
-    if "model_type" in content:
-        try:
-            return RunConfig("Hugging Face", source, {}, model_from(content, source), "", (), ())
-        except UnknownModelType as unknown:
-            hint = f"give it as --model, which traces it with transformers, or run `ppsim models --trace {source}`"
-            raise UnknownModelType(f"{unknown}; {hint}") from None
-    if "parallelism" in content and "training" in content:
-        return from_torchtitan(content, source)
-    if isinstance(content.get("model"), dict) or any(str(name).startswith("--") for name in content):
-        named = any(str(name).startswith("--") for name in content)
-        return _from_megatron(content, source) if named else from_sections(content, source)
-    raise _unreadable(source)
+        return _from_flags(options_of(shlex.split(arguments)), str(path))
+    if any(str(name).startswith(("trainer.", "model.")) for name in arguments):
+        return from_sections(arguments, path)
+    return _from_names(arguments, path)
+
+
+def _from_names(content: Mapping[str, Any], path: str | Path) -> RunConfig:
+    return replace(from_megatron(Arguments(megatron_names(content), str(path))), flags=content)
+
+
+def _from_hugging_face(content: Mapping[str, Any], path: Path) -> RunConfig:
+    try:
+        return RunConfig("Hugging Face", str(path), {}, model_from(content, str(path)), "", (), ())
+    except UnknownModelType as unknown:
+        hint = f"give it as --model, which traces it with transformers, or run `ppsim models --trace {path}`"
+        raise UnknownModelType(f"{unknown}; {hint}") from None
+
+
+_Claim = Callable[[Mapping[str, Any]], bool]
+_READERS: tuple[tuple[_Claim, Callable[[dict[str, Any], Path], RunConfig]], ...] = (
+    (lambda content: isinstance(content.get("MODEL_ARGS"), dict | str), _from_model_arguments),
+    (lambda content: bool({"modules", "extends", "bases"} & content.keys()), from_primus),
+    (automodel.claims, from_automodel),
+    (flagscale.claims, from_flagscale),
+    (deepspeed.claims, from_deepspeed),
+    (lambda content: "model_type" in content, _from_hugging_face),
+    (lambda content: {"parallelism", "training"} <= content.keys(), from_torchtitan),
+    (lambda content: any(str(name).startswith("--") for name in content), _from_names),
+    (bridge.claims, from_sections),
+)
+"""How each reader of trees recognises its own files, and the reader; the first that claims a file reads it."""

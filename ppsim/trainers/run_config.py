@@ -20,7 +20,7 @@ def shorten(value: object) -> str:
 
 @dataclass(frozen=True)
 class IgnoredOption:
-    """`effect` is the quantity that the option changes: "time", "memory", "time and memory" or "unknown"."""
+    """`effect` is the quantity that the option changes: "time", "memory", "time and memory", "unknown", …"""
 
     name: str
     value: Any

@@ -67,7 +67,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Values to draw of an option that is neither a choice nor a flag."""
 ELSEWHERE = {
-    "run_config", "set", "launch", "recipe", "job",  # what is tested, a recipe (below), and Python's
+    "run_config", "set", "launch", "ignore", "recipe", "job",  # what is tested, a recipe (below), and Python's
     "profile",  # a profile of a job needs the job's model and shape
     "backward_input_ms", "backward_weight_ms", "transfer_ms",  # with forward_ms
     "stage_plan",  # a file; tests/api/test_stage_plans.py

@@ -142,7 +142,7 @@ OF_PROJECT = {
         "--transfer-ms 1,0", "--activation-memory 2GiB", "--activation-memory 2GiB,1GiB",
     ],
     "project --run-config train.sh --json": ["--tp 1"],
-    "project --run-config open.sh --json": ["--set MBS=2", same("--launch 1")],
+    "project --run-config open.sh --json": ["--set MBS=2", same("--launch 1"), same("--ignore noop-layers")],
     "project --recipe llama3-8b/h100/bf16@26.06 --json": ["--global-batch-size 256", same("--cp 2")],
     "project --pp 2 --num-microbatches 8": [
         "--gradient-accumulation-steps 2",
@@ -177,7 +177,7 @@ OF_TUNE = {
     PREDICTING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1 --memory-limit 900GiB": PREDICTIONS,
     SEARCH.replace("--json", ""): ["--full", "--help-all", "--json", "-o tune.json", "-o tune.csv", "-o tune.svg"],
     "tune --run-config train.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --json": ["--gpus 16"],
-    "tune --run-config open.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --micro-batch-size 1 --json": ["--set GBS=16", same("--launch 1")],
+    "tune --run-config open.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --micro-batch-size 1 --json": ["--set GBS=16", same("--launch 1"), same("--ignore noop-layers")],
     "tune --recipe llama3-8b/h100/bf16@26.06 --tp 1 --cp 2 --pp 1 --schedule 1f1b --recompute none --micro-batch-size 1 --json": [
         "--gpus 16",
     ],

@@ -37,6 +37,7 @@ def words(text: str, **given: str) -> list[tuple[str, ...]]:
         ("CMD='torchrun t.py --l 2'\neval $CMD > log 2>&1 &\nwait", {"--l": "2"}),
         ("cat > run.sh <<EOF\ntorchrun t.py --l 2\nEOF\nbash run.sh", {"--l": "2"}),
         ("/opt/bin/torchrun t.py --l 2 > log 2>&1", {"--l": "2"}),
+        ('P=t.py\n[ -f "$P" ] || exit 1\nsleep 9\ntorchrun $P --l 2', {"--l": "2"}),
         ("set -e\nmodule load cuda\nnvidia-smi\ntorchrun t.py --l 2", {"--l": "2"}),
     ],
 )  # fmt: skip

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_config import BRIDGE, from_megatron
-from ppsim.trainers.option_relevance import effect_of
+from ppsim.trainers.option_relevance import effect_of, require_no_sizes
 from ppsim.trainers.run_config import IgnoredOption, RunConfig
 
 _SECTIONS = ("model", "train", "dataset", "data", "optimizer", "ddp", "tokenizer", "mixed_precision", "trainer",
@@ -27,13 +28,27 @@ _RENAMED = {
     "bias": "add_bias_linear",
     "ub_tp_comm_overlap": "tp_comm_overlap",
 }
-_REFERENCE = re.compile(r"\$\{(\.?)([\w.]+)\}")
 
 
-def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
+_OWN_SECTIONS = {"train", "ddp", "mixed_precision", "comm_overlap", "trainer", "strategy", "plugins"}
+
+
+def claims(content: Mapping[str, Any]) -> bool:
+    """A model with Megatron-Core's names, or a model beside sections that only Megatron-Bridge and NeMo write."""
+    model = content.get("model") or content.get("config")
+    if not isinstance(model, dict):
+        return False
+    has_names = bool({"num_layers", "hidden_size", "tensor_model_parallel_size", "seq_length"} & model.keys())
+    return has_names or bool(_OWN_SECTIONS & content.keys()) or "megatron.bridge" in str(model.get("_target_"))
+
+
+def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
+    """Raises `ConfigError` for parallel sizes in a section that is not Megatron-Bridge's or NeMo's."""
+    source = str(path)
     flat: dict[str, Any] = {}
     others: dict[str, Any] = {}
-    _flatten(_resolved(content, content, content), flat, others)
+    _flatten(resolved(content, source), flat, others)
+    require_no_sizes(others, source)
     for name in ("precision", "mixed_precision"):
         if settings := _of_precision(flat.get(name), is_bridge=name == "mixed_precision"):
             flat = {one: value for one, value in flat.items() if one != name} | settings
@@ -53,19 +68,29 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     )
 
 
-def _resolved(value: Any, section: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
-    """Replace references of OmegaConf, `${.sibling}` or `${section.name}`, by the values that they name."""
-    if isinstance(value, dict):
-        return {name: _resolved(inner, value, root) for name, inner in value.items()}
-    found, seen = value, 0
-    while isinstance(found, str) and (match := _REFERENCE.fullmatch(found)) and seen < _DEEPEST:
-        found, seen = section if match[1] else root, seen + 1
-        for name in match[2].split("."):
-            found = found.get(name) if isinstance(found, dict) else None
-    return value if found is None or isinstance(found, dict | list) else found
+def resolved(content: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the tree with OmegaConf's references (`${.sibling}`, `${section.name}`) replaced by their values.
 
+    A reference that cannot be resolved stays as written.
+    """
+    if "${" not in str(content):
+        return dict(content)
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
-_DEEPEST = 8
+    def value_of(node: Any, name: Any) -> Any:
+        try:
+            inner = node[name]
+        except OmegaConfBaseException:
+            return OmegaConf.to_container(node)[name]  # type: ignore[index]
+        return values_of(inner) if OmegaConf.is_config(inner) else inner
+
+    def values_of(node: Any) -> Any:
+        if OmegaConf.is_list(node):
+            return [value_of(node, index) for index in range(len(node))]
+        return {name: value_of(node, name) for name in node}
+
+    return dict(values_of(OmegaConf.create(dict(content))))
 
 
 def _of_precision(name: Any, *, is_bridge: bool) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Reader of DeepSpeed's JSON configuration."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
@@ -20,8 +21,13 @@ _AUTO = {
 """Settings that may be "auto", each with the option of ppsim that sets it instead (name, flags)."""
 
 
-def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
+def claims(content: Mapping[str, Any]) -> bool:
+    return bool({"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} & content.keys())
+
+
+def from_deepspeed(content: Mapping[str, Any], path: Path) -> RunConfig:
     """The launching program decides "auto"; ppsim takes the value from an option instead."""
+    source = str(path)
     if "bf16" not in content and "bfloat16" in content:  # the older name (runtime/precision_config.py)
         content = {"bf16" if name == "bfloat16" else name: value for name, value in content.items()}
     for name in ("zero_optimization", "bf16", "fp16"):

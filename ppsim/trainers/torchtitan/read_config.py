@@ -42,13 +42,14 @@ COUNTS = {
 
 
 def from_torchtitan(
-    tree: Mapping[str, Any], source: str, trainer: str = "TorchTitan", asked: Mapping[str, Any] | None = None
+    tree: Mapping[str, Any], path: str | Path, trainer: str = "TorchTitan", asked: Mapping[str, Any] | None = None
 ) -> RunConfig:
     """`asked` is the part of the tree that the user wrote, if the tree also has defaults.
 
     Options of the tree override options of a registry entry (0.3: `--module`, `--config`) or of a job's TOML file
     (0.2: `--job.config_file`).
     """
+    source = str(path)
     options, said = _with_files(_options(tree), source)
     arguments = Arguments(options, source, None if asked is None else _flat(asked))
     get, assumed = arguments.get, arguments.assumed
@@ -260,11 +261,16 @@ def _sequences(tokens: int, length: int, arguments: Arguments) -> int:
 
 def _schedule(arguments: Arguments) -> str | None:
     name = str(arguments.get("parallelism.pipeline_parallel_schedule", "1F1B", word="schedule"))
-    plain = name.lower().removeprefix("schedule").replace("_", "")
-    found = next((ours for ours, theirs in SCHEDULES.items() if theirs.lower() == plain), None)
-    if found is None:
+    schedule = schedule_named(name)
+    if schedule is None:
         arguments.assumed.append(f"schedule {name} is not known: that of --schedule")
-    return found
+    return schedule
+
+
+def schedule_named(name: str) -> str | None:
+    """Return ppsim's name of a schedule of torch.distributed.pipelining, None for an unknown one."""
+    plain = name.lower().removeprefix("schedule").replace("_", "")
+    return next((ours for ours, theirs in SCHEDULES.items() if theirs.lower() == plain), None)
 
 
 def _layers_of_parts(parts: Sequence[Any]) -> list[int]:

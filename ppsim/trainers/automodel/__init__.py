@@ -1,0 +1,1 @@
+"""NeMo AutoModel: read its YAML recipes."""

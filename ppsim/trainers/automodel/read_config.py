@@ -1,0 +1,148 @@
+"""Reader of NeMo AutoModel's YAML recipes (NVIDIA-NeMo/Automodel at 36044ad3)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.option_declarations import given_options
+from ppsim.model.architecture import Model
+from ppsim.model.recompute import BY_OPERATORS
+from ppsim.model.registry import find_model, known_name
+from ppsim.trainers.arguments import Arguments
+from ppsim.trainers.local_batch import LocalBatch
+from ppsim.trainers.option_relevance import config_values
+from ppsim.trainers.run_config import RunConfig
+from ppsim.trainers.torchtitan.read_config import schedule_named
+
+_SIZES = {"tp_size": "tp", "cp_size": "cp", "pp_size": "pp", "ep_size": "ep", "dp_size": "dp"}
+_LENGTHS = ("packed_sequence.packed_sequence_size", "dataset.seq_len", "dataset.seq_length")
+_MODELS = ("model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config")
+_DISPATCHERS = {"deepep": "deepep", "hybridep": "hybridep", "torch": "alltoall"}
+_FP8 = {"mxfp8": "mxfp8", "block": "float8-block", "current": "float8"}
+_RECOMPUTED = {"false": "none", "none": "none", "true": "full", "full": "full", "selective": BY_OPERATORS}
+_GPUS_PER_NODE = 8
+_ALL_LINEAR = ("*_proj", ["*_proj"], "*", ["*"])
+
+
+def claims(content: Mapping[str, Any]) -> bool:
+    model = content.get("model")
+    has_sections = isinstance(content.get("step_scheduler"), dict) and isinstance(model, dict)
+    return has_sections and ("distributed" in content or "nemo_automodel" in str(model))
+
+
+def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
+    """Raises `ConfigError` for adapters of some modules only, and for knowledge distillation."""
+    source = str(path)
+    lora, content = _lora(content, source)
+    if "teacher_model" in content:
+        raise ConfigError(f"{source}: knowledge distillation (teacher_model) is not known, only one trained model")
+    values = {
+        path: None if str(value).lower() in ("none", "null") else value for path, value in config_values(content)
+    }
+    arguments = Arguments(values, source)
+    get = arguments.get
+    words: dict[str, Any] = {
+        word: arguments.count(f"distributed.{name}", word=word) for name, word in _SIZES.items()
+    }
+    pp = words["pp"] = words["pp"] or 1
+    lengths = [arguments.count(name, word="seq_len", least=0) for name in _LENGTHS]
+    words["seq_len"] = next((length for length in lengths if length), None)
+    model, why_no_model = _model(arguments)
+    local = arguments.count("step_scheduler.local_batch_size", 1, word="micro_batch") or 1
+    of_pipeline = arguments.count("distributed.pipeline.pp_microbatch_size", 1, word="micro_batch") or 1
+    batch = LocalBatch(local, of_pipeline, local, source)
+    words |= batch.words(pp, arguments.count("step_scheduler.global_batch_size", word="global_batch"))
+    words |= _stages(arguments, pp, model) | _sharding(arguments, pp, words["ep"] or 1) | _optimizer(arguments)
+    recomputed = str(get("distributed.activation_checkpointing", False, word="recompute")).lower()
+    fp8 = str(get("model.backend.te_fp8.recipe", "", word="dtype"))
+    dispatcher = str(get("model.backend.dispatcher", "", word="moe_dispatcher"))
+    words |= {
+        "sequence_parallel": arguments.flag("distributed.sequence_parallel", word="sequence_parallel"),
+        "recompute": _RECOMPUTED.get(recomputed, "full"),
+        "dtype": _FP8.get(fp8, "float8") if fp8 else "bfloat16",
+        "moe_dispatcher": _DISPATCHERS.get(dispatcher) if (words["ep"] or 1) > 1 else None,
+        "compile": any(
+            arguments.flag(name, word="compile") for name in ("compile.enabled", "distributed.enable_compile")
+        ),
+        "lora": lora,
+        "runtime": "torch",
+        "stack": "torchtitan",
+    }
+    if words["seq_len"] is None:
+        arguments.assumed.append("the sequences of the data set have no fixed length: give --seq-len")
+    arguments.assumed.append("the stack of TorchTitan, the nearest that was measured")
+    return RunConfig(
+        "NeMo AutoModel", source, given_options(words), model, why_no_model, arguments.read_options,
+        arguments.ignored_that_matter, tuple(arguments.assumed), batch, launcher_gpus=_GPUS_PER_NODE,
+    )  # fmt: skip
+
+
+def _model(arguments: Arguments) -> tuple[Model | None, str]:
+    names = [str(name) for name in map(arguments.get, _MODELS) if isinstance(name, str)]
+    known = next(filter(None, map(known_name, names)), None)
+    if known is None:
+        return (
+            None,
+            f"{arguments.source}: the sizes of {names[0] if names else 'its model'} are not known: give --model",
+        )
+    return find_model(known), ""
+
+
+def _stages(arguments: Arguments, pp: int, model: Model | None) -> dict[str, Any]:
+    """Return schedule and split (components/distributed/pipelining/functional.py: `calculate_virtual_stages`)."""
+    each = arguments.count("distributed.pipeline.layers_per_stage", word="split")
+    rounding = arguments.get("distributed.pipeline.round_virtual_stages_to_pp_multiple", word="split")
+    name = str(arguments.get("distributed.pipeline.pp_schedule", "1f1b", word="schedule"))
+    if pp == 1:
+        return {}
+    schedule = schedule_named(name)
+    if schedule is None:
+        arguments.assumed.append(f"schedule {name} is not known: that of --schedule")
+    if model is None:
+        return {"schedule": schedule}
+    stages = -(-len(model.layers) // each) if each else pp * (1 if schedule in ("1f1b", "gpipe") else 2)
+    stages += (pp - stages % pp) % pp if rounding == "up" else -(stages % pp)
+    quotient, more = divmod(len(model.layers), stages)
+    split = [quotient + (stage < more) for stage in range(stages)]
+    return {"schedule": schedule, "split": split, "vpp": stages // pp}
+
+
+def _sharding(arguments: Arguments, pp: int, ep: int) -> dict[str, Any]:
+    """FSDP keeps weights whole after the forward pass in a pipeline, and by default beside expert parallelism."""
+    strategy = str(arguments.get("distributed.strategy", "fsdp2", word="zero")).lower()
+    if strategy == "ddp":
+        return {"zero": 0}
+    if strategy == "megatron_fsdp":
+        return {"zero": arguments.count("distributed.zero_dp_strategy", 3, word="zero", least=0)}
+    of_layers = arguments.get("distributed.reshard_after_forward", pp == 1, word="zero")
+    of_moe = arguments.flag("distributed.moe.reshard_after_forward", word="zero")
+    instances = arguments.count("distributed.dp_replicate_size", word="num_distributed_optimizer_instances")
+    reshards = of_moe if ep > 1 else of_layers
+    return {
+        "zero": 3 if reshards else 1 if pp > 1 else 2,
+        "num_distributed_optimizer_instances": instances if (instances or 1) > 1 else None,
+    }
+
+
+def _optimizer(arguments: Arguments) -> dict[str, Any]:
+    """Weights have the dtype in which the model is loaded, by default bfloat16, and torch's Adam its own in it."""
+    dtype = str(arguments.get("model.torch_dtype", "bf16", word="bf16_master_weights_and_grads"))
+    target = str(arguments.get("optimizer._target_", "torch.optim.Adam", word="exp_avg_dtype"))
+    if "32" in dtype:
+        return {}
+    is_of_torch = target.startswith("torch.optim")
+    return {"bf16_master_weights_and_grads": True, "exp_avg_dtype": "bfloat16" if is_of_torch else None}
+
+
+def _lora(content: Mapping[str, Any], source: str) -> tuple[str | None, dict[str, Any]]:
+    section = content.get("peft")
+    others = {name: value for name, value in content.items() if name != "peft"}
+    if not isinstance(section, dict):
+        return None, others
+    if section.get("target_modules", "*_proj") not in _ALL_LINEAR:
+        raise ConfigError(
+            f"{source}: peft.target_modules {section['target_modules']} is not read: remove peft, and give --lora "
+            "RANK:MODULES"
+        )
+    return str(section.get("dim", 8)), others

@@ -1,0 +1,1 @@
+"""FlagScale: read its YAML."""

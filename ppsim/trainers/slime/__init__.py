@@ -1,0 +1,1 @@
+"""slime: read its launch scripts."""

@@ -1,0 +1,37 @@
+"""Arguments that no release of Megatron-LM has are a fork's: they stop the reading if they decide about layers."""
+
+from pathlib import Path
+
+import pytest
+
+import ppsim
+from ppsim.base.errors import ConfigError
+
+COMMAND = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 "
+    "--seq-length 512 --vocab-size 1024 --micro-batch-size 1 --bf16 "
+)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["--noop-layers 2,3", "--schedules-method dualpipev", "--first-k-dense-replace 1", "--recompute-in-advance",
+     "--sequence-parallel-size 2", "--expert-interval 2", "--fp8-mode x"],
+)  # fmt: skip
+def test_an_argument_of_a_fork_that_decides_stops_the_reading_unless_it_is_ignored(
+    tmp_path: Path, argument: str
+) -> None:
+    path = tmp_path / "x.sh"
+    path.write_text(COMMAND + argument)
+    name = argument.split()[0][2:].replace("-", "_")
+    with pytest.raises(ConfigError, match=f"{name} .* is no argument of Megatron-LM.*--ignore {name}"):
+        ppsim.read_run_config(path)
+    read = ppsim.read_run_config(path, ignore=[name.replace("_", "-")])
+    assert [option.name for option in read.ignored] == [name]
+
+
+def test_other_arguments_of_a_fork_are_listed_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "x.sh"
+    path.write_text(COMMAND + "--wonderful-trick 2 --moe-router-force-load-balancing --log-nothing")
+    effects = {option.name: option.effect for option in ppsim.read_run_config(path).ignored}
+    assert effects == {"wonderful_trick": "unknown, not Megatron-LM's", "moe_router_force_load_balancing": "time"}
