@@ -61,7 +61,7 @@ def test_the_command_says_what_it_understood_and_what_not(script: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert "read: a model of 0.356 G parameters, tp 2, pp 4" in done.stderr
     assert "tp_comm_overlap: 50 % of TP communication is hidden" in done.stderr
-    assert "ignored (effect unknown): some_new_option 3" in done.stderr
+    assert "ignored (effect unknown, not Megatron-LM's): some_new_option 3" in done.stderr
     assert "save" not in done.stderr
     found = json.loads(done.stdout)["run_config"]
     assert found["trainer"] == "Megatron-LM"
