@@ -96,6 +96,9 @@ REFUSALS: tuple[tuple[Callable[[_Given], Any], str], ...] = (
      "full recomputation needs CUDA graphs of the whole iteration: give --cuda-graphs full or none"),
     (lambda a: a.has("cuda_graph_modules", "moe_router") and a.has("recompute_modules", "moe"),
      "CUDA graphs of the router exclude recomputation of the experts: leave out moe_router or moe"),
+    (lambda a: a["cuda_graph_impl"] == "full_iteration" and a["offload_modules"]
+     and a["fine_grained_offloading_max_inflight_offloads"] is None,
+     "a CUDA graph of the whole iteration needs a limit of offloads in flight: give --max-inflight-offloads"),
     (lambda a: a["no_overlap_p2p_communication"] and a["pipeline_model_parallel_size"] == 2,
      "virtual stages without overlapped P2P need --pp above 2: leave out --no-overlap-p2p-communication"),
     (lambda a: a["is_old"] and "|" in (a["hybrid_layer_pattern"] or ""),

@@ -80,6 +80,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         MOE | {"cuda_graph_modules": ["moe_router"], "recompute_modules": ["moe"]},
         "leave out moe_router or moe",
     ),
+    ({"cuda_graph_impl": "full_iteration", "offload_modules": ["core_attn"]}, "give --max-inflight-offloads"),
     (
         {"pipeline_model_parallel_size": 2, "no_overlap_p2p_communication": True},
         "leave out --no-overlap-p2p-communication",
