@@ -67,6 +67,8 @@ ADJUSTMENTS: tuple[tuple[Callable[[_Given], Any], _Changes | Callable[[_Given], 
      {"optimizer": "dist_muon", "use_distributed_optimizer": None}),
     (lambda a: a["is_old"] and a["cuda_graph_impl"] == "full_iteration",
      {"cuda_graph_impl": "local", "cuda_graph_modules": ["full_iteration"]}),
+    (lambda a: a["cuda_graph_impl"] == "local" and a.size("expert_model_parallel_size") > 1,
+     {"moe_pad_experts_for_cuda_graph_inference": True}),
     (lambda a: a["is_old"] and a["hybrid_layer_pattern"]
      and not a["num_layers"] % a.size("pipeline_model_parallel_size"),
      lambda a: {"hybrid_layer_pattern": a["hybrid_layer_pattern"].replace("|", "")}),
