@@ -12,6 +12,7 @@ from ppsim.costs.ledger import Ledger, RankSums
 from ppsim.costs.offload import HOST_EFFICIENCY, copy_s
 from ppsim.costs.replica_collectives import GROUPS, ReplicaGroup, num_buckets, num_sharing
 from ppsim.costs.stage_cost_set import values_of_ranks
+from ppsim.costs.time_breakdown import TimeBreakdown
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Device
 from ppsim.model.parameters import RankParameters, padded_vocabulary
@@ -32,13 +33,15 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], ledger: Le
     norm_s = max(sum(_parts_of_replica(job, rank)) for rank in ranks) * NORM_BYTES
     norm_s /= device.memory_bytes_per_s * device.efficiency.memory
     everyone = all_devices(job.layout, job.domain_sizes)
+    deferred = [_deferred(job, rank) for rank in ranks]
     return StepCosts(
         gather_s=np.tile(gather_s, replicas),
         reduce_s=np.tile(reduce_s, replicas),
         num_buckets=np.tile([num_buckets(job, stage.held) for stage in sums], replicas),
         overlap_gather=job.overlap_param_gather,
         overlap_reduce=job.overlap_grad_reduce,
-        deferred_s=[_deferred_s(job, rank) for rank in ranks] if job.num_deferred else 0.0,
+        deferred_s=[part.total_s for part in deferred],
+        deferred_ideal_s=sum(part.ideal_s for part in deferred) / len(ranks),
         sharing=_sharing(job, schedule, stages, [stage.held for stage in sums]),
         norm_s=norm_s + collectives.seconds("all-reduce", 4.0, everyone, job.cluster),
         optimizer_s=[update_s(job, rank) for rank in ranks],
@@ -80,16 +83,18 @@ def _share(job: Job, name: ReplicaGroup, num_layers: float) -> float:
     return math.ceil(num_layers / num_ranks) / num_layers
 
 
-def _deferred_s(job: Job, rank: RankSums) -> float:
-    """Seconds of the output layer's weight gradients after a rank's last backward pass.
+def _deferred(job: Job, rank: RankSums) -> TimeBreakdown:
+    """Time of the output layer's weight gradients after a rank's last backward pass.
 
     Megatron-LM, core/pipeline_parallel/schedules.py, `finish_embedding_wgrad_compute`. A backward that was measured
     whole defers nothing.
     """
+    if not job.num_deferred:
+        return TimeBreakdown()
     _, head = job.costs.ends
     if head.whole_backward is not None:
-        return 0.0
-    return job.num_deferred * rank.num_heads * (1 + len(job.model.mtp)) * head.backward_weight.total_s
+        return TimeBreakdown()
+    return head.backward_weight * (job.num_deferred * rank.num_heads * (1 + len(job.model.mtp)))
 
 
 def _parts_of_replica(job: Job, rank: RankSums) -> tuple[float, float]:

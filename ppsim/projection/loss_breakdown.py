@@ -115,6 +115,11 @@ def loss_budget(projection: Projection) -> dict[str, float]:
             "host": exposed["rest"] + costs.step_overhead_s,
         },
     )
+    ideal_s = projection.stage_cost_set.step_costs.deferred_ideal_s
+    in_deferred_s = min(ideal_s, parts["deferred weight gradients"])  # the rest is hidden in the idle time of ranks
+    deferred = {"deferred weight gradients": -in_deferred_s, "pipeline bubble": in_deferred_s - ideal_s}
+    if ideal_s:
+        parts = _added(parts, {IDEAL: ideal_s}, deferred)
     parts["host"] = parts.pop("host")  # last
     least = _ROUNDING * projection.iteration_time_s
     return {name: float(value) for name, value in parts.items() if abs(value) > least or name == IDEAL}

@@ -216,10 +216,12 @@ class TableLines:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, str]], **options: Any) -> "TableLines":
-        header = list(rows[0])
+        header = list(rows[0]) if rows else []
         return cls(header, [[row[name] for name in header] for row in rows], **options)
 
     def lines(self, width: int) -> Iterator[str]:
+        if not self.header:
+            return
         shown, gap, left_out = list(range(len(self.header))), 2, []
         if self._width(shown, gap) > width:
             gap = 1

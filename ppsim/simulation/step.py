@@ -41,6 +41,8 @@ class StepCosts:
         False: a rank gathers everything before its first action, or reduces everything after its last.
     deferred_s
         Per rank: deferred weight gradients, computed after the rank's last action. Their reduction takes no time.
+    deferred_ideal_s
+        Their model FLOPs at the device's peak, mean over ranks.
     sharing
         Gradient sums among pipeline ranks, in this order.
     norm_s
@@ -62,6 +64,7 @@ class StepCosts:
     overlap_gather: bool = True
     overlap_reduce: bool = True
     deferred_s: Numbers = 0.0
+    deferred_ideal_s: float = 0.0
     sharing: tuple[SharedGradients, ...] = ()
     norm_s: float = 0.0
     optimizer_s: Numbers = 0.0

@@ -12,6 +12,7 @@ def test_rows_that_name_their_cells_make_the_header_and_may_come_in_another_orde
     rows = [{"name": "a", "size": "1 B"}, {"size": "20 B", "name": "b"}]
     assert shown(TableLines.of(rows)) == ["name  size", "a      1 B", "b     20 B"]
     assert shown(TableLines.of(rows)) == shown(TableLines(["name", "size"], [["a", "1 B"], ["b", "20 B"]]))
+    assert shown(TableLines.of([])) == []
 
 
 def test_a_fact_of_several_lines_has_them_below_each_other_beside_its_name() -> None:
