@@ -26,7 +26,7 @@ class StackDefault(FileSchema):
     """One default, which holds if all conditions hold that are not None.
 
     `devices` are words in the device name. `unless` maps options to values that cancel the default (empty: any
-    value). `of_recipes` marks a setting of performance recipes, which NAME@none does not have.
+    value but 0 or false). `of_recipes` marks a setting of performance recipes, which NAME@none does not have.
     """
 
     word: str
@@ -45,12 +45,18 @@ class StackDefault(FileSchema):
         if self.experts not in (None, has_experts):
             return False
         for word, values in self.unless.items():
-            if (given := options.get(word)) is not None and (not values or given in values):
+            given = options.get(word)
+            if given is not None and (given in values if values else not _is_off(given)):
                 return False
         is_pipelined = (options.get("pp") or 1) > 1 if isinstance(options.get("pp"), int | None) else True
         return (self.dtypes is None or (options.get("dtype") or "bfloat16") in self.dtypes) and (
             self.pipelined in (None, is_pipelined)
         )
+
+
+def _is_off(option: Any) -> bool:
+    """Return whether an option is off: false, 0, or 0 for each of several (`--overlap-tp 0,0`)."""
+    return option is False or not str(option).strip("0.,")
 
 
 class StackDefaults(FileSchema):
