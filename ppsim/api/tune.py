@@ -14,6 +14,8 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, flag_of, with_defaults
 from ppsim.model.recompute import is_by_stage, recompute_of
 from ppsim.projection.options import JobOptions
+from ppsim.trainers.same_settings import each_setting
+from ppsim.trainers.stacks import stack_of
 from ppsim.tuning import search
 from ppsim.tuning.options import RangeOptions, TuneOptions
 from ppsim.tuning.refine import REFINEMENTS, Refinement
@@ -22,6 +24,7 @@ from ppsim.tuning.space import SearchProblem, space_for
 from ppsim.tuning.workers import HERE
 
 if TYPE_CHECKING:
+    from ppsim.costs.job import Job
     from ppsim.trainers.recipe_table import Recipe
 
 _WORDS, _RANGES = declared_options(TuneOptions), declared_options(RangeOptions)
@@ -50,7 +53,7 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
 
 def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     """Return the search, not started, as a function of the `progress` of `tune`."""
-    zero = _listed("zero", options["zero"])
+    zero, typed = _listed("zero", options["zero"]), dict(options)
     options = with_run_config(dict(options), tried=_RANGES.keys() - {"zero"})
     if options["run_config"] and (recipe := options["run_config"].recipe):
         options["schedule"] = _schedules_of(recipe, options)
@@ -71,6 +74,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     question = _question(given | {name: options[name] for name in ("stack_basis", "assumed") if name in options})
     if options["calibration"]:
         question = _calibrated(question, options)
+    question = replace(question, by_pipeline=_by_pipeline(question.job, typed, options))
     return partial(
         search.tune,
         question,
@@ -82,6 +86,24 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
         state=given["resume"],
         refined=_refined(options),
     )
+
+
+def _by_pipeline(job: "Job", typed: Mapping[str, Any], options: Mapping[str, Any]) -> dict[bool, dict[str, Any]]:
+    """Return options of the stack that differ with and without a pipeline, unless they are typed or in the file."""
+    config = options["run_config"]
+    decided = {name for name, value in each_setting(typed).items() if value is not None}
+    decided |= set(config.options) if config else set()
+    has_experts = any(kind.is_moe for kind in job.model.kinds)
+    without, within = (
+        stack_of(job.stack, {**typed, "pp": pp}, device=job.cluster.device.name, has_experts=has_experts).options
+        for pp in (1, 2)
+    )
+    names = [name for name in _OF_PIPELINES if without.get(name) != within.get(name) and name not in decided]
+    both = ((False, without), (True, within))
+    return {key: {name: stack[name] for name in names if name in stack} for key, stack in both} if names else {}
+
+
+_OF_PIPELINES = ("zero", "overlap_grad_reduce", "overlap_param_gather")
 
 
 def _schedules_of(recipe: "Recipe", options: Mapping[str, Any]) -> Sequence[str] | None:

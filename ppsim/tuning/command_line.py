@@ -23,7 +23,7 @@ def command_of(
     tuned: "TuneResult", found: "FoundConfiguration", *, projected: type = PlanOptions, searched: type = TuneOptions
 ) -> str:
     question, one = tuned.question, found.candidate
-    job, limit, is_planned = question.job, question.memory_limit_bytes, one.recompute == PLANNED
+    job, limit, is_planned = question.job_for(one.pp), question.memory_limit_bytes, one.recompute == PLANNED
     has_cluster = question.calibration_file is None or job.cluster.name in packaged_clusters()
     told = {
         "model": job.model_name, "cluster": job.cluster.name if has_cluster else None, "gpus": question.num_gpus,

@@ -1,8 +1,8 @@
 """The search space: the fixed inputs, the ranges, and all configurations that they allow."""
 
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -84,6 +84,7 @@ class SearchProblem:
     - `memory_limit_bytes`: usable memory per device; None: by the device's memory.
     - `sequence_parallel`: None means on if tp > 1; `etp`: None means tp.
     - `overheads`: (field of `Plan`, value) pairs from a calibration.
+    - `by_pipeline`: options of the stack (`zero`, and fields of `Job`) that depend on whether pp is above 1.
     """
 
     job: Job
@@ -94,6 +95,15 @@ class SearchProblem:
     runtime: Runtime = "torch"
     overheads: tuple[tuple[str, Any], ...] = ()
     calibration_file: str | None = None
+    by_pipeline: Mapping[bool, Mapping[str, Any]] = field(default_factory=dict)
+
+    def job_for(self, pp: int) -> Job:
+        """Return `job` with what its stack sets with or without a pipeline."""
+        changes = {name: value for name, value in self.by_pipeline.get(pp > 1, {}).items() if name != "zero"}
+        return replace(self.job, **changes) if changes else self.job
+
+    def zero_for(self, pp: int) -> int:
+        return int(self.by_pipeline.get(pp > 1, {}).get("zero", self.job.optimizer.zero_stage))
 
     @property
     def memory_limit(self) -> MemoryLimit:
@@ -113,7 +123,7 @@ class SearchProblem:
 
     def job_with(self, sizes: dict[str, int], micro_batch: int, recompute: Recompute, zero: int) -> Job:
         """Raises `ConfigError` for an invalid combination."""
-        job, sp = self.job, self.sequence_parallel
+        job, sp = self.job_for(sizes["pp"]), self.sequence_parallel
         execution = replace(
             job.execution,
             recompute="none" if recompute == PLANNED else recompute,
@@ -156,6 +166,7 @@ class SearchProblem:
             "update": job.update,
             "overlap_grad_reduce": job.overlap_grad_reduce,
             "overlap_param_gather": job.overlap_param_gather,
+            **{f"{'with' if key else 'without'}_pipeline": dict(one) for key, one in self.by_pipeline.items()},
             "runtime": self.runtime,
             "memory_limit_bytes": self.memory_bound_bytes,
         }
@@ -279,7 +290,7 @@ def zero_stages(question: SearchProblem, space: SearchSpace, pp: int) -> tuple[i
     if space.zero is not None:
         return space.zero
     job = question.job
-    own, execution = job.optimizer.zero_stage, job.execution
+    own, execution = question.zero_for(pp), job.execution
     is_sharded = own == 1 and job.optimizer.name == "adam" and not job.fully_shard
     may_shard = is_sharded and base_of(job.stack) in _WITH_ZERO_3 and execution.cuda_graphs == "none"
     return (own, 3) if may_shard and pp == 1 else (own,)

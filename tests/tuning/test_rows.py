@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import ppsim
 from ppsim.catalog.build import find
 from ppsim.costs.execution_context import Execution
 from ppsim.projection.project import iteration_of, table_of
@@ -59,3 +60,25 @@ def test_stacks_write_their_overlap_as_the_command_of_a_row_does():
             if line.word == "overlap_tp":
                 forward, backward = (float(part) for part in (line.value.split(",") * 2)[:2])
                 assert Execution(hidden_tp_forward=forward, hidden_tp_backward=backward).overlap_tp == line.value
+
+
+def test_what_a_stack_sets_by_the_pipeline_is_set_in_each_configuration() -> None:
+    """TorchTitan shards weights (ZeRO 3, overlapped) without a pipeline, and keeps them whole in one."""
+    job = {
+        "model": "llama3-8b",
+        "cluster": "dgx-h100",
+        "gpus": 16,
+        "global_batch": 32,
+        "seq_len": 2048,
+        "stack": "torchtitan",
+    }
+    found = ppsim.tune(
+        **job, tp=[2], pp=[1, 2], micro_batch=[1], schedule=["1f1b"], recompute=["none"], split=["even"]
+    )
+    plans = {one.candidate.pp: one for one in found.best}
+    assert {pp: one.candidate.zero for pp, one in plans.items()} == {1: 3, 2: 1}
+    for pp, one in plans.items():
+        made = ppsim.project(**job, tp=2, pp=pp, micro_batch=1, schedule="1f1b", split="even")
+        assert one.iteration_time_s == pytest.approx(made.iteration_time_s, rel=1e-9)
+    typed = ppsim.tune(**job, tp=[2], pp=[1, 2], micro_batch=[1], schedule=["1f1b"], zero=[1])
+    assert {one.candidate.zero for one in typed.best} == {1}
