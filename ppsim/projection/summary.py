@@ -299,6 +299,12 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
             except PpsimError:
                 continue
             yield from _changed(f"--zero {zero_stage}", job, optimizer=optimizer)
+    if has_experts and layout.ep > 1 and not execution.fused_experts:
+        runs_deepep = "GB" not in job.cluster.device.name  # not on GB200 and GB300 (trainers/bridge/rules.py)
+        for dispatcher in ("alltoall", "deepep") if runs_deepep else ("alltoall",):
+            if dispatcher != execution.moe_dispatcher:
+                run = replace(execution, moe_dispatcher=dispatcher, dispatcher_sms=None)
+                yield from _changed(f"--moe-dispatcher {dispatcher}", job, execution=run)
     if not execution.sequence_parallel and layout.tp > 1:
         yield from _changed("--sequence-parallel", job, execution=replace(execution, sequence_parallel=True))
     if not job.overlap_grad_reduce:

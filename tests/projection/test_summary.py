@@ -143,3 +143,13 @@ def test_parts_of_a_layer_are_recomputed_by_its_kind(model: str, options: dict[s
     partly = replace(found, execution=replace(found.execution, recompute="full"))
     assert "--recompute none" in dict(changed_jobs(partly))
     assert "--recompute full" not in dict(changed_jobs(partly))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "dispatcher", "changes"),
+    [("dgx-h100", "deepep", ["alltoall"]), ("dgx-h100", "alltoall", ["deepep"]), ("gb200-nvl72", "hybridep", ["alltoall"])],
+)  # fmt: skip
+def test_other_token_dispatchers_of_the_device_are_tried(cluster: str, dispatcher: str, changes: list[str]) -> None:
+    made = ppsim.job(model="gpt-oss-20b", cluster=cluster, tp=1, pp=1, dp=8, ep=8, micro_batch=1, global_batch=8,
+                     seq_len=1024, moe_dispatcher=dispatcher)  # fmt: skip
+    assert [change.split()[1] for change, _ in changed_jobs(made) if "dispatcher" in change] == changes
