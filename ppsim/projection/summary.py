@@ -299,18 +299,24 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
             except PpsimError:
                 continue
             yield from _changed(f"--zero {zero_stage}", job, optimizer=optimizer)
-    if has_experts and layout.ep > 1 and not execution.fused_experts:
-        runs_deepep = "GB" not in job.cluster.device.name  # not on GB200 and GB300 (trainers/bridge/rules.py)
-        for dispatcher in ("alltoall", "deepep") if runs_deepep else ("alltoall",):
-            if dispatcher != execution.moe_dispatcher:
-                run = replace(execution, moe_dispatcher=dispatcher, dispatcher_sms=None)
-                yield from _changed(f"--moe-dispatcher {dispatcher}", job, execution=run)
+    if has_experts:
+        yield from _other_dispatchers(job)
     if not execution.sequence_parallel and layout.tp > 1:
         yield from _changed("--sequence-parallel", job, execution=replace(execution, sequence_parallel=True))
     if not job.overlap_grad_reduce:
         yield from _changed("--overlap-dp", job, overlap_grad_reduce=True, overlap_param_gather=True)
     elif not job.overlap_param_gather and job.optimizer.zero_stage:
         yield from _changed("--overlap-param-gather", job, overlap_param_gather=True)
+
+
+def _other_dispatchers(job: "Job") -> "Iterator[tuple[str, Job]]":
+    """DeepEP does not run on GB200 and GB300 (trainers/bridge/rules.py)."""
+    execution = job.execution
+    others = {"alltoall"} if "GB" in job.cluster.device.name else {"alltoall", "deepep"}
+    for dispatcher in sorted(others - {execution.moe_dispatcher}):
+        if job.layout.ep > 1 and not execution.fused_experts:
+            run = replace(execution, moe_dispatcher=dispatcher, dispatcher_sms=None)
+            yield from _changed(f"--moe-dispatcher {dispatcher}", job, execution=run)
 
 
 def _changed(change: str, job: "Job", **fields: object) -> "Iterator[tuple[str, Job]]":
