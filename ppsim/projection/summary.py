@@ -12,6 +12,7 @@ import numpy as np
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.units import percent
 from ppsim.costs.time_breakdown import MEASURED
+from ppsim.machine.defaults import Dispatcher
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, correction_of
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.parallel.layer_partition import without_search
@@ -312,9 +313,9 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
 def _other_dispatchers(job: "Job") -> "Iterator[tuple[str, Job]]":
     """DeepEP does not run on GB200 and GB300 (trainers/bridge/rules.py)."""
     execution = job.execution
-    others = {"alltoall"} if "GB" in job.cluster.device.name else {"alltoall", "deepep"}
-    for dispatcher in sorted(others - {execution.moe_dispatcher}):
-        if job.layout.ep > 1 and not execution.fused_experts:
+    others: tuple[Dispatcher, ...] = ("alltoall",) if "GB" in job.cluster.device.name else ("alltoall", "deepep")
+    for dispatcher in others:
+        if dispatcher != execution.moe_dispatcher and job.layout.ep > 1 and not execution.fused_experts:
             run = replace(execution, moe_dispatcher=dispatcher, dispatcher_sms=None)
             yield from _changed(f"--moe-dispatcher {dispatcher}", job, execution=run)
 
