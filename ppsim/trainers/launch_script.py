@@ -14,6 +14,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.name_lookup import NameLookup
+from ppsim.trainers.foreign import program_of, unread
 from ppsim.trainers.launchers import Command, is_relevant, joined, slurm_headers, slurm_variables
 
 LARGEST_SCRIPT = 2**16
@@ -203,6 +204,8 @@ class LaunchScript:
         return list(by_settings.values())
 
     def _starts_nothing(self, run: _Run) -> ConfigError:
+        if program := next(filter(None, (program_of(command.words) for command in run.commands)), None):
+            return unread(program, self.source)
         if others := [command.program for command in run.commands if command.program and not command.trains]:
             return ConfigError(
                 f"{self.source} starts {others[0]}, which does not train: ppsim reads training commands"

@@ -38,6 +38,25 @@ def test_a_file_of_another_program_is_refused_by_its_name(tmp_path: Path, progra
         ppsim.read_run_config(path)
 
 
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024", "verl"),
+        ("megatron sft --load x --tensor_model_parallel_size 2", "ms-swift"),
+        ("llamafactory-cli train x.yaml", "LLaMA-Factory"),
+        ("python -m MaxText.train configs/base.yml", "MaxText"),
+        ("torchrun --nproc_per_node=8 run_train.py --config-file x.yaml", "nanotron"),
+    ],
+)
+def test_a_script_that_starts_another_program_is_refused_by_its_name(
+    tmp_path: Path, command: str, program: str
+) -> None:
+    path = tmp_path / "x.sh"
+    path.write_text(command)
+    with pytest.raises(ConfigError, match=f"is a configuration of {program}, which ppsim does not read"):
+        ppsim.read_run_config(path)
+
+
 def test_a_parallel_size_that_is_not_read_stops_the_reading(tmp_path: Path) -> None:
     path = tmp_path / "bridge.yaml"
     path.write_text("model:\n  num_layers: 2\n  hidden_size: 64\nlayout:\n  tensor_model_parallel_size: 4\n")
