@@ -117,6 +117,8 @@ class Arguments:
         if isinstance(value, str) and "$" in value:
             self._open(name, value, word)
             return None
+        if value is True:
+            raise ConfigError(f"{self.source}: {name} has no value: give a whole number of {least} or more")
         return count_from(value, f"{self.source}: {name}", least=least)
 
     def _open(self, name: str, value: str, word: str) -> None:

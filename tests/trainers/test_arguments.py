@@ -35,3 +35,12 @@ def test_other_arguments_of_a_fork_are_listed_as_such(tmp_path: Path) -> None:
     path.write_text(COMMAND + "--wonderful-trick 2 --moe-router-force-load-balancing --log-nothing")
     effects = {option.name: option.effect for option in ppsim.read_run_config(path).ignored}
     assert effects == {"wonderful_trick": "unknown, not Megatron-LM's", "moe_router_force_load_balancing": "time"}
+
+
+def test_an_argument_without_its_value_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.sh"
+    path.write_text(COMMAND + "--num-layers")
+    assert (
+        ppsim.read_run_config(path).why_no_model
+        == f"{path}: num_layers has no value: give a whole number of 1 or more"
+    )
