@@ -204,7 +204,8 @@ class LaunchScript:
         return list(by_settings.values())
 
     def _starts_nothing(self, run: _Run) -> ConfigError:
-        if program := next(filter(None, (program_of(command.words) for command in run.commands)), None):
+        names = [name for command in run.commands for name in (*command.words[:1], command.program)]
+        if program := program_of(names):
             return unread(program, self.source)
         if others := [command.program for command in run.commands if command.program and not command.trains]:
             return ConfigError(

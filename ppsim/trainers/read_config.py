@@ -92,11 +92,12 @@ def read_run_config(
         flag for flag, value in (("--set", variables), ("--launch", launch), ("--ignore", ignore)) if value
     ]:
         raise ConfigError(f"{path} is no launch script: leave out {given[0]}")
-    if text.lstrip().startswith("{"):
+    is_yaml = Path(path).suffix in (".yaml", ".yml")
+    if text.lstrip().startswith("{") and not is_yaml:
         return _from_tree(read_json(path, most=CONFIG_BYTES), Path(path))
     if re.search(r"^\[[\w.]+\][ \t]*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
         return from_torchtitan(read_toml(path), source)
-    if logged := logged_arguments(text):
+    if not is_yaml and (logged := logged_arguments(text)):
         return from_megatron(Arguments(megatron_names(logged), source, is_complete=True))
     return _from_tree(read_yaml(path), Path(path))
 

@@ -23,6 +23,15 @@ FILES: dict[str, dict[str, Any]] = {
     "axolotl": {"base_model": "x", "datasets": [], "micro_batch_size": 2},
     "MaxText": {"model_name": "llama3-8b", "per_device_batch_size": 4, "ici_fsdp_parallelism": 8},
     "torchtune": {"model": {"_component_": "torchtune.models.llama3.llama3_8b"}, "batch_size": 2},
+    "OLMo": {"model": {"d_model": 64, "mlp_ratio": 8}, "global_train_batch_size": 64, "device_train_microbatch_size": 4},
+    "MaxText's model": {"base_emb_dim": 64, "base_num_decoder_layers": 2, "decoder_block": "llama2"},
+    "verl's data": {"train_files": "x", "train_batch_size": 1024, "max_prompt_length": 512},
+    "verl's critic": {"_target_": "verl.workers.config.CriticConfig", "model": {"path": "x"}, "trainer": {"nnodes": 1}},
+    "NeMo-RL's recipe": {"defaults": "../sft.yaml", "cluster": {"gpus_per_node": 8, "num_nodes": 2}},
+    "GPT-NeoX's second file": {"data_impl": "mmap", "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1}},
+    "ms-swift": {"rlhf_type": "gkd", "model": "x", "micro_batch_size": 1, "train": {"lora_rank": 8}},
+    "LLaMA-Factory's version 1": {"model": "x", "model_class": "llm", "dist_config": {"name": "fsdp2"}},
+    "Megatron-Bridge's model cards": {"title": "x", "verification_index": {}, "model": {"hf_id": "x"}, "items": {}},
     "Hugging Face accelerate": {"distributed_type": "FSDP", "num_processes": 8},
 }  # fmt: skip
 
@@ -32,9 +41,8 @@ FILES: dict[str, dict[str, Any]] = {
 def test_a_file_of_another_program_is_refused_by_its_name(tmp_path: Path, program: str, suffix: str) -> None:
     path = tmp_path / f"x.{suffix}"
     path.write_text(yaml.safe_dump(FILES[program]) if suffix == "yaml" else json.dumps(FILES[program]))
-    with pytest.raises(
-        ConfigError, match=f"is a configuration of {program}, which ppsim does not read: give --model"
-    ):
+    name = program.partition("'s ")[0]
+    with pytest.raises(ConfigError, match=f"is a configuration of {name}.*, which ppsim does not read: give --mod"):
         ppsim.read_run_config(path)
 
 
@@ -43,6 +51,9 @@ def test_a_file_of_another_program_is_refused_by_its_name(tmp_path: Path, progra
     [
         ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024", "verl"),
         ("megatron sft --load x --tensor_model_parallel_size 2", "ms-swift"),
+        ("pip install x && megatron sft --model x --project pretrain_gpt", "ms-swift"),
+        ("python ./deepy.py train.py -d configs 125M.yml", "GPT-NeoX"),
+        ("composer train/train.py train/yamls/pretrain/mpt-1b.yaml", "llm-foundry"),
         ("llamafactory-cli train x.yaml", "LLaMA-Factory"),
         ("python -m MaxText.train configs/base.yml", "MaxText"),
         ("torchrun --nproc_per_node=8 run_train.py --config-file x.yaml", "nanotron"),
@@ -55,6 +66,34 @@ def test_a_script_that_starts_another_program_is_refused_by_its_name(
     path.write_text(command)
     with pytest.raises(ConfigError, match=f"is a configuration of {program}, which ppsim does not read"):
         ppsim.read_run_config(path)
+
+
+def test_a_value_that_is_called_as_a_program_names_none(tmp_path: Path) -> None:
+    path = tmp_path / "x.sh"
+    path.write_text("python evaluate.py --framework megatron")
+    with pytest.raises(ConfigError, match=r"starts evaluate\.py, which does not train"):
+        ppsim.read_run_config(path)
+
+
+def test_yaml_in_braces_is_no_json(tmp_path: Path) -> None:
+    path = tmp_path / "6B.yml"
+    path.write_text('{\n  # parallelism\n  "pipe-parallel-size": 1,\n}\n')
+    with pytest.raises(ConfigError, match="is a configuration of GPT-NeoX"):
+        ppsim.read_run_config(path)
+
+
+def test_dots_in_a_comment_of_yaml_are_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.yaml"
+    path.write_text(
+        "model:\n  num_layers: 2\n  tensor_model_parallel_size: 4  # resumes from step ... of another run\n"
+    )
+    assert ppsim.read_run_config(path).options["tp"] == 4
+
+
+def test_a_base_model_alone_is_not_of_axolotl(tmp_path: Path) -> None:
+    path = tmp_path / "nemo.yaml"
+    path.write_text("base_model: x\nmodel:\n  num_layers: 2\n  tensor_model_parallel_size: 4\n")
+    assert ppsim.read_run_config(path).options["tp"] == 4
 
 
 def test_a_parallel_size_that_is_not_read_stops_the_reading(tmp_path: Path) -> None:
