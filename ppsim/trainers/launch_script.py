@@ -5,7 +5,9 @@ Every command that bash does not have itself is a program whose words are record
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice
@@ -21,13 +23,15 @@ LARGEST_SCRIPT = 2**16
 """Limit on the bytes of a script and of each file that it sources."""
 
 _TIMEOUT_S = 2.0
-_MOST_S = 10  # CPU seconds, for all runs of a script
+_MOST_S = 8  # CPU seconds, for all runs of a script
+_MOST_HINT_S = 1  # CPU seconds after which no name is sought that a script needs
 _MOST_DOLLARS = 1000  # in one line, because bashkit checks its limits between commands
 _MOST_FILES = 500  # files beside the script that it can source
+_MOST_SHELLS = 200  # in a run
 _MOST_NESTED = 64  # words in front of a shell command in a shell command
 _MOST_UNKNOWN_ROUNDS = 8  # runs to learn the names of programs
 
-_NAME = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*|[1-9])")
+_NAME = re.compile(r"\$(?:\{[#!]?(?=\w+))?([A-Za-z_]\w*|(?<=\{)[1-9]\d?|[1-9])")
 _IN_ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
 _ASSIGNED = re.compile(
     r"(?:^|[;&|({]|\bthen\b|\bdo\b|\belse\b|\bin\b.*?\))[ \t]*"
@@ -38,10 +42,10 @@ _ASSIGNED = re.compile(
 _TEST = re.compile(r"\[\[?[^\]]*\]|\btest\b.*|\(\(.*?\)\)")
 _COMPARED = re.compile(r"(?:==?|!=|-(?:eq|ne|[gl][te]))\s*[\"']?([\w.+-]+)")
 _PATTERN = re.compile(r"^\s*\(?[\"']?([\w.+-]+)[\"']?(?:\s*\|[^)\n]*)?\)", re.MULTILINE)
-_MISSING = re.compile(r"line \d+: ([^\s-]\S*): (?:command not found|No such file or directory)")
+_MISSING = re.compile(r"line \d+: ([^\s-]\S*): (?:command not found|No such file or directory|Permission denied)")
 _LOST_MESSAGES = (  # messages of bash that the script wrote into a file
-    "grep -rhsE ': (command not found|No such file)' --exclude='*.sh' --exclude='*.bash' --exclude='*.env' "
-    "{folder} /tmp"
+    "grep -rhsE ': (command not found|No such file|Permission denied)' --exclude='*.sh' --exclude='*.bash' "
+    "--exclude='*.env' {folder} /tmp"
 )
 _OF_BASH = frozenset(
     "HOME PWD OLDPWD PATH USER HOSTNAME RANDOM SECONDS BASH_SOURCE OSTYPE UID EUID SHELL LINENO IFS PIPESTATUS "  # noqa: SIM905
@@ -49,9 +53,12 @@ _OF_BASH = frozenset(
 )
 _PROGRAMS = (
     "torchrun python python3 deepspeed srun mpirun mpiexec ray accelerate singularity apptainer docker ssh "  # noqa: SIM905
-    "sleep hostname nproc uname curl http whoami wget ps free id".split()
+    "hostname nproc uname curl http whoami wget ps free id which sleep nohup".split()
 )
-"""Launchers, and commands with which bashkit would answer for its virtual machine."""
+"""Launchers, and commands for which bashkit would answer for its virtual machine, wait, or start no file."""
+
+_ESCAPED = re.compile(r"\\([][*?()+,])")
+"""bashkit 0.20 leaves the backslashes that it puts before characters of `A=${B:-"[0]*3"}` in the value."""
 
 _PYTHON_FILE = re.compile(r"(?<![\w$/}.-])[\w/.-]+\.py\b")
 _ELEMENTS = re.compile(r'\b(\w+)(\+?)=\(\s*"(\$\{\w+\[@\][^}"]+\})"\s*\)')
@@ -72,6 +79,7 @@ class _Shell:
     env: Mapping[str, str]
     folder: str
     before: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -89,6 +97,7 @@ class LaunchScript:
     _missing: set[str] = field(default_factory=set)
     _sourced: dict[str, str] = field(default_factory=dict)
     _begun_s: float = field(default_factory=time.process_time)
+    _now: time.struct_time = field(default_factory=time.localtime)
 
     @cached_property
     def commands(self) -> list[Command]:
@@ -113,16 +122,37 @@ class LaunchScript:
         return commands
 
     def dependence(self, number: int) -> "Dependence":
-        """Return how the options of a training command depend on what only the launch knows."""
-        options = self.commands[number].options
-        dependence = Dependence(dict(options))
-        for name in self._unknown:
-            for trial in (_marker(name), *self._values_of(name)):
-                commands = self._training(self._run({name: trial}))
-                if len(commands) == len(self.commands):
-                    dependence.compare(options, commands[number].options, name, trial)
-            dependence.settle(name, self._where(name), is_computed=self._is_computed(name))
+        """Return how the options of a training command depend on what only the launch knows.
+
+        Each run tries a value of every unknown name; if the command changes, further runs find the names that
+        changed it.
+        """
+        dependence = Dependence(dict(self.commands[number].options))
+        trials = {name: [_marker(name), *self._values_of(name)] for name in self._unknown}
+        computed = {name for name in trials if self._is_computed(name)}
+        for attempt in range(max(map(len, trials.values()), default=0)):
+            names = [name for name in trials if name in computed or not dependence.is_affected_by(name)]
+            self._compare(dependence, number, {n: trials[n][attempt] for n in names if attempt < len(trials[n])})
+        for name in trials:
+            dependence.settle(name, self._where(name), is_computed=name in computed)
         return dependence
+
+    def _compare(self, dependence: "Dependence", number: int, changed: Mapping[str, str]) -> None:
+        commands = self._training(self._run(changed))
+        if [command.settings for command in commands] == [command.settings for command in self.commands]:
+            return
+        if len(changed) == 1:
+            ((name, trial),) = changed.items()
+            if len(commands) == len(self.commands):
+                dependence.compare(self.commands[number].options, commands[number].options, name, trial)
+            return
+        text = " ".join(word for command in commands for word in command.words)
+        shown = [name for name, trial in changed.items() if trial == _marker(name) and trial in text]
+        others = [name for name in changed if name not in shown]
+        middle = 0 if shown else len(others) // 2
+        for names in ([name] for name in shown), (others[:middle], others[middle:]):
+            for group in filter(None, names):
+                self._compare(dependence, number, {name: changed[name] for name in group})
 
     def _learned_run(self) -> _Run:
         """Repeat the run until every program is known."""
@@ -138,7 +168,9 @@ class LaunchScript:
                 name for name in Bash().analyze(self.text).command_names if name[0] != "-"
             } - _own_commands()
         except BashError as error:
-            raise ConfigError(f"{self.source} is no script that bash can read: {error}") from None
+            raise ConfigError(
+                f"{self.source} is no script that bash can read: {self._quoted(str(error))}"
+            ) from None
         for _ in range(_MOST_UNKNOWN_ROUNDS):
             run = self._run({})
             if run.is_stopped or self._missing <= self._programs:
@@ -147,8 +179,6 @@ class LaunchScript:
         return run
 
     def _run(self, changed: Mapping[str, str]) -> _Run:
-        if time.process_time() - self._begun_s > _MOST_S:
-            raise ConfigError(f"{self.source} takes too long to run: {_MOST_S} s are over")
         values = slurm_variables(self._headers) | dict(self.given) | dict(changed)
         printed = {name[2:-1]: value for name, value in values.items() if name.startswith("$(")}
         last = max((int(name) for name in values if name.isdigit()), default=0)
@@ -156,8 +186,13 @@ class LaunchScript:
         commands: list[Command] = []
         env = {name: value for name, value in values.items() if name.isidentifier()}
         pending = [_Shell(joined(words), env, str(self._path.parent), ())]
-        said, is_stopped = [], False
+        said: list[str] = []
+        is_stopped = False
         while pending and not is_stopped:
+            if len(said) == _MOST_SHELLS or time.process_time() - self._begun_s > _MOST_S:
+                raise ConfigError(
+                    f"{self.source} takes too long to run: more than {_MOST_SHELLS} shells or {_MOST_S} s"
+                )
             shell = pending.pop(0)
             ended = self._execute(shell, commands, pending, printed)
             said.append(str(ended.stderr or ended.error or "").replace(f"{self._path}: ", ""))
@@ -171,25 +206,40 @@ class LaunchScript:
         from bashkit import Bash
 
         def record(context: Any) -> str:
-            command = Command((*shell.before, context.name, *context.argv), self._headers)
+            plain = [_ESCAPED.sub(r"\1", word) for word in (context.name, *context.argv)]
+            command = Command((*shell.before, *plain), self._headers)
             inner = command.nested(len(shell.before)) if len(shell.before) < _MOST_NESTED else None
-            if inner is None:
+            paths = [_path_of(word, context) for word in command.words if word.endswith(".sh")]
+            files = {path: context.fs.read_file(path).decode() for path in paths if context.fs.exists(path)}
+            if inner is None or (command.words[inner[0]].endswith(".sh") and not files):
                 commands.append(command)
             else:
-                pending.append(_Shell(inner[1], context.env, context.cwd, command.words[: inner[0]]))
+                text = f"printf %s {joined([context.stdin])} | {inner[1]}" if context.stdin else inner[1]
+                pending.append(_Shell(text, context.env, context.cwd, command.words[: inner[0]], files))
             return printed.get(context.name, "")
 
         def cat(context: Any) -> str:
-            paths = [
-                f"{context.cwd}/{name}" if name[0] != "/" else name for name in context.argv if name[:1] != "-"
-            ]
-            if not all(context.fs.exists(path) for path in paths):
+            paths = [_path_of(name, context) for name in context.argv if name[:1] != "-"]
+            content = [context.fs.read_file(path).decode() for path in paths if context.fs.exists(path)]
+            if len(content) < len(paths) or not (content or context.stdin):
                 return printed.get("cat", "")
-            return "".join(context.fs.read_file(path).decode() for path in paths) or context.stdin or ""
+            return "".join(content) or context.stdin or ""
+
+        def tee(context: Any) -> str:
+            for path in [_path_of(name, context) for name in context.argv if name[:1] != "-"]:
+                with suppress(RuntimeError):  # of a folder that is missing
+                    context.fs.append_file(path, (context.stdin or "").encode())
+            return context.stdin or ""
+
+        def date(context: Any) -> str:
+            return (
+                time.strftime(next((word[1:] for word in context.argv if word[:1] == "+"), "%c"), self._now) + "\n"
+            )
 
         bash = Bash(
-            cwd=shell.folder, env=dict(shell.env), timeout_seconds=_TIMEOUT_S, files=self._files,
-            custom_builtins=dict.fromkeys(self._programs, record) | {"cat": cat},
+            cwd=shell.folder, env=dict(shell.env), timeout_seconds=_TIMEOUT_S, files={**self._files, **shell.files},
+            custom_builtins=dict.fromkeys(self._programs, record)
+            | {"cat": cat, "tee": tee, "date": date, "expr": lambda context: _sum_of(context.argv)},
         )  # fmt: skip
         ended = bash.execute_sync(shell.text)
         lost = bash.execute_sync(_LOST_MESSAGES.format(folder=shell.folder)).stdout
@@ -213,14 +263,26 @@ class LaunchScript:
             )
         for name in [] if run.is_stopped else self._unknown:
             for trial in (*self._values_of(name), _marker(name)):
+                if time.process_time() - self._begun_s > _MOST_HINT_S:
+                    break
                 if self._training(self._run({name: trial})):
                     example = "VALUE" if trial == _marker(name) else trial
                     return ConfigError(
                         f"{self.source} starts a training command only if {_called(name)} is given "
                         f"({self._where(name)}): give --set {name}={example}"
                     )
-        said = f"; bash says '{run.problem.strip().splitlines()[-1][:200]}'" if run.problem.strip() else ""
+        said = (
+            f"; bash says: {self._quoted(run.problem.strip().splitlines()[-1][:200])}"
+            if run.problem.strip()
+            else ""
+        )
         return ConfigError(f"{self.source} is not a training configuration: it starts no training command{said}")
+
+    def _quoted(self, message: str) -> str:
+        """A message of bash, with the line of the script that it names."""
+        number = re.match(r"(?:parse error at )?line (\d+)", message)
+        lines = self.text.split("\n")[int(number[1]) - 1 :] if number else []
+        return message + (f", in '{lines[0].strip()[:80]}'" if lines else "")
 
     @cached_property
     def _path(self) -> PurePosixPath:
@@ -241,7 +303,7 @@ class LaunchScript:
             for path in (files if beside else ())
         }
         programs = {str(self._path.parent / name): "" for name in _PYTHON_FILE.findall(self.text)}  # taken as there
-        return programs | others | {str(self._path): _with_loops(self.text.replace("\r\n", "\n"))}
+        return programs | others | {str(self._path): _with_loops(self.text.replace("\r\n", "\n").rstrip("\\"))}
 
     def _reader(self, path: Path) -> Callable[[], str]:
         def read() -> str:
@@ -279,9 +341,11 @@ class LaunchScript:
         """Values with which a branch may decide otherwise: the ones that the script compares the variable with."""
         if name.startswith("$("):
             return ["1\n", "8\n8\n8\n"]
-        tests = [test for test in _TEST.findall(self._all_text) if re.search(rf"\b{name}\b", test)]
+        copies = re.findall(rf"(\w+)=[\"']?\$\{{?{name}\b", self._all_text)
+        name = "|".join([name, *copies])
+        tests = [test for test in _TEST.findall(self._all_text) if re.search(rf"\b(?:{name})\b", test)]
         compared = [word for test in tests for word in _COMPARED.findall(test)]
-        for block in re.finditer(rf"case\s+\S*\b{name}\b(.*?)\besac\b", self._all_text, re.DOTALL):
+        for block in re.finditer(rf"case\s+\S*\b(?:{name})\b(.*?)\besac\b", self._all_text, re.DOTALL):
             compared += _PATTERN.findall(block[1].replace(" in ", "\n", 1))
         return list(dict.fromkeys([*compared, "1", "2", "true"]))[:12]
 
@@ -312,8 +376,17 @@ class Dependence:
 
     options: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    _texts: dict[str, str] = field(default_factory=dict)
-    _branches: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _texts: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    _branches: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
+
+    def is_affected_by(self, name: str) -> bool:
+        plain = (self._is_plain(option, text, name) for option, text in self._texts[name].items())
+        return bool(self._branches[name]) or not all(plain)
+
+    def _is_plain(self, option: str, text: str, name: str) -> bool:
+        """Return whether an option has its value from a variable without a default."""
+        before = self.options.get(option)
+        return before in (None, True, "") or before == text.replace(_marker(name), "")
 
     def compare(self, before: Mapping[str, Any], after: Mapping[str, Any], name: str, value: str) -> None:
         for option in dict.fromkeys([*before, *after]):
@@ -321,23 +394,20 @@ class Dependence:
             if before.get(option) == changed:
                 continue
             if value == _marker(name) and isinstance(changed, str) and value in changed:
-                self._texts[option] = changed
+                self._texts[name][option] = changed
             else:
-                self._branches.setdefault(value, {})[option] = changed
+                self._branches[name].setdefault(value, {})[option] = changed
 
     def settle(self, name: str, where: str, *, is_computed: bool) -> None:
         """Put `$NAME` where a value is needed, and note where the script tests the name or has a default."""
         taken = f"taken as not set: {_called(name)} ({where})"
-        texts, branches = self._texts, self._branches
-        self._texts, self._branches = {}, {}
-        plain = {
-            option for option, text in texts.items() if _is_empty(self.options.get(option), text, _marker(name))
-        }
+        texts, branches = self._texts[name], self._branches[name]
+        plain = {option for option, text in texts.items() if self._is_plain(option, text, name)}
         self.options |= {option: texts[option] for option in plain}
+        for option, text in [pair for changed in branches.values() for pair in changed.items()]:
+            if is_computed or (self.options.get(option) is True and isinstance(text, str)):
+                self.options[option] = _marker(name)
         if is_computed:
-            self.options |= dict.fromkeys(
-                {option for changed in branches.values() for option in changed}, _marker(name)
-            )
             return
         defaults = [option for option in texts if option not in plain and is_relevant(option)]
         if defaults:
@@ -354,12 +424,20 @@ class Dependence:
                 return
 
 
+def _path_of(name: str, context: Any) -> str:
+    return str(PurePosixPath(context.cwd, name))
+
+
+def _sum_of(terms: Sequence[str]) -> str:
+    """The output of `expr`, of which bashkit 0.20 reads three words only."""
+    text = " ".join(term.lstrip("0") or "0" for term in terms).replace("/", "//")
+    with suppress(ArithmeticError, SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
+        return str(eval(text, {"__builtins__": {}})) if re.fullmatch(r"[-+*/%() \d]+", text) else ""
+    return ""
+
+
 def _in_words(option: str, value: Any) -> str:
     return f"no {option}" if value is None else option if value is True else f"{option} {value}"
-
-
-def _is_empty(value: Any, text: str, marker: str) -> bool:
-    return value in (None, True, "") or value == text.replace(marker, "")
 
 
 def _called(name: str) -> str:

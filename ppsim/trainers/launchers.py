@@ -28,7 +28,14 @@ _NO_TRAINING = re.compile(
 )
 _TRAINING = re.compile(r"train|finetun|sft|grpo|ppo|dpo", re.IGNORECASE)
 
-_SHELLS = ("bash", "sh", "zsh")
+_MODULE = re.compile(rf"(?!(?:{'|'.join(map(re.escape, _LAUNCHERS))})$)[A-Za-z_][\w.]*")
+"""A module that is no launcher, unlike the cores of `numactl -m 0-3`."""
+
+_SHELL = re.compile(r"(?:[\w./-]*/)?(?:ba|z)?sh")
+_STARTER = re.compile(
+    r"(?:^|/)(?:nohup|srun|sbatch|mpi\w+|aprun|jsrun|numactl|singularity|apptainer|docker|torchrun|ssh|pdsh)$"
+)
+"""Programs that start a file, unlike `llio_transfer run.sh`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Command:
         for index, word in enumerate(self.words):
             if word.endswith(".py"):
                 return index
-            if word == "-m" and index + 1 < len(self.words) and self.words[index + 1] not in _LAUNCHERS:
+            if word == "-m" and index + 1 < len(self.words) and _MODULE.fullmatch(self.words[index + 1]):
                 return index + 1
         return 0
 
@@ -103,8 +110,12 @@ class Command:
     def nested(self, start: int) -> tuple[int, str] | None:
         """Return the index and text of a shell command in the words: `srun bash -c TEXT`, `ssh HOST TEXT`."""
         for index, word in enumerate(self.words[start:], start):
-            if word.rpartition("/")[2] in _SHELLS or (index > start and word.endswith(".sh")):
-                return index, joined(self.words[index:])
+            if _SHELL.fullmatch(word):
+                return index, joined(["bash", *self.words[index + 1 :]])
+            if word.endswith(".sh") and (index == start or _STARTER.search(self.words[start])):
+                return index, joined(["bash", *self.words[index:]])
+            if index == self._program_at > start:
+                break
         is_remote = self.words[start].rpartition("/")[2] in ("ssh", "pdsh")
         return (len(self.words) - 1, self.words[-1]) if is_remote and " " in self.words[-1] else None
 
@@ -115,7 +126,7 @@ GPU_OPTIONS = ("--nnodes", "--nproc_per_node")
 def is_relevant(option: str) -> bool:
     """Return whether an option can change a plan or its number of GPUs."""
     name = option.lstrip("-").replace("-", "_")
-    return name in ("nnodes", "nproc_per_node", "vocab_size", "seq_length") or bool(effect_of(name))
+    return name in ("nnodes", "nproc_per_node", "world_size", "vocab_size", "seq_length") or bool(effect_of(name))
 
 
 def joined(words: Sequence[str]) -> str:

@@ -54,6 +54,9 @@ def model_named(given: str | Path | RunConfig) -> Model:
 _SUFFIXES = {".sh", ".yaml", ".yml", ".toml", ".json", ".log"}
 
 
+_MOST_LISTED = 20
+"""Training commands of a script that a message lists."""
+
 _SCRIPT_SUFFIXES = {".sh", ".bash", ".sbatch", ".slurm"}
 _TREE_SUFFIXES = {".yaml", ".yml", ".toml", ".json"}
 
@@ -120,7 +123,10 @@ def _from_script(
     script = LaunchScript(text, source, _is_claimed, variables)
     commands = script.commands
     if launch is None and len(commands) > 1:
-        each = "; ".join(f"{number}: {_in_short(command, commands)}" for number, command in enumerate(commands, 1))
+        listed = [
+            f"{number}: {_in_short(command, commands)}" for number, command in enumerate(commands[:_MOST_LISTED], 1)
+        ]
+        each = "; ".join([*listed, *["…"][: len(commands) - len(listed)]])
         raise ConfigError(f"{source} starts {len(commands)} training commands: give --launch N ({each})")
     if launch is not None and not 1 <= launch <= len(commands):
         raise ConfigError(

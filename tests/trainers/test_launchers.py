@@ -61,6 +61,7 @@ def test_a_script_with_headers_has_their_gpus_unless_its_launcher_says_others(
         ("deepspeed --num_gpus 8 --num_nodes=2 t.py", ("2", "8")),
         ("accelerate launch --num_processes 16 --num_machines 2 t.py", ("2", "8")),
         ("numactl --interleave all torchrun --nproc_per_node 8 -m torchtitan.train", (None, "8")),
+        ("mpirun -np 16 numactl -m 4-7 -N 4-7 python t.py", ("1", "16")),
         ("python t.py", (None, None)),
     ],
 )
