@@ -114,11 +114,11 @@ class Arguments:
         value = self.get(name, default, word=word)
         if value is None:
             return None
+        if value is True and word == "model":
+            raise ConfigError(f"{self.source}: {name} has no value: give a whole number of {least} or more")
         if value is True or (isinstance(value, str) and "$" in value):
             self._open(name, "" if value is True else value, word)
             return None
-        if value is True:
-            raise ConfigError(f"{self.source}: {name} has no value: give a whole number of {least} or more")
         return count_from(value, f"{self.source}: {name}", least=least)
 
     def _open(self, name: str, value: str, word: str) -> None:
@@ -138,8 +138,9 @@ class Arguments:
         product = 1
         for name, default in (("nproc_per_node", None), ("nnodes", 1)):
             value = self.get(name, default, word="gpus")
-            if isinstance(value, str):
-                self.assumed.append(f"{name} {value} is no number: the file leaves the number of GPUs open")
+            if isinstance(value, str) or value is True:
+                given = "without a value" if value is True else value
+                self.assumed.append(f"{name} {given} is no number: the file leaves the number of GPUs open")
                 return None
             if value is None:
                 return None

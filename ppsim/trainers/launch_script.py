@@ -403,10 +403,10 @@ class Dependence:
         taken = f"taken as not set: {_called(name)} ({where})"
         texts, branches = self._texts[name], self._branches[name]
         plain = {option for option, text in texts.items() if self._is_plain(option, text, name)}
-        self.options |= {option: texts[option] for option in plain}
+        self.options |= {option: texts[option].replace("${" + name + "}", f"${name}") for option in plain}
         for option, text in [pair for changed in branches.values() for pair in changed.items()]:
             if is_computed or (self.options.get(option) is True and isinstance(text, str)):
-                self.options[option] = _marker(name)
+                self.options[option] = name if name.startswith("$(") else f"${name}"
         if is_computed:
             return
         defaults = [option for option in texts if option not in plain and is_relevant(option)]
@@ -420,7 +420,8 @@ class Dependence:
                 if is_relevant(option) and option not in texts
             ]
             if settings:
-                self.notes.append(f"{taken}; with {name}={value} it would set {', '.join(settings)}")
+                given = "if given," if value == _marker(name) else f"with {name}={value}"
+                self.notes.append(f"{taken}; {given} it would set {', '.join(settings)}")
                 return
 
 
@@ -445,7 +446,7 @@ def _called(name: str) -> str:
 
 
 def _marker(name: str) -> str:
-    return name if name.startswith("$(") else f"${name}"
+    return name if name.startswith("$(") else f"${{{name}}}" if name[1:].isdigit() else f"${name}"
 
 
 @cache
