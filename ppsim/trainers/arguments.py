@@ -114,16 +114,16 @@ class Arguments:
         value = self.get(name, default, word=word)
         if value is None:
             return None
-        if value is True and word == "model":
+        if value is True:
             raise ConfigError(f"{self.source}: {name} has no value: give a whole number of {least} or more")
-        if value is True or (isinstance(value, str) and "$" in value):
-            self._open(name, "" if value is True else value, word)
+        if isinstance(value, str) and "$" in value:
+            self._open(name, value, word)
             return None
         return count_from(value, f"{self.source}: {name}", least=least)
 
     def _open(self, name: str, value: str, word: str) -> None:
         """Note an argument that the launch sets. Raises `ConfigError` if no option of ppsim sets it instead."""
-        reason = f"{name} is {value}, which the file does not set" if value else f"{name} has no value"
+        reason = f"{name} is {value}, which the file does not set"
         variable = re.search(r"\$(\w+)", value)
         sets = f"--set {variable[1]}=VALUE" if variable else ""
         if word == "model" or "${" in value:

@@ -105,7 +105,7 @@ def test_a_setting_that_a_branch_gives_is_asked_for(tmp_path: Path) -> None:
 def test_an_option_without_its_value_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "x.sh"
     path.write_text(f"PP=\ntorchrun t.py {MODEL} --micro-batch-size 1 --pipeline-model-parallel-size $PP")
-    with pytest.raises(ConfigError, match="pipeline_model_parallel_size has no value: give --pp"):
+    with pytest.raises(ConfigError, match="pipeline_model_parallel_size has no value: give a whole number"):
         ppsim.project(run_config=path)
     path.write_text("torchrun t.py --micro-batch-size 1 --num-layers")
     with pytest.raises(ConfigError, match="num_layers has no value"):
