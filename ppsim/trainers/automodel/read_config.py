@@ -1,5 +1,6 @@
 """Reader of NeMo AutoModel's YAML recipes (NVIDIA-NeMo/Automodel at 36044ad3)."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,10 @@ def claims(content: Mapping[str, Any]) -> bool:
 
 
 def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
-    """Raises `ConfigError` for adapters of some modules only, and for knowledge distillation."""
-    source = str(path)
+    """Raises `ConfigError` for adapters of some modules only, distillation, and training of other than decoders."""
+    source, recipe = str(path), str(content.get("recipe"))
+    if re.search("Encoder|Diffusion|Multimodal", recipe):
+        raise ConfigError(f"{source}: recipe {recipe} is not known, only the prediction of next tokens")
     lora, content = _lora(content, source)
     if "teacher_model" in content:
         raise ConfigError(f"{source}: knowledge distillation (teacher_model) is not known, only one trained model")

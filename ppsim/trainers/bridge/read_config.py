@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ppsim.base.errors import ConfigError
 from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_config import BRIDGE, from_megatron
 from ppsim.trainers.option_relevance import effect_of, require_no_sizes
@@ -30,6 +31,10 @@ _RENAMED = {
 }
 
 
+_OTHER_MODELS = tuple(
+    f"megatron_{name}" for name in ("bart", "bert", "t5", "ul2", "retro", "griffin", "mamba", "gpt_hyena")
+)
+_INERT_SECTIONS = ("exp_manager", "logger")
 _OWN_SECTIONS = {"train", "ddp", "mixed_precision", "comm_overlap", "trainer", "strategy", "plugins"}
 
 
@@ -43,11 +48,16 @@ def claims(content: Mapping[str, Any]) -> bool:
 
 
 def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
-    """Raises `ConfigError` for parallel sizes in a section that is not Megatron-Bridge's or NeMo's."""
+    """Raises `ConfigError` for NeMo's encoders and recurrent models, and for parallel sizes in another section.
+
+    A file without sizes of the model changes a recipe of Megatron-Bridge or a checkpoint of NeMo.
+    """
     source = str(path)
     flat: dict[str, Any] = {}
     others: dict[str, Any] = {}
     _flatten(resolved(content, source), flat, others)
+    if (name := str(content.get("name"))).startswith(_OTHER_MODELS) and not flat.get("hybrid_override_pattern"):
+        raise ConfigError(f"{source}: a model {name} is not known, only decoders as GPT")
     require_no_sizes(others, source)
     for name in ("precision", "mixed_precision"):
         if settings := _of_precision(flat.get(name), is_bridge=name == "mixed_precision"):
@@ -63,9 +73,17 @@ def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
     sections = tuple(
         IgnoredOption(name, value, matters) for name, value in others.items() if (matters := effect_of(name))
     )
+    reason = "without sizes of the model, the recipe or the checkpoint decides {}"
+    needed = {
+        word: (reason.format(option), f"--{word}")
+        for word, option in (("tp", "tensor_model_parallel_size"), ("pp", "pipeline_model_parallel_size"))
+        if not flat.get("hidden_size") and flat.get(option) is None
+    }
+    options = {name: value for name, value in found.options.items() if name not in needed}
     return replace(
-        found, options={**found.options, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections)
-    )
+        found, options={**options, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections),
+        needed={**found.needed, **needed},
+    )  # fmt: skip
 
 
 def resolved(content: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -142,7 +160,7 @@ def _flatten(content: Mapping[str, Any], flat: dict[str, Any], others: dict[str,
         if isinstance(value, dict):
             if field in _SECTIONS:
                 _flatten(value, flat, others)
-            elif any(value.values()):
+            elif field not in _INERT_SECTIONS and any(value.values()):
                 others[str(name)] = value
         elif not sections or all(section in _SECTIONS for section in sections):
             flat.setdefault(_RENAMED.get(field, field), value)

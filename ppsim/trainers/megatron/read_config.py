@@ -294,13 +294,11 @@ def _offloaded_layers(arguments: Arguments, *, is_partial: bool) -> float | None
     Megatron-LM's arguments switch the offload on by the number alone (training/arguments.py, `validate_args`).
     """
     whole = arguments.count("num_layers", word="layers")
-    number = arguments.count("cpu_offloading_num_layers", word="offload", least=0)
     is_on = arguments.flag("cpu_offloading", word="offload") or not is_partial
-    if not arguments.flag("cpu_offloading_activations", default=True, word="offload") or not (
-        is_on and number and whole
-    ):
+    is_of_activations = arguments.flag("cpu_offloading_activations", default=True, word="offload")
+    if not (arguments.has("cpu_offloading_num_layers") and is_on and is_of_activations and whole):
         return None
-    return min(1.0, number / whole)
+    return min(1.0, (arguments.count("cpu_offloading_num_layers", word="offload", least=0) or 0) / whole)
 
 
 def _known_modules(arguments: Arguments, modules: Any, known: Mapping[str, str], done: str) -> str | None:

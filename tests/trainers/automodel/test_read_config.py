@@ -110,6 +110,7 @@ def test_settings_become_options(tmp_path: Path, sections: dict[str, Any], optio
     ("sections", "sentence"),
     [
         ({"teacher_model": {"x": 1}}, "knowledge distillation"),
+        ({"recipe": "TrainBiEncoderRecipe"}, "only the prediction of next tokens"),
         ({"peft": {"target_modules": ["*.q_proj"]}}, "give --lora RANK:MODULES"),
     ],
 )

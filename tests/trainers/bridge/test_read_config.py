@@ -1,0 +1,37 @@
+"""Files of Megatron-Bridge and NeMo: references, models that are no decoders, and changes of a recipe."""
+
+from pathlib import Path
+
+import pytest
+
+import ppsim
+from ppsim.errors import ConfigError
+
+
+def test_references_without_effect_do_not_stop_the_reading(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "exp_manager:\n  checkpoint_callback_params:\n    model_parallel_size: ${multiply:${model.num_layers}, 2}\n    tp_size: 8\n"
+        "model:\n  num_layers: 4\n  hidden_size: 64\n  num_attention_heads: 4\n  encoder_seq_length: 128\n"
+        "  micro_batch_size: 8\n  cpu_offloading: false\n  cpu_offloading_num_layers: ${sum:${.num_layers},-1}\n"
+    )
+    config = ppsim.read_run_config(path)
+    assert (config.options["micro_batch"], config.options["seq_len"]) == (8, 128)
+
+
+@pytest.mark.parametrize("name", ["megatron_bert", "megatron_t5", "megatron_griffin", "megatron_gpt_hyena"])
+def test_other_models_of_nemo_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(f"name: {name}\nmodel:\n  num_layers: 4\n  hidden_size: 64\n  num_attention_heads: 4\n")
+    with pytest.raises(ConfigError, match=f"a model {name} is not known, only decoders as GPT"):
+        ppsim.read_run_config(path)
+
+
+def test_a_change_of_a_recipe_leaves_parallel_sizes_to_the_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "override.yaml"
+    path.write_text("model:\n  seq_length: 128\n  tensor_model_parallel_size: 2\ntrain:\n  global_batch_size: 8\n")
+    with pytest.raises(
+        ConfigError, match=r"the recipe or the checkpoint decides pipeline_model_parallel_size: give --pp"
+    ):
+        ppsim.project(run_config=path, model="llama3-8b", gpus=8)
+    assert ppsim.project(run_config=path, model="llama3-8b", gpus=8, pp=2).plan.pp == 2
