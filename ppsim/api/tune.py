@@ -91,7 +91,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
 def _by_pipeline(job: "Job", typed: Mapping[str, Any], options: Mapping[str, Any]) -> dict[bool, dict[str, Any]]:
     """Return options of the stack that differ with and without a pipeline, unless they are typed or in the file."""
     config = options["run_config"]
-    decided = {name for name, value in each_setting(typed).items() if value is not None}
+    decided = {name for name, given in each_setting(typed).items() if given is not None}
     decided |= set(config.options) if config else set()
     has_experts = any(kind.is_moe for kind in job.model.kinds)
     without, within = (
@@ -99,8 +99,8 @@ def _by_pipeline(job: "Job", typed: Mapping[str, Any], options: Mapping[str, Any
         for pp in (1, 2)
     )
     names = [name for name in _OF_PIPELINES if without.get(name) != within.get(name) and name not in decided]
-    both = ((False, without), (True, within))
-    return {key: {name: stack[name] for name in names if name in stack} for key, stack in both} if names else {}
+    stacks = {False: without, True: within} if names else {}
+    return {key: {name: stack[name] for name in names if name in stack} for key, stack in stacks.items()}
 
 
 _OF_PIPELINES = ("zero", "overlap_grad_reduce", "overlap_param_gather")

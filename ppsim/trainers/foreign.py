@@ -64,7 +64,7 @@ _PROGRAMS = {
 
 def require_known_program(content: Mapping[str, Any], source: str) -> None:
     """Raise `ConfigError` for a configuration of a program that ppsim does not read."""
-    plain = {str(name).replace("-", "_"): value for name, value in content.items()}
+    plain = {str(name).replace("-", "_"): section for name, section in content.items()}
     for program, keys in _KEYS.items():
         if any(all(_has(plain, key.split(".")) for key in marks.split()) for marks in keys):
             raise unread(program, source)
@@ -72,9 +72,11 @@ def require_known_program(content: Mapping[str, Any], source: str) -> None:
         raise unread(of_target, source)
 
 
-def program_of(words: Sequence[str]) -> str | None:
+def program_of(command: Sequence[str]) -> str | None:
     """Return the program that ppsim does not read and that one of the words names, None for any other."""
-    return next((name for name, sign in _PROGRAMS.items() if any(re.fullmatch(sign, word) for word in words)), None)
+    return next(
+        (name for name, sign in _PROGRAMS.items() if any(re.fullmatch(sign, word) for word in command)), None
+    )
 
 
 def unread(program: str, source: str) -> ConfigError:

@@ -180,11 +180,11 @@ class LaunchScript:
 
     def _run(self, changed: Mapping[str, str]) -> _Run:
         values = slurm_variables(self._headers) | dict(self.given) | dict(changed)
-        printed = {name[2:-1]: value for name, value in values.items() if name.startswith("$(")}
+        printed = {name[2:-1]: text for name, text in values.items() if name.startswith("$(")}
         last = max((int(name) for name in values if name.isdigit()), default=0)
         words = ["bash", str(self._path), *(values.get(str(number), "") for number in range(1, last + 1))]
         commands: list[Command] = []
-        env = {name: value for name, value in values.items() if name.isidentifier()}
+        env = {name: text for name, text in values.items() if name.isidentifier()}
         pending = [_Shell(joined(words), env, str(self._path.parent), ())]
         said: list[str] = []
         is_stopped = False
@@ -328,14 +328,14 @@ class LaunchScript:
     def _unknown(self) -> list[str]:
         """What only the launch knows: variables not set before their first use, and outputs of programs."""
         text = _without_comments(self._all_text)
-        known = {*_OF_BASH, *self.given, *slurm_variables(self._headers)}
+        settled = {*_OF_BASH, *self.given, *slurm_variables(self._headers)}
         for match in _ASSIGNED.finditer(text):
             name = match[1] or match[2] or match[3]
             used = re.search(rf"\$\{{?[#!]?{name}\b", text)
             if used is None or match.end() <= used.start():
-                known.add(name)
+                settled.add(name)
         asked = (name for name in (*self._programs, "cat") if re.search(rf"[$`]\(?\s*{re.escape(name)}\b", text))
-        return [*(name for name in self._names if name not in known), *(f"$({name})" for name in sorted(asked))]
+        return [*(name for name in self._names if name not in settled), *(f"$({name})" for name in sorted(asked))]
 
     def _values_of(self, name: str) -> list[str]:
         """Values with which a branch may decide otherwise: the ones that the script compares the variable with."""
@@ -388,15 +388,15 @@ class Dependence:
         before = self.options.get(option)
         return before in (None, True, "") or before == text.replace(_marker(name), "")
 
-    def compare(self, before: Mapping[str, Any], after: Mapping[str, Any], name: str, value: str) -> None:
+    def compare(self, before: Mapping[str, Any], after: Mapping[str, Any], name: str, trial: str) -> None:
         for option in dict.fromkeys([*before, *after]):
             changed = after.get(option)
             if before.get(option) == changed:
                 continue
-            if value == _marker(name) and isinstance(changed, str) and value in changed:
+            if trial == _marker(name) and isinstance(changed, str) and trial in changed:
                 self._texts[name][option] = changed
             else:
-                self._branches[name].setdefault(value, {})[option] = changed
+                self._branches[name].setdefault(trial, {})[option] = changed
 
     def settle(self, name: str, where: str, *, is_computed: bool) -> None:
         """Put `$NAME` where a value is needed, and note where the script tests the name or has a default."""
@@ -413,14 +413,14 @@ class Dependence:
         if defaults:
             self.notes.append(f"{taken}, which would set {', '.join(defaults)}")
             return
-        for value, changed in branches.items():
+        for trial, changed in branches.items():
             settings = [
                 _in_words(option, text)
                 for option, text in changed.items()
                 if is_relevant(option) and option not in texts
             ]
             if settings:
-                given = "if given," if value == _marker(name) else f"with {name}={value}"
+                given = "if given," if trial == _marker(name) else f"with {name}={trial}"
                 self.notes.append(f"{taken}; {given} it would set {', '.join(settings)}")
                 return
 
@@ -432,13 +432,15 @@ def _path_of(name: str, context: Any) -> str:
 def _sum_of(terms: Sequence[str]) -> str:
     """The output of `expr`, of which bashkit 0.20 reads three words only."""
     text = " ".join(term.lstrip("0") or "0" for term in terms).replace("/", "//")
+    if "**" in text or not re.fullmatch(r"[-+*/%() \d]+", text):
+        return ""
     with suppress(ArithmeticError, SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
-        return str(eval(text, {"__builtins__": {}})) if re.fullmatch(r"[-+*/%() \d]+", text) else ""
+        return str(eval(text, {"__builtins__": {}}))
     return ""
 
 
-def _in_words(option: str, value: Any) -> str:
-    return f"no {option}" if value is None else option if value is True else f"{option} {value}"
+def _in_words(option: str, setting: Any) -> str:
+    return f"no {option}" if setting is None else option if setting is True else f"{option} {setting}"
 
 
 def _called(name: str) -> str:

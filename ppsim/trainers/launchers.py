@@ -75,7 +75,7 @@ class Command:
     @property
     def settings(self) -> frozenset[tuple[str, Any]]:
         """The options that can change a plan: commands with equal ones start the same training."""
-        return frozenset((name, value) for name, value in self.options.items() if is_relevant(name))
+        return frozenset((name, text) for name, text in self.options.items() if is_relevant(name))
 
     @property
     def _processes(self) -> dict[str, Any]:
@@ -99,12 +99,12 @@ class Command:
     @property
     def _launchers(self) -> list[tuple[str, dict[str, Any]]]:
         """Launchers in front of the program, outermost first, each with its options."""
-        words = self.words[: self._program_at]
-        starts = [index for index, word in enumerate(words) if word.rpartition("/")[2] in _LAUNCHERS]
+        front = self.words[: self._program_at]
+        starts = [index for index, word in enumerate(front) if word.rpartition("/")[2] in _LAUNCHERS]
         launchers = []
-        for start, end in pairwise([*starts, len(words)]):
-            name = _LAUNCHERS[words[start].rpartition("/")[2]]
-            launchers.append((name, options_of(words[start + 1 : end], short=_SHORT.get(name, {}))))
+        for start, end in pairwise([*starts, len(front)]):
+            name = _LAUNCHERS[front[start].rpartition("/")[2]]
+            launchers.append((name, options_of(front[start + 1 : end], short=_SHORT.get(name, {}))))
         return launchers
 
     def nested(self, start: int) -> tuple[int, str] | None:
@@ -150,7 +150,7 @@ _GPUS = re.compile(r"\bgpu(?::[\w.-]+)?:(\d{1,6})")
 
 
 def slurm_headers(text: str) -> dict[str, str]:
-    return {_SHORT["srun"].get(name, name): value for name, value in _HEADER.findall(text)}
+    return {_SHORT["srun"].get(name, name): text for name, text in _HEADER.findall(text)}
 
 
 def slurm_launch(options: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -186,13 +186,13 @@ def slurm_variables(headers: Mapping[str, str]) -> dict[str, str]:
     if nodes is None and (found := _NUMBER.fullmatch(headers.get("--nodes", ""))):
         nodes = int(found[1])
     tasks = headers.get("--ntasks-per-node", "")
-    known = {
+    variables = {
         "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_PER_NODE": per_node,
         "SLURM_GPUS_ON_NODE": per_node, "SLURM_NTASKS_PER_NODE": tasks if tasks.isdecimal() else None,
     }  # fmt: skip
     if tasks.isdecimal() and nodes:
-        known |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), int(tasks) * nodes)
-    return {name: str(value) for name, value in known.items() if value is not None}
+        variables |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), int(tasks) * nodes)
+    return {name: str(number) for name, number in variables.items() if number is not None}
 
 
 _SEVERAL = ("-modules", "-comm-type", "-scope", "-path", "-layers", "_per_model_part", ".components")
@@ -219,9 +219,9 @@ def options_of(words: Sequence[str], *, short: Mapping[str, str] | None = None) 
             name = names[one_dash[1]]
             options[name] = one_dash[2] or True
         elif word.startswith("--") and len(word) > 2:
-            written, _, value = word.partition("=")
+            written, _, attached = word.partition("=")
             name = names.get(written, written)
-            options[name] = value or True
+            options[name] = attached or True
             several.pop(name, None)
         elif chosen := re.fullmatch(r"activation[-_]checkpoint:([\w-]+)", word):  # a subcommand of TorchTitan 0.3
             options["--activation_checkpoint.mode"] = chosen[1]

@@ -214,11 +214,11 @@ _SIZE = re.compile(
 
 def require_no_sizes(unread: Mapping[str, Any], source: str) -> None:
     """Raise `ConfigError` for a parallel size above 1 among options that are not read."""
-    for path, value in config_values(unread):
-        is_size = isinstance(value, int) and not isinstance(value, bool) and value > 1
+    for path, size in config_values(unread):
+        is_size = isinstance(size, int) and not isinstance(size, bool) and size > 1
         if is_size and _SIZE.fullmatch(path.rpartition(".")[2]):
             raise ConfigError(
-                f"{source}: {path} {value} is a parallel size that is not read here: remove it, and give --tp, "
+                f"{source}: {path} {size} is a parallel size that is not read here: remove it, and give --tp, "
                 "--pp, --cp or --ep"
             )
 

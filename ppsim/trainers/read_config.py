@@ -92,7 +92,7 @@ def read_run_config(
     if _is_script(text, Path(path)):
         return _from_script(text, source, variables or {}, launch, ignore)
     if given := [
-        flag for flag, value in (("--set", variables), ("--launch", launch), ("--ignore", ignore)) if value
+        flag for flag, given in (("--set", variables), ("--launch", launch), ("--ignore", ignore)) if given
     ]:
         raise ConfigError(f"{path} is no launch script: leave out {given[0]}")
     is_yaml = Path(path).suffix in (".yaml", ".yml")
@@ -140,7 +140,7 @@ def _from_script(
 def _in_short(command: Command, commands: Sequence[Command]) -> str:
     """The program and the options in which a command differs from others."""
     common = frozenset.intersection(*(other.settings for other in commands))
-    own = sorted(f"{name} {value}" for name, value in command.settings - common)
+    own = sorted(f"{name} {text}" for name, text in command.settings - common)
     return " ".join([command.program, *own[:3], *(["…"] if len(own) > 3 else [])])
 
 
@@ -167,7 +167,7 @@ def _from_flags(flags: Mapping[str, Any], source: str, ignore: Collection[str] =
     if slime.claims(flags):
         return slime.from_slime(flags, source)
     if _is_of_torchtitan(flags):
-        return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
+        return from_torchtitan({name.lstrip("-"): text for name, text in flags.items()}, source)
     if not _is_claimed(flags):
         raise _unreadable(source)
     config = _from_names(flags, source)

@@ -99,7 +99,7 @@ class SearchProblem:
 
     def job_for(self, pp: int) -> Job:
         """Return `job` with what its stack sets with or without a pipeline."""
-        changes = {name: value for name, value in self.by_pipeline.get(pp > 1, {}).items() if name != "zero"}
+        changes = {name: setting for name, setting in self.by_pipeline.get(pp > 1, {}).items() if name != "zero"}
         return replace(self.job, **changes) if changes else self.job
 
     def zero_for(self, pp: int) -> int:
