@@ -111,7 +111,7 @@ def from_torchtitan(
 def _with_files(options: dict[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
     if "module" in options and "config" in options:
         entry, said = registered(str(options["module"]), str(options["config"]), source)
-        return entry | options, said
+        return (_in_tokens(entry) if any(map(options.get, _AFTER_0_3)) else entry) | options, said
     named = options.get("job.config_file")
     if named is None:
         return options, []
@@ -121,6 +121,22 @@ def _with_files(options: dict[str, Any], source: str) -> tuple[dict[str, Any], l
     if path is None:
         raise ConfigError(f"{source}: job.config_file {named} is neither in {folder} nor in a folder above it")
     return _options(read_toml(path)) | options, [f"options that the command does not set are those of {named}"]
+
+
+_AFTER_0_3 = (
+    "training.max_context_length", "training.num_tokens_per_train_step",
+    "training.num_tokens_per_microbatch_per_dp_rank", "parallelism.num_pp_microbatches",
+)  # fmt: skip
+
+
+def _in_tokens(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of 0.3 as later releases have it, whose batches are counted in tokens (b5bcd76c)."""
+    others = dict(entry)
+    length = others.pop("training.seq_len", 2048)
+    tokens = length * others.pop("training.local_batch_size", 8)
+    return {
+        "training.max_context_length": length, "training.num_tokens_per_microbatch_per_dp_rank": tokens
+    } | others  # fmt: skip
 
 
 def _options(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,9 +256,9 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 def _batch(arguments: Arguments, length: int) -> LocalBatch:
     local = arguments.count("training.local_batch_size", word="micro_batch")
     local = local or arguments.count("training.batch_size", word="micro_batch")
-    tokens = arguments.count("training.num_tokens_per_microbatch_per_dp_rank", word="micro_batch")
-    count = arguments.count("parallelism.num_pp_microbatches", word="microbatches")
-    if tokens or count or arguments.has("training.num_tokens_per_train_step"):  # after 0.3
+    if any(map(arguments.has, _AFTER_0_3)):
+        tokens = arguments.count("training.num_tokens_per_microbatch_per_dp_rank", word="micro_batch")
+        count = arguments.count("parallelism.num_pp_microbatches", word="microbatches")
         micro = _sequences(tokens, length, arguments) if tokens else local or max(1, 16384 // length)
         return LocalBatch(micro * (count or 1), micro, micro, arguments.source)
     size = arguments.count("parallelism.pipeline_parallel_microbatch_size", word="micro_batch")
@@ -286,7 +302,7 @@ def _model(arguments: Arguments) -> tuple[Model | None, str]:
 
 
 def model_of(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
-    known = known_name(f"{name}-{flavor}")
+    known = known_name(f"{name}-{flavor}") or known_name(flavor)
     if known is None:
         return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
     return find_model(known), ""

@@ -203,6 +203,20 @@ def test_options_of_the_newest_trainer_count_tokens(tmp_path: Path) -> None:
         plan(tmp_path, text.replace("16384", "16000"))
 
 
+def test_the_context_length_of_the_newest_trainer_replaces_a_registered_length(tmp_path: Path) -> None:
+    command = "python -m torchtitan.train --training.max_context_length 4096"
+    options = read(tmp_path, f"{command} --module llama3 --config llama3_8b").options
+    assert (options["seq_len"], options["micro_batch"]) == (4096, 2)  # the 8,192 tokens of the registry
+    options = read(tmp_path, command).options
+    assert (options["seq_len"], options["micro_batch"]) == (4096, 4)  # 16,384 tokens
+
+
+def test_a_flavor_can_be_the_name_of_a_model(tmp_path: Path) -> None:
+    model = read(tmp_path, "python -m torchtitan.train --module kimi_k2_7 --config moonlight_16b_a3b").model
+    assert model is not None
+    assert len(model.layers) == 27
+
+
 TOML = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nsteps = 10\n[parallelism]\ndata_parallel_shard_degree = 8\n'
 
 
