@@ -281,3 +281,10 @@ def test_attention_in_8_bits_of_a_recipe_is_followed():
 def test_a_recipe_and_a_configuration_together_are_refused():
     with pytest.raises(ConfigError, match="--recipe and --run-config both name a trainer's configuration"):
         plan_of_keywords({"recipe": NEWEST, "run_config": "train.sh"})
+
+
+def test_a_recipe_without_parallel_sizes_has_the_defaults_of_its_trainer() -> None:
+    """Only a file without them leaves them to a checkpoint."""
+    config = read_recipe("qwen3-235b-a22b/b200/fp8@25.09")
+    assert not config.needed
+    assert config.options.get("tp", 1) == 1

@@ -77,7 +77,7 @@ def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
     needed = {
         word: (reason.format(option), f"--{word}")
         for word, option in (("tp", "tensor_model_parallel_size"), ("pp", "pipeline_model_parallel_size"))
-        if not flat.get("hidden_size") and flat.get(option) is None
+        if isinstance(path, Path) and not flat.get("hidden_size") and flat.get(option) is None  # no recipe
     }
     options = {name: value for name, value in found.options.items() if name not in needed}
     return replace(
