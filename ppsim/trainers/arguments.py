@@ -204,7 +204,7 @@ class Arguments:
 
 
 @cache
-def _names_of_megatron() -> frozenset[str]:
+def names_of_megatron() -> frozenset[str]:
     text = (data_folder("trainers/data") / "megatron_arguments.txt").read_text(encoding="utf-8")
     names = [line for line in text.splitlines() if not line.startswith("#")]
     return frozenset(names) | {name.removeprefix("no_") for name in names}
@@ -224,7 +224,7 @@ def judged(ignored: Iterable[IgnoredOption], source: str, lifted: Collection[str
     options = []
     for option in ignored:
         name = option.name
-        is_own = name in _names_of_megatron() or name in lifted
+        is_own = name in names_of_megatron() or name in lifted
         if not is_own and _DECIDES.search(name):
             raise ConfigError(
                 f"{source}: {option.in_words} is no argument of Megatron-LM, and may change layers or schedule: "

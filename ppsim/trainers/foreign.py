@@ -17,8 +17,8 @@ _KEYS = {
         "checkpoint_validation_with_forward_pass", "data_impl",
     ),
     "verl": (
-        "actor_rollout_ref", "train_files", "data.train_files", "rollout_n", "ppo_epochs", "reward_manager",
-        "use_reward_loop", "ulysses_sequence_parallel_size", "ray_kwargs", "log_prob_use_dynamic_bsz",
+        "actor_rollout_ref", "train_files", "data.train_files", "rollout_n", "ppo_mini_batch_size",
+        "reward_manager", "use_reward_loop", "ulysses_sequence_parallel_size", "ray_kwargs", "log_prob_use_dynamic_bsz",
         "nccl_timeout",
     ),
     "NeMo-RL": (
@@ -36,7 +36,7 @@ _KEYS = {
         "ici_fsdp_parallelism", "per_device_batch_size", "base_config", "base_emb_dim", "base_num_decoder_layers",
         "logical_axis_rules",
     ),
-    "torchtune": ("model._component_",),
+    "torchtune": ("model._component_", "policy_model._component_"),
     "SkyPilot": ("resources run",),
     "Megatron-Bridge's model cards": ("verification_index",),
     "LitGPT": ("train.lr_warmup_steps", "litdata"),

@@ -16,7 +16,7 @@ from ppsim.model.config import model_from
 from ppsim.model.hf_fields import UnknownModelType
 from ppsim.model.registry import read_model
 from ppsim.trainers import configurations
-from ppsim.trainers.arguments import Arguments, judged, megatron_names
+from ppsim.trainers.arguments import Arguments, judged, megatron_names, names_of_megatron
 from ppsim.trainers.automodel import read_config as automodel
 from ppsim.trainers.automodel.read_config import from_automodel
 from ppsim.trainers.bridge import read_config as bridge
@@ -150,7 +150,8 @@ _LOGGED = re.compile(r"(?:^|\s)(\w+) \.{3,} (.*)$")
 def logged_arguments(text: str) -> dict[str, Any]:
     """Megatron-LM prints its arguments at the start of a log, one `name ........ value` per line."""
     found = (_LOGGED.search(line) for line in text.splitlines() if " ..." in line)
-    return {match[1]: match[2].strip() for match in found if match}
+    logged = {match[1]: match[2].strip() for match in found if match}
+    return logged if names_of_megatron() & logged.keys() else {}
 
 
 def _why_no_folder(folder: Path) -> str:

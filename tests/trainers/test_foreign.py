@@ -32,6 +32,7 @@ FILES: dict[str, dict[str, Any]] = {
     "ms-swift": {"rlhf_type": "gkd", "model": "x", "micro_batch_size": 1, "train": {"lora_rank": 8}},
     "LLaMA-Factory's version 1": {"model": "x", "model_class": "llm", "dist_config": {"name": "fsdp2"}},
     "Megatron-Bridge's model cards": {"title": "x", "verification_index": {}, "model": {"hf_id": "x"}, "items": {}},
+    "torchtune's PPO": {"policy_model": {"_component_": "torchtune.models.mistral.mistral_7b"}, "ppo_epochs": 2},
     "Hugging Face accelerate": {"distributed_type": "FSDP", "num_processes": 8},
 }  # fmt: skip
 
@@ -87,6 +88,12 @@ def test_dots_in_a_comment_of_yaml_are_no_log(tmp_path: Path) -> None:
     path.write_text(
         "model:\n  num_layers: 2\n  tensor_model_parallel_size: 4  # resumes from step ... of another run\n"
     )
+    assert ppsim.read_run_config(path).options["tp"] == 4
+
+
+def test_dots_in_a_comment_of_a_script_are_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text("# resumes from step ... of another run\npretrain_gpt.py --tensor-model-parallel-size 4\n")
     assert ppsim.read_run_config(path).options["tp"] == 4
 
 
