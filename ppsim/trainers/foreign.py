@@ -18,8 +18,8 @@ _KEYS = {
     ),
     "verl": (
         "actor_rollout_ref", "train_files", "data.train_files", "rollout_n", "ppo_mini_batch_size",
-        "reward_manager", "use_reward_loop", "ulysses_sequence_parallel_size", "ray_kwargs", "log_prob_use_dynamic_bsz",
-        "nccl_timeout",
+        "reward_manager", "use_reward_loop", "ulysses_sequence_parallel_size", "ray_kwargs",
+        "log_prob_use_dynamic_bsz", "nccl_timeout",
     ),
     "NeMo-RL": (
         "policy.megatron_cfg", "policy.dtensor_cfg", "policy.model_name", "policy.generation", "grpo",
@@ -36,6 +36,7 @@ _KEYS = {
         "ici_fsdp_parallelism", "per_device_batch_size", "base_config", "base_emb_dim", "base_num_decoder_layers",
         "logical_axis_rules",
     ),
+    "ROLL": ("actor_train", "rollout_batch_size prompt_length"),
     "torchtune": ("model._component_", "policy_model._component_"),
     "SkyPilot": ("resources run",),
     "Megatron-Bridge's model cards": ("verification_index",),

@@ -32,6 +32,7 @@ FILES: dict[str, dict[str, Any]] = {
     "ms-swift": {"rlhf_type": "gkd", "model": "x", "micro_batch_size": 1, "train": {"lora_rank": 8}},
     "LLaMA-Factory's version 1": {"model": "x", "model_class": "llm", "dist_config": {"name": "fsdp2"}},
     "Megatron-Bridge's model cards": {"title": "x", "verification_index": {}, "model": {"hf_id": "x"}, "items": {}},
+    "ROLL": {"pretrain": "x", "rollout_batch_size": 64, "actor_train": {"model_args": {"dtype": "bf16"}}},
     "torchtune's PPO": {"policy_model": {"_component_": "torchtune.models.mistral.mistral_7b"}, "ppo_epochs": 2},
     "Hugging Face accelerate": {"distributed_type": "FSDP", "num_processes": 8},
 }  # fmt: skip

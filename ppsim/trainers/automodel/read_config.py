@@ -26,16 +26,21 @@ _GPUS_PER_NODE = 8
 _ALL_LINEAR = ("*_proj", ["*_proj"], "*", ["*"])
 
 
+_NO_TEXT = {"flow_matching", "recipe_args"}
+"""Sections of recipes for diffusion models and for drafts of speculative decoding."""
+
+
 def claims(content: Mapping[str, Any]) -> bool:
     model = content.get("model")
     has_sections = isinstance(content.get("step_scheduler"), dict) and isinstance(model, dict)
-    return has_sections and ("distributed" in content or "nemo_automodel" in str(model))
+    is_of_text = has_sections and ("distributed" in content or "nemo_automodel" in str(model))
+    return is_of_text or bool(_NO_TEXT & content.keys())
 
 
 def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
     """Raises `ConfigError` for adapters of some modules only, distillation, and training of other than decoders."""
-    source, recipe = str(path), str(content.get("recipe"))
-    if re.search("Encoder|Diffusion|Multimodal", recipe):
+    source, recipe = str(path), str(content.get("recipe", "of diffusion"))
+    if _NO_TEXT & content.keys() or re.search("Encoder|Diffusion|Multimodal", recipe):
         raise ConfigError(f"{source}: recipe {recipe} is not known, only the prediction of next tokens")
     lora, content = _lora(content, source)
     if "teacher_model" in content:
