@@ -111,7 +111,7 @@ def test_settings_become_options(tmp_path: Path, sections: dict[str, Any], optio
     [
         ({"teacher_model": {"x": 1}}, "knowledge distillation"),
         ({"recipe": "TrainEagle3Recipe", "recipe_args": {"x": 1}}, "recipe TrainEagle3Recipe is not known"),
-        ({"flow_matching": {"x": 1}}, "recipe of diffusion is not known"),
+        ({"flow_matching": {"x": 1}}, "only the prediction of next tokens"),
         ({"recipe": "TrainBiEncoderRecipe"}, "only the prediction of next tokens"),
         ({"peft": {"target_modules": ["*.q_proj"]}}, "give --lora RANK:MODULES"),
     ],
