@@ -27,6 +27,8 @@ _RENAMED = {
     "activations_checkpoint_method": "recompute_method",
     "activations_checkpoint_num_layers": "recompute_num_layers",
     "bias": "add_bias_linear",
+    "override_vocab_size": "vocab_size",
+    "type": "tokenizer_type",
     "ub_tp_comm_overlap": "tp_comm_overlap",
 }
 

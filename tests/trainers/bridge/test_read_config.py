@@ -19,6 +19,18 @@ def test_references_without_effect_do_not_stop_the_reading(tmp_path: Path) -> No
     assert (config.options["micro_batch"], config.options["seq_len"]) == (8, 128)
 
 
+@pytest.mark.parametrize(
+    ("lines", "rows"),
+    [("  override_vocab_size: 152064\n", 152064), ("  tokenizer:\n    type: GPT2BPETokenizer\n", 50257)],
+)
+def test_nemo_gives_the_vocabulary_or_its_tokenizer(tmp_path: Path, lines: str, rows: int) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("model:\n  num_layers: 4\n  hidden_size: 64\n  num_attention_heads: 4\n" + lines)
+    model = ppsim.read_run_config(path).model
+    assert model is not None
+    assert model.vocab_size == rows
+
+
 @pytest.mark.parametrize("name", ["megatron_bert", "megatron_t5", "megatron_griffin", "megatron_gpt_hyena"])
 def test_other_models_of_nemo_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "x.yaml"
