@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ppsim.api.keyword_options import accept_options, option_types, require_valid_options
 from ppsim.api.option_values import parse_size, parse_split
-from ppsim.api.trainer_configuration import recipe_in_errors, require_no_job, with_run_config
+from ppsim.api.trainer_configuration import names_trainer, recipe_in_errors, require_no_job, with_run_config
 from ppsim.base.errors import ConfigError, PpsimError, require_kind
 from ppsim.base.option_declarations import declared_options, field_values, require_least
 from ppsim.costs.cost_sources import RankCosts
@@ -66,9 +66,9 @@ def project_all(
 ) -> Projections:
     """Project every schedule, or `schedules`, for one plan.
 
-    The fastest that fits in memory is first, then those that fit tightly; schedules that do not fit are last. The
-    result has the reasons against impossible schedules. `plan` and the options are as for `ppsim.project`, without
-    `schedule`.
+    The fastest that fits in memory is first, then those that fit tightly; schedules that do not fit are last.
+    Without `schedules`, the schedules of the plan's trainer come before all others. The result has the reasons
+    against impossible schedules. `plan` and the options are as for `ppsim.project`, without `schedule`.
 
     >>> import ppsim
     >>> found = ppsim.project_all(pp=4, microbatches=8)
@@ -107,7 +107,7 @@ def _plan_alone(options: Mapping[str, Any]) -> Plan:
     """Return the plan without its alternatives."""
     filled = with_run_config(options)
     with recipe_in_errors(filled["run_config"], options):
-        return _plan_of(filled)
+        return replace(_plan_of(filled), names_trainer=names_trainer(options))
 
 
 def _plan_of(options: dict[str, Any]) -> Plan:

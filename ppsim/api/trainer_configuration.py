@@ -73,6 +73,11 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
     return _with_stack(filled | {word: None for word in unused if word in taken})
 
 
+def names_trainer(options: Mapping[str, Any]) -> bool:
+    """Return whether the user named a trainer."""
+    return any(options.get(name) is not None for name in ("stack", "run_config", "recipe", "runtime"))
+
+
 def _launched(config: "RunConfig", options: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of GPUs that the trainer's launcher starts by default, in multiples for larger sizes."""
     sizes = {name: options[name] for name in ("tp", "cp", "ep", "pp", "etp") if options.get(name)}

@@ -1,6 +1,6 @@
 """Search for the best configurations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args
 from ppsim.api.keyword_options import accept_options
 from ppsim.api.option_values import parse_size
 from ppsim.api.parse_job import job_of_options
-from ppsim.api.trainer_configuration import with_run_config
+from ppsim.api.trainer_configuration import names_trainer, with_run_config
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, flag_of, with_defaults
 from ppsim.model.recompute import is_by_stage, recompute_of
-from ppsim.projection.options import JobOptions
+from ppsim.projection.options import ANY, JobOptions
 from ppsim.trainers.same_settings import each_setting
-from ppsim.trainers.stacks import stack_of
+from ppsim.trainers.stacks import stack_of, trainer_of
 from ppsim.tuning import search
 from ppsim.tuning.options import RangeOptions, TuneOptions
 from ppsim.tuning.refine import REFINEMENTS, Refinement
@@ -53,10 +53,11 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
 
 def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     """Return the search, not started, as a function of the `progress` of `tune`."""
-    zero, typed = _listed("zero", options["zero"]), dict(options)
+    zero, names, typed = _listed("zero", options["zero"]), options["schedule"], dict(options)
     options = with_run_config(dict(options), tried=_RANGES.keys() - {"zero"})
+    options["schedule"] = None if names is None or list(names) == [ANY] else names
     if options["run_config"] and (recipe := options["run_config"].recipe):
-        options["schedule"] = _schedules_of(recipe, options)
+        _require_schedules(recipe, options)
     given = with_defaults(_WORDS, options)
     ranges = {name: _listed(name, options[name]) for name in _RANGES if name != "zero"}
     own = options["zero"] if zero is None else None  # the level of the file, else of the stack
@@ -75,6 +76,9 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     if options["calibration"]:
         question = _calibrated(question, options)
     question = replace(question, by_pipeline=_by_pipeline(question.job, typed, options))
+    if names is None:
+        trainer = trainer_of(question.job.stack, question.runtime)
+        question = replace(question, trainer=trainer, names_trainer=names_trainer(typed))
     return partial(
         search.tune,
         question,
@@ -106,14 +110,12 @@ def _by_pipeline(job: "Job", typed: Mapping[str, Any], options: Mapping[str, Any
 _OF_PIPELINES = ("zero", "overlap_grad_reduce", "overlap_param_gather")
 
 
-def _schedules_of(recipe: "Recipe", options: Mapping[str, Any]) -> Sequence[str] | None:
+def _require_schedules(recipe: "Recipe", options: Mapping[str, Any]) -> None:
     """Raises `ConfigError` if the trainer of the recipe refuses a schedule."""
-    from ppsim.trainers.read_recipe import accepted_schedules, require_accepted  # heavy import
+    from ppsim.trainers.read_recipe import require_accepted  # heavy import
 
-    names = _listed("schedule", options["schedule"])
-    for name in names or ():
+    for name in _listed("schedule", options["schedule"]) or ():
         require_accepted(recipe, {**options, "schedule": name}, {"schedule": name})
-    return names or accepted_schedules(recipe, options)
 
 
 def _calibrated(question: SearchProblem, options: Mapping[str, Any]) -> SearchProblem:

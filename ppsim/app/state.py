@@ -118,7 +118,7 @@ class PageState:
                 continue
             value = next(given, "")
             if word.name == "schedule":
-                schedules = () if value in ("all", "auto") else tuple(value.split(","))
+                schedules = () if value in ("all", "any", "auto") else tuple(value.split(","))
             else:
                 words[word.name] = value
         views = {name: value for name, value in self.views.items() if name != "tab"}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import product
 
 import click
 from click.shell_completion import (
@@ -15,7 +16,11 @@ from click.shell_completion import (
 
 from ppsim.base.option_declarations import NamesOf
 
-_BESIDE = {"all": "every schedule, beside each other", "auto": "the best table that a search finds"}
+_BESIDE = {
+    "all": "every schedule, beside each other",
+    "any": "as all, ranked by time alone",
+    "auto": "the best table that a search finds",
+}
 
 
 def complete_names(
@@ -53,7 +58,7 @@ def _names_of(kind: NamesOf, command: str | None) -> Iterable[tuple[str, str]]:
     return [(name, "") for name in packaged_profiles()]
 
 
-_MORE = {("all", "project"), ("auto", "project"), ("auto", "tune"), ("auto", "build")}
+_MORE = {("all", "project"), *product(("any", "auto"), ("project", "tune")), ("auto", "build")}
 """Values in addition to names of schedules, and the commands that accept them."""
 
 

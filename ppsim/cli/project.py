@@ -23,7 +23,7 @@ from ppsim.cli.common import (
     with_command_line,
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
-from ppsim.projection.options import GPT, PlanOptions
+from ppsim.projection.options import ANY, GPT, PlanOptions
 from ppsim.trainers import ConfigTarget
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def project(
 
     Megatron-LM's names of these options are accepted too, for example --tensor-model-parallel-size for --tp.
 
-    The first line shows if the plan fits in memory. If it does not (of several schedules: if none does), the exit
-    code is 1, or 0 with --allow-oom.
+    The first line shows if the plan fits in memory. If it does not (of several schedules: if none does that the
+    plan's trainer runs), the exit code is 1, or 0 with --allow-oom.
     """
     from ppsim.api.project import plan_of_options
 
@@ -114,16 +114,16 @@ def project(
     config = options["run_config"] = run_config_of(options)
     plan = plan_of_options(options | {"schedule": None if names else options["schedule"]})
     if names:
-        several, answer = _projected(plan, names), None
+        several, answer = _projected(plan, names, is_all=options["schedule"] == ALL), None
         shown = several.projections
-        all_of_it = [one.to_json() for one in shown] if as_json else []
+        all_of_it = [one.to_json() | several.trainers_of(one) for one in shown] if as_json else []
         best = shown[0].memory_fit_to_json() if shown else {"fits": None, "verdict": "unknown"}
         first = {name: best[name] for name in ("fits", "verdict")}
         found = {**first, "projections": all_of_it, "rejected": several.rejected}
     else:
         one, answer = _answered(plan, options["tokens"])
         shown, found = [one], one.to_json() | answer.to_json() if as_json else {}
-    drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown
+    drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] in (ALL, ANY) else shown
     if outputs and drawn:
         from ppsim.api.outputs import projections_content  # imports all drawing code
 
@@ -146,7 +146,8 @@ def project(
         raise click.exceptions.Exit(1)
 
 
-_DRAWN_OF_ALL = 2  # of `--schedule all`, the fastest are drawn
+ALL = "all"
+_DRAWN_OF_ALL = 2  # of `--schedule all` and any, the fastest are drawn
 
 
 def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection") -> "PublishedResult | None":
@@ -159,7 +160,7 @@ def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection
     return None if changes else published_of(config, plan)
 
 
-def _projected(plan: "Plan", names: list[str]) -> "Projections":
+def _projected(plan: "Plan", names: list[str], *, is_all: bool) -> "Projections":
     from itertools import count
 
     from ppsim.catalog.build import find
@@ -172,7 +173,7 @@ def _projected(plan: "Plan", names: list[str]) -> "Projections":
             slow = ", fitting tables to the costs of every stage" if find(name).takes("costs") else ""
             bar.update(f"projecting {name}{slow}", done=next(number))
 
-        return project_all(plan, names, announce=show)
+        return project_all(plan, None if is_all else names, announce=show)
 
 
 def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, ProjectionSummary]":
@@ -193,6 +194,6 @@ def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Projecti
 def _compared(schedule: str | None) -> list[str]:
     from ppsim.catalog.build import every_schedule
 
-    if schedule == "all":
+    if schedule in (ALL, ANY):
         return list(every_schedule())
     return [name.strip() for name in schedule.split(",")] if schedule and "," in schedule else []

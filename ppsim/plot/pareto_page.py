@@ -12,6 +12,7 @@ from ppsim.plot import palette
 from ppsim.plot.page import pareto_page
 from ppsim.plot.plotly_figures import DARK, LIGHT, Data, Theme, layout_with, limit_line
 from ppsim.schedule.table import Op
+from ppsim.trainers.write_schedule import RUNS_IN
 
 Row = Mapping[str, Any]
 """A parallel configuration: sizes, schedule, split, recomputation, seconds, bytes, tokens/s, MFU and command."""
@@ -20,7 +21,7 @@ _GIB = 2**30
 _SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"micro-batch": "micro_batch"}
 ZERO = "ZeRO"
 WITH = "recompute, split"
-_TEXTS, _LEFT = ("schedule", WITH), ' class="left"'
+TEXTS, _LEFT = ("schedule", RUNS_IN, WITH), ' class="left"'
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class SearchView:
 def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str:
     """A click on a point or a table row copies its command. The page makes no request."""
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
-    listed = sorted(unique, key=lambda row: (row["verdict"] != "fits", row["iteration_time_s"], row["peak_bytes"]))
-    has_tight = listed[-1]["verdict"] == "fits tightly"
+    listed = sorted(unique, key=_place)
+    has_tight = any(row["verdict"] == "fits tightly" for row in listed)
     tight = f"; ~ fits tightly: {search.when_tight}" if has_tight else ""
     header = ["#", *in_columns(listed[0]), "Pareto"]
     return pareto_page(
@@ -53,10 +54,14 @@ def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str
         made=" ".join(
             filter(None, [date and f"made {date}", command and f"by <code>{_by_option(command)}</code>"])
         ),
-        header="".join(f"<th{_LEFT if name in _TEXTS else ''}>{name}</th>" for name in header),
+        header="".join(f"<th{_LEFT if name in TEXTS else ''}>{name}</th>" for name in header),
         rows="\n".join(_listed(search, place, row) for place, row in enumerate(listed, start=1)),
         figure=json.dumps(_in_themes(search)).replace("<", "\\u003c"),  # "</script>" in a name
     )
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row["elsewhere"], row["verdict"] != "fits", row["iteration_time_s"], row["peak_bytes"]
 
 
 def _in_themes(search: SearchView) -> Data:
@@ -112,6 +117,7 @@ def in_columns(row: Row) -> dict[str, str]:
     """Split and recomputation appear only if not the default."""
     return {
         "schedule": row["schedule"],
+        RUNS_IN: row["runs_in"],
         WITH: "plan of each stage"
         if row["recompute"] == "auto"
         else ", ".join(word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")),
@@ -127,7 +133,7 @@ def in_columns(row: Row) -> dict[str, str]:
 def _listed(search: SearchView, place: int, row: Row) -> str:
     cells = [
         f"<td>{place}</td>",
-        *(f"<td{_LEFT if name in _TEXTS else ''}>{escape(text)}</td>" for name, text in in_columns(row).items()),
+        *(f"<td{_LEFT if name in TEXTS else ''}>{escape(text)}</td>" for name, text in in_columns(row).items()),
         f"<td>{'●' if row in search.pareto else ''}</td>",
     ]
     return f"<tr data-command='{escape(row['command'])}' tabindex=0>{''.join(cells)}</tr>"

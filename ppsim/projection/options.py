@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 Runtime = Literal["torch", "megatron", "ideal"]
 
+ANY = "any"
+"""Value of --schedule for a ranking by time alone, whichever trainer runs a schedule."""
+
 GPT = "gpt"
 """The name of a model that is described by its sizes (`--layers`, `--hidden`, …)."""
 
@@ -531,9 +534,10 @@ class PlanOptions(JobOptions, total=False):
         also=("--num-virtual-stages-per-pipeline-rank",),
     )]
     schedule: Annotated[str | None, Option(
-        "Schedule (`ppsim schedules`), several or all to compare them, or auto to search for the best table. "
+        "Schedule (`ppsim schedules`), several or all to compare them, or auto to search for the best table. all "
+        "ranks the schedules of the plan's trainer first, any ranks all by time. "
         "[default: 1f1b, or interleaved-1f1b if vpp > 1]",
-        names="schedule", metavar="NAME|NAME,NAME,…|all|auto", section="pipeline", field="schedule",
+        names="schedule", metavar="NAME|NAME,NAME,…|all|any|auto", section="pipeline", field="schedule",
     )]
     gradient_accumulation_steps: Annotated[int | None, Option(
         "Pipeline rounds per optimizer step, as TorchTitan's gradient_accumulation_steps. Each round runs an equal "

@@ -59,6 +59,7 @@ class Plan(HasRepr):
     - `lengths`: tokens of sequences, from which `seed` draws a step. None: all have the full length.
     - `by_stack`: the plan with each of the other stacks, if the stack was not named.
     - `on_gpus`: the plan on a given number of GPUs, if its number is assumed.
+    - `names_trainer`: the user named the trainer; otherwise, it is a default.
     - `gradient_accumulation_steps`: pipeline rounds per step, each drained before the next one (TorchTitan).
 
     >>> import ppsim
@@ -106,6 +107,7 @@ class Plan(HasRepr):
     search_time_s: float = 10.0
     seed: int = 0
     by_stack: "Mapping[str, Plan]" = field(default_factory=dict, compare=False)
+    names_trainer: bool = field(default=False, compare=False)
     on_gpus: "Callable[[int], Plan] | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -197,6 +199,13 @@ class Plan(HasRepr):
         if self.runtime != "megatron" or self.channel is not None or not runs_it:
             return "overlap"
         return "megatron" if self.overlap_p2p else "megatron-no-overlap"
+
+    @property
+    def trainer(self) -> str:
+        """The trainer whose schedules the plan can use, as in `ppsim export --to`; "" for an ideal network."""
+        from ppsim.trainers.stacks import PLAIN, trainer_of
+
+        return trainer_of(self.job.stack if self.job else PLAIN, self.runtime)
 
     @property
     def criterion(self) -> Criterion:

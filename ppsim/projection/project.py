@@ -359,8 +359,8 @@ def project_all(
     """Return the projections of every schedule, or of those in `names`, for one plan, best first.
 
     `announce` is called with each name. Without a vpp, each schedule gets the fewest stages per rank that it
-    allows. A schedule that does not support the plan, has more stages than layers, or deadlocks raises no error:
-    the result has the reason instead.
+    allows. Without `names`, schedules of the plan's trainer come first. A schedule that does not support the plan,
+    has more stages than layers, or deadlocks raises no error: the result has the reason instead.
     """
     _require_room(plan)
     projections, reasons = [], {}
@@ -384,8 +384,9 @@ def project_all(
             projections.append(project_table(one, table, note=note))
         except ScheduleError as error:
             reasons[name] = str(error).splitlines()[0]
-    projections.sort(key=lambda projection: projection.sort_key)
-    return Projections(projections, reasons)
+    found = Projections(projections, reasons, plan.trainer if names is None else "")
+    projections.sort(key=lambda projection: (found.is_elsewhere(projection), *projection.sort_key))
+    return found
 
 
 def _why_no_stages(plan: Plan, num_stages: int, *, num_slices: int = 1) -> str | None:

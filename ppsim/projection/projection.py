@@ -23,6 +23,7 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import TrainingStep
 from ppsim.simulation.timeline import Timeline
 from ppsim.simulation.verdict import MemoryVerdict
+from ppsim.trainers.write_schedule import is_run_by, trainers_text
 
 if TYPE_CHECKING:
     import pandas
@@ -309,10 +310,24 @@ class Projection(Printable, Drawable):
 
 @dataclass(frozen=True, repr=False)
 class Projections(Printable):
-    """The projections of all possible schedules, best first, and the reasons why others are rejected."""
+    """The projections of all possible schedules, best first, and the reasons why others are rejected.
+
+    Schedules of `trainer` come first; "": all rank alike.
+    """
 
     projections: list[Projection]
     rejected: dict[str, str]
+    trainer: str = ""
+
+    def is_elsewhere(self, projection: Projection) -> bool:
+        """Whether only other trainers run the schedule."""
+        return self.trainer != "" and not is_run_by(self.trainer, projection.plan.schedule_name)
+
+    def trainers_of(self, projection: Projection) -> dict[str, Any]:
+        return {
+            "runs_in": trainers_text(projection.plan.schedule_name),
+            "elsewhere": self.is_elsewhere(projection),
+        }
 
     @property
     def one_line(self) -> str:
@@ -326,8 +341,8 @@ class Projections(Printable):
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row per schedule.
 
-        `fits` is None and `verdict` "unknown" if memory is unknown. runtime_error and memory_error are sentences
-        or None.
+        elsewhere: only other trainers than the plan's run the schedule. `fits` is None and `verdict` "unknown" if
+        memory is unknown. runtime_error and memory_error are sentences or None.
 
         >>> import ppsim
         >>> found = ppsim.project_all(pp=4, microbatches=8).to_frame()
@@ -341,6 +356,7 @@ class Projections(Printable):
             {
                 "schedule": one.plan.schedule_name,
                 "vpp": one.plan.vpp,
+                **self.trainers_of(one),
                 **values(one, "columns"),
                 "fits": one.fits,
                 "verdict": one.verdict.word if one.verdict else "unknown",

@@ -21,6 +21,7 @@ from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.variation import Variation, relative_spread
+from ppsim.trainers.write_schedule import is_run_by
 
 if TYPE_CHECKING:
     from ppsim.costs.job import Job
@@ -248,11 +249,13 @@ def projected_with_checkpoints(plan: Plan, project: Callable[[Plan], Made]) -> I
 
 
 def changed_plans(plan: Plan, *, is_too_large: bool = False) -> Iterator[tuple[str, Plan]]:
-    split = plan.split if isinstance(plan.split, str) else None
+    split, trainer = plan.split if isinstance(plan.split, str) else None, plan.trainer
+    is_limited = trainer != "" and is_run_by(trainer, plan.schedule_name)
     for vpp, names in _SCHEDULES.items():
         is_searched = is_too_large and 3 * plan.pp * vpp * plan.num_microbatches <= _MOST_SEARCHED
         for name in (*names, *(_TO_MEMORY.get(vpp, ()) if is_searched else ())):
-            if (name, vpp) != (plan.schedule_name, plan.vpp or 1) and plan.pp > 1:
+            is_other = (name, vpp) != (plan.schedule_name, plan.vpp or 1) and plan.pp > 1
+            if is_other and (not is_limited or is_run_by(trainer, name)):
                 change = f"--schedule {name}" + (f" --vpp {vpp}" if vpp != (plan.vpp or 1) else "")
                 yield change, replace(plan, schedule=name, vpp=vpp, group_size=None, num_slices=None, split=split)
     if plan.gradient_accumulation_steps > 1 and plan.pp > 1:

@@ -14,6 +14,8 @@ from ppsim.results.text_layout import SCREEN_LINES, WIDTH, Page, TableLines, bol
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.report import gap_of
 from ppsim.simulation.verdict import MemoryVerdict
+from ppsim.trainers import title_of
+from ppsim.trainers.write_schedule import RUNS_IN, runs_in, trainers_text
 
 if TYPE_CHECKING:
     from ppsim.costs.job import Job
@@ -166,14 +168,21 @@ def print_plans(comparison: Projections, *, full: bool = False, with_timeline: b
     """Print the possible schedules, best first; `with_timeline` draws the best one."""
     out, shown = Page(), comparison.projections
     if shown:
-        out.add(*_none_fits(shown), projection_heading(shown[0]), "")
+        own = [one for one in shown if not comparison.is_elsewhere(one)]
+        others = shown[len(own) :]
+        out.add(*_none_fits(comparison.trainer, own, others), projection_heading(shown[0]), "")
         bound_s = min(one.report["lower_bound_s"] for one in shown)
-        rows = _without_constants([_row_of(one, shown[0].iteration_time_s, bound_s) for one in shown])
+        is_alone = bool(own) and shown[0].plan.names_trainer and not full
+        ranked = own if is_alone else shown
+        rows = _without_constants([_row_of(one, shown[0].iteration_time_s, bound_s) for one in ranked])
         rows = rows if full else rows[:MOST_LISTED]
-        out.add(TableLines.of(rows, spare=["rank", "span bubble", "above bound", "step time", "vpp", "bubble"]))
-        listed = shown[: len(rows)]
+        spare = ["rank", "span bubble", "above bound", "step time", "vpp", "bubble"]
+        out.add(TableLines.of(rows, left=1 + (RUNS_IN in rows[0]), spare=spare))
+        if is_alone and (other := _nearest(others)):
+            out.add(with_others(other.plan.schedule_name, other.iteration_time_s / own[0].iteration_time_s - 1))
+        listed = ranked[: len(rows)]
         out.add(*_of_names(listed), *_of_marks(listed))
-        if more := len(shown) - len(rows):
+        if more := len(ranked) - len(rows):
             out.add(f"{more} more: --full")
     if comparison.rejected and (full or not shown):
         out.add("", facts([("not possible", _by_reason(comparison.rejected))]))
@@ -197,6 +206,7 @@ _ALWAYS = ("schedule", "iteration", "vs best", "tokens/s", "bubble", "peak")
 def _row_of(one: Projection, fastest_s: float, bound_s: float) -> dict[str, str]:
     return {
         "schedule": one.plan.schedule_name + _marks(one),
+        RUNS_IN: trainers_text(one.plan.schedule_name),
         "vpp": str(one.plan.vpp),
         "iteration": seconds(one.iteration_time_s),
         "vs best": signed_percent(one.iteration_time_s / fastest_s - 1),
@@ -221,13 +231,28 @@ def _without_constants(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return [{name: text for name, text in row.items() if name not in left_out} for row in rows]
 
 
-def _none_fits(projections: Sequence[Projection]) -> list[str]:
-    """If no plan fits, the first line is the verdict on the plan with the lowest peak."""
-    if not projections[0].is_too_large:
+def _none_fits(trainer: str, own: Sequence[Projection], others: Sequence[Projection]) -> list[str]:
+    """If no plan of the trainer fits, the first line is the verdict on its plan with the lowest peak."""
+    if own and not own[0].is_too_large:
         return []
-    least = min(projections, key=lambda one: float(one.timeline.memory.peak_bytes.max()))
-    others = "" if len(projections) == 1 else f" ({least.plan.schedule_name}; the others need more)"
-    return verdict_line(least.verdict, others)
+    if not own:
+        return [bold(f"{title_of(trainer)} runs none of the possible schedules")]
+    least = min(own, key=lambda one: float(one.timeline.memory.peak_bytes.max()))
+    texts = [f"the others{f' of {title_of(trainer)}' if trainer else ''} need more"] if len(own) > 1 else []
+    if nearest := _nearest(others):
+        name = nearest.plan.schedule_name
+        texts.append(f"{name} fits, with {' or '.join(runs_in(name))}")
+    text = "; ".join([least.plan.schedule_name, *texts])
+    return verdict_line(least.verdict, f" ({text})" if texts else "")
+
+
+def with_others(name: str, change: float) -> str:
+    return f"with {' or '.join(runs_in(name))}: {name} {signed_percent(change)} (--schedule any ranks all)"
+
+
+def _nearest(others: Sequence[Projection]) -> Projection | None:
+    """The best schedule that fits and that a trainer runs."""
+    return next((one for one in others if not one.is_too_large and not one.runtime_error), None)
 
 
 def _peak_of(one: Projection) -> dict[str, str]:

@@ -225,7 +225,7 @@ class TableLines:
         shown, gap, left_out = list(range(len(self.header))), 2, []
         if self._width(shown, gap) > width:
             gap = 1
-        for name in self.spare:
+        for name in (name for name in self.spare if name in self.header):
             if self._width(shown, gap) > width:
                 shown.remove(self.header.index(name))
                 left_out.append(name)

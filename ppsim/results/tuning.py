@@ -3,22 +3,27 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import size
-from ppsim.plot.pareto_page import WITH, in_columns
-from ppsim.results.plans import MOST_LISTED
+from ppsim.plot.pareto_page import TEXTS, in_columns
+from ppsim.results.plans import MOST_LISTED, with_others
 from ppsim.results.text_layout import Page, TableLines, bold, facts
-from ppsim.trainers.write_schedule import not_run_by
+from ppsim.trainers import title_of
+from ppsim.trainers.write_schedule import RUNS_IN, runs_in
 from ppsim.tuning.command_line import command_of
 from ppsim.tuning.search import FoundConfiguration, TuneResult
 
 MOST_OF_FRONT = 12
+_MOST_ELSEWHERE = 3
 
 
 def print_tuned(tuned: TuneResult, *, full: bool = False) -> None:
     out, job = Page(), tuned.question.job
     title = bold(f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}")
+    out.add(*_if_only_elsewhere(tuned))
     out.add(f"{title} ({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens per step", "")
-    fastest = tuned.pareto[:1]  # below the best if it fits tightly
-    _add_found(out, tuned, tuned.best if full else list(dict.fromkeys([*tuned.best[:MOST_LISTED], *fastest])))
+    _add_found(out, tuned, _listed(tuned, full=full))
+    if (others := tuned.elsewhere) and tuned.question.names_trainer:
+        change = others[0].iteration_time_s / tuned.best[0].iteration_time_s - 1
+        out.add(with_others(others[0].candidate.schedule, change))
     if not full and (more := len(tuned.best) - MOST_LISTED) > 0:
         out.add(f"{more} more: --full")
     if full:
@@ -26,6 +31,24 @@ def print_tuned(tuned: TuneResult, *, full: bool = False) -> None:
     out.add("", facts([("best", command_of(tuned, tuned.best[0]))]))
     if not full:
         out.add(facts([("more", "--full (Pareto set, search statistics) · -o tune.html · --to-config megatron")]))
+
+
+def _if_only_elsewhere(tuned: TuneResult) -> list[str]:
+    question, nearest = tuned.question, tuned.best[0].candidate
+    if not question.is_elsewhere(nearest):
+        return []
+    runtimes = " or ".join(runs_in(nearest.schedule))
+    return [bold(f"no schedule of {title_of(question.trainer)} fits: {nearest.schedule} does, with {runtimes}")]
+
+
+def _listed(tuned: TuneResult, *, full: bool) -> list[FoundConfiguration]:
+    """The best, the fastest if it fits tightly, and faster configurations of other trainers."""
+    best, question = tuned.best, tuned.question
+    is_elsewhere = question.is_elsewhere(best[0].candidate)
+    own = [one for one in tuned.simulated if question.is_elsewhere(one.candidate) == is_elsewhere]
+    fastest = min(own, key=lambda one: (one.iteration_time_s, one.peak_bytes))
+    others = [] if question.names_trainer else tuned.elsewhere[:_MOST_ELSEWHERE]
+    return list(dict.fromkeys([*(best if full else [*best[:MOST_LISTED], fastest]), *others]))
 
 
 def _add_search(out: Page, tuned: TuneResult) -> None:
@@ -50,18 +73,22 @@ def _add_search(out: Page, tuned: TuneResult) -> None:
         f"ZeRO stage {' and '.join(map(str, stages))}"
     )
     rows = [("searched", searched), ("costs", costs)]
-    if refused := not_run_by(question.runtime, (one.candidate.schedule for one in (*tuned.best, *front))):
-        rows.append((f"not on {question.runtime}", refused))
     out.add("", facts(rows))
 
 
 def _add_found(out: Page, tuned: TuneResult, found: Sequence[FoundConfiguration]) -> None:
-    rows = [in_columns(tuned.row(one)) for one in found]
+    rows = [_columns(tuned, one) for one in found]
     alike = {name: rows[0][name] for name in rows[0] if len({row[name] for row in rows}) == 1 and len(rows) > 1}
     shown = [{name: text for name, text in row.items() if name not in alike} for row in rows]
-    left = sum(name in shown[0] for name in ("schedule", WITH)) or 1
-    out.add(TableLines.of(shown, left=left, spare=["tokens/s", "MFU", "vpp"]))
+    left = sum(name in shown[0] for name in TEXTS) or 1
+    out.add(TableLines.of(shown, left=left, spare=["tokens/s", "MFU"]))
     if said := [f"{name} {text}" for name, text in alike.items() if text]:
         out.add(f"all: {' · '.join(said)}")
     if any(one.verdict == "fits tightly" for one in found):
         out.add(f"~ fits tightly: {'; '.join(tuned.question.memory_limit.tight_notes)}.")
+
+
+def _columns(tuned: TuneResult, one: FoundConfiguration) -> dict[str, str]:
+    """Other trainers are named only if the trainer of the search does not run the schedule."""
+    trainer, columns = tuned.question.trainer, in_columns(tuned.row(one))
+    return columns | {RUNS_IN: trainer} if trainer and not tuned.question.is_elsewhere(one.candidate) else columns

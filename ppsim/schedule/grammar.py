@@ -226,7 +226,7 @@ def _texts_of(schedule: Schedule) -> list[str]:
 
     heads = (schedule.stage.astype(np.int64) * len(Op) + schedule.op - Op.IDLE) * 2 + opens
     names = {}
-    for head in np.unique(heads).tolist():
+    for head in sorted({*heads.tolist()}):
         stage, op = divmod(head // 2, len(Op))
         action = "" if op + Op.IDLE == Op.IDLE else f"{stage}{Op(op + Op.IDLE).name}"
         names[head] = "(" * (head % 2) + action

@@ -70,6 +70,11 @@ def export_targets() -> tuple[str, ...]:
     return (*(one.export for one in TRAINERS if one.export), "torch-comms", "json")
 
 
+def title_of(export: str) -> str:
+    """Return the name of a trainer by its name in `ppsim export --to`."""
+    return next(one.name for one in TRAINERS if one.export == export)
+
+
 def configurations() -> str:
     return ", ".join([*(one.config for one in TRAINERS if one.config), "a Hugging Face config.json"])
 

@@ -6,15 +6,17 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import flag_of
+from ppsim.catalog.build import CATALOG
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.registry import find_model, known_name
 from ppsim.trainers.bridge.read_config import from_sections
-from ppsim.trainers.bridge.rules import RULES, SCHEDULES, overlaps_experts
+from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.option_relevance import effect_of
 from ppsim.trainers.primus.read_config import from_arguments
 from ppsim.trainers.recipe_table import TITLES, Recipe, find_recipe
 from ppsim.trainers.run_config import IgnoredOption, RunConfig
 from ppsim.trainers.torchtitan.read_config import from_torchtitan
+from ppsim.trainers.write_schedule import is_run_by
 
 CLUSTERS = {
     "h100": "dgx-h100", "b200": "dgx-b200", "b300": "dgx-b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72",
@@ -122,13 +124,6 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     )
 
 
-def accepted_schedules(recipe: Recipe, options: Mapping[str, Any]) -> list[str] | None:
-    """Return the schedules that a search may try for a recipe with `options`, None: those of every model."""
-    if recipe.trainer != "megatron-bridge":
-        return None
-    return [name for name in SCHEDULES if (name == "combined-1f1b") == overlaps_experts(options)]
-
-
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if the trainer refuses an option in `typed` (given by the user) next to all `options`."""
     if recipe.device not in (*CLUSTERS, "any") and options.get("cluster") is None:
@@ -139,4 +134,5 @@ def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[
         given = [word for word in rule.options if typed.get(word) is not None]
         if given and rule.refuses(options):
             option = f"{flag_of(given[0])} {typed[given[0]]}"
-            raise ConfigError(f"{TITLES[recipe.trainer]} refuses {option}: {rule.sentence} ({rule.source})")
+            why = rule.sentence.format(schedules=", ".join(name for name in CATALOG if is_run_by("megatron", name)))
+            raise ConfigError(f"{TITLES[recipe.trainer]} refuses {option}: {why} ({rule.source})")

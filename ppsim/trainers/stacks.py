@@ -63,13 +63,15 @@ class StackDefaults(FileSchema):
     """For options without a default, `extends` names the stack that applies.
 
     `ended` marks software of past years, which applies only if it is named. `has_recipes` is true if the stack
-    includes the settings that its MoE recipes share.
+    includes the settings that its MoE recipes share. `export` is the trainer whose schedules it runs, as in
+    `ppsim export --to`, if this is not the runtime.
     """
 
     title: str
     extends: str | None = None
     ended: bool = False
     generations: list[str] | None = None
+    export: str = ""
     has_recipes: bool = False
     lines: list[StackDefault] = field(default_factory=list)
 
@@ -117,6 +119,15 @@ def base_of(name: str) -> str:
     'megatron-bridge'
     """
     return name.partition("@")[0]
+
+
+def trainer_of(stack: str, runtime: str) -> str:
+    """Return the trainer whose schedules a plan can use, as in `ppsim export --to`; "" for an ideal network.
+
+    >>> trainer_of("megatron-bridge@26.08", "megatron"), trainer_of("primus", "megatron")
+    ('megatron', 'primus')
+    """
+    return stacks()[base_of(stack)].export or ("" if runtime == "ideal" else runtime)
 
 
 def without_recipes(name: str) -> str:

@@ -1,40 +1,50 @@
 """Runtimes that a schedule table can be exported to, and the schedules that each one can run."""
 
-from collections.abc import Iterable
+from functools import cache
 
 from ppsim.base.display import load_function
 from ppsim.base.errors import PpsimError
-from ppsim.catalog.build import build, every_schedule
+from ppsim.catalog.build import CATALOG, build, every_schedule
 from ppsim.catalog.entry import ScheduleEntry
+from ppsim.schedule.table import Schedule
 from ppsim.trainers import TRAINERS
 
 RUNTIMES = {one.export: load_function(one.writer) for one in TRAINERS if one.writer}
 """Exporters by name in `ppsim export --to`; they raise for tables that they cannot express."""
 
+_WITH_PIPELINE = tuple(one.export for one in TRAINERS if one.writer and (one.config or one.recording))
+"""Trainers with a pipeline of their own; TransformerEngine is a library."""
+
 _SMALL_PP, _SMALL_MICROBATCHES = 4, 8
 
 
 def refusals(entry: ScheduleEntry) -> dict[str, str | None]:
-    """Return None for each runtime that can run this schedule, or else a sentence with the reason.
+    return {runtime: refusal(entry, runtime) for runtime in RUNTIMES}
 
-    The exporters are tried on a table with 4 ranks, 2 stages per rank if the schedule allows it, 8 microbatches (or
+
+def refusal(entry: ScheduleEntry, runtime: str) -> str | None:
+    """Return None if the runtime can run this schedule, or else a sentence with the reason.
+
+    The exporter is tried on a table with 4 ranks, 2 stages per rank if the schedule allows it, 8 microbatches (or
     the schedule's minimum if that is higher) and unit costs.
     """
+    try:
+        table = _small_table(entry)
+    except PpsimError as error:
+        return f"the small table to try it on cannot be built: {_sentence(error)}"
+    try:
+        RUNTIMES[runtime](table)
+    except PpsimError as error:
+        return _sentence(error)
+    return None
+
+
+@cache
+def _small_table(entry: ScheduleEntry) -> Schedule:
     fewest = round(entry.least_microbatches(p=_SMALL_PP))
     least, most = entry.stages_per_rank
     vpp = max(least, min(2, most or 2))
-    reasons: dict[str, str | None] = {}
-    try:
-        table = build(entry, pp=_SMALL_PP, vpp=vpp, microbatches=max(_SMALL_MICROBATCHES, fewest))
-    except PpsimError as error:
-        return dict.fromkeys(RUNTIMES, f"the small table to try it on cannot be built: {_sentence(error)}")
-    for name, export in RUNTIMES.items():
-        try:
-            export(table)
-            reasons[name] = None
-        except PpsimError as error:
-            reasons[name] = _sentence(error)
-    return reasons
+    return build(entry, pp=_SMALL_PP, vpp=vpp, microbatches=max(_SMALL_MICROBATCHES, fewest))
 
 
 def runtime_facts(entry: ScheduleEntry) -> list[tuple[str, str]]:
@@ -46,19 +56,38 @@ def runtime_facts(entry: ScheduleEntry) -> list[tuple[str, str]]:
     ]
 
 
-def not_run_by(runtime: str, names: Iterable[str]) -> str:
-    """Name the runtimes that can run the refused schedules; "" if the runtime runs all of them.
+@cache
+def is_run_by(trainer: str, schedule: str) -> bool:
+    """Return whether a trainer, as in `ppsim export --to`, runs a schedule; False for "auto".
 
-    >>> not_run_by("megatron", ["1f1b", "zb-h1"])
-    'zb-h1: run by torch, primus'
+    >>> is_run_by("megatron", "interleaved-1f1b"), is_run_by("megatron", "zbv")
+    (True, False)
     """
-    schedules, elsewhere = every_schedule(), dict[str, list[str]]()
-    for name in dict.fromkeys(names):
-        reasons = refusals(schedules[name]) if name in schedules else {}
-        if reasons.get(runtime):
-            runs = ", ".join(other for other, reason in reasons.items() if reason is None)
-            elsewhere.setdefault(f"run by {runs}" if runs else "run by none of them", []).append(name)
-    return "; ".join(f"{', '.join(refused)}: {others}" for others, refused in elsewhere.items())
+    entry = CATALOG.get(schedule) or every_schedule().get(schedule)
+    return entry is not None and refusal(entry, trainer) is None
+
+
+def runs_in(schedule: str) -> tuple[str, ...]:
+    """Return the trainers that run a schedule, as in `ppsim export --to`.
+
+    >>> runs_in("interleaved-1f1b"), runs_in("zbv")
+    (('torch', 'megatron', 'primus'), ('torch', 'primus'))
+    """
+    return tuple(trainer for trainer in _WITH_PIPELINE if is_run_by(trainer, schedule))
+
+
+RUNS_IN = "runs in"
+"""Header of the column of `trainers_text`."""
+
+
+def trainers_text(schedule: str) -> str:
+    """Return the trainers that run a schedule as a cell of a table.
+
+    >>> trainers_text("1f1b"), trainers_text("zbv"), trainers_text("dualpipe")
+    ('all', 'torch, primus', '–')
+    """
+    names = runs_in(schedule)
+    return "all" if names == _WITH_PIPELINE else ", ".join(names) or "–"
 
 
 def _sentence(error: PpsimError) -> str:

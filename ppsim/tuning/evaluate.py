@@ -3,8 +3,9 @@
 Peak memory depends only on the order of a rank's actions, so it is known without a simulation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 from ppsim.base.errors import ScheduleError
@@ -15,8 +16,8 @@ from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.memory_per_action import memory_of
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.verdict import MemoryLimit
 from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
+from ppsim.tuning.space import Configuration, SearchProblem
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
 
@@ -36,12 +37,13 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """A configuration to evaluate; bounds and memory as in `ConfigurationBounds`."""
+    """A configuration to evaluate; bounds and memory as in `ConfigurationBounds`, `rank` as `rank_of`."""
 
     key: str
     plan: Plan
     bound_s: float
     memory: StageMemory
+    rank: Callable[[float, float], "Rank"]
 
 
 def task_of(calculator: BoundsCalculator, bounds: ConfigurationBounds) -> EvaluationTask:
@@ -51,6 +53,7 @@ def task_of(calculator: BoundsCalculator, bounds: ConfigurationBounds) -> Evalua
         plan,
         bounds.bound_s,
         bounds.memory,
+        partial(rank_of, calculator.question, bounds.candidate),
     )
 
 
@@ -58,15 +61,16 @@ Front: TypeAlias = Sequence[tuple[float, float]]
 """The Pareto set so far: (iteration time in seconds, highest peak memory of a rank in bytes)."""
 
 
-Rank: TypeAlias = tuple[bool, float]
-"""Place in the ranking, lowest first: whether a configuration fits tightly, and its seconds or their bound."""
+Rank: TypeAlias = tuple[bool, bool, float]
+"""Place in the ranking, lowest first: whether only other trainers run a configuration, whether it fits tightly, and
+its seconds or their bound."""
 
-LAST: Rank = (True, float("inf"))
+LAST: Rank = (True, True, float("inf"))
 
 
-def rank_of(limit: MemoryLimit, peak_bytes: float, seconds: float) -> Rank:
+def rank_of(question: SearchProblem, one: Configuration, peak_bytes: float, seconds: float) -> Rank:
     """For lower bounds of memory and time, return a lower bound of the place."""
-    return limit.word(peak_bytes) != "fits", seconds
+    return question.is_elsewhere(one), question.memory_limit.word(peak_bytes) != "fits", seconds
 
 
 def evaluate(
@@ -83,7 +87,7 @@ def _evaluate(task: EvaluationTask, front: Front, slowest: Rank) -> EvaluationRe
     peak = _peak_bytes(task, table)
     if not limit.holds(peak):
         return EvaluationResult("does not fit", peak)
-    if rank_of(limit, peak, task.bound_s) > slowest and is_dominated(task.bound_s, peak, front):
+    if task.rank(peak, task.bound_s) > slowest and is_dominated(task.bound_s, peak, front):
         return EvaluationResult("dominated", peak)
     return simulate(plan, table)
 

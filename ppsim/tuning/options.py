@@ -54,7 +54,8 @@ class RangeOptions(TypedDict, total=False):
     )]
     schedule: Annotated[Sequence[str] | None, Option(
         "Schedules to try, by name (`ppsim schedules`). auto also searches for a table on the best three layouts. "
-        "[default: {default}; on the best layouts also zbv and v-half]",
+        "any: the default schedules, ranked by time alone. [default: {default}; on the best layouts also zbv and "
+        "v-half; those of the trainer rank first]",
         names="schedule", metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
     )]
     recompute: Annotated[Sequence[Recompute] | None, Option(

@@ -68,7 +68,8 @@ _RECOMPUTED = 0.25
 class RefineState:
     """State of a refinement; `verdicts` are outcomes by key, `known` configurations by key.
 
-    `best_s`: seconds of the fastest configuration that fits, and of the fastest that fits at least tightly.
+    `best_s`: seconds of the fastest configuration that fits, and of the fastest that fits at least tightly, first
+    of those that the trainer runs, then of all.
     """
 
     def __init__(
@@ -80,25 +81,27 @@ class RefineState:
     ) -> None:
         self.outlooks, self.space, self.verdicts, self.known = outlooks, space, verdicts, known
         self.limit = outlooks.question.memory_limit
-        self.best_s = [float("inf")] * 2
-        for outcome in verdicts.values():
-            self._note_seconds(outcome)
+        self.best_s = [[float("inf")] * 2 for _ in range(2)]
+        for key, outcome in verdicts.items():
+            self._note_seconds(known[key], outcome)
 
-    def rank(self, outcome: EvaluationResult) -> Rank:
-        return rank_of(self.limit, outcome.peak_bytes, outcome.iteration_time_s)
+    def rank(self, one: Configuration, outcome: EvaluationResult) -> Rank:
+        return rank_of(self.outlooks.question, one, outcome.peak_bytes, outcome.iteration_time_s)
 
     def may_win(self, look: ConfigurationBounds) -> bool:
-        is_tight, bound_s = rank_of(self.limit, look.least_bytes, look.bound_s)
-        return bound_s < self.best_s[is_tight]
+        question = self.outlooks.question
+        is_elsewhere, is_tight, bound_s = rank_of(question, look.candidate, look.least_bytes, look.bound_s)
+        return bound_s < self.best_s[is_elsewhere][is_tight]
 
     def note(self, one: Configuration, outcome: EvaluationResult) -> None:
         self.known[one.key], self.verdicts[one.key] = one, outcome
-        self._note_seconds(outcome)
+        self._note_seconds(one, outcome)
 
-    def _note_seconds(self, outcome: EvaluationResult) -> None:
+    def _note_seconds(self, one: Configuration, outcome: EvaluationResult) -> None:
         if outcome.status == "fits":
-            for level in range(self.rank(outcome)[0], 2):
-                self.best_s[level] = min(self.best_s[level], outcome.iteration_time_s)
+            is_elsewhere, is_tight, seconds = self.rank(one, outcome)
+            for bests in self.best_s[is_elsewhere:]:
+                bests[is_tight:] = [min(best_s, seconds) for best_s in bests[is_tight:]]
 
     def look(self, one: Configuration) -> ConfigurationBounds | None:
         """Return the bounds of a configuration, or None if it cannot beat the best or has an outcome."""
@@ -124,8 +127,9 @@ class RefineState:
 
     def fastest(self, number: int) -> list[Configuration]:
         """Return the best configuration of each of the `number` best layouts, and of each of the fastest."""
-        fits = [(self.rank(one), self.known[key]) for key, one in self.verdicts.items() if one.status == "fits"]
-        orders = sorted(fits), sorted(fits, key=lambda fit: (fit[0][1], fit[1]))
+        done = [(self.known[key], outcome) for key, outcome in self.verdicts.items() if outcome.status == "fits"]
+        fits = [(self.rank(one, outcome), one) for one, outcome in done]
+        orders = sorted(fits), sorted(fits, key=lambda fit: (fit[0][-1], fit[1]))
         return list(dict.fromkeys(one for order in orders for one in _first_of_layouts(order, number)))
 
 
@@ -140,7 +144,7 @@ def refine(
         for limit_bytes, recomputed in tight.items():
             level = limit_bytes > search.limit.safe_bytes
             for bound_s, one in recomputed:
-                if bound_s < search.best_s[level]:
+                if bound_s < search.best_s[search.outlooks.question.is_elsewhere(one)][level]:
                     search.try_all(replace(one, recompute=word) for word in words)
                     search.try_all(_with_fewest_layers(search, one, limit_bytes))
     if "vpp" in what:
@@ -244,8 +248,8 @@ def _try_plan(search: RefineState, one: Configuration) -> None:
     with suppress(PpsimError):  # it does not fit, or its schedule cannot run
         made = project_table(plan, table_at(plan))
         found = EvaluationResult("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s)
-        is_tight, before_s = search.rank(verdict) if verdict and verdict.status == "fits" else LAST
-        if made.fits is not False and search.rank(found) < (is_tight, before_s * (1 - _GAIN_OF_PLAN)):
+        *level, before_s = search.rank(one, verdict) if verdict and verdict.status == "fits" else LAST
+        if made.fits is not False and search.rank(one, found) < (*level, before_s * (1 - _GAIN_OF_PLAN)):
             search.note(planned, found)
 
 

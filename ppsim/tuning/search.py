@@ -22,6 +22,7 @@ from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.verdict import Word
+from ppsim.trainers.write_schedule import trainers_text
 from ppsim.tuning.configurations import read_configurations
 from ppsim.tuning.evaluate import LAST, EvaluationResult, Front, Rank, evaluate, rank_of, task_of
 from ppsim.tuning.infeasible import infeasible_message
@@ -61,7 +62,8 @@ class FoundConfiguration:
 class TuneResult(Printable, Drawable):
     """The best configurations and the Pareto set of iteration time and memory, fastest first.
 
-    In the best, configurations that fit come before those that fit tightly.
+    In the best, configurations that fit come before those that fit tightly. The best are of the trainer of the
+    question, unless none of its configurations fits.
 
     `simulated` are all that fit and were simulated. `counts` has the number of configurations by outcome,
     `verdicts` the outcomes by key.
@@ -112,16 +114,23 @@ class TuneResult(Printable, Drawable):
         peak = job.cluster.device.peak(job.execution.dtype) * self.question.num_gpus
         return job.model.training_flops(job.length, causal=True) * self.tokens_per_s(found) / peak
 
+    @property
+    def elsewhere(self) -> list[FoundConfiguration]:
+        """Faster configurations than the best that only other trainers run."""
+        is_elsewhere, best_s = self.question.is_elsewhere, self.best[0].iteration_time_s
+        return [one for one in self.simulated if one.iteration_time_s < best_s and is_elsewhere(one.candidate)]
+
     def rows(self) -> list[dict[str, Any]]:
         answers = dict.fromkeys([*self.best, *self.pareto])
         rows = [self.row(found) | {"pareto": found in self.pareto} for found in answers]
-        return sorted(rows, key=lambda row: (row["verdict"] != "fits", row["iteration_time_s"]))
+        return sorted(rows, key=lambda row: (row["elsewhere"], row["verdict"] != "fits", row["iteration_time_s"]))
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return the best and the Pareto set as a pandas DataFrame: first what fits, then what fits tightly.
 
         The fastest of each come first. Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split,
-        zero, iteration_time_s, tokens_per_s, model_flops_utilization, peak_bytes (rank with the highest peak),
+        zero, runs_in (trainers, as in `ppsim export --to`), elsewhere (whether the trainer of the question is none
+        of them), iteration_time_s, tokens_per_s, model_flops_utilization, peak_bytes (rank with the highest peak),
         verdict ("fits" or "fits tightly"), pareto (whether it is in the set).
 
         >>> import ppsim
@@ -164,6 +173,8 @@ class TuneResult(Printable, Drawable):
         """
         return {
             **vars(found.candidate),
+            "runs_in": trainers_text(found.candidate.schedule),
+            "elsewhere": self.question.is_elsewhere(found.candidate),
             "iteration_time_s": found.iteration_time_s,
             "tokens_per_s": self.tokens_per_s(found),
             "model_flops_utilization": self.utilization(found),
@@ -316,7 +327,7 @@ class _Search:
         return sorted(fitting, key=lambda one: (self._rank(one), one.peak_bytes, one.candidate))
 
     def _rank(self, one: FoundConfiguration) -> Rank:
-        return rank_of(self.question.memory_limit, one.peak_bytes, one.iteration_time_s)
+        return rank_of(self.question, one.candidate, one.peak_bytes, one.iteration_time_s)
 
     @property
     def front(self) -> Front:
@@ -340,14 +351,14 @@ class _Search:
 
     def next_batch(self) -> list[list[ConfigurationBounds]]:
         """Return groups with the same schedule, longest work first; empty at the end."""
-        front, slowest, limit = np.array(self.front).reshape(-1, 2), self.slowest, self.question.memory_limit
+        front, slowest = np.array(self.front).reshape(-1, 2), self.slowest
         waiting = [one for one in self.open if one.candidate.key not in self.verdicts]
         bounds = np.array([[one.bound_s, one.least_bytes] for one in waiting]).reshape(-1, 2)
         is_dominated = np.any(np.all(front[None, :, :] <= bounds[:, None, :], axis=2), axis=1)
         self.open = [
             one
             for one, dominated in zip(waiting, is_dominated.tolist(), strict=True)
-            if not (dominated and rank_of(limit, one.least_bytes, one.bound_s) > slowest)
+            if not (dominated and rank_of(self.question, one.candidate, one.least_bytes, one.bound_s) > slowest)
         ]
         groups: dict[tuple[int, str, int, int], list[ConfigurationBounds]] = {}
         for look in self.open[: self.batch]:
@@ -404,7 +415,8 @@ class _Search:
             "simulated": statuses.count("fits"),
             "left_out_by_bounds": self.num_decided - self.num_too_large - num_evaluated,
         }
-        best, front, verdicts = found[: self.top], pareto_of(found), dict(self.verdicts)
+        own = [one for one in found if not self.question.is_elsewhere(one.candidate)] or found
+        best, front, verdicts = own[: self.top], pareto_of(found), dict(self.verdicts)
         return TuneResult(self.question, self.space, best, front, found, counts, verdicts, self.seed)
 
 

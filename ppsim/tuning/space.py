@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from ppsim.projection.options import GPT, Runtime
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.simulation.verdict import MemoryLimit
 from ppsim.trainers.stacks import base_of
+from ppsim.trainers.write_schedule import is_run_by
 from ppsim.tuning.options import SCHEDULES, RangeOptions
 
 _DEFAULTS = {name: word.option.default for name, word in declared_options(RangeOptions).items()}
@@ -85,6 +87,7 @@ class SearchProblem:
     - `sequence_parallel`: None means on if tp > 1; `etp`: None means tp.
     - `overheads`: (field of `Plan`, value) pairs from a calibration.
     - `by_pipeline`: options of the stack (`zero`, and fields of `Job`) that depend on whether pp is above 1.
+    - `trainer`: configurations that it runs rank first, "": all rank alike; `names_trainer`: the user named it.
     """
 
     job: Job
@@ -96,6 +99,8 @@ class SearchProblem:
     overheads: tuple[tuple[str, Any], ...] = ()
     calibration_file: str | None = None
     by_pipeline: Mapping[bool, Mapping[str, Any]] = field(default_factory=dict)
+    trainer: str = ""
+    names_trainer: bool = False
 
     def job_for(self, pp: int) -> Job:
         """Return `job` with what its stack sets with or without a pipeline."""
@@ -105,7 +110,11 @@ class SearchProblem:
     def zero_for(self, pp: int) -> int:
         return int(self.by_pipeline.get(pp > 1, {}).get("zero", self.job.optimizer.zero_stage))
 
-    @property
+    def is_elsewhere(self, configuration: Configuration) -> bool:
+        """Whether only other trainers run the schedule."""
+        return self.trainer != "" and configuration.pp > 1 and not is_run_by(self.trainer, configuration.schedule)
+
+    @cached_property
     def memory_limit(self) -> MemoryLimit:
         given = self.memory_limit_bytes
         return self.job.memory_limit if given is None else MemoryLimit.given(given)
@@ -173,6 +182,7 @@ class SearchProblem:
         return {
             **named,
             **({} if self.etp is None else {"etp": self.etp}),
+            **({"trainer": self.trainer} if self.trainer else {}),
             **_unusual(job, named),
             **({"overheads": dict(self.overheads)} if self.overheads else {}),
         }

@@ -58,7 +58,12 @@ def test_a_shell_completes_(case):
 
 
 def test_every_name_that_there_is_is_offered():
-    assert {value for _, value in completed("project", "--schedule", "")} == {*every_schedule(), "all", "auto"}
+    assert {value for _, value in completed("project", "--schedule", "")} == {
+        *every_schedule(),
+        "all",
+        "any",
+        "auto",
+    }
     assert {value for _, value in completed("schedules", "")} == set(every_schedule())
     assert {value for _, value in completed("project", "--cluster", "")} == set(packaged_clusters())
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -66,12 +67,40 @@ def test_the_number_that_does_not_fit_is_a_least_one_if_bounds_left_configuratio
     assert f"configurations: {every} do not fit" in texts[1]
 
 
-def test_schedules_that_the_runtime_of_the_question_refuses_are_named_with_those_that_run_them(folder):
-    asked = (*SMALL, "--schedule", "1f1b,zb-h1", "--pp", 2)
-    said = words_of(ppsim(*asked, "--runtime", "megatron", "--full").stdout)
-    assert "not on megatron zb-h1: run by torch, primus best" in said
-    assert "not on" not in ppsim(*asked, "--runtime", "torch", "--full").stdout
-    assert "not on" not in ppsim(*asked, "--runtime", "ideal", "--full").stdout
+ONE_LAYOUT = (*SMALL, "--pp", 2, "--cp", 1, "--recompute", "none", "--split", "auto")
+
+
+def test_schedules_of_a_trainer_that_ppsim_chose_come_first_and_the_faster_of_others_follow(folder):
+    text = ppsim(*ONE_LAYOUT, "--top", 100, "--full", "-o", "a.json").stdout
+    rows = [
+        line.split()
+        for line in text.partition("Pareto set")[0].splitlines()
+        if "torch," in line or "megatron" in line
+    ]
+    trainers = ["megatron" if row[1] == "megatron" else " ".join(row[1:3]) for row in rows if row[0] != "best"]
+    own = trainers.count("megatron")
+    assert trainers == ["megatron"] * own + ["torch, primus"] * (len(trainers) - own)
+    assert 0 < own < len(trainers)
+    answer = json.loads((folder / "a.json").read_text())
+    assert {one["elsewhere"] for one in answer["best"]} == {False}
+    assert answer["question"]["trainer"] == "megatron"
+    assert f"--schedule {answer['best'][0]['schedule']} " in words_of(text).partition(" best ppsim ")[2]
+
+
+@pytest.mark.parametrize("named", [("--runtime", "megatron"), ("--stack", "megatron-bridge")])
+def test_schedules_of_other_trainers_than_the_named_one_are_one_line(named):
+    text = words_of(ppsim(*ONE_LAYOUT, *named).stdout)
+    table, _, more = text.partition(" with torch or primus: ")
+    assert "zb" not in table
+    assert re.match(r"\S+ -[\d.]+ % \(--schedule any ranks all\) best ppsim project", more)
+
+
+@pytest.mark.parametrize("asked", ["any", "1f1b,interleaved-1f1b,zbv-fixed"])
+def test_any_schedule_and_schedules_that_are_named_rank_by_time_alone(asked):
+    found = json.loads(ppsim(*ONE_LAYOUT, "--runtime", "megatron", "--schedule", asked, "--json").stdout)
+    times = [one["iteration_time_s"] for one in found["best"]]
+    assert times == sorted(times)
+    assert "torch, primus" in {one["runs_in"] for one in found["best"]}
 
 
 def test_every_output_is_written(folder):

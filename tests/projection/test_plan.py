@@ -1,6 +1,7 @@
 """A projection: throughput, utilization, bubbles and memory follow from the step and the profile."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -374,7 +375,8 @@ def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(draw
     limit = factor * float(project(plan).timeline.memory.peak_bytes.max())
     comparison = project_all(replace(plan, schedule=None, vpp=None, memory_limit_bytes=limit))
     places = [
-        (made.fits is False, bool(made.runtime_error), made.iteration_time_s) for made in comparison.projections
+        (comparison.is_elsewhere(made), made.fits is False, bool(made.runtime_error), made.iteration_time_s)
+        for made in comparison.projections
     ]
     assert places == sorted(places)
     names = [made.plan.schedule_name for made in comparison.projections]
@@ -391,6 +393,36 @@ def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(draw
 
 
 QUICK = ["1f1b", "gpipe", "zb-h1", "zb-h2", "interleaved-1f1b", "zbv-fixed", "v-half-fixed", "dualpipe", "seq1f1b"]
+
+
+@pytest.fixture
+def few_schedules(monkeypatch):
+    monkeypatch.setattr("ppsim.projection.project.every_schedule", lambda: {name: CATALOG[name] for name in QUICK})
+
+
+@pytest.mark.usefixtures("few_schedules")
+def test_schedules_of_the_plans_trainer_come_first_unless_schedules_are_named():
+    plan = Plan(pp=4, microbatches=8, runtime="megatron", memory_limit_bytes=45 * 2**30)
+    own = ["interleaved-1f1b", "1f1b"]
+    found = project_all(plan)
+    assert [made.plan.schedule_name for made in found.projections[:2]] == own
+    assert [found.is_elsewhere(made) for made in found.projections] == [False] * 2 + [True] * (len(QUICK) - 2)
+    assert " ".join(str(found).split()).startswith(
+        "DOES NOT FIT: rank 0 needs 45.3 GiB, 45.0 GiB usable (1f1b; the others of Megatron-LM need more; "
+        "v-half-fixed fits, with torch or primus)"
+    )
+    alike = project_all(plan, QUICK)
+    assert alike.projections[0].plan.schedule_name == "v-half-fixed"
+    assert not any(map(alike.is_elsewhere, alike.projections))
+
+
+@pytest.mark.usefixtures("few_schedules")
+def test_schedules_of_other_trainers_than_the_named_one_are_one_line():
+    plan = Plan(pp=4, microbatches=8, runtime="megatron", memory_limit_bytes=80 * 2**30, names_trainer=True)
+    text = str(project_all(plan))
+    assert re.search(r"with torch or primus: zbv-fixed -[\d.]+ % \(--schedule any ranks all\)", text)
+    assert "zb-h1" not in text
+    assert "zb-h1" in str(project_all(replace(plan, names_trainer=False)))
 
 
 @given(plans(), st.floats(0.3, 1.5))

@@ -60,6 +60,14 @@ def test_a_plan_of_a_profile_changes_its_schedule_and_chunks(plan: Plan) -> None
     ]  # fmt: skip
 
 
+def test_changes_of_a_plan_are_schedules_that_its_trainer_runs(plan: Plan) -> None:
+    megatron = replace(plan, runtime="megatron")
+    assert names_of(megatron) == ["--schedule interleaved-1f1b --vpp 2", "--schedule interleaved-1f1b --vpp 4"]
+    forced = replace(megatron, schedule="zb-h1")
+    assert set(names_of(forced)) == {"--schedule 1f1b", *names_of(plan)} - {"--schedule zb-h1"}
+    assert names_of(replace(plan, runtime="ideal")) == names_of(plan)
+
+
 def test_searched_schedules_are_for_plans_that_are_too_large_and_small_searches(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,8 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.catalog.build import CATALOG
 from ppsim.trainers import write_schedule as targets
 from ppsim.trainers.megatron.write_schedule import parse_layout
-from ppsim.trainers.write_schedule import RUNTIMES, refusals, runtime_facts
+from ppsim.trainers.stacks import stacks, trainer_of
+from ppsim.trainers.write_schedule import RUNTIMES, refusals, runs_in, runtime_facts
 from tests.cli.running import ppsim as run
 from tests.cli.running import words_of
 
@@ -36,6 +37,18 @@ def test_megatron_runs_its_two_loops_the_others_what_they_hold(name):
     assert (reasons["primus"] is None) == (is_plain and name not in ("dualpipev", "combined-1f1b"))
     not_captured = {"dualpipev", "looped-bfs", *W_AFTER_THE_NEXT_I}
     assert (reasons["transformer-engine"] is None) == (is_plain and name not in not_captured)
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_the_trainers_of_a_schedule_are_those_whose_exporter_accepts_it(name):
+    accepted = [trainer for trainer, reason in refusals(CATALOG[name]).items() if reason is None]
+    assert list(runs_in(name)) == [trainer for trainer in accepted if trainer != "transformer-engine"]
+
+
+def test_a_trainer_is_known_by_the_stack_or_by_the_runtime():
+    assert {name for name, stack in stacks().items() if stack.export} == {"primus", "deepspeed-2021"}
+    assert trainer_of("megatron-bridge@26.08", "torch") == "torch"
+    assert [trainer_of("plain", runtime) for runtime in ("torch", "megatron", "ideal")] == ["torch", "megatron", ""]
 
 
 def test_the_reasons_are_the_exporters_own():

@@ -105,14 +105,15 @@ def test_a_configuration_is_tried_if_its_bounds_beat_the_best_and_it_is_no_repet
     """The best takes 10 s. An even split is left out if the automatic one has the same layers per stage."""
 
     def outlook(one: Configuration) -> SimpleNamespace:
-        return SimpleNamespace(least_bytes=1.0, bound_s=bounds[one.micro_batch], counts=counts[one.split])
+        bound_s = bounds[one.micro_batch]
+        return SimpleNamespace(candidate=one, least_bytes=1.0, bound_s=bound_s, counts=counts[one.split])
 
     asked = question(gpus=8, batch=16)
     first = configurations(asked, space_for(asked, cp=[1]))[0]
     bounds, counts = {1: 9.0, 2: 10.0, 4: 11.0}, {"even": (4, 4), "auto": (5, 3)}
     outlooks = SimpleNamespace(question=asked, of=outlook, counts=lambda one: counts[one.split])
     best = EvaluationResult("fits", 1.0, 10.0)
-    state = RefineState(outlooks, space_for(asked, split=["auto", "even"]), {"best": best}, {})
+    state = RefineState(outlooks, space_for(asked, split=["auto", "even"]), {"best": best}, {"best": first})
 
     def is_tried(micro_batch: int, split: str) -> bool:
         return state.look(replace(first, micro_batch=micro_batch, split=split)) is not None
@@ -129,22 +130,48 @@ def test_a_configuration_that_fits_tightly_is_tried_if_it_may_be_faster_than_all
     limit = MemoryLimit(usable_bytes=100.0, safe_bytes=80.0)
     asked = question(gpus=8, batch=16)
     slow, fast, other = configurations(asked, space_for(asked, tp=[1, 2, 4], cp=[1], pp=[1], micro_batch=[1]))[:3]
-    outlooks = SimpleNamespace(question=SimpleNamespace(memory_limit=limit))
+    outlooks = SimpleNamespace(question=SimpleNamespace(memory_limit=limit, is_elsewhere=lambda one: False))
     verdicts = {
         slow.key: EvaluationResult("fits", 50.0, 10.0),
         fast.key: EvaluationResult("fits", 90.0, 8.0),
         other.key: EvaluationResult("does not fit", 200.0),
     }
     state = RefineState(outlooks, space_for(asked), verdicts, {one.key: one for one in (slow, fast, other)})
-    assert [state.may_win(SimpleNamespace(least_bytes=50.0, bound_s=bound_s)) for bound_s in (9.0, 10.0)] == [
+    assert [
+        state.may_win(SimpleNamespace(candidate=slow, least_bytes=50.0, bound_s=bound_s)) for bound_s in (9.0, 10.0)
+    ] == [
         True,
         False,
     ]
-    assert [state.may_win(SimpleNamespace(least_bytes=90.0, bound_s=bound_s)) for bound_s in (7.0, 9.0)] == [
+    assert [
+        state.may_win(SimpleNamespace(candidate=slow, least_bytes=90.0, bound_s=bound_s)) for bound_s in (7.0, 9.0)
+    ] == [
         True,
         False,
     ]
     assert state.fastest(1) == [slow, fast]
+
+
+def test_a_configuration_of_the_trainer_is_tried_if_it_may_be_faster_than_those_of_the_trainer() -> None:
+    asked = replace(question(gpus=8, batch=16, runtime="megatron"), trainer="megatron")
+    ranges = {"tp": [1], "cp": [1], "pp": [4], "vpp": [2], "micro_batch": [1]}
+    own, elsewhere = (
+        configurations(asked, space_for(asked, schedule=[name], **ranges))[0]
+        for name in ("interleaved-1f1b", "zbv-fixed")
+    )
+    verdicts = {
+        own.key: EvaluationResult("fits", 50.0, 10.0),
+        elsewhere.key: EvaluationResult("fits", 50.0, 8.0),
+    }
+    outlooks = SimpleNamespace(question=asked)
+    state = RefineState(outlooks, space_for(asked), verdicts, {one.key: one for one in (own, elsewhere)})
+
+    def may_win(one: Configuration, bound_s: float) -> bool:
+        return state.may_win(SimpleNamespace(candidate=one, least_bytes=50.0, bound_s=bound_s))
+
+    assert [may_win(own, 9.0), may_win(own, 11.0)] == [True, False]
+    assert [may_win(elsewhere, 7.0), may_win(elsewhere, 9.0)] == [True, False]
+    assert state.fastest(1)[0] == own
 
 
 def test_all_layouts_that_fit_only_with_recomputation_have_a_bound_of_their_time() -> None:

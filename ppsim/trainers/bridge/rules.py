@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SCHEDULES = ("1f1b", "interleaved-1f1b", "combined-1f1b")
+from ppsim.catalog.build import schedule_named
+from ppsim.trainers.write_schedule import is_run_by
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ def _cluster_name(options: Mapping[str, Any]) -> str:
 RULES = (
     OptionRule(
         ("schedule",),
-        lambda options: options.get("schedule") not in (None, *SCHEDULES),
-        f"its pipeline has the schedules {', '.join(SCHEDULES)}",
+        lambda options: not is_run_by("megatron", schedule_named(options.get("schedule") or "1f1b")),
+        "its pipeline has the schedules {schedules}",
         "megatron/core/pipeline_parallel/schedules.py",
     ),
     OptionRule(
