@@ -33,9 +33,7 @@ _RENAMED = {
 }
 
 
-_OTHER_MODELS = tuple(
-    f"megatron_{name}" for name in ("bart", "bert", "t5", "ul2", "retro", "griffin", "mamba", "gpt_hyena")
-)
+_OTHER_MODELS = re.compile("megatron_(bart|bert|t5|ul2|retro|griffin|mamba|gpt_hyena)")
 _INERT_SECTIONS = ("exp_manager", "logger")
 _OWN_SECTIONS = {"train", "ddp", "mixed_precision", "comm_overlap", "trainer", "strategy", "plugins"}
 
@@ -58,7 +56,7 @@ def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
     flat: dict[str, Any] = {}
     others: dict[str, Any] = {}
     _flatten(resolved(content, source), flat, others)
-    if (name := str(content.get("name"))).startswith(_OTHER_MODELS) and not flat.get("hybrid_override_pattern"):
+    if _OTHER_MODELS.match(name := str(content.get("name"))) and not flat.get("hybrid_override_pattern"):
         raise ConfigError(f"{source}: a model {name} is not known, only decoders as GPT")
     require_no_sizes(others, source)
     for name in ("precision", "mixed_precision"):
