@@ -93,7 +93,7 @@ def _launched(config: "RunConfig", options: Mapping[str, Any]) -> dict[str, int]
 def read_source(options: Mapping[str, Any]) -> "RunConfig | None":
     """Return the configuration of `recipe` or `run_config`; None if neither is given."""
     path, recipe = options.get("run_config"), options.get("recipe")
-    of_script = {name: value for name in _OF_SCRIPTS if (value := options.get(name))}
+    of_script = {name: given for name in _OF_SCRIPTS if (given := options.get(name))}
     if path is not None and recipe is not None:
         raise ConfigError("--recipe and --run-config both name a trainer's configuration: give one of them")
     if path is None and of_script:

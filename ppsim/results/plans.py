@@ -168,7 +168,7 @@ def print_plans(comparison: Projections, *, full: bool = False, with_timeline: b
     """Print the possible schedules, best first; `with_timeline` draws the best one."""
     out, shown = Page(), comparison.projections
     if shown:
-        own = [one for one in shown if not comparison.is_elsewhere(one)]
+        own = [plan for plan in shown if not comparison.is_elsewhere(plan)]
         others = shown[len(own) :]
         out.add(*_none_fits(comparison.trainer, own, others), projection_heading(shown[0]), "")
         bound_s = min(one.report["lower_bound_s"] for one in shown)

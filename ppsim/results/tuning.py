@@ -77,7 +77,7 @@ def _add_search(out: Page, tuned: TuneResult) -> None:
 
 
 def _add_found(out: Page, tuned: TuneResult, found: Sequence[FoundConfiguration]) -> None:
-    rows = [_columns(tuned, one) for one in found]
+    rows = [_columns(tuned, configuration) for configuration in found]
     alike = {name: rows[0][name] for name in rows[0] if len({row[name] for row in rows}) == 1 and len(rows) > 1}
     shown = [{name: text for name, text in row.items() if name not in alike} for row in rows]
     left = sum(name in shown[0] for name in TEXTS) or 1
@@ -88,7 +88,8 @@ def _add_found(out: Page, tuned: TuneResult, found: Sequence[FoundConfiguration]
         out.add(f"~ fits tightly: {'; '.join(tuned.question.memory_limit.tight_notes)}.")
 
 
-def _columns(tuned: TuneResult, one: FoundConfiguration) -> dict[str, str]:
+def _columns(tuned: TuneResult, configuration: FoundConfiguration) -> dict[str, str]:
     """Other trainers are named only if the trainer of the search does not run the schedule."""
-    trainer, columns = tuned.question.trainer, in_columns(tuned.row(one))
-    return columns | {RUNS_IN: trainer} if trainer and not tuned.question.is_elsewhere(one.candidate) else columns
+    trainer, columns = tuned.question.trainer, in_columns(tuned.row(configuration))
+    is_own = trainer and not tuned.question.is_elsewhere(configuration.candidate)
+    return columns | {RUNS_IN: trainer} if is_own else columns

@@ -72,7 +72,7 @@ def export_targets() -> tuple[str, ...]:
 
 def title_of(export: str) -> str:
     """Return the name of a trainer by its name in `ppsim export --to`."""
-    return next(one.name for one in TRAINERS if one.export == export)
+    return next(trainer.name for trainer in TRAINERS if trainer.export == export)
 
 
 def configurations() -> str:

@@ -12,7 +12,9 @@ from ppsim.trainers import TRAINERS
 RUNTIMES = {one.export: load_function(one.writer) for one in TRAINERS if one.writer}
 """Exporters by name in `ppsim export --to`; they raise for tables that they cannot express."""
 
-_WITH_PIPELINE = tuple(one.export for one in TRAINERS if one.writer and (one.config or one.recording))
+_WITH_PIPELINE = tuple(
+    trainer.export for trainer in TRAINERS if trainer.writer and (trainer.config or trainer.recording)
+)
 """Trainers with a pipeline of their own; TransformerEngine is a library."""
 
 _SMALL_PP, _SMALL_MICROBATCHES = 4, 8

@@ -68,9 +68,9 @@ its seconds or their bound."""
 LAST: Rank = (True, True, float("inf"))
 
 
-def rank_of(question: SearchProblem, one: Configuration, peak_bytes: float, seconds: float) -> Rank:
+def rank_of(question: SearchProblem, configuration: Configuration, peak_bytes: float, seconds: float) -> Rank:
     """For lower bounds of memory and time, return a lower bound of the place."""
-    return question.is_elsewhere(one), question.memory_limit.word(peak_bytes) != "fits", seconds
+    return question.is_elsewhere(configuration), question.memory_limit.word(peak_bytes) != "fits", seconds
 
 
 def evaluate(
