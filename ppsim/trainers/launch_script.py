@@ -271,12 +271,28 @@ class LaunchScript:
                         f"{self.source} starts a training command only if {_called(name)} is given "
                         f"({self._where(name)}): give --set {name}={example}"
                     )
+        if names := [] if run.is_stopped else self._needed_together():
+            options = " ".join(f"--set {name}=VALUE" for name in names)
+            return ConfigError(
+                f"{self.source} starts a training command only if {', '.join(names)} are given: give {options}"
+            )
         said = (
             f"; bash says: {self._quoted(run.problem.strip().splitlines()[-1][:200])}"
             if run.problem.strip()
             else ""
         )
         return ConfigError(f"{self.source} is not a training configuration: it starts no training command{said}")
+
+    def _needed_together(self) -> list[str]:
+        """Return variables without which the script starts no training command, if it starts one with them."""
+        names = [name for name in self._unknown if not name.startswith("$(")]
+        if not self._training(self._run({name: _marker(name) for name in names})):
+            return []
+        for name in tuple(names):
+            others = [other for other in names if other != name]
+            if self._training(self._run({other: _marker(other) for other in others})):
+                names = others
+        return names
 
     def _quoted(self, message: str) -> str:
         """A message of bash, with the line of the script that it names."""

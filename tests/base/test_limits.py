@@ -20,7 +20,7 @@ def nested(levels: int, end: str = "1") -> str:
     return "[" * levels + end + "]" * levels
 
 
-HOSTILE = {  # name: (content, words of the refusal); those of shell scripts are in tests/trainers/test_shell_script.py
+HOSTILE = {  # name: (content, words of the refusal); those of launch scripts are in tests/trainers/test_launch_script.py
     "cyclic.yaml": ("MODEL_ARGS: &a\n  --num-layers: 2\n  --x: *a\n", "refers to itself: the anchor &a contains *a"),
     "doubling.yaml": (
         "MODEL_ARGS:\n  a0: &a0 [x,x,x,x,x,x,x,x,x]\n"

@@ -180,6 +180,12 @@ def test_a_script_without_a_training_command_is_refused_with_the_reason(text: st
         script(text).commands  # noqa: B018
 
 
+def test_variables_that_are_needed_together_are_asked_for_together() -> None:
+    text = '[ -z "$BASE" ] && exit 1\n[ -z "$ADDR" ] && exit 1\ntorchrun t.py --l 2 --data $BASE --port ${PORT:-1}'
+    with pytest.raises(ConfigError, match="only if BASE, ADDR are given: give --set BASE=VALUE --set ADDR=VALUE"):
+        script(text).commands  # noqa: B018
+
+
 def test_a_given_variable_must_be_one_that_the_script_reads() -> None:
     with pytest.raises(ConfigError, match="does not read TPP of --set: did you mean TP"):
         script("torchrun t.py --l $TP", TPP="2").commands  # noqa: B018
