@@ -112,14 +112,15 @@ def test_a_device(tree: Tree) -> None:
 _CONFIG = '''"""Mine."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ppsim.trainers.run_config import RunConfig
 
 
-def from_mine(content: Mapping[str, Any], source: str) -> RunConfig:
+def from_mine(content: Mapping[str, Any], path: Path) -> RunConfig:
     """Return what it says."""
-    return RunConfig("Mine", source, {"pp": content["mine_stages"]}, None, "no model", (), ())
+    return RunConfig("Mine", str(path), {"pp": content["mine_stages"]}, None, "no model", (), ())
 '''
 
 
@@ -129,10 +130,11 @@ def test_a_trainer(tree: Tree) -> None:
     tree.replace(
         "trainers/__init__.py", "TRAINERS = (\n", 'TRAINERS = (\n    Trainer("Mine", config="Mine JSON"),\n'
     )
+    row = '    (lambda content: "model_type" in content, _from_hugging_face),\n'
+    mine = '    (lambda content: "mine_stages" in content, from_mine),\n'
+    tree.replace("trainers/read_config.py", row, mine + row)
     tree.replace(
-        "trainers/read_config.py", '    if "model_type" in content:\n',
-        '    if "mine_stages" in content:\n        from ppsim.trainers.mine.read_config import from_mine\n\n'
-        '        return from_mine(content, source)\n    if "model_type" in content:\n',
+        "trainers/read_config.py", "from ppsim.trainers.primus", "from ppsim.trainers.mine.read_config import from_mine\nfrom ppsim.trainers.primus",
     )  # fmt: skip
     tree.require_files_of("trainer")
     (tree.root / "mine.json").write_text('{"mine_stages": 4}')

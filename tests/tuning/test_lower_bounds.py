@@ -12,7 +12,7 @@ from ppsim.catalog.build import CATALOG, find
 from ppsim.machine.job_similarity import MeasuredJob
 from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.tuning import lower_bounds
-from ppsim.tuning.evaluate import EvaluationTask, exact_peak_bytes
+from ppsim.tuning.evaluate import exact_peak_bytes, task_of
 from ppsim.tuning.lower_bounds import BoundsCalculator
 from ppsim.tuning.space import configurations, space_for
 from tests.tuning.questions import question
@@ -54,14 +54,14 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
         asked, schedule=EVERY, tp=[1, 2], recompute=["none", "core_attn", "layernorm", "full"], vpp=[1, 2, 4]
     )
     candidate = data.draw(st.sampled_from(configurations(asked, space)))
-    look = BoundsCalculator(asked).of(candidate)
+    calculator = BoundsCalculator(asked)
+    look = calculator.of(candidate)
     plan = asked.plan_of(candidate)
     table, _ = table_of(plan, find(candidate.schedule))
     iteration_time_s, peak = iteration_of(plan, table)
     assert look.bound_s <= iteration_time_s
     assert look.least_bytes <= peak * (1 + 1e-12)
-    task = EvaluationTask(candidate.key, plan, look.bound_s, look.memory)
-    assert exact_peak_bytes(task) == pytest.approx(peak, rel=1e-12)
+    assert exact_peak_bytes(task_of(calculator, look)) == pytest.approx(peak, rel=1e-12)
 
 
 def test_the_bound_of_gpipe_without_queues_is_met_but_for_norm_and_optimizer():
