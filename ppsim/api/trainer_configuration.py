@@ -20,13 +20,7 @@ _OF_INTERLEAVING = ("group_size", "overlap_p2p")
 
 _NOT_SHARED = ("dp", "sequence_parallel", "offload", "offload_modules", *(one.name for one in fields(OffloadRules)))
 _OF_SCRIPTS = ("set", "launch", "ignore")
-_OF_STUDIES = {*declared_options(SearchBaseOptions), *_NOT_SHARED} - {
-    "model",
-    "run_config",
-    "recipe",
-    "set",
-    "launch",
-}
+_OF_STUDIES = {*declared_options(SearchBaseOptions), *_NOT_SHARED} - {"model", "run_config", "recipe", *_OF_SCRIPTS}
 _ONLY_FOR_JOBS = [name for name in declared_options(JobOptions) if name in _OF_STUDIES]
 
 

@@ -1,6 +1,7 @@
 """The answer to a projection: interval, loss budget, sensitivities, bottleneck and advice."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -315,8 +316,8 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
 
 def _other_dispatchers(job: "Job") -> "Iterator[tuple[str, Job]]":
     """DeepEP does not run on GB200 and GB300 (trainers/bridge/rules.py)."""
-    execution = job.execution
-    others: tuple[Dispatcher, ...] = ("alltoall",) if "GB" in job.cluster.device.name else ("alltoall", "deepep")
+    execution, has_grace = job.execution, re.search(r"\bGB\d", job.cluster.device.name)
+    others: tuple[Dispatcher, ...] = ("alltoall",) if has_grace else ("alltoall", "deepep")
     for dispatcher in others:
         if dispatcher != execution.moe_dispatcher and job.layout.ep > 1 and not execution.fused_experts:
             run = replace(execution, moe_dispatcher=dispatcher, dispatcher_sms=None)

@@ -155,7 +155,7 @@ def test_parts_of_a_layer_are_recomputed_by_its_kind(model: str, options: dict[s
 
 @pytest.mark.parametrize(
     ("cluster", "dispatcher", "changes"),
-    [("dgx-h100", "deepep", ["alltoall"]), ("dgx-h100", "alltoall", ["deepep"]), ("gb200-nvl72", "hybridep", ["alltoall"])],
+    [("dgx-h100", "deepep", ["alltoall"]), ("dgx-a100", "alltoall", ["deepep"]), ("dgx-h100", "alltoall", ["deepep"]), ("gb200-nvl72", "hybridep", ["alltoall"])],
 )  # fmt: skip
 def test_other_token_dispatchers_of_the_device_are_tried(cluster: str, dispatcher: str, changes: list[str]) -> None:
     made = ppsim.job(model="gpt-oss-20b", cluster=cluster, tp=1, pp=1, dp=8, ep=8, micro_batch=1, global_batch=8,

@@ -221,7 +221,7 @@ def test_set_and_launch_choose_what_a_projection_reads(tmp_path: Path) -> None:
     assert ppsim.project(run_config=path, launch=1, pp=4).plan.job.layout.pp == 4
 
 
-@pytest.mark.parametrize("options", [{"set": {"TP": "2"}}, {"launch": 1}])
+@pytest.mark.parametrize("options", [{"set": {"TP": "2"}}, {"launch": 1}, {"ignore": ["noop-layers"]}])
 def test_set_and_launch_are_for_launch_scripts(tmp_path: Path, options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="is for a launch script: give --run-config"):
         ppsim.project(model="gpt2", **options)

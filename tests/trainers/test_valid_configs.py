@@ -62,6 +62,14 @@ def test_auto_without_the_option_says_which_option_to_give(
         ppsim.project(run_config=deepspeed(tmp_path, content), model="gpt2", pp=2, **typed)
 
 
+def test_a_variable_in_a_file_is_asked_for(tmp_path: Path) -> None:
+    path = deepspeed(tmp_path, {"train_micro_batch_size_per_gpu": "$MBS", "gradient_accumulation_steps": 1})
+    with pytest.raises(
+        ConfigError, match=r"is \$MBS, which the file does not set: give --set MBS=VALUE or --micro"
+    ):
+        ppsim.project(run_config=path, model="gpt2", pp=2)
+
+
 def test_auto_of_other_settings_of_deepspeed_is_its_default(tmp_path: Path) -> None:
     content = AUTO | {"zero_optimization": {"stage": 3, "overlap_comm": "auto", "reduce_bucket_size": "auto"}}
     found = read_run_config(deepspeed(tmp_path, content))

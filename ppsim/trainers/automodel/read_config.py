@@ -83,6 +83,7 @@ def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
     return RunConfig(
         "NeMo AutoModel", source, given_options(words), model, why_no_model, arguments.read_options,
         arguments.ignored_that_matter, tuple(arguments.assumed), batch, launcher_gpus=_GPUS_PER_NODE,
+        needed=arguments.needed,
     )  # fmt: skip
 
 

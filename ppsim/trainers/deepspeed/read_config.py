@@ -72,7 +72,8 @@ def from_deepspeed(content: Mapping[str, Any], path: Path) -> RunConfig:
         f"{source}: DeepSpeed's configuration has no model: give --model",
         arguments.read_options,
         arguments.ignored,
-        needed={
+        needed=arguments.needed
+        | {
             word: (f'{name} is "auto", which the program that starts the run sets', option)
             for name, (word, option) in autos.items()
             if words[word] is None
