@@ -111,11 +111,11 @@ class LaunchScript:
         ]:
             raise ConfigError(f"{self.source} has more than {_MOST_DOLLARS} '$' in line {crowded[0]}")
         run = self._learned_run()
-        if unread := [name for name in self.given if name not in self._names]:
+        if unused := [name for name in self.given if name not in self._names]:
             hint = (
-                NameLookup("variable", self._unknown).hint(unread[0]) if self._unknown else "nothing is left open"
+                NameLookup("variable", self._unknown).hint(unused[0]) if self._unknown else "nothing is left open"
             )
-            raise ConfigError(f"{self.source} does not read {unread[0]} of --set: {hint}")
+            raise ConfigError(f"{self.source} does not read {unused[0]} of --set: {hint}")
         commands = self._training(run)
         if not commands:
             raise self._starts_nothing(run)

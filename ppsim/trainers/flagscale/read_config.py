@@ -8,6 +8,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_yaml
 from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_config import from_megatron
+from ppsim.trainers.option_relevance import config_values
 from ppsim.trainers.run_config import RunConfig
 
 
@@ -43,7 +44,8 @@ def from_flagscale(content: Mapping[str, Any], path: Path) -> RunConfig:
 
 
 def _from_arguments(content: Mapping[str, Any], launch: Mapping[str, Any], path: Path) -> RunConfig:
-    flat = dict(launch) | _leaves({name: content.get(name) or {} for name in ("system", "model", "data")})
+    sections = {name: content.get(name) or {} for name in ("system", "model", "data")}
+    flat = dict(launch) | {path.rpartition(".")[2]: value for path, value in config_values(sections)}
     if "enable_hetero" in flat or "hetero" in content.get("system", {}):
         raise ConfigError(f"{path}: heterogeneous training (hetero) is not known, only equal ranks")
     if (multiple := flat.get("multiple_of")) and flat.get("ffn_hidden_size") is None:
@@ -52,10 +54,3 @@ def _from_arguments(content: Mapping[str, Any], launch: Mapping[str, Any], path:
     for name in ("multiple_of", "hidden_dim_multiplier"):
         flat.pop(name, None)
     return from_megatron(Arguments(megatron_names(flat), str(path)), "FlagScale")
-
-
-def _leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for name, value in tree.items():
-        leaves |= _leaves(value) if isinstance(value, dict) else {name: value}
-    return leaves

@@ -21,15 +21,9 @@ def claims(flags: Mapping[str, Any]) -> bool:
 
 def from_slime(flags: Mapping[str, Any], source: str) -> RunConfig:
     """The training steps of the actor; rollouts have no part in them. The run decides the length of sequences."""
-    values = megatron_names(flags)
-    arguments = Arguments(
-        {name: value for name, value in values.items() if not _OF_ROLLOUTS.fullmatch(name)}, source
-    )
-    of_rollouts = Arguments(values, source)
-    sizes = [
-        of_rollouts.count(name, word="global_batch") for name in ("rollout_batch_size", "n_samples_per_prompt")
-    ]
-    steps = of_rollouts.count("num_steps_per_rollout", 1, word="global_batch") or 1
+    arguments = Arguments(megatron_names(flags), source)
+    sizes = [arguments.count(name, word="global_batch") for name in ("rollout_batch_size", "n_samples_per_prompt")]
+    steps = arguments.count("num_steps_per_rollout", 1, word="global_batch") or 1
     nodes = arguments.count("actor_num_nodes", 1, word="gpus") or 1
     gpus = nodes * (arguments.count("actor_num_gpus_per_node", 8, word="gpus") or 8)
     config = from_megatron(arguments, "slime")
@@ -40,4 +34,5 @@ def from_slime(flags: Mapping[str, Any], source: str) -> RunConfig:
     length = ("the length of sequences is that of the responses, which the run decides", "--seq-len")
     needed = {} if "seq_len" in options else {"seq_len": length}
     notes = tuple(note for note in config.notes if "global_batch_size" not in note)
-    return replace(config, options=options, needed={**config.needed, **needed}, notes=notes)
+    ignored = tuple(option for option in config.ignored if not _OF_ROLLOUTS.fullmatch(option.name))
+    return replace(config, options=options, needed={**config.needed, **needed}, notes=notes, ignored=ignored)
