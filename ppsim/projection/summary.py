@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from math import exp, hypot
+from functools import partial
+from math import hypot
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from ppsim.machine.defaults import Dispatcher
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, correction_of
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.parallel.layer_partition import without_search
-from ppsim.projection.loss_breakdown import interval, largest_bottleneck, loss_budget, sensitivities
+from ppsim.projection.loss_breakdown import interval, loss_budget, sensitivities
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
 from ppsim.schedule.table import Schedule
@@ -142,7 +143,6 @@ def projection_summary(
         return iteration_of(replace(other, split=split), schedule)[0]
 
     spread = fitted_spread(plan, projection.iteration_time_s, seconds_of, spread) or spread
-    found = sensitivities(projection)
     of_actions = percent(relative_spread(jitter))
     of_pace = ""
     if plan.rehearsal and plan.rehearsal.reference_s:
@@ -154,11 +154,10 @@ def projection_summary(
         ),
         interval_basis=f"cost error: {percent(spread)} common{of_pace}, {of_ranks}{of_actions} per action, 1 σ",
         time_breakdown_s=loss_budget(projection),
-        gain_per_percent=found,
-        bottleneck=largest_bottleneck(found),
         advice=advise(projection, project) if with_advice else [],
         training_days=None if tokens is None else projection.training_days(tokens),
         by_stack_s=_by_stack(projection, project) if with_advice else {},
+        sensitivities_function=partial(sensitivities, projection),
     )
 
 
@@ -201,15 +200,6 @@ def spread_of(plan: Plan) -> float:
     prior = EXPERTS_SPREAD if has_experts else ESTIMATE_SPREAD
     in_situ = efficiency.in_situ if job.costs.shares["table"] else None
     return said or max(prior, in_situ.sigma if in_situ else 0.0)
-
-
-def interval_by_spread(seconds: float, spread: float) -> tuple[float, float]:
-    """Return the 90 % interval without variation of single actions, which averages out over hundreds of actions."""
-    return seconds * exp(-_TIMES_OF_90 * spread), seconds * exp(_TIMES_OF_90 * spread)
-
-
-_TIMES_OF_90 = 1.6448536269514722
-"""95 % quantile of the standard normal distribution."""
 
 
 Made = TypeVar("Made")

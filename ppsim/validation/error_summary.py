@@ -12,9 +12,10 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.file_schema import non_default_fields
+from ppsim.projection.loss_breakdown import interval_by_spread
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of
-from ppsim.projection.summary import fitted_spread, interval_by_spread, spread_of
+from ppsim.projection.summary import fitted_spread, spread_of
 from ppsim.validation.project_case import PlanOf, measured_of, project_run
 from ppsim.validation.published_runs import CaseSet, PublishedRun, case_sets, cases_of, require_set
 

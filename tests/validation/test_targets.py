@@ -9,8 +9,8 @@ import pytest
 from ppsim.api.project import plan_of_keywords
 from ppsim.api.validate import refit_cluster, validate
 from ppsim.machine.cluster_files import load_cluster, packaged_clusters
+from ppsim.projection.loss_breakdown import interval_by_spread
 from ppsim.projection.project import outcome_of
-from ppsim.projection.summary import interval_by_spread
 from ppsim.validation.error_summary import SetValidation, coverage_of, rank_correlation, score_of, validate_set
 from ppsim.validation.published_runs import cases_of
 
