@@ -70,6 +70,11 @@ class LinkTimes:
     def gap_s(self) -> Floats:
         return np.asarray(self.gaps[1])
 
+    @property
+    def spread_s(self) -> Floats:
+        """Distance of the quartiles of a message's time and of the gap before its action."""
+        return np.asarray(sum(times[2] - times[0] for times in (self.transits, self.gaps)))
+
     def parts_of(self, start: Floats, before: Floats, made: Floats) -> tuple[Floats, Floats, Any]:
         """Return per action its rank's gap, the transit time of its input, and whether it waited for the input.
 

@@ -201,7 +201,7 @@ def cause_removals(
         CauseRemoval(
             "pauses between passes",
             lambda steps: minus(steps, pauses.hop, pauses.after_own),
-            waits_in_words(paces.schedule, pauses, start, first_step),
+            waits_in_words(paces.schedule, pauses, usual_links, start, first_step),
         ),
         CauseRemoval(
             "waits for messages",

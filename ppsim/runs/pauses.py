@@ -13,6 +13,11 @@ LONG = 1.5
 """Minimum ratio of a pause to the usual time; the excess must also be `PART_OF_STEP` times the step time."""
 PART_OF_STEP = 0.02
 
+_CERTAIN = 1.5
+"""Two starts are in order if they differ by more than this multiple of the usual spread of gaps and messages."""
+_AS_GOOD = 0.9
+"""A rank may have paused if it explains at least this fraction of the most late time that a rank explains."""
+
 MOST_PLACES = 4
 """Maximum number of places listed per cause, the largest first."""
 
@@ -66,23 +71,25 @@ def passes_in_words(schedule: Schedule, pauses: Floats, durations: Floats, first
     return spread + join_places(places, len(found))
 
 
-def waits_in_words(schedule: Schedule, pauses: MeasuredSteps, start: Floats, first_step: int) -> str:
+def waits_in_words(
+    schedule: Schedule, pauses: MeasuredSteps, usual: LinkTimes, start: Floats, first_step: int
+) -> str:
     """Describe the longest pauses between actions; `start` has shape [steps, actions].
 
-    A rank that pauses sends late, so that other ranks wait too. The text names the rank with the largest part.
+    A rank that pauses sends late, so that other ranks wait too. The text names the ranks that may have paused.
     """
     longest = np.maximum(pauses.after_own, pauses.hop)
     places = [
-        (float(longest[step, those].max()), step, *_whose(schedule, pauses, step, those))
+        (float(longest[step, late].max()), step, *_culprits(schedule, usual, late, longest[step], start[step]))
         for step in np.flatnonzero(longest.any(axis=1)).tolist()
-        for those in _at_the_same_time(longest[step], start[step])
+        for late in _at_the_same_time(longest[step], start[step])
     ]
     largest = sorted(places, key=lambda place: -place[0])[:MOST_PLACES]
     told = [
-        f"step {first_step + step}: rank {rank}, {seconds(pause)} before {schedule[entry]}"
-        for pause, step, rank, entry in sorted(largest, key=lambda place: place[1])
+        f"step {first_step + step}: rank {' or '.join(map(str, ranks))}, {seconds(pause)} {when}"
+        for pause, step, ranks, when in sorted(largest, key=lambda place: place[1])
     ]
-    return spread_in_words([(step, rank) for _, step, rank, _ in places]) + join_places(told, len(places))
+    return spread_in_words([(step, ranks[0]) for _, step, ranks, _ in places]) + join_places(told, len(places))
 
 
 def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
@@ -97,14 +104,31 @@ def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
     return groups
 
 
-def _whose(schedule: Schedule, pauses: MeasuredSteps, step: int, entries: list[int]) -> tuple[int, int]:
-    """Return the rank with the largest part in the pauses, as waiting rank or sender, and its first late action."""
-    part = np.zeros(schedule.num_ranks)
-    needs = dependencies(schedule).neighbour
-    for entry in entries:
-        part[schedule.rank[entry]] += pauses.after_own[step, entry] + pauses.hop[step, entry]
-        if needs[entry] != NONE:
-            part[schedule.rank[needs[entry]]] += pauses.hop[step, entry]
-    rank = int(np.argmax(part))
-    its = [entry for entry in entries if schedule.rank[entry] == rank]
-    return rank, its[0] if its else entries[0]
+def _culprits(
+    schedule: Schedule, usual: LinkTimes, late: list[int], pause: Floats, start: Floats
+) -> tuple[list[int], str]:
+    """Return the ranks that may have paused, and between which of their actions.
+
+    A rank that pauses begins its own next action late. If it had not yet sent its previous result, the receiver is
+    late too, but later than the rank by the time of a message. The rank with the most of the late time paused.
+    """
+    needs, num = dependencies(schedule).neighbour, len(schedule)
+    explained = np.zeros(schedule.num_ranks)
+    when = [""] * schedule.num_ranks
+    for entry in sorted(late, key=lambda entry: -start[entry]):
+        rank, sent = int(schedule.rank[entry]), int(needs[entry])
+        explained[rank] += pause[entry]
+        when[rank] = f"before {schedule[entry]}"
+        if sent == NONE or schedule.rank[sent] == rank:
+            continue
+        sender, following = int(schedule.rank[sent]), sent + 1
+        transit, spread = usual.transit_s[entry], _CERTAIN * usual.spread_s[entry]
+        has_next = following < num and schedule.rank[following] == sender
+        sooner = start[entry] - start[following] if has_next else 0.0
+        if sooner <= transit + spread and (following not in late or sooner >= min(transit - spread, 0.0)):
+            explained[sender] += pause[entry]
+            when[sender] = when[sender] or f"after {schedule[sent]}"
+    likely = [
+        rank for rank in np.argsort(-explained, kind="stable") if explained[rank] > _AS_GOOD * explained.max()
+    ]
+    return sorted(map(int, likely)), " or ".join(when[rank] for rank in sorted(likely)).replace("or before", "or")

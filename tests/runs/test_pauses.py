@@ -1,14 +1,18 @@
 """Pauses are told by their steps, ranks and sizes."""
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.made_steps import Made
 from ppsim import build
-from ppsim.runs.pauses import passes_in_words, pauses_between, pauses_beyond, spread_in_words, waits_in_words
+from ppsim.runs.loss_attribution import attribute_losses
+from ppsim.runs.pauses import passes_in_words, pauses_between, pauses_beyond, spread_in_words
 from ppsim.runs.step_replay import MeasuredSteps
+from ppsim.schedule.table import Schedule
 
 TABLE = build("1f1b", pp=2, microbatches=2)  # 0F0 0F1 0B0 0B1 1F0 1B0 1F1 1B1
 
@@ -59,13 +63,39 @@ def test_the_longest_four_pauses_of_passes_are_listed_in_the_order_of_the_steps(
     )
 
 
-def test_waits_at_the_same_time_are_one_pause_of_the_rank_that_sends_late() -> None:
-    """Rank 0 pauses 2 s before 0F1, so that 1F1 waits 2 s for its input: both overlap. 0B1 waits 1 s later."""
-    start = np.arange(8.0)[None] + np.array([[0, 2, 4, 9, 0, 0, 0, 0]])
-    start[0, 6] = start[0, 1] + 0.5  # 1F1
-    none = np.zeros((1, 8))
-    own, hop = none.copy(), none.copy()
-    own[0, 1], hop[0, 6], own[0, 3] = 2.0, 2.0, 1.0
-    assert waits_in_words(TABLE, MeasuredSteps(none, hop, own), start, first_step=1) == (
-        "always on rank 0: step 1: rank 0, 2.00 s before 0F1; step 1: rank 0, 1.00 s before 0B1"
-    )
+def stop_of(table: Schedule, entry: int, *, is_sent: bool, gaps_s: float = 0.0) -> str:
+    """Return the pause that is found if a rank stops for 0.8 s after an action, with gaps of up to `gaps_s`."""
+    steps = Made(table, seed=1, num_steps=6)
+    steps.gap *= gaps_s / 2e-4
+    steps.hop[:] = 3e-4
+    steps.stop(3, entry, 0.8, is_sent=is_sent)
+    found = attribute_losses(steps.run())
+    return next(loss.detail for loss in found.losses if loss.cause == "pauses between passes")
+
+
+FOUR_RANKS = build("1f1b", pp=4, microbatches=5)
+WITH_NEXT = np.setdiff1d(np.arange(len(FOUR_RANKS)), FOUR_RANKS.rank_offsets[1:] - 1).tolist()
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_the_rank_that_stopped_is_named_and_not_a_rank_that_waits_for_it(is_sent: bool) -> None:
+    for entry in WITH_NEXT[:: 1 + is_sent]:
+        rank = int(FOUR_RANKS.rank[entry])
+        if entry + 1 in FOUR_RANKS.rank_offsets[1:] - 1 and rank < 3:
+            continue  # before the last action: see below
+        detail = stop_of(FOUR_RANKS, entry, is_sent=is_sent)
+        assert re.fullmatch(rf"step 4: rank {rank}, \d+ ms before {FOUR_RANKS[entry + 1]}", detail)
+
+
+def test_a_last_result_that_comes_late_leaves_two_ranks() -> None:
+    last = int(FOUR_RANKS.rank_offsets[2]) - 1
+    assert stop_of(FOUR_RANKS, last, is_sent=False) == "step 4: rank 0 or 1, 800 ms before 0B4 or after 1B4"
+
+
+def test_ranks_that_begin_closer_together_than_gaps_differ_are_named_together() -> None:
+    """Rank 2 stops before it sends 2F2 to rank 3, which sent it 3B1: a message takes 0.3 ms, gaps up to 2 ms."""
+    entry = [str(action) for action in FOUR_RANKS].index("2F2")
+    assert stop_of(FOUR_RANKS, entry, is_sent=False).startswith("step 4: rank 2, ")
+    detail = stop_of(FOUR_RANKS, entry, is_sent=False, gaps_s=2e-3)
+    assert re.fullmatch(r"step 4: rank 2 or 3, (80.|79.) ms before 2B1 or 3F2", detail)
+    assert stop_of(FOUR_RANKS, entry, is_sent=True, gaps_s=2e-3).startswith("step 4: rank 2, ")
