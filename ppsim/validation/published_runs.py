@@ -59,7 +59,8 @@ Metric = Literal[
 
 Section = Literal[
     "measured costs", "dense on A100", "dense on Hopper", "dense on Blackwell", "dense on AMD", "MoE on Hopper",
-    "MoE on Blackwell", "MoE on AMD", "fine-tuning", "memory", "order of schedules", "runs of one's own",
+    "MoE on Blackwell", "MoE on AMD", "fine-tuning", "functional runs", "memory", "order of schedules",
+    "runs of one's own",
 ]  # fmt: skip
 
 FOLDER = data_folder("validation/data")

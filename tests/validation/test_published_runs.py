@@ -91,8 +91,8 @@ def test_each_run_of_megatron_bridge_is_a_recipe_and_its_remark_has_the_reason_f
         "zero",
     }
     cases = _of_bridge()
-    assert len(cases) == 223
-    assert sum(case.options.keys() == {"recipe"} for case in cases) == 189
+    assert len(cases) == 257
+    assert sum(case.options.keys() == {"recipe"} for case in cases) == 223
     for case in cases:
         remarks = case.properties.remarks
         if "recipe" not in case.options:
