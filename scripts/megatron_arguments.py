@@ -1,4 +1,4 @@
-"""Write the names of Megatron-LM's arguments since core_v0.8.0 to ppsim/data/megatron_arguments.txt.
+"""Write Megatron-LM's arguments since core_v0.8.0, each with its releases, to megatron_arguments.txt.
 
     python scripts/megatron_arguments.py CLONE        # a clone of NVIDIA/Megatron-LM, bare or not; needs torch
 
@@ -34,7 +34,7 @@ class Anything(types.ModuleType):
     def __mro_entries__(self, bases): return ()
     def __or__(self, other): return self
     __ror__ = __floordiv__ = __mul__ = __rmul__ = __or__
-for name in ("triton", "triton.language"):
+for name in ("triton", "triton.language", "six", "pkg_resources"):
     sys.modules[name] = Anything(name)
 sys.modules["triton"].__version__ = "3.4.0"
 class Built(Exception): pass
@@ -70,11 +70,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clone")
     clone = parser.parse_args().clone
-    names = {name for release in RELEASES for name in names_of(clone, release)}
-    releases = ", ".join(f"{name} {git(clone, 'rev-list', '-n1', name).decode()[:8]}" for name in RELEASES)
-    title = f"# Names of Megatron-LM's arguments (scripts/megatron_arguments.py): {releases}"
-    TARGET.write_text("\n".join([title, *sorted(names), ""]))
-    print(f"{len(names)} names")
+    releases: dict[str, list[str]] = {}
+    for release in RELEASES:
+        for name in names_of(clone, release):
+            releases.setdefault(name, []).append(release.removeprefix("core_v").removesuffix(".0"))
+    commits = ", ".join(f"{name} {git(clone, 'rev-list', '-n1', name).decode()[:8]}" for name in RELEASES)
+    title = (
+        f"# Megatron-LM's arguments with their first and last release (scripts/megatron_arguments.py): {commits}"
+    )
+    rows = [f"{name} {named[0]} {named[-1]}" for name, named in sorted(releases.items())]
+    TARGET.write_text("\n".join([title, *rows, ""]))
+    print(f"{len(rows)} names")
 
 
 if __name__ == "__main__":

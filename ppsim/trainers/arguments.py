@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,7 +11,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import data_folder
 from ppsim.base.limits import LARGEST, count_from
 from ppsim.base.option_declarations import flag_of
-from ppsim.trainers.option_relevance import DEFAULTS, effect_of, require_full_training
+from ppsim.trainers.option_relevance import defaults, effect_of, require_full_training
 from ppsim.trainers.run_config import IgnoredOption
 
 _RENAMED = {
@@ -78,8 +78,8 @@ class Arguments:
     """Arguments of a run.
 
     `asked` are the arguments that the user wrote, if the file also contains defaults. `is_complete` marks a file
-    that contains all arguments. The parameter `word` of a method is the option of ppsim for which an argument is
-    read.
+    that contains all arguments, and `is_partial` one without Megatron-LM's defaults (Megatron-Bridge, NeMo). The
+    parameter `word` of a method is the option of ppsim for which an argument is read.
     """
 
     def __init__(
@@ -89,9 +89,10 @@ class Arguments:
         asked: Iterable[str] | None = None,
         *,
         is_complete: bool = False,
+        is_partial: bool = False,
     ) -> None:
         require_full_training(values, source)
-        self._values, self.source, self._is_complete = values, source, is_complete
+        self._values, self.source, self._is_complete, self.is_partial = values, source, is_complete, is_partial
         self._asked = set(values if asked is None else asked)
         self._read: dict[str, str] = {}
         self.assumed: list[str] = []
@@ -147,6 +148,13 @@ class Arguments:
             product *= count_from(value, f"{self.source}: {name}", least=1)
         return product
 
+    def choice(self, name: str, known: Sequence[str], default: str | None = None, *, word: str) -> str | None:
+        value = self.get(name, default, word=word)
+        if value is not None and str(value) not in known:
+            *others, last = known
+            raise ConfigError(f"{self.source}: {name} must be {', '.join(others)} or {last}: got {value!r}")
+        return None if value is None else str(value)
+
     def part(self, name: str, default: float, *, word: str) -> float:
         value = self.get(name, default, word=word)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -193,7 +201,7 @@ class Arguments:
             if name in self._asked
             and name not in self._read
             and value
-            and value not in (*_UNCHANGED, DEFAULTS.get(name))
+            and value not in (*_UNCHANGED, defaults().get(name))
         ]
 
     @property
@@ -204,10 +212,39 @@ class Arguments:
 
 
 @cache
-def names_of_megatron() -> frozenset[str]:
+def _releases() -> dict[str, tuple[int, int]]:
+    """First and last minor release of each argument of Megatron-LM since 0.8; its main branch is the last."""
     text = (data_folder("trainers/data") / "megatron_arguments.txt").read_text(encoding="utf-8")
-    names = [line for line in text.splitlines() if not line.startswith("#")]
-    return frozenset(names) | {name.removeprefix("no_") for name in names}
+    rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    return {name: (_minor(first), _minor(last)) for name, first, last in rows}
+
+
+def _minor(release: str) -> int:
+    return int(release.partition(".")[2] or LARGEST)
+
+
+@cache
+def names_of_megatron() -> frozenset[str]:
+    return frozenset(_releases()) | {name.removeprefix("no_") for name in _releases()}
+
+
+def command_name(name: str) -> str:
+    """Return the name on the command line of an argument's name in `args`.
+
+    >>> command_name("fp8"), command_name("num_experts")
+    ('fp8_format', 'num_experts')
+    """
+    return next((long for long, short in _SPELLED.items() if short == name and long in _releases()), name)
+
+
+def is_argument(name: str, release: str = "") -> bool:
+    """Return whether a release of Megatron-LM, by default the newest, has an argument.
+
+    >>> is_argument("moe_paged_stash"), is_argument("moe_paged_stash", "0.16")
+    (True, False)
+    """
+    first, last = _releases().get(command_name(name), (1, 0))
+    return first <= _minor(release) <= last
 
 
 NOT_OF_MEGATRON = "unknown, not Megatron-LM's"

@@ -485,7 +485,7 @@ def test_flags_of_experts_and_of_cuda_graphs_are_read(tmp_path: Path, given: dic
 
 def test_a_flag_of_experts_that_means_nothing_is_refused(tmp_path: Path) -> None:
     for given, said in (
-        ({"moe_token_dispatcher_type": "ring"}, "must be alltoall, alltoall_seq, allgather, flex: got 'ring'"),
+        ({"moe_token_dispatcher_type": "ring"}, "must be alltoall, alltoall_seq, allgather or flex: got 'ring'"),
         ({"moe_expert_capacity_factor": -1}, "must be a number above 0: got -1"),
         ({"moe_hybridep_num_sms": 0}, "moe_hybridep_num_sms must be a whole number of 1 or more: got 0"),
         (

@@ -8,7 +8,8 @@ import ppsim
 from ppsim.base.errors import CannotRun
 from ppsim.errors import ConfigError
 from ppsim.model.registry import find_model
-from ppsim.trainers.megatron.write_config import arguments_of, job_arguments, megatron_arguments
+from ppsim.trainers.megatron.settings import write_settings
+from ppsim.trainers.megatron.write_config import job_arguments, megatron_arguments
 from ppsim.trainers.megatron.write_model import model_arguments
 from ppsim.trainers.primus.write_config import write_primus
 from ppsim.trainers.torchtitan.write_config import models_of, settings_of
@@ -224,7 +225,7 @@ OPTIONS_OF_MEGATRON: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"zero": 2, "fully_shard": True}, {
         "use_distributed_optimizer": True, "use_torch_fsdp2": False, "no_gradient_accumulation_fusion": True,
     }),
-    ({"optimizer": "muon"}, {"optimizer": "muon", "no_use_layer_wise_param_layout": False}),
+    ({"optimizer": "muon"}, {"optimizer": "muon"}),
     ({"order": "tp-cp-ep-pp-dp"}, {"use_tp_pp_dp_mapping": True}),
     ({"exp_avg_dtype": "float8", "dtype": "bfloat16"}, {
         "exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8", "use_precision_aware_optimizer": True,
@@ -291,7 +292,7 @@ OPTIONS_OF_MEGATRON: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 def test_options_are_exactly_these_arguments_of_megatron() -> None:
     for words, arguments in OPTIONS_OF_MEGATRON:
-        assert arguments_of(words) == NO_WORDS | arguments, words
+        assert write_settings(words) == NO_WORDS | arguments, words
 
 
 def test_both_overlaps_of_data_parallelism_need_the_reduction() -> None:
@@ -299,7 +300,7 @@ def test_both_overlaps_of_data_parallelism_need_the_reduction() -> None:
         (True, True, 1, (True, True)), (True, True, 0, (True, False)), (False, True, 1, (False, False)),
         (True, False, 1, (True, False)),
     ):  # fmt: skip
-        found = arguments_of({"overlap_grad_reduce": reduces, "overlap_param_gather": gathers, "zero": zero})
+        found = write_settings({"overlap_grad_reduce": reduces, "overlap_param_gather": gathers, "zero": zero})
         assert (found["overlap_grad_reduce"], found["overlap_param_gather"]) == expected
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.trainers.arguments import Arguments, megatron_names
-from ppsim.trainers.megatron.read_config import BRIDGE, from_megatron
+from ppsim.trainers.megatron.read_config import from_megatron
 from ppsim.trainers.option_relevance import effect_of, require_no_sizes
 from ppsim.trainers.run_config import IgnoredOption, RunConfig
 
@@ -69,7 +69,7 @@ def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
     flat.setdefault("group_query_attention", bool(flat.get("num_query_groups")))
     if flat.get("ffn_hidden_size") is None and isinstance(hidden := flat.get("hidden_size"), int):
         flat["ffn_hidden_size"] = 4 * hidden  # Megatron-Core's default (transformer_config.py), also if it is gated
-    found = from_megatron(Arguments(megatron_names(flat), source), BRIDGE)
+    found = from_megatron(Arguments(megatron_names(flat), source, is_partial=True), "Megatron-Bridge or NeMo")
     sections = tuple(
         IgnoredOption(name, value, matters) for name, value in others.items() if (matters := effect_of(name))
     )

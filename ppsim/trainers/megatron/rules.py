@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ppsim.base.errors import CannotRun
+from ppsim.trainers.arguments import is_argument
 
 OLD = "0.16"
 """Release for which `accepted_arguments` uses older names and leaves out arguments that came later."""
@@ -111,21 +112,6 @@ REFUSALS: tuple[tuple[Callable[[_Given], Any], str], ...] = (
 )  # fmt: skip
 """Combinations that Megatron-LM refuses, with its reason and the nearest fix."""
 
-UNKNOWN = (
-    "is_old",
-    "fp8_dot_product_attention",
-    "disable_parameter_transpose_cache",
-    "moe_use_legacy_grouped_gemm",
-)
-"""Fields of the configuration that have no argument on the command line."""
-_CAME_LATER = (
-    "activation_offload_fraction", "dsa_indexer_skip_topk_offset", "dsa_indexer_topk_freq",
-    "fine_grained_offloading_max_inflight_offloads", "megatron_fsdp_main_grads_dtype",
-    "moe_expert_rank_capacity_factor", "moe_paged_stash",
-    "moe_paged_stash_buffer_size_factor_cuda", "mtp_use_repeated_layer", "no_use_layer_wise_param_layout",
-    "use_transformer_engine_op_fuser",
-)  # fmt: skip
-"""Arguments that 0.16 does not have."""
 _OLD_NAMES = {"hybrid_layer_pattern": "hybrid_override_pattern", "cuda_graph_modules": "cuda_graph_scope"}
 
 
@@ -143,6 +129,5 @@ def accepted_arguments(
     for holds, why in REFUSALS:
         if not may_be_refused and holds(given):
             raise CannotRun(f"Megatron-LM cannot run this: {why}")
-    left_out, names = (_CAME_LATER, _OLD_NAMES) if given["is_old"] else ((), {})
-    accepted = (name for name, value in given.items() if value is not None and name not in (*UNKNOWN, *left_out))
-    return {names.get(name, name): given[name] for name in accepted}
+    names = {_OLD_NAMES.get(name, name) if given["is_old"] else name: value for name, value in given.items()}
+    return {name: value for name, value in names.items() if value is not None and is_argument(name, release)}
