@@ -14,6 +14,7 @@ from ppsim.model.mixer import Mixer
 from ppsim.model.mixers.short_convolution import ShortConvolution
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.trainers.arguments import Arguments
+from ppsim.trainers.megatron.layer_sizes import sizes_in
 
 HYBRIDS = ("mamba", "hybrid")
 
@@ -92,33 +93,20 @@ def layout_of(pattern: str, num_further: int) -> str | None:
 
 def _mamba(arguments: Arguments, hidden: int) -> Mamba:
     """Without a number of heads, their total width is twice the hidden size (Megatron-LM's `MambaMixer`)."""
-    size = arguments.number("mamba_head_dim", 64)
-    heads = arguments.count("mamba_num_heads")
+    sizes = sizes_in(arguments, Mamba)
+    heads, size = sizes["num_heads"], sizes["head_size"]
     inner = arguments.number("mamba_expand", 2) * hidden
     if heads is None and inner % size:
         raise ConfigError(
             f"{arguments.source}: mamba_head_dim {size} does not divide {inner}, the width of its heads"
         )
-    return Mamba(
-        heads or inner // size,
-        size,
-        arguments.number("mamba_state_dim", 128),
-        num_groups=arguments.number("mamba_num_groups", 8),
-        chunk_size=arguments.number("mamba_chunk_size", 128),
-    )
+    chunk = arguments.number("mamba_chunk_size", 128)
+    return Mamba(**sizes | {"num_heads": heads or inner // size}, chunk_size=chunk)
 
 
 def _delta(arguments: Arguments, *, is_kimis: bool = False) -> GatedDeltaNet:
-    sizes = (
-        arguments.number("linear_num_key_heads", 16),
-        arguments.number("linear_num_value_heads", 32),
-        arguments.number("linear_key_head_dim", 128),
-        arguments.number("linear_value_head_dim", 128),
-    )
-    kernel = arguments.number("linear_conv_kernel_dim", 4)
-    if is_kimis:
-        return KimiDeltaAttention(*sizes, kernel=kernel, gate_bias=True)
-    return GatedDeltaNet(*sizes, kernel=kernel)
+    sizes = sizes_in(arguments, GatedDeltaNet)
+    return KimiDeltaAttention(**sizes, gate_bias=True) if is_kimis else GatedDeltaNet(**sizes)
 
 
 def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
@@ -165,12 +153,11 @@ def _sparse(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mix
             f"{arguments.source}: experimental_attention_variant dsa is for latent attention: "
             "give multi-latent-attention"
         )
-    num_keys = arguments.need("dsa_indexer_topk")
-    indexer = Indexer(arguments.need("dsa_indexer_n_heads"), arguments.need("dsa_indexer_head_dim"), num_keys)
+    indexer = Indexer(**sizes_in(arguments, Indexer))
     every = arguments.number("dsa_indexer_topk_freq", 1)
     offset = arguments.number("dsa_indexer_skip_topk_offset", 0, least=0)
     have = [layer < offset or (layer - offset + 1) % every == 0 for layer in range(num_layers)]
-    return [replace(attention, num_keys=num_keys, indexer=indexer if has else None) for has in have]
+    return [replace(attention, num_keys=indexer.num_keys, indexer=indexer if has else None) for has in have]
 
 
 def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, ...]:
@@ -243,18 +230,8 @@ def _list_of(text: str, name: str, source: str) -> list[int]:
         raise ConfigError(f"{source}: {name} '{text}' is no list as ([0]*3+[1]*58)") from None
 
 
-def with_gate_sinks_and_yarn(arguments: Arguments, attention: Attention) -> Attention:
+def yarn_factor(arguments: Arguments) -> float | None:
     """Raises `ConfigError` if the factor of YaRN is no number of 1 or more."""
-    softmax = arguments.get("softmax_type", "vanilla")
-    return replace(
-        attention,
-        gated=arguments.flag("attention_output_gate"),
-        sinks=str(softmax) == "learnable",
-        yarn=_yarn_factor(arguments),
-    )
-
-
-def _yarn_factor(arguments: Arguments) -> float | None:
     if arguments.get("position_embedding_type") != "yarn":
         return None
     name = next((one for one in _YARN_FACTORS if arguments.has(one)), _YARN_FACTORS[0])

@@ -20,9 +20,10 @@ from ppsim.trainers.megatron.hybrid_layers import (
     kind_of,
     mixers,
     parts_of,
-    with_gate_sinks_and_yarn,
     with_windows,
+    yarn_factor,
 )
+from ppsim.trainers.megatron.layer_sizes import sizes_in
 
 _VOCABULARIES: Mapping[str, int] = MappingProxyType(
     {
@@ -108,14 +109,7 @@ def _require_decoder(arguments: Arguments) -> None:
 def _attention(arguments: Arguments, hidden: int) -> Attention | LatentAttention:
     heads = arguments.need("num_attention_heads")
     if arguments.flag("multi_latent_attention"):
-        return LatentAttention(
-            heads,
-            q_lora_rank=arguments.count("q_lora_rank"),
-            kv_lora_rank=arguments.number("kv_lora_rank", 32),
-            qk_nope_head_size=arguments.number("qk_head_dim", 128),
-            qk_rope_head_size=arguments.number("qk_pos_emb_head_dim", 64),
-            v_head_size=arguments.number("v_head_dim", 128),
-        )
+        return LatentAttention(**sizes_in(arguments, LatentAttention))
     size = arguments.count("kv_channels")
     if size is None and hidden % heads:
         raise ConfigError(
@@ -124,15 +118,15 @@ def _attention(arguments: Arguments, hidden: int) -> Attention | LatentAttention
         )
     groups = arguments.count("num_query_groups", 1) if arguments.flag("group_query_attention") else None
     bias = arguments.flag("add_bias_linear", default=True)
-    attention = Attention(
-        heads,
-        groups or heads,
-        size or hidden // heads,
+    return Attention(
+        **sizes_in(arguments, Attention),
+        num_kv_heads=groups or heads,
+        head_size=size or hidden // heads,
         qkv_bias=bias or arguments.flag("add_qkv_bias"),
         out_bias=bias,
-        qk_norm=arguments.flag("qk_layernorm"),
+        sinks=str(arguments.get("softmax_type")) == "learnable",
+        yarn=yarn_factor(arguments),
     )
-    return with_gate_sinks_and_yarn(arguments, attention)
 
 
 def _dense(arguments: Arguments, hidden: int) -> FeedForward:
@@ -150,21 +144,13 @@ def _dense(arguments: Arguments, hidden: int) -> FeedForward:
 
 def _experts(arguments: Arguments, dense: FeedForward) -> MixtureOfExperts | None:
     """`moe_latent_size` narrows the experts' input and output."""
-    num_experts = arguments.count("num_experts", least=0)
-    if not num_experts:
+    if not arguments.count("num_experts", least=0):
         return None
     is_fused = dense.gated or arguments.flag("use_fused_weighted_squared_relu")
     size = arguments.count("moe_ffn_hidden_size") or dense.size
-    return MixtureOfExperts(
-        replace(dense, size=size, weighted_apart=not is_fused),
-        num_experts,
-        arguments.number("moe_router_topk", 2),
-        shared_size=arguments.number("moe_shared_expert_intermediate_size", 0, least=0),
-        router_bias=arguments.flag("moe_router_enable_expert_bias") or dense.bias,
-        shared_gate=arguments.flag("moe_shared_expert_gate"),
-        latent_size=arguments.count("moe_latent_size"),
-        grouped=arguments.flag("moe_grouped_gemm"),
-    )
+    sizes = sizes_in(arguments, MixtureOfExperts)
+    sizes["router_bias"] |= dense.bias
+    return MixtureOfExperts(replace(dense, size=size, weighted_apart=not is_fused), **sizes)
 
 
 def _vocabulary(arguments: Arguments) -> int:

@@ -129,5 +129,5 @@ def accepted_arguments(
     for holds, why in REFUSALS:
         if not may_be_refused and holds(given):
             raise CannotRun(f"Megatron-LM cannot run this: {why}")
-    names = {_OLD_NAMES.get(name, name) if given["is_old"] else name: value for name, value in given.items()}
-    return {name: value for name, value in names.items() if value is not None and is_argument(name, release)}
+    names = {_OLD_NAMES.get(name, name) if given["is_old"] else name: setting for name, setting in given.items()}
+    return {name: setting for name, setting in names.items() if setting is not None and is_argument(name, release)}

@@ -18,6 +18,7 @@ from ppsim.model.attention_and_mlp import (
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.trainers.arguments import Arguments, megatron_names
+from ppsim.trainers.megatron.layer_sizes import sizes_of
 from ppsim.trainers.megatron.read_model import model_of
 
 _Found = dict[str, Any]
@@ -92,27 +93,15 @@ def _of_mixers(layers: Sequence[Layer]) -> _Found:
     attention = next((one for one in mixers if isinstance(one, Attention | LatentAttention)), None)
     found: _Found = {"num_attention_heads": 64, "kv_channels": 64}  # required of a model without attention, too
     if isinstance(attention, LatentAttention):
-        found = {
-            "multi_latent_attention": True,
-            "num_attention_heads": attention.num_heads,
-            "kv_lora_rank": attention.kv_lora_rank,
-            "qk_head_dim": attention.qk_nope_head_size,
-            "qk_pos_emb_head_dim": attention.qk_rope_head_size,
-            "v_head_dim": attention.v_head_size,
-            "kv_channels": attention.v_head_size,  # unused, but required if the heads do not divide the hidden size
-        }
-        found |= {} if attention.q_lora_rank is None else {"q_lora_rank": attention.q_lora_rank}
+        # kv_channels is unused, but required if the heads do not divide the hidden size
+        found = {"multi_latent_attention": True, **sizes_of(attention), "kv_channels": attention.v_head_size}
         found |= _of_indexers(mixers)
     elif attention is not None:
-        found = {"num_attention_heads": attention.num_heads, "kv_channels": attention.head_size}
+        found = sizes_of(attention) | {"kv_channels": attention.head_size}
         if attention.num_kv_heads != attention.num_heads:
             found |= {"group_query_attention": True, "num_query_groups": attention.num_kv_heads}
-        flags = {
-            "add_qkv_bias": attention.qkv_bias and not attention.out_bias,
-            "qk_layernorm": attention.qk_norm,
-            "attention_output_gate": attention.gated,
-        }
-        found |= {name: True for name, is_on in flags.items() if is_on}
+        if attention.qkv_bias and not attention.out_bias:
+            found["add_qkv_bias"] = True
         found |= {"softmax_type": "learnable"} if attention.sinks else {}
         if attention.yarn:
             found |= {"position_embedding_type": "yarn", "rotary_scaling_factor": attention.yarn}
@@ -125,12 +114,7 @@ def _of_indexers(mixers: Sequence[Mixer]) -> _Found:
     first = next((one.indexer for one in mixers if isinstance(one, LatentAttention) and one.indexer), None)
     if first is None:
         return {}
-    found: _Found = {
-        "experimental_attention_variant": "dsa",
-        "dsa_indexer_n_heads": first.num_heads,
-        "dsa_indexer_head_dim": first.head_size,
-        "dsa_indexer_topk": first.num_keys,
-    }
+    found: _Found = {"experimental_attention_variant": "dsa", **sizes_of(first)}
     if False in have:
         offset = have.index(False)
         found["dsa_indexer_skip_topk_offset"] = offset
@@ -152,24 +136,12 @@ def _of_windows(layers: Sequence[Layer]) -> _Found:
 def _of_recurrent(layers: Sequence[Layer]) -> _Found:
     found: _Found = {}
     for mixer in {layer.attention: None for layer in layers if layer.is_recurrent}:
-        if isinstance(mixer, Mamba):
-            found |= {
-                "mamba_num_heads": mixer.num_heads,
-                "mamba_head_dim": mixer.head_size,
-                "mamba_state_dim": mixer.state_size,
-                "mamba_num_groups": mixer.num_groups,
-            }
-        elif isinstance(mixer, GatedDeltaNet):
-            found |= {
-                "linear_num_key_heads": mixer.num_key_heads,
-                "linear_num_value_heads": mixer.num_value_heads,
-                "linear_key_head_dim": mixer.key_size,
-                "linear_value_head_dim": mixer.value_size,
-                "linear_conv_kernel_dim": mixer.kernel,
-            }
-            if all(layer.has_mixer and layer.has_feed_forward for layer in layers):
-                found["experimental_attention_variant"] = "gated_delta_net"
-                found["linear_attention_freq"] = _listed([int(layer.is_recurrent) for layer in layers])
+        if isinstance(mixer, Mamba | GatedDeltaNet):
+            found |= sizes_of(mixer)
+        has_both = all(layer.has_mixer and layer.has_feed_forward for layer in layers)
+        if isinstance(mixer, GatedDeltaNet) and has_both:
+            found["experimental_attention_variant"] = "gated_delta_net"
+            found["linear_attention_freq"] = _listed([int(layer.is_recurrent) for layer in layers])
     return found
 
 
@@ -184,25 +156,11 @@ def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
         found = found | {"ffn_hidden_size": one.size}
     if experts is None:
         return found
-    found |= {
-        "num_experts": experts.num_experts,
-        "moe_ffn_hidden_size": experts.expert.size,
-        "moe_router_topk": experts.experts_per_token,
-    }
+    found |= sizes_of(experts) | {"moe_ffn_hidden_size": experts.expert.size}
     if len(parts) == len(layers) and dense is not None:
         found["moe_layer_freq"] = _listed([int(layer.is_moe) for layer in layers])
-    if experts.shared_size:
-        found["moe_shared_expert_intermediate_size"] = experts.shared_size
-    if experts.router_bias:
-        found["moe_router_enable_expert_bias"] = True
-    if experts.shared_gate:
-        found["moe_shared_expert_gate"] = True
     if not experts.gated and not experts.expert.weighted_apart:
         found["use_fused_weighted_squared_relu"] = True
-    if experts.grouped:
-        found["moe_grouped_gemm"] = True
-    if experts.latent_size is not None:
-        found["moe_latent_size"] = experts.latent_size
     return found
 
 

@@ -1,0 +1,47 @@
+"""The table of the sizes of layers: each row is needed to read and to write a model."""
+
+from typing import Any
+
+import pytest
+
+from ppsim.model.architecture import Model
+from ppsim.model.registry import find_model
+from ppsim.trainers.arguments import Arguments, megatron_names
+from ppsim.trainers.megatron import layer_sizes
+from ppsim.trainers.megatron.read_model import model_of
+from ppsim.trainers.megatron.write_model import model_arguments
+
+MODELS = {
+    "Attention": "qwen3-next-80b-a3b", "LatentAttention": "deepseek-v3", "Indexer": "deepseek-v3.2",
+    "Mamba": "nemotron-h-8b", "GatedDeltaNet": "qwen3-next-80b-a3b", "MixtureOfExperts": "qwen3-next-80b-a3b",
+    "moe_latent_size": "nemotron-3-super-120b-a12b", "moe_router_enable_expert_bias": "deepseek-v3",
+}  # fmt: skip
+UNUSUAL = {"linear_conv_kernel_dim": 3, "moe_grouped_gemm": False}
+"""Values that are not the default of the field."""
+ROWS = [(kind, row) for kind, rows in layer_sizes._SIZES.items() for row in rows]
+
+
+def read(arguments: dict[str, Any]) -> Model:
+    return model_of(Arguments(megatron_names(arguments), "F"))
+
+
+@pytest.mark.parametrize(("kind", "row"), ROWS, ids=lambda part: part[0] if isinstance(part, tuple) else "")
+def test_without_a_row_of_the_table_a_size_is_neither_read_nor_written(
+    monkeypatch: pytest.MonkeyPatch, kind: type, row: tuple[str, str, object]
+) -> None:
+    model = find_model(MODELS.get(row[0], MODELS[kind.__name__]))
+    arguments = model_arguments(model, 4096)
+    assert arguments is not None
+    assert row[0] in arguments
+    arguments |= {row[0]: UNUSUAL.get(row[0], arguments[row[0]])}
+    again = read(arguments)
+    others = {kind: tuple(other for other in layer_sizes._SIZES[kind] if other != row)}
+    monkeypatch.setattr(layer_sizes, "_SIZES", layer_sizes._SIZES | others)
+    with pytest.raises((TypeError, KeyError, AssertionError)):  # a field is missing, or has its default
+        assert read(arguments) == again
+    assert row[0] not in layer_sizes.sizes_of(next(part for part in parts(model) if isinstance(part, kind)))
+
+
+def parts(model: Model) -> list[object]:
+    mixers = [layer.attention for layer in model.layers]
+    return [*mixers, *(getattr(one, "indexer", None) for one in mixers), *(layer.ffn for layer in model.layers)]
