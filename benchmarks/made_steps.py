@@ -13,13 +13,14 @@ from itertools import combinations
 import numpy as np
 
 from ppsim import build
+from ppsim.base.arrays import Floats
 from ppsim.runs.links import pairs_of
 from ppsim.runs.loss_attribution import TimeLoss, attribute_losses
 from ppsim.runs.loss_causes import BETWEEN, STAGES_OR_RANKS
 from ppsim.runs.run import Run, median_costs
 from ppsim.schedule.graph import build_graph
-from ppsim.schedule.table import Schedule
-from ppsim.simulation.engine import evaluate
+from ppsim.schedule.table import Op, Schedule
+from ppsim.simulation.engine import NodeTimes, evaluate
 
 NOISE = 0.01
 
@@ -41,6 +42,7 @@ class Made:
         self.hop = random.uniform(0, 2e-4, (num_steps, self.graph.num_transfers))
         self.between = random.uniform(1e-3, 2e-3, num_steps - 1)
         self.pauses, self.stops = np.zeros((2, num_steps, len(table)))
+        self.queues = np.zeros(self.graph.num_transfers, dtype=bool)
         self.is_sent = np.zeros((num_steps, self.graph.num_transfers), dtype=bool)
         self.call_s: float | None = None
         self.places: dict[str, str] = {}
@@ -59,13 +61,28 @@ class Made:
         starts, ends = [], []
         hops = self.hop - self.is_sent * self.stops[:, self.graph.source]  # a result that was sent is not late
         for taken, gap, hop in zip(self.taken + self.pauses + self.stops, self.gap, hops, strict=True):
-            times = evaluate(self.graph, np.concatenate([taken, hop]), np.concatenate([gap, np.zeros(len(hop))]))
+            times = self._times(taken, gap, hop)
             starts.append(times.start)
             ends.append(times.end)
         start, end = np.stack(starts), np.stack(ends)
         end[:, : len(self.table)] -= self.stops
         costs = median_costs(self.graph, (end - start)[:, : len(self.table)])
         return Run("made", self.graph, costs, start, end, has_own_costs=False, gaps_s=self.between.tolist())
+
+    def _times(self, taken: Floats, gap: Floats, hop: Floats) -> NodeTimes:
+        """Evaluate a step again and again, until no message on a link of `queues` is ahead of the one before."""
+        waits, queue = np.concatenate([gap, np.zeros(len(hop))]), np.zeros(len(hop))
+        pair = pairs_of(self.graph).taken[self.graph.target]
+        while True:
+            times = evaluate(self.graph, np.concatenate([taken, queue + hop]), waits)
+            before, sent = queue.copy(), times.start[len(taken) :]
+            for one in np.unique(pair[self.queues]):
+                free = -np.inf
+                for message in sorted(np.flatnonzero(pair == one), key=lambda message: sent[message]):
+                    queue[message] = max(free - sent[message], 0.0)
+                    free = sent[message] + queue[message] + hop[message]
+            if np.abs(queue - before).max(initial=0.0) < 1e-9:
+                return times
 
     @property
     def period_s(self) -> float:
@@ -105,6 +122,27 @@ def _slow_link(made: Made, size: float, random: np.random.Generator) -> str:
         is_slow |= (ends[0] == other) & (ends[1] == one)
     made.hop[:, is_slow] += 0.1 * size
     return f"rank {one} → {other}:"
+
+
+def _queueing_link(made: Made, size: float, random: np.random.Generator) -> str:
+    """A link as above that also sends one message after the other."""
+    usual, place = made.hop.copy(), _slow_link(made, size, random)
+    made.queues |= (made.hop > usual).any(axis=0)
+    return place
+
+
+def _slow_backward(made: Made, size: float, random: np.random.Generator) -> str:
+    """The backward passes of one rank take 20 to 60 % longer."""
+    rank = random.integers(made.table.num_ranks)
+    made.taken[:, (made.table.rank == rank) & (made.table.op != Op.F)] *= 1 + 2 * size
+    return f"rank {rank}:"
+
+
+def _falling_microbatches(made: Made, size: float, random: np.random.Generator) -> None:
+    """Microbatches get shorter, or longer, by 40 to 120 % from the first to the last; the total stays the same."""
+    part = made.table.microbatch / max(made.table.num_microbatches - 1, 1)
+    part = part if random.integers(2) else 1 - part
+    made.taken *= (1 + 4 * size * part) / (1 + 2 * size)
 
 
 def _blocking_hop(made: Made, size: float, random: np.random.Generator) -> None:
@@ -148,7 +186,7 @@ def _drift(made: Made, size: float, random: np.random.Generator) -> None:
 
 def _drift_over_steps(made: Made, size: float, random: np.random.Generator) -> str:
     """One rank, or all, slow down by 2 to 6 % per step."""
-    rank = random.integers(-1, made.table.num_ranks if made.table.num_ranks > 2 else 0)
+    rank = random.integers(-1, made.table.num_ranks)
     its = (made.table.rank == rank) | (rank < 0)
     made.taken[:, its] *= 1 + 0.2 * size * np.arange(len(made.taken))[:, None]
     return "all ranks:" if rank < 0 else f"rank {rank}:"
@@ -179,7 +217,16 @@ INJECTED: dict[str, Callable[[Made, float, np.random.Generator], str | None]] = 
     "drift over steps": _drift_over_steps,
     "uneven microbatches": _uneven_microbatches,
     BETWEEN: _time_between,
+    "queueing link": _queueing_link,
+    "slow backward": _slow_backward,
+    "falling microbatches": _falling_microbatches,
 }
+_CAUSES = {
+    "queueing link": "slow links",
+    "slow backward": "slow ranks",
+    "falling microbatches": "uneven microbatches",
+}
+"""Names in `explain` of faults with another name here."""
 OF_NOISE = {"gaps between passes": "gap", "waits for messages": "hop", BETWEEN: "between"}
 """Faults that every step contains a little of as noise, and the attribute with it."""
 
@@ -220,18 +267,28 @@ def made(table: Schedule, seed: int, causes: Sequence[str], without: str = "") -
     return steps
 
 
-_APART = ({BLOCKING, "waits for messages"}, {BLOCKING, "slow links"}, {"slow links", "waits for messages"})
+_ALIKE = {"drift over the step", "falling microbatches"}
+"""Two trends over the step, which can cancel each other."""
+_APART = (
+    {BLOCKING, "waits for messages"}, {BLOCKING, "slow links"}, {"slow links", "waits for messages"},
+    *({cause} for cause in _CAUSES.values()),
+)  # fmt: skip
 """Combinations that are not drawn: `explain` distinguishes a slow link from slow messages only by contrast."""
 
 
 def mixtures_of(table: Schedule) -> list[tuple[str, ...]]:
     causes = [cause for cause in INJECTED if cause != BLOCKING or table.name in ("1f1b", "interleaved-1f1b")]
-    pairs = [pair for pair in combinations(causes, 2) if set(pair) not in _APART]
+    pairs = [
+        pair
+        for pair in combinations(causes, 2)
+        if {_CAUSES.get(cause, cause) for cause in pair} not in _APART and set(pair) != _ALIKE
+    ]
     return [*((cause,) for cause in causes), *pairs]
 
 
 def expected(table: Schedule, cause: str) -> str:
     """Return the name of a fault in `explain`: with one stage per rank, slow stages and ranks have one name."""
+    cause = _CAUSES.get(cause, cause)
     return STAGES_OR_RANKS if table.vpp == 1 and cause in ("slow ranks", "uneven stages") else cause
 
 
@@ -294,7 +351,7 @@ def draw(table: Schedule, seed: int, causes: Sequence[str]) -> Draw:
     whole = steps.period_s
     names = {cause: expected(table, cause) for cause in causes}
     found = [loss for loss in attribute_losses(steps.run(), call_s=steps.call_s).reasons if loss.gain_s > 0]
-    if set(causes) == {"slow ranks", "uneven stages"} and found[0].cause == STAGES_OR_RANKS:
+    if set(names.values()) <= {"slow ranks", "uneven stages"} and STAGES_OR_RANKS in {one.cause for one in found}:
         names = dict.fromkeys(causes, STAGES_OR_RANKS)  # with two ranks they cannot be distinguished
     gains, places = {}, {}
     for name in dict.fromkeys(names.values()):

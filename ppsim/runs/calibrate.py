@@ -343,7 +343,7 @@ def _fit_action(
         graph, actions = run.graph, run.graph.num_actions
         cost = durations_s(graph, base.resolved_for(graph.schedule))
         maker, sizes = last_of_cell(graph.schedule)[graph.source], run.bytes_of_transfers
-        for start, end in zip(run.start, run.end, strict=True):
+        for step, (start, end) in enumerate(zip(run.start, run.end, strict=True)):
             alone = (end - start)[:actions]
             if run.has_own_costs:
                 alone = cost[:actions] * (1 + factor * overlapped_fraction(graph, start, end))
@@ -357,7 +357,7 @@ def _fit_action(
             only_waited = _only_waited(graph, end, blocker, waiting, transfer, end[maker[transfer]])
             waiting, transfer = waiting[only_waited], transfer[only_waited]
             whole = end[waiting] - end[maker[transfer]] - alone[waiting]
-            whole = whole - (links.transit_s[waiting] if links else 0.0)
+            whole = whole - (links.transit_s[step, waiting] if links else 0.0)
             hops.append(_HopSamples(whole, cost[actions + transfer], None if sizes is None else sizes[transfer]))
     fit = _fit(samples, at_least=0.0)
     assert fit is not None  # the last stage's first backward waits only for its own forward
@@ -453,7 +453,7 @@ def _residual(run: Run, base: StageCosts, found: FittedOverheads, slow: SlowPair
 def _with_slow_links(run: Run, costs: StageCosts, slow: SlowPairs) -> float:
     graph = build_graph(run.graph.schedule)
     durations, waits = durations_s(graph, costs.resolved_for(graph.schedule)), overheads_s(graph, costs)
-    durations[graph.num_actions :] += slow.transit_s[graph.target]
+    durations[graph.num_actions :] += np.median(slow.transit_s, axis=0)[graph.target]
     waits[: graph.num_actions] += slow.block_s
     times = evaluate_slowed(graph, durations, waits, costs.overlap_slowdown)
     return float(times.end.max() - times.start[: graph.num_actions].min())

@@ -20,6 +20,10 @@ _SLOW = 0.5
 """A pair is slow if its excess is above this fraction of the usual pair's time, and above `_OF_A_PASS` times the
 time of an action."""
 _OF_A_PASS = 0.1
+_CANDIDATES = np.linspace(0, 1, 17)
+"""Quantiles that are tried as the time of a message on a link."""
+_QUEUES = 0.7
+"""A link is a queue if the error of its messages' arrivals is below this fraction of the error without a queue."""
 _BLOCKS = 2.5
 """A blocked rank may receive late by up to this multiple of its blocking time: its own send and another rank's."""
 
@@ -55,12 +59,16 @@ def pairs_of(graph: EventGraph) -> RankPairs:
 class LinkTimes:
     """Usual transit time of each pair's messages, and usual gap of a rank after a send, which may block it.
 
-    `transits` and `gaps` are quartiles in seconds, shape [3, actions].
+    `transits` and `gaps` are quartiles in seconds, shape [3, actions]. `queue_s` is how long each action's input
+    waited for earlier messages of its pair, shape [steps, actions]; `queues` are the pairs that send one message
+    after the other.
     """
 
     pairs: RankPairs
     transits: Floats
     gaps: Floats
+    queue_s: Floats
+    queues: frozenset[int] = frozenset()
 
     @property
     def transit_s(self) -> Floats:
@@ -82,27 +90,30 @@ class LinkTimes:
         """
         crosses = self.pairs.taken != NONE
         wait = np.maximum(start - np.maximum(before, made), 0.0)
-        own = np.where(crosses & (made - before > -self.transit_s), np.minimum(wait, self.gap_s), wait)
+        is_needed = crosses & (made + self.queue_s - before > -self.transit_s)
+        own = np.where(is_needed, np.minimum(wait, self.gap_s), wait)
         return own, np.where(crosses, np.maximum(start - own - made, 0.0), 0.0), wait > own
 
 
 @dataclass(frozen=True)
 class SlowPairs:
-    """Excess seconds of slow pairs over the usual pair, in transit and on the sending rank; one entry per action.
+    """Excess seconds of slow pairs over the usual pair, in transit and on the sending rank.
 
-    `named` has both times per slow pair. It omits pairs whose messages are late only because the receiver is
-    blocked by its own send.
+    `transit_s` has shape [steps, actions] and includes the wait for earlier messages, `block_s` [actions]. `named`
+    has both times per slow pair, and the longest wait for earlier messages. It omits pairs whose messages are late
+    only because the receiver is blocked by its own send.
     """
 
     transit_s: Floats
     block_s: Floats
-    named: dict[str, tuple[float, float]]
+    named: dict[str, tuple[float, float, float]]
 
     @property
     def told(self) -> list[str]:
         sentences = []
-        for pair, (transit, block) in self.named.items():
+        for pair, (transit, block, queue) in self.named.items():
             told = [f"a message takes {seconds(transit)} longer than between other ranks"] if transit else []
+            told += [f"waits up to {seconds(queue)} for earlier messages"] if queue else []
             told += [f"sending blocks the rank for {seconds(block)}"] if block else []
             sentences.append(f"{pair}: {' and '.join(told)}")
         return sentences
@@ -130,11 +141,55 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
             sooner = (its_since < candidate) & ~its_late
             if sooner.sum() < its_late.sum():
                 transit[its] = candidate
+    queue, queues = np.zeros_like(made), set()
+    is_late = crosses & (wait > 2 * gap + usual)
+    for pair in np.unique(pairs.taken[crosses]).tolist():
+        its = pairs.taken == pair
+        if service := _service_s(made[:, its], start[:, its] - gap, is_late[:, its]):
+            queue[:, its], transit[its] = queue_s(made[:, its], service), service
+            queues.add(pair)
     found = LinkTimes(
-        pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late < -transit - usual))
-    )
+        pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late + queue < -transit - usual)),
+        queue, frozenset(queues),
+    )  # fmt: skip
     _, under_way, is_waited = found.parts_of(start, before, made)
-    return replace(found, transits=_by_pair(pairs.taken, under_way, crosses & is_waited))
+    return replace(found, transits=_by_pair(pairs.taken, under_way - queue, crosses & is_waited))
+
+
+def queue_s(sent: Floats, service_s: float) -> Floats:
+    """Return how long each message waits if a link takes `service_s` for each, first in, first out.
+
+    `sent` has shape [steps, messages]. Message k begins at the maximum of sent(j) + (k − j) · service over j ≤ k.
+    """
+    order = np.argsort(sent, axis=1, kind="stable")
+    turn = service_s * np.arange(sent.shape[1])
+    begin = turn + np.maximum.accumulate(np.take_along_axis(sent, order, axis=1) - turn, axis=1)
+    queue = np.empty_like(sent)
+    np.put_along_axis(queue, order, begin, axis=1)
+    return queue - sent
+
+
+def _service_s(sent: Floats, arrived: Floats, is_late: Any) -> float:
+    """Return the time of a message on a link that sends one after the other, 0 for another link.
+
+    Arrays have shape [steps, messages]. `is_late` marks messages whose receiver waited until they arrived; others
+    arrived earlier. The link is a queue if this explains the arrivals at least as well as a constant delay.
+    """
+    since = arrived - sent
+    if is_late.sum() < _LEAST_MESSAGES:
+        return 0.0
+    candidates = np.concatenate([
+        np.quantile(since[is_late], _CANDIDATES), np.quantile(np.diff(np.sort(arrived[is_late])), _CANDIDATES)
+    ])  # fmt: skip
+    candidates = candidates[candidates > 0]
+
+    def error(expected: Floats) -> float:
+        beyond = np.where(is_late, np.abs(expected - since), np.maximum(expected - since, 0.0))
+        return float(np.minimum(beyond, candidates.max()).mean())
+
+    constant = min(error(one + np.zeros_like(sent)) for one in candidates)
+    errors = [error(queue_s(sent, one) + one) for one in candidates]
+    return float(candidates[np.argmin(errors)]) if min(errors) < _QUEUES * constant else 0.0
 
 
 def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:
@@ -164,23 +219,25 @@ def slow_pairs_excess(links: LinkTimes, pass_s: float) -> SlowPairs:
     """Return the excess of slow pairs over the lower median pair; `pass_s` is the usual time of an action."""
     pairs = links.pairs
     transit, block = _beyond(pairs.taken, links.transits, pass_s), _beyond(pairs.sent, links.gaps, pass_s)
+    queue = np.where(transit > 0, links.queue_s, 0.0)
     times = {
         int(pair): (
-            float(transit[pairs.taken == pair].max(initial=0.0)), float(block[pairs.sent == pair].max(initial=0.0))
+            float(transit[pairs.taken == pair].max(initial=0.0)), float(block[pairs.sent == pair].max(initial=0.0)),
+            float(queue[:, pairs.taken == pair].max(initial=0.0)),
         )
         for pair in np.unique(pairs.taken[pairs.taken != NONE])
     }  # fmt: skip
     blocked = [
-        max((block for pair, (_, block) in times.items() if pair // pairs.num_ranks == rank), default=0.0)
+        max((block for pair, (_, block, _) in times.items() if pair // pairs.num_ranks == rank), default=0.0)
         for rank in range(pairs.num_ranks)
     ]
     slow = [
-        (pair, (late, wait))
-        for pair, (late, wait) in times.items()
-        if wait or late > _BLOCKS * blocked[pair % pairs.num_ranks]
+        (pair, seconds)
+        for pair, seconds in times.items()
+        if seconds[1] or seconds[0] > _BLOCKS * blocked[pair % pairs.num_ranks]
     ]
-    named = sorted(slow, key=lambda one: -sum(one[1]))
-    return SlowPairs(transit, block, {pairs.name(pair): both for pair, both in named})
+    named = sorted(slow, key=lambda pair: -sum(pair[1][:2]))
+    return SlowPairs(transit + queue, block, {pairs.name(pair): seconds for pair, seconds in named})
 
 
 def _beyond(pair: Ints64, times: Floats, pass_s: float) -> Floats:

@@ -177,7 +177,7 @@ def attribute_losses(
     start, end = run.start[:, :actions] - first, run.end[:, :actions] - first
     usual = links_of(graph, start, *input_times(graph, end)[:2])
     steps = steps_of(graph, start, end, usual)
-    paces = ActionSpeeds(schedule, StepFactors(schedule, steps.taken, float(lengths.mean())))
+    paces = ActionSpeeds(schedule, StepFactors.fitted(schedule, steps.taken, float(lengths.mean())))
     excess = slow_pairs_excess(usual, float(np.median(paces.factors.usual)))
     causes = cause_removals(paces, steps, start, excess, usual, first_step=first_step, variation_s=variation_s)
     terms = _terms(graph, steps, lengths, causes)

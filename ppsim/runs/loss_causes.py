@@ -159,16 +159,17 @@ class ActionSpeeds:
 
     @cached_property
     def of_ranks(self) -> Floats:
-        """Slow-down of each rank relative to the median stage, as far as all stages of the rank have it."""
-        ratios: list[list[float]] = [[] for _ in range(self.schedule.num_ranks)]
+        """Slowdown of each rank's forwards and backwards, [2, ranks], if all stages of the rank have it."""
+        ratios = np.full((2, self.schedule.num_ranks), np.inf)
         whole = self.typical.get(Op.I, 0.0) + self.typical.get(Op.W, 0.0)
-        taken = [(stage, one, self.typical[op]) for (op, stage), one in self.medians.items() if op in (Op.F, Op.B)]
-        taken += [(stage, one, whole) for stage, one in self.backward_s.items()]
-        for stage, one, typical in taken:
+        taken = [(stage, one, op, self.typical[op]) for (op, stage), one in self.medians.items() if op <= Op.B]
+        taken += [(stage, one, Op.B, whole) for stage, one in self.backward_s.items()]
+        for stage, one, op, typical in taken:
             if typical > 0:
-                ratios[self.schedule.stage_to_rank[stage]].append(one / typical)
-        # A rank is slow only if everything that it runs is slow, hence the minimum.
-        return np.array([max(min(one, default=1.0), 1.0) for one in ratios])
+                entry = int(op is Op.B), self.schedule.stage_to_rank[stage]
+                ratios[entry] = min(ratios[entry], one / typical)
+        # A rank is slow only if all its stages are slow, hence the minimum.
+        return np.maximum(np.where(np.isinf(ratios), 1.0, ratios), 1.0)
 
 
 def cause_removals(
@@ -274,7 +275,8 @@ def _variation(paces: ActionSpeeds, variation_s: float) -> CauseRemoval:
 
 def _of_stages(paces: ActionSpeeds) -> list[CauseRemoval]:
     schedule, usual, even, factors = paces.schedule, paces.factors.usual, paces.even, paces.factors
-    of_rank = paces.of_ranks[schedule.rank] if paces.is_told else np.ones_like(usual)
+    is_backward = (schedule.op != Op.F).astype(int)
+    of_rank = paces.of_ranks[is_backward, schedule.rank] if paces.is_told else np.ones_like(usual)
     ratio = np.divide(even * of_rank, usual, out=np.zeros_like(usual), where=usual > 0)
 
     def at_one_pace(taken: Floats) -> Floats:
@@ -282,13 +284,18 @@ def _of_stages(paces: ActionSpeeds) -> list[CauseRemoval]:
 
     if not paces.is_told:
         return [_of_passes(STAGES_OR_RANKS, at_one_pace, _worst_stage(paces), factors)]
-    worst = int(np.argmax(paces.of_ranks))
-    slow = float(paces.of_ranks[worst]) - 1
-    detail = f"rank {worst}: {signed_percent(slow)}" if slow > 0 else ""
     return [
-        _of_passes("slow ranks", lambda taken: taken / of_rank, detail, factors),
+        _of_passes("slow ranks", lambda taken: taken / of_rank, _worst_rank(paces.of_ranks), factors),
         _of_passes("uneven stages", at_one_pace, _worst_stage(paces), factors),
     ]
+
+
+def _worst_rank(of_ranks: Floats) -> str:
+    worst = int(np.argmax(of_ranks.sum(axis=0)))
+    slow = dict(zip(("forward", "backward"), (of_ranks[:, worst] - 1).tolist(), strict=True))
+    if abs(slow["forward"] - slow["backward"]) <= _ALIKE:
+        return f"rank {worst}: {signed_percent(slow['backward'])}" if of_ranks.max() > 1 else ""
+    return f"rank {worst}: {', '.join(f'{name} {signed_percent(part)}' for name, part in slow.items())}"
 
 
 def _of_passes(

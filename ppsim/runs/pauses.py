@@ -32,7 +32,7 @@ def pauses_between(steps: MeasuredSteps, usual: LinkTimes, step_s: float) -> Mea
         in_most_steps = np.quantile(waits, 0.5, axis=0, method="lower") if len(waits) > 1 else usual_s
         return pauses_beyond(waits, np.maximum(usual_s, in_most_steps), step_s)
 
-    own, hop = beyond(steps.after_own, usual.gap_s), beyond(steps.hop, usual.transit_s)
+    own, hop = beyond(steps.after_own, usual.gap_s), beyond(steps.hop, usual.queue_s + usual.transit_s)
     return MeasuredSteps(np.zeros_like(steps.taken), hop, own)
 
 
@@ -85,11 +85,11 @@ def waits_in_words(
         for late in _at_the_same_time(longest[step], start[step])
     ]
     largest = sorted(places, key=lambda place: -place[0])[:MOST_PLACES]
-    told = [
+    sentences = [
         f"step {first_step + step}: rank {' or '.join(map(str, ranks))}, {seconds(pause)} {when}"
         for pause, step, ranks, when in sorted(largest, key=lambda place: place[1])
     ]
-    return spread_in_words([(step, ranks[0]) for _, step, ranks, _ in places]) + join_places(told, len(places))
+    return spread_in_words([(step, ranks[0]) for _, step, ranks, _ in places]) + join_places(sentences, len(places))
 
 
 def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:

@@ -28,17 +28,38 @@ _LEAST_OF_RANK = 6
 _ALIKE = 0.2
 """Kinds of actions whose microbatch sizes differ by less than this fraction count as equally sized."""
 _TINY = 1e-9
+_CLEARLY = 0.8
+"""Sizes are estimated before the drift if they leave less than this fraction of the variation."""
 _LEAST_PASSES = 2
 """With fewer actions per kind and microbatch, over all stages, sizes of microbatches cannot be estimated."""
 
 
 @dataclass(frozen=True)
 class StepFactors:
-    """Estimates of all factors in the formula above, from action times `taken` [steps, actions] in seconds."""
+    """Estimates of all factors in the formula above, from action times `taken` [steps, actions] in seconds.
+
+    A trend from the first microbatch to the last resembles a drift over the step. With `sizes_first`, the sizes of
+    microbatches are estimated before the drift.
+    """
 
     schedule: Schedule
     taken: Floats
     step_s: float
+    sizes_first: bool = False
+
+    @classmethod
+    def fitted(cls, schedule: Schedule, taken: Floats, step_s: float) -> "StepFactors":
+        """Return the factors in the order that leaves less variation: drift follows the clock, sizes do not."""
+        found = cls(schedule, taken, step_s)
+        if (found.drift_in_step == 1).all():
+            return found
+        other = cls(schedule, taken, step_s, sizes_first=True)
+        return other if other.unexplained < _CLEARLY * found.unexplained else found
+
+    @property
+    def unexplained(self) -> float:
+        """Mean relative deviation of the actions' times from their expected times."""
+        return float(np.abs(_over(np.median(self.without_pauses / self._all, axis=0), self.usual) - 1).mean())
 
     @cached_property
     def firsts(self) -> Any:
@@ -73,7 +94,12 @@ class StepFactors:
 
     @cached_property
     def _common_pace(self) -> Floats:
-        pace: Floats = np.quantile(self._paces, 0.5, axis=1, method="lower", keepdims=True)
+        """Relative time of the steps on the median rank; a trend of half of the ranks or fewer is not common."""
+        trends = np.stack([drift_over_steps(pace) for pace in self._paces.T], axis=1)
+        is_common = (trends != 1).any(axis=0).mean() > 0.5
+        pace: Floats = np.quantile(
+            self._paces if is_common else self._paces / trends, 0.5, axis=1, method="lower", keepdims=True
+        )
         return pace
 
     @cached_property
@@ -106,15 +132,16 @@ class StepFactors:
     @cached_property
     def drift_in_step(self) -> Floats:
         """Factor of each action by the trend within its rank's step; 1 at the faster end of the step."""
-        taken = self.taken / self.of_steps
+        taken = self.taken / self.of_steps / (self.sizes if self.sizes_first else 1.0)
         return 1 + drift_within_step(self.schedule, taken, self.each(pass_medians(self.schedule, taken)))
 
     @cached_property
     def _ratios(self) -> Floats:
         """Ratios of action times to the median of their kind and stage, without the drift over the step."""
         schedule = self.schedule
-        beyond = drift_within_step(schedule, self.taken, self.each(pass_medians(schedule, self.taken)))
-        taken = self.taken / (1 + beyond)
+        taken = self.taken
+        if not self.sizes_first:
+            taken = taken / (1 + drift_within_step(schedule, taken, self.each(pass_medians(schedule, taken))))
         return _over(taken, self.each(pass_medians(schedule, taken)))
 
     @cached_property

@@ -36,7 +36,7 @@ def steps_of(graph: EventGraph, start: Floats, end: Floats, links: LinkTimes | N
     before, made, _ = input_times(graph, end)
     links = links or links_of(graph, start, before, made)
     own, since, is_waited = links.parts_of(start, before, made)
-    hop = np.where(is_waited, since, np.minimum(since, links.transit_s))
+    hop = np.where(is_waited, since, np.minimum(since, links.queue_s + links.transit_s))
     return MeasuredSteps(end - start, hop, own)
 
 

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from benchmarks.made_steps import Made, made
 from ppsim import StageCosts, Timeline, build, simulate
-from ppsim.runs.links import SlowPairs, input_times, links_of, median_of_some, pairs_of, slow_links_of
+from ppsim.runs.links import SlowPairs, input_times, links_of, median_of_some, pairs_of, queue_s, slow_links_of
+from ppsim.runs.loss_attribution import attribute_losses
+from ppsim.runs.pauses import pauses_between
+from ppsim.runs.step_replay import steps_of
 
 NUM_RANKS = 4
 STARTS_S = np.array([[0.0], [50.0], [100.0]])  # of three equal steps
@@ -39,10 +43,13 @@ def test_a_pair_is_slow_if_it_takes_half_as_long_again_and_a_tenth_of_a_pass() -
         timeline = timeline_of(middle_s)  # the median pass takes 1.5 s: a tenth of it is 0.15 s
         start, end = (times[: timeline.num_actions] + STARTS_S for times in (timeline.start, timeline.end))
         slow = slow_links_of(timeline.graph, start, end)
-        excess = {"rank 1 → 2": (middle_s - 0.1, 0.0), "rank 2 → 1": (middle_s - 0.1, 0.0)} if is_slow else {}
+        both = dict.fromkeys(("rank 1 → 2", "rank 2 → 1"), (middle_s - 0.1, 0.0, 0.0))
+        excess = both if is_slow else {}
         assert {pair: pytest.approx(times) for pair, times in slow.named.items()} == excess
         assert not slow.block_s.any()
-        assert set(slow.transit_s.round(9).tolist()) == ({0.0, round(middle_s - 0.1, 9)} if is_slow else {0.0})
+        assert set(slow.transit_s.round(9).ravel().tolist()) == (
+            {0.0, round(middle_s - 0.1, 9)} if is_slow else {0.0}
+        )
 
 
 def test_an_action_takes_from_the_pair_of_its_input_and_follows_the_pair_of_the_last_output() -> None:
@@ -58,11 +65,12 @@ def test_an_action_takes_from_the_pair_of_its_input_and_follows_the_pair_of_the_
 
 
 def test_a_slow_pair_has_a_sentence_with_both_of_its_times() -> None:
-    named = {"rank 0 → 1": (0.5, 0.0), "rank 1 → 2": (0.0, 0.25), "rank 2 → 3": (0.5, 0.25)}
-    assert SlowPairs(np.zeros(1), np.zeros(1), named).told == [
+    named = {"rank 0 → 1": (0.5, 0.0, 0.0), "rank 1 → 2": (0.0, 0.25, 0.0), "rank 2 → 3": (0.5, 0.25, 1.5)}
+    assert SlowPairs(np.zeros((1, 1)), np.zeros(1), named).told == [
         "rank 0 → 1: a message takes 500 ms longer than between other ranks",
         "rank 1 → 2: sending blocks the rank for 250 ms",
-        "rank 2 → 3: a message takes 500 ms longer than between other ranks and sending blocks the rank for 250 ms",
+        "rank 2 → 3: a message takes 500 ms longer than between other ranks and waits up to 1.50 s for earlier messages "
+        "and sending blocks the rank for 250 ms",
     ]
 
 
@@ -87,3 +95,42 @@ def test_an_input_crosses_ranks_if_another_rank_made_it() -> None:
 
 def test_the_median_of_no_values_is_0() -> None:
     assert (median_of_some(np.array([])), median_of_some(np.array([1.0, 2.0, 6.0]))) == (0.0, 2.0)
+
+
+@pytest.mark.parametrize("fault", ["queueing link", "slow links"])
+def test_a_wait_for_earlier_messages_is_part_of_the_slow_link(fault: str) -> None:
+    """Interleaved stages send faster than such a link: without the queue, half of the time is called gaps."""
+    table = build("interleaved-1f1b", pp=4, vpp=2, microbatches=8)
+    steps = made(table, 100, [fault])
+    cost_s = steps.period_s - made(table, 100, []).period_s
+    loss = next(loss for loss in attribute_losses(steps.run()).losses if loss.cause == "slow links")
+    assert loss.gain_s == pytest.approx(cost_s, rel=0.03)
+    assert ("for earlier messages" in loss.detail) == (fault == "queueing link"), "only a queue has such waits"
+
+
+def test_times_of_a_queueing_link_are_those_of_a_message_alone() -> None:
+    steps = Made(build("interleaved-1f1b", pp=4, vpp=2, microbatches=8), seed=1, num_steps=1)
+    steps.gap[:], steps.hop[:] = 1e-4, 3e-4
+    pairs = pairs_of(steps.graph)
+    slow = pairs.taken[steps.graph.target] == 1  # rank 0 → 1
+    steps.hop[:, slow] = 0.04
+    steps.queues |= slow
+    run, actions = steps.run(), len(steps.table)
+    start, end = run.start[:, :actions], run.end[:, :actions]
+    before, made, _ = input_times(steps.graph, end)
+    links = links_of(steps.graph, start, before, made)
+    its = pairs.taken == 1
+    assert links.transit_s[its] == pytest.approx(0.04)
+    assert links.queue_s[:, its].max() > 0.09
+    assert not links.queue_s[:, ~its].any()
+    assert links.gaps == pytest.approx(1e-4), "no wait for a message counts as a gap"
+    found = steps_of(steps.graph, start, end, links)
+    expected = np.minimum((links.queue_s + 0.04)[:, its], start[:, its] - 1e-4 - made[:, its])
+    assert found.hop[:, its] == pytest.approx(expected)
+    pauses = pauses_between(found, links, float(run.step_times_s[0]))
+    assert not (pauses.hop + pauses.after_own).any(), "to wait for earlier messages is no pause"
+
+
+def test_a_message_waits_for_those_that_were_sent_before() -> None:
+    made = np.array([[0.0, 1.0, 2.0, 20.0], [5.0, 30.0, 4.0, 0.0]])
+    assert queue_s(made, 3.0).tolist() == [[0.0, 2.0, 4.0, 0.0], [2.0, 0.0, 0.0, 0.0]]

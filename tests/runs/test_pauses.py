@@ -27,7 +27,7 @@ def test_a_pause_is_half_as_long_again_as_usual_and_a_fiftieth_of_the_step_longe
 def test_waits_are_compared_with_the_usual_gap_and_with_most_steps() -> None:
     """The second action waits long in every step, which is no pause; the first only in the last step."""
     waits = np.array([[0.1, 3.0], [0.1, 3.0], [2.0, 3.0]])
-    usual: Any = SimpleNamespace(gap_s=np.array([0.1, 0.1]), transit_s=np.array([0.5, 0.5]))
+    usual: Any = SimpleNamespace(gap_s=np.array([0.1, 0.1]), transit_s=np.array([0.5, 0.5]), queue_s=0.0)
     steps = MeasuredSteps(np.ones((3, 2)), 2 * waits, waits)
     found = pauses_between(steps, usual, 10.0)
     assert not found.taken.any()

@@ -73,3 +73,27 @@ def test_a_large_microbatch_has_its_size_relative_to_the_mean() -> None:
     assert found.sizes[0] == pytest.approx(factors / ((7 + 2) / 8))
     assert is_usual(found, "drift", "slow_steps")
     assert is_usual(factors_of(np.where(TABLE.microbatch == 3, 1.04, 1.0)), "sizes"), "4 % count as equal"
+
+
+def test_a_trend_of_the_microbatches_is_no_drift_and_a_drift_is_no_trend_of_the_microbatches() -> None:
+    """Both get longer from the first action to the last: sizes follow the microbatch, drift the rank's clock."""
+    place = np.concatenate([np.linspace(0, 1, 16)] * 4)
+    taken = USUAL_S * np.random.default_rng(1).normal(1, 0.01, (10, len(TABLE)))
+    by_size = StepFactors.fitted(TABLE, taken * (1 + 0.1 * TABLE.microbatch), STEP_S)
+    assert by_size.sizes[0] == pytest.approx((1 + 0.1 * TABLE.microbatch) / 1.35, rel=0.02)
+    assert is_usual(by_size, "drift", "drift_in_step")
+    by_clock = StepFactors.fitted(TABLE, taken * (1 + place), STEP_S)
+    assert by_clock.drift_in_step == pytest.approx(1 + place, rel=0.03)
+    assert is_usual(by_clock, "drift", "sizes")
+
+
+def test_of_two_ranks_the_one_that_drifts_is_named() -> None:
+    table = build("1f1b", pp=2, microbatches=8)
+    for rank in range(2):
+        factors = np.where(table.rank == rank, 1 + 0.05 * np.arange(10.0)[:, None], 1.0)
+        found = StepFactors(table, factors, STEP_S)
+        assert is_usual(found, "drift_of_all", "slow_steps", "drift_in_step", "sizes")
+        assert found.drift_of_ranks[:, rank] == pytest.approx(factors[:, table.rank == rank][:, 0])
+        assert found.drift_of_ranks[:, 1 - rank] == pytest.approx(1.0)
+    of_both = StepFactors(table, np.outer(1 + 0.05 * np.arange(10.0), np.ones(len(table))), STEP_S)
+    assert is_usual(of_both, "drift_of_ranks"), "a trend of all ranks is common"
