@@ -7,7 +7,9 @@ are first converted to Megatron-LM's arguments (`arguments.py`).
 from dataclasses import dataclass
 from typing import Literal
 
-ConfigTarget = Literal["megatron", "megatron@0.16", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@0.3"]
+ConfigTarget = Literal[
+    "megatron", "megatron@0.16", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@0.3", "torchtitan@main"
+]
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ TRAINERS = (
     Trainer(
         "TorchTitan",
         config="TorchTitan TOML or flags",
-        to_config=("torchtitan", "torchtitan@0.2", "torchtitan@0.3"),
+        to_config=("torchtitan", "torchtitan@0.2", "torchtitan@0.3", "torchtitan@main"),
         export="torchtitan",
     ),
     Trainer("Megatron-Bridge and NeMo", config="Megatron-Bridge or NeMo YAML"),

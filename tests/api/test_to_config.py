@@ -153,7 +153,9 @@ def read_back(text: str, path: Path) -> ppsim.Projection:
     return ppsim.project(plan_of_options({"job": None} | options_in(command, PlanOptions, arguments)))
 
 
-@pytest.mark.parametrize("trainer", ["megatron", "megatron@0.16", "primus", "torchtitan", "torchtitan@0.2"])
+@pytest.mark.parametrize(
+    "trainer", ["megatron", "megatron@0.16", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@main"]
+)
 def test_a_configuration_with_the_options_of_its_comments_gives_an_equal_plan(
     trainer: ConfigTarget, folder: Path
 ) -> None:

@@ -86,6 +86,19 @@ def test_float8_of_torchtitan_is_a_comment_where_only_its_registry_says_it() -> 
     assert lines[1].startswith("# TorchTitan 0.3.")
 
 
+def test_the_main_branch_of_torchtitan_counts_batches_in_tokens() -> None:
+    lines = written("torchtitan@main", stack="torchtitan", micro_batch=2, seq_len=4096, cuda_graphs="none")
+    assert comments(lines) == []
+    assert {
+        "--training.max_context_length 4096", "--training.num_tokens_per_microbatch_per_dp_rank 8192",
+        "--training.num_tokens_per_train_step 262144", "--parallelism.num_pp_microbatches 8",
+    } <= set(lines)  # fmt: skip
+    older = ("seq_len", "local_batch_size", "global_batch_size", "microbatch_size")
+    assert not [line for line in lines if line.split()[0].endswith(older)]
+    alone = written("torchtitan@main", stack="torchtitan", pp=1, tp=8, micro_batch=2, seq_len=4096)
+    assert not [line for line in alone if "num_pp_microbatches" in line]
+
+
 def test_a_model_that_a_trainer_does_not_have_is_a_comment() -> None:
     assert "--model llama2-7b" in comments(written("torchtitan", model="llama2-7b", stack="torchtitan"))
     assert "--model llama4-scout" in comments(written("megatron", model="llama4-scout", runtime="megatron"))

@@ -11,7 +11,6 @@ from ppsim.trainers.megatron.write_model import without_source
 from ppsim.trainers.torchtitan.config_registry import registry
 from ppsim.trainers.torchtitan.read_config import COUNTS, HIDDEN_BY_ASYNC_TP, RESHARDS, SCHEDULES, model_of
 
-_HEAD = {"0.2": "output", "0.3": "lm_head"}  # name of the last module of a model
 _CONVERTERS = {"float8": ["float8"], "float8-row": ["float8"], "mxfp8": ["mx"]}
 
 
@@ -55,7 +54,7 @@ def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
             if of_entry is None or without_source(of_entry) != without_source(model):
                 continue
             found = True
-            if version == "0.3":
+            if version != "0.2":
                 yield {"module": name, "config": config}
             elif flavor not in flavors:
                 flavors.add(flavor)
@@ -67,18 +66,17 @@ def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
 def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> dict[str, Any]:
     pp, dp = words.get("pp", 1), _replicas(words)
     settings = {name: words[word] for name, word in COUNTS.items() if word in words}
+    if version == "main":
+        settings["training.max_context_length"] = settings.pop("training.seq_len")
     if version == "0.2" and words.get("ep", 1) > 1 and "etp" in words:
         settings["parallelism.expert_tensor_parallel_degree"] = words["etp"]
     settings |= _replication(words, pp, dp)
     if pp > 1:
         usual = "Interleaved1F1B" if words.get("vpp", 1) > 1 else "1F1B"
         settings["parallelism.pipeline_parallel_schedule"] = SCHEDULES.get(words.get("schedule", ""), usual)
-        settings["parallelism.pipeline_parallel_microbatch_size"] = words["micro_batch"]
-        if parts := _parts(words.get("split"), pp, _HEAD[version]):
+        if parts := _parts(words.get("split"), pp, "output" if version == "0.2" else "lm_head"):
             settings["parallelism.module_fqns_per_model_part"] = parts
-    rounds = words.get("gradient_accumulation_steps", 1)
-    local = words["global_batch"] // (dp * rounds) if pp > 1 else words["micro_batch"]
-    settings |= {"training.local_batch_size": local, "training.global_batch_size": words["global_batch"]}
+    settings |= _batch(words, pp, dp, version)
     settings |= _compilation(words, choice, version)
     if version == "0.2" and words["dtype"] in _CONVERTERS:
         settings["model.converters"] = _CONVERTERS[words["dtype"]]
@@ -87,6 +85,20 @@ def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: st
         if words["dtype"] == "float8" and words.get("fp8_param_gather"):
             settings["quantize.linear.float8.enable_fsdp_float8_all_gather"] = True
     return settings | _checkpointing(words["recompute"], version)
+
+
+def _batch(words: Mapping[str, Any], pp: int, dp: int, version: str) -> dict[str, Any]:
+    """The main branch counts the batch in tokens, and that of a pipeline in microbatches (b5bcd76c)."""
+    micro, whole = words["micro_batch"], words["global_batch"]
+    local = whole // (dp * words.get("gradient_accumulation_steps", 1)) if pp > 1 else micro
+    if version == "main":
+        counts = {"parallelism.num_pp_microbatches": local // micro} if pp > 1 else {}
+        return counts | {
+            "training.num_tokens_per_microbatch_per_dp_rank": micro * words["seq_len"],
+            "training.num_tokens_per_train_step": whole * words["seq_len"],
+        }
+    counts = {"parallelism.pipeline_parallel_microbatch_size": micro} if pp > 1 else {}
+    return counts | {"training.local_batch_size": local, "training.global_batch_size": whole}
 
 
 def _replicas(words: Mapping[str, Any]) -> int:
