@@ -1,6 +1,6 @@
 """Time of `ppsim tune` for Llama-3-405B on 1,024 GPUs, and the part of the space that it simulates.
 
-    python benchmarks/tune.py [WORKERS]    processes:2, dask:tcp://…
+    python benchmarks/tune.py [PROCESSES]    2, or processes:2
 
 Prints configurations, seconds, configurations per second, and the CPU time of this process, for a space of more
 than 10,000 different configurations.
@@ -18,7 +18,7 @@ from ppsim.tuning.search import tune
 from ppsim.tuning.space import SearchProblem, space_for
 
 
-def main(workers: str) -> None:
+def main(processes: int) -> None:
     cluster = load_cluster("dgx-h100")
     job = Job(
         model=read_model("llama3-405b"), model_name="llama3-405b", cluster=cluster, layout=Layout(), global_batch=512,
@@ -27,14 +27,14 @@ def main(workers: str) -> None:
     question = SearchProblem(job=job, num_gpus=1024, memory_limit_bytes=0.95 * cluster.device.memory_bytes)
     space = space_for(question, vpp=range(1, 9))
     begin, cpu = time.perf_counter(), time.process_time()
-    found = tune(question, space, where=workers)
+    found = tune(question, space, processes=processes)
     took, cpu = time.perf_counter() - begin, time.process_time() - cpu
     best, number = found.best[0], found.counts["configurations"]
-    print(f"{number} configurations in {took:.1f} s by {workers}: {number / took:.0f} a second")
+    print(f"{number} configurations in {took:.1f} s by {processes} processes: {number / took:.0f} a second")
     print(f"{cpu:.2f} s of CPU in the process that asks, {1e6 * cpu / number:.0f} µs a configuration")
     print(found.counts)
     print(f"best: {best.candidate.key}, {best.iteration_time_s:.3f} s, MFU {100 * found.utilization(best):.2f} %")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "processes:2")
+    main(int(sys.argv[1].removeprefix("processes:")) if len(sys.argv) > 1 else 2)

@@ -123,6 +123,7 @@ TEXTS = {  # printer for each result class, loaded on first use
     "MeasuredRun": "ppsim.results.runs:print_measured",
     "Projection": "ppsim.results.plans:print_answer",
     "Projections": "ppsim.results.plans:print_plans",
+    "Scaling": "ppsim.results.sweep:print_scaling",
     "RunConfig": "ppsim.results.catalogues:print_run_config",
     "Timeline": "ppsim.results.steps:print_simulated",
     "LogTotals": "ppsim.results.runs:print_totals",

@@ -9,13 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import load_function
-from ppsim.base.files import csv_text, to_json
+from ppsim.base.files import csv_text, markdown_table, to_json
 from ppsim.base.write_outputs import Formats
 
 if TYPE_CHECKING:  # `ppsim train` also works without pydantic, which a search needs
     from matplotlib.figure import Figure
 
     from ppsim.plot.plot_model import TimelineView
+    from ppsim.projection.scaling import Scaling
     from ppsim.runs.compare import Comparison
     from ppsim.runs.loss_attribution import Explanation
     from ppsim.schedule.table import Schedule
@@ -146,6 +147,21 @@ VALIDATION: Formats = {
             index=False, lineterminator="\n"
         ),
     ),
+}
+
+
+def _scaling_figure(scaling: "Scaling") -> "Figure":
+    from ppsim.api.views import scaling_points
+    from ppsim.plot.figures.scaling import scaling_figure
+
+    return scaling_figure(scaling_points(scaling))
+
+
+SCALING: Formats = {
+    ".csv": ("table", lambda scaling: csv_text(scaling.to_json()["rows"])),
+    ".json": ("table", lambda scaling: to_json(scaling.to_json())),
+    ".md": ("table", lambda scaling: markdown_table(load_function("ppsim.results.sweep:scaling_texts")(scaling))),
+    **_figures("throughput, and where the time goes", _scaling_figure),
 }
 TABLE: Formats = {
     ".csv": ("", _csv_of),

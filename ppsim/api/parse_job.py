@@ -1,5 +1,6 @@
 """A training job on a cluster."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from ppsim.base.option_declarations import declared_options, field_values, flag_
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.costs.profile import profile_of
+from ppsim.machine.cluster import Cluster
 from ppsim.machine.cluster_files import cluster_of
 from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import Attention
@@ -58,7 +60,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
     given = options["model"]
     name = given.source if isinstance(given, RunConfig) else str(given)
     model = _model(given, name, options)
-    cluster = cluster_of(options["cluster"])
+    cluster = _with_price(cluster_of(options["cluster"]), options["price"])
     layout, assumed = _layout(options, cluster.num_devices)
     instances, replicas = options["num_distributed_optimizer_instances"] or 1, layout.dp * layout.cp
     if replicas % instances:
@@ -144,6 +146,14 @@ def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any
 
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "float32": "fp32"}
+
+
+def _with_price(cluster: Cluster, given: float | None) -> Cluster:
+    if given is None:
+        return cluster
+    if not 0 <= given < math.inf:
+        raise ConfigError(f"--price must be a number from 0 on, per GPU hour: got {given:g}")
+    return replace(cluster, price_per_gpu_hour=given)
 
 
 def _layout(options: Mapping[str, Any], num_devices: int | None) -> tuple[Layout, tuple[str, ...]]:

@@ -224,6 +224,19 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The keys of the first row are the header; None becomes an empty cell.
+
+    >>> print(markdown_table([{"rank": 0, "step": "1 s"}]), end="")
+    | rank | step |
+    | --- | --- |
+    | 0 | 1 s |
+    """
+    header = list(rows[0])
+    texts = [["" if row[name] is None else str(row[name]).replace("|", "\\|") for name in header] for row in rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, ["---"] * len(header), *texts))
+
+
 _PACKAGE = Path(__file__).parents[1]
 
 

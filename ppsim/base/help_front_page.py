@@ -6,6 +6,7 @@ GROUPS = {  # command: (module in `ppsim.cli`, line on this page)
     "Plan": {
         "project": ("project", "Project step time and memory of one training configuration."),
         "tune": ("tune", "Search for the fastest configurations of a model on N GPUs."),
+        "sweep": ("sweep", "Project or search many jobs, into one table."),
         "fit": ("fit", "Fit your cluster's constants (compute, network) to step times."),
         "validate": ("validate", "Compare projections with published or your own measurements."),
     },

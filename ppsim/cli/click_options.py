@@ -1,6 +1,7 @@
 """Click options from declarations (`ppsim.base.option_declarations`), and help pages with sections."""
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -248,6 +249,36 @@ class Choice(click.Choice[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         also = {short: name for short, name in NUMBER_FORMATS.items() if name in self.choices}
         return super().convert(NameLookup("", self.choices, also=also).find(value) or value, param, ctx)
+
+
+class Several(tuple[Any, ...]):
+    """Several values of an option that takes one."""
+
+
+class OneOrSeveral(click.ParamType):  # type: ignore[type-arg]
+    """One value, or several with commas, as `Several`."""
+
+    def __init__(self, single: Any) -> None:
+        self.single, self.name = single, single.name
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        return self.single.shell_complete(ctx, param, incomplete)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or "," not in value or os.path.exists(value):
+            return self.single.convert(value, param, ctx)
+        return Several(self.single.convert(part.strip(), param, ctx) for part in value.split(","))
+
+
+def ranges_of(declared: type) -> dict[str, dict[str, Any]]:
+    """Return parameters with which options that take a number or a name accept several."""
+    return {
+        word.name: {"type": OneOrSeveral(click.types.convert_type(_type_of(word)))}
+        for word in declared_options(declared).values()
+        if word.option.names in ("model", "cluster", "recipe")
+        or (str not in word.kinds and {int, float} & {*word.kinds})
+        or (word.choices and bool not in word.kinds)
+    }
 
 
 def _type_of(word: OptionDeclaration) -> Any:

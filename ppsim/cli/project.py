@@ -1,13 +1,16 @@
 """The command `project`."""
 
+from collections.abc import Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from ppsim.api.output_formats import TIMELINE
-from ppsim.base.option_declarations import Option, declared_options
+from ppsim.api.output_formats import SCALING, TIMELINE
+from ppsim.base.errors import ConfigError
+from ppsim.base.option_declarations import Option, declared_options, flag_of
 from ppsim.base.write_outputs import write
-from ppsim.cli.click_options import command_with
+from ppsim.cli.click_options import Several, command_with, ranges_of
 from ppsim.cli.common import (
     check_outputs,
     drawing_options,
@@ -23,7 +26,7 @@ from ppsim.cli.common import (
     with_command_line,
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
-from ppsim.projection.options import ANY, GPT, PlanOptions
+from ppsim.projection.options import ANY, GPT, TOKENS, PlanOptions
 from ppsim.trainers import ConfigTarget
 
 if TYPE_CHECKING:
@@ -36,13 +39,7 @@ if TYPE_CHECKING:
 class ProjectOptions(PlanOptions, total=False):
     """The options of `project`."""
 
-    tokens: Annotated[
-        float | None,
-        Option(
-            "Number of training tokens (15e12), to print the training time in days.",
-            metavar="N", section="model", after="global_batch",
-        ),
-    ]  # fmt: skip
+    tokens: Annotated[float | None, TOKENS]
     allow_oom: Annotated[
         bool | None,
         Option(
@@ -69,7 +66,7 @@ _COMMON = (
 )  # fmt: skip
 
 
-@command_with(ProjectOptions, _SECTIONS, common=_COMMON)
+@command_with(ProjectOptions, _SECTIONS, common=_COMMON, **ranges_of(ProjectOptions))
 @to_config_option
 @step_options
 @full_option
@@ -96,21 +93,15 @@ def project(
     """
     from ppsim.api.project import plan_of_options
 
-    check_outputs(outputs, TIMELINE)
+    ranges = [name for name, given in options.items() if isinstance(given, Several)]
+    check_outputs(outputs, SCALING if ranges else TIMELINE)
     look = drawing_options(options)
     names = _compared(options["schedule"])
-    if not has_layout(options):
-        if options["model"] not in (None, GPT):
-            from ppsim.api.model_traces import trace_if_unknown
-            from ppsim.trainers.read_config import model_named
-
-            trace_if_unknown(options["model"])
-            model_named(options["model"])  # raises for an unknown model, the most important error
-        searched = ""
-        if options["model"] and options["gpus"]:
-            how = f"--model {options['model']} --gpus {options['gpus']}"
-            searched = f". To find the fastest layout: ppsim tune {how} --global-batch-size N"
-        raise click.UsageError(f"--pp must be given: the number of pipeline ranks (1: no pipeline){searched}")
+    _require_layout(options)
+    if ranges:
+        _require_one_range(ranges, has_schedules=bool(names), to_config=to_config)
+        _project_range(ranges[0], options, outputs, as_json=as_json)
+        return
     config = options["run_config"] = run_config_of(options)
     plan = plan_of_options(options | {"schedule": None if names else options["schedule"]})
     if names:
@@ -146,6 +137,55 @@ def project(
         raise click.exceptions.Exit(1)
 
 
+def _require_layout(options: Mapping[str, Any]) -> None:
+    """Raises errors of the model first, the most important, then a usage error without --pp."""
+    if has_layout(options):
+        return
+    model, gpus = (
+        given[0] if isinstance(given, Several) else given for given in map(options.get, ("model", "gpus"))
+    )
+    if model not in (None, GPT):
+        from ppsim.api.model_traces import trace_if_unknown
+        from ppsim.trainers.read_config import model_named
+
+        trace_if_unknown(model)
+        model_named(model)
+    how = f"ppsim tune --model {model} --gpus {gpus} --global-batch-size N"
+    searched = f". To find the fastest layout: {how}" if model and gpus else ""
+    raise click.UsageError(f"--pp must be given: the number of pipeline ranks (1: no pipeline){searched}")
+
+
+def _require_one_range(ranges: list[str], *, has_schedules: bool, to_config: ConfigTarget | None) -> None:
+    first, *others = [*map(flag_of, ranges), *(["--schedule"] if has_schedules else [])]
+    if to_config is not None:
+        raise ConfigError(f"--to-config writes one plan: give one value of {first}")
+    if others:
+        raise ConfigError(
+            f"{first} and {others[0]} cannot both have several values; `ppsim sweep` multiplies lists"
+        )
+
+
+def _project_range(name: str, options: dict[str, Any], outputs: tuple[str, ...], *, as_json: bool) -> None:
+    from ppsim.api.project import plan_of_options
+    from ppsim.projection.scaling import Scaling, row_of_plan
+
+    settings, number = list(options[name]), count()
+    if name != "recipe":
+        options |= {name: settings[0]}
+        options["run_config"] = run_config_of(options)
+    with progress("projecting", total=len(settings), unit="values") as bar:
+
+        def row_of(setting: Any) -> dict[str, Any]:
+            bar.update(f"projecting {flag_of(name)} {setting}", done=next(number))
+            return row_of_plan(plan_of_options(options | {name: setting}), options["tokens"])
+
+        scaling = Scaling.of(name, settings, row_of)
+    write(outputs, SCALING, scaling, announce=print_message)
+    print_result(scaling, as_json)
+    if not options["allow_oom"] and all(row["verdict"] == "does not fit" for row in scaling.possible):
+        raise click.exceptions.Exit(1)
+
+
 ALL = "all"
 _DRAWN_OF_ALL = 2  # of `--schedule all` and any, the fastest are drawn
 
@@ -161,8 +201,6 @@ def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection
 
 
 def _projected(plan: "Plan", names: list[str], *, is_all: bool) -> "Projections":
-    from itertools import count
-
     from ppsim.catalog.build import find
     from ppsim.projection.project import project_all
 

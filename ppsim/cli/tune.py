@@ -1,15 +1,19 @@
 """The command `tune`."""
 
+import math
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ppsim.api.output_formats import SEARCH, SearchFileContent
+import click
+
+from ppsim.api.output_formats import SCALING, SEARCH, SearchFileContent
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import command_arguments, declared_options
+from ppsim.base.option_declarations import Option, command_arguments, declared_options
 from ppsim.base.units import seconds
 from ppsim.base.write_outputs import write
-from ppsim.cli.click_options import command_with
+from ppsim.cli.click_options import OneOrSeveral, Several, command_with
 from ppsim.cli.common import (
     check_outputs,
     full_option,
@@ -24,7 +28,7 @@ from ppsim.cli.common import (
     with_command_line,
 )
 from ppsim.cli.progress import progress
-from ppsim.projection.options import PlanOptions
+from ppsim.projection.options import TOKENS, PlanOptions, SearchBaseOptions
 from ppsim.trainers import ConfigTarget
 from ppsim.tuning.options import RangeOptions, TuneOptions
 
@@ -48,20 +52,55 @@ _COMMON = (
 )  # fmt: skip
 
 
-@command_with(TuneOptions, _SECTIONS, common=_COMMON)
+_REMOVED = {"--workers": "for one search, give --jobs N; for many jobs on Dask or Ray: ppsim sweep"}
+
+
+class TuneCommandOptions(TuneOptions, total=False):
+    """The options of the command, which also compares numbers of GPUs."""
+
+    tokens: Annotated[float | None, TOKENS]
+    minimise: Annotated[
+        Literal["time", "cost"] | None,
+        Option(
+            "Order of several numbers of GPUs: by iteration time, or by cost (without --price: GPU hours). "
+            "[default: as given]",
+            metavar="time|cost", section="cluster",
+        ),
+    ]  # fmt: skip
+    deadline: Annotated[
+        float | None,
+        Option(
+            "Days in which --tokens are to be trained: name the fewest of several numbers of GPUs that meet it, or "
+            "exit with 1.",
+            metavar="DAYS", section="cluster",
+        ),
+    ]  # fmt: skip
+
+
+@command_with(
+    TuneCommandOptions, _SECTIONS, common=_COMMON, removed=_REMOVED,
+    gpus={"type": OneOrSeveral(click.INT), "metavar": "N[,N,…]"},
+)  # fmt: skip
 @to_config_option
 @json_option
 @full_option
 @output_option_of(".json answer, .csv table, .html/.svg/.pdf/.png iteration time over memory")
 def tune(
-    outputs: tuple[str, ...], as_json: bool, full: bool, to_config: ConfigTarget | None, **options: Any
+    outputs: tuple[str, ...],
+    as_json: bool,
+    full: bool,
+    to_config: ConfigTarget | None,
+    tokens: float | None,
+    minimise: str | None,
+    deadline: float | None,
+    **options: Any,
 ) -> None:
     """Search for the fastest training configurations of a model on N GPUs: layout, schedule and microbatch size.
 
     \b
-      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64
       ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 -o tune.svg
       ppsim tune --recipe llama3-8b/h100/fp8/8gpu@26.08
+      ppsim tune --model llama3-8b --gpus 64,128 --global-batch-size 512 --price 2
 
     Prints the fastest configurations, and the Pareto set of time and memory. Global batch, sequence length and
     dtype do not change.
@@ -75,11 +114,24 @@ def tune(
     """
     from ppsim.api.tune import search_of
 
-    check_outputs(outputs, SEARCH, beside=options["resume"])
+    numbers = options["gpus"] if isinstance(options["gpus"], Several) else None
+    is_compared = numbers is not None or deadline is not None or minimise is not None or tokens is not None
+    check_outputs(outputs, SCALING if is_compared else SEARCH, beside=options["resume"])
+    _require_comparable(is_compared, tokens, deadline, options, to_config)
     config = options["run_config"] = run_config_of(options)
-    kept = {name.strip().removeprefix("--").replace("-", "_") for name in options["keep"] or ()}
-    if config and (started := [name for name in _changed_by_search(config, options) if name not in kept]):
-        print_message(f"  the search starts from: {', '.join(started).replace('_', '-')} (--keep NAME keeps one)")
+    if config and (
+        tried := [
+            word
+            for word in declared_options(RangeOptions)
+            if word != "zero" and word in config.options and not options[word]
+        ]
+    ):
+        print_message(f"  searched, not read from it: {', '.join(tried).replace('_', '-')}")
+    if is_compared:
+        _compare_numbers(
+            numbers or [options["gpus"]], options, outputs, tokens, minimise, deadline, as_json=as_json
+        )
+        return
     search = search_of(options)
     if not sys.stderr.isatty():
         print_message("finding a lower bound of each configuration, then simulating those that may be best")
@@ -106,23 +158,54 @@ def tune(
     print_trainer_lines(lines, to_config, as_json=as_json)
 
 
-def _changed_by_search(config: "RunConfig", options: Mapping[str, Any]) -> list[str]:
-    """Return options of a configuration that are not typed and that the search changes."""
-    from ppsim.projection.changes import SWITCHES
+def _require_comparable(
+    is_compared: bool, tokens: float | None, deadline: float | None, options: Mapping[str, Any], to_config: Any
+) -> None:
+    if deadline is not None and tokens is None:
+        raise ConfigError("--deadline needs --tokens, the number of tokens to train")
+    if tokens is not None and not 0 < tokens < math.inf:
+        raise ConfigError(f"--tokens must be more than 0: got {tokens:g}")
+    if deadline is not None and not deadline > 0:
+        raise ConfigError(f"--deadline must be more than 0 days: got {deadline:g}")
+    named = {"--resume": options["resume"], "--to-config": to_config}
+    if is_compared and (wrong := [flag for flag, given in named.items() if given is not None]):
+        raise ConfigError(f"{wrong[0]} is for one search: leave out --tokens, --minimise and lists of --gpus")
 
-    names = declared_options(RangeOptions).keys() | SWITCHES.keys()
-    return [name for name in config.options if name in names and options.get(name) is None]
+
+def _compare_numbers(
+    numbers: Sequence[int], options: dict[str, Any], outputs: tuple[str, ...], tokens: float | None,
+    minimise: str | None, deadline: float | None, *, as_json: bool,
+) -> None:  # fmt: skip
+    """Search each number of GPUs, and print one table with the best configuration of each."""
+    from ppsim.api.tune import row_of_search, search_of
+    from ppsim.projection.scaling import ERROR, Scaling
+
+    with progress("searching", total=len(numbers), unit="numbers of GPUs") as bar:
+
+        def row_of(number: int) -> dict[str, Any]:
+            bar.update(f"searching {number} GPUs", done=numbers.index(number))
+            return row_of_search(search_of(dict(options) | {"gpus": number})(), tokens)
+
+        scaling = Scaling.of("gpus", numbers, row_of)
+    key = "gpu_hours_per_step" if minimise == "cost" else "iteration_time_s"
+    rows = sorted(scaling.rows, key=lambda row: (ERROR in row, row.get(key))) if minimise else scaling.rows
+    scaling = replace(scaling, rows=rows, deadline_days=deadline)
+    write(outputs, SCALING, scaling, announce=print_message)
+    print_result(scaling, as_json)
+    if not scaling.possible or (deadline is not None and scaling.in_time is None):
+        raise click.exceptions.Exit(1)
 
 
 def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:
     """Project the recipe with the user's options, except those of the layout."""
     if config is None or config.recipe is None:
         return {}
-    from ppsim.api.tune import plan_of_file
+    from ppsim.api.project import plan_of_keywords
     from ppsim.projection.project import outcome_of
 
+    same = {name: options[name] for name in declared_options(SearchBaseOptions) if options.get(name) is not None}
     try:
-        iteration_s, peak_bytes = outcome_of(plan_of_file(options))
+        iteration_s, peak_bytes = outcome_of(plan_of_keywords(same))
         return {"recipe_iteration_time_s": iteration_s, "recipe_peak_bytes": peak_bytes}
     except ConfigError as error:
         print_message(f"  the recipe itself is not possible with these options: {error}")
@@ -132,13 +215,11 @@ def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[s
 def _why_longer(config: "RunConfig", found: "TuneResult", peak_bytes: float) -> list[str]:
     """Return why a recipe may be faster than all configurations of a search: its memory, and other options."""
     verdict = found.question.memory_limit.word(peak_bytes)
-    from ppsim.projection.changes import SWITCHES
-
     words, ranges = declared_options(PlanOptions), declared_options(RangeOptions)
 
     def is_tried(name: str, setting: Any) -> bool:
         if name not in ranges:
-            return name in declared_options(TuneOptions) or name in SWITCHES
+            return name in declared_options(TuneOptions)
         in_space = getattr(found.space, name) or ()
         return setting in in_space or any(getattr(one.candidate, name) == setting for one in found.simulated)
 

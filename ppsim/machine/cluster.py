@@ -384,7 +384,8 @@ PLAIN = ("kernel_s", "launch_s", "routing_host_s", "jitter", "overlap_slowdown")
 class Cluster:
     """Devices of one kind in nested domains, innermost tier first; `num_devices` None: unlimited.
 
-    `base` is the cluster whose file this one extends; `constants` are fitted to runs on the cluster.
+    `base` is the cluster whose file this one extends; `constants` are fitted to runs on the cluster. The price has
+    the unit that its user chose.
     """
 
     name: str
@@ -395,6 +396,7 @@ class Cluster:
     num_devices: int | None = None
     base: str | None = None
     constants: Constants = Constants()
+    price_per_gpu_hour: float | None = None
 
     def with_constants(self, constants: Constants) -> "Cluster":
         given: dict[str, Any] = {

@@ -205,6 +205,7 @@ class _Cluster(FileSchema):
     source: str = "the cluster file"
     tiers: Annotated[list[_Tier], Bounds(min_length=1)]
     constants: _Constants = field(default_factory=_Constants)
+    price_per_gpu_hour: NonNegative | None = None
 
     def __post_init__(self) -> None:
         *inner, outermost = self.tiers
@@ -385,6 +386,7 @@ def _cluster(read: _Cluster) -> Cluster:
         source=read.source,
         num_devices=read.num_devices,
         base=read.base,
+        price_per_gpu_hour=read.price_per_gpu_hour,
     )
     return cluster.with_constants(read.constants.made())
 

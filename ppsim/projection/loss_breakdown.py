@@ -10,7 +10,7 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.costs.time_breakdown import TimeBreakdown
-from ppsim.projection.projection import Interval, Projection
+from ppsim.projection.projection import ALL_STAGES, Interval, Projection
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.pairs import fused_pairs
 from ppsim.schedule.rounds import round_starts
@@ -247,7 +247,6 @@ def _of_pairs(table: Schedule, assembled: StageCostSet) -> TimeBreakdown:
 
 
 _FASTER = 0.01
-_ALL_STAGES = "compute of all stages"
 
 
 def sensitivities(projection: Projection) -> dict[str, float]:
@@ -256,7 +255,7 @@ def sensitivities(projection: Projection) -> dict[str, float]:
     graph, schedule = timeline.graph, timeline.schedule
     durations = durations_s(graph, costs.resolved_for(schedule))
     is_transfer = np.arange(graph.num_nodes) >= graph.num_actions
-    masks: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {_ALL_STAGES: ~is_transfer}
+    masks: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {ALL_STAGES: ~is_transfer}
     for stage in range(schedule.num_stages):
         mask = np.zeros(graph.num_nodes, dtype=bool)
         mask[: graph.num_actions] = schedule.stage == stage
@@ -283,17 +282,6 @@ def sensitivities(projection: Projection) -> dict[str, float]:
 def _pipeline_s(projection: Projection, times: RankTimes) -> Floats:
     """Return the pipeline's part of the iteration time: without synchronisation, a rank's span."""
     return times.span_s if projection.plan.criterion == "span" else times.step_time_s
-
-
-def largest_bottleneck(found: dict[str, float]) -> str:
-    """Return the limiting resource, or the stage with the largest gain if all stages together limit the step.
-
-    >>> largest_bottleneck({"compute of all stages": 0.9, "transfers": 0.05, "compute of stage 3": 0.02})
-    'compute of stage 3'
-    """
-    of_one = [name for name in found if name.startswith("compute of stage ")]
-    most = max((name for name in found if name not in of_one), key=lambda name: found[name])
-    return max(of_one, key=lambda name: found[name]) if most == _ALL_STAGES else most
 
 
 def interval(

@@ -63,6 +63,10 @@ RECEIVES = Option(
     "sender (ordered). [default: the costs file's, else {default}]",
     section="runtime", field="receives", default="torch",
 )  # fmt: skip
+TOKENS = Option(
+    "Number of training tokens (15e12), for the days, GPU hours and cost of the training.",
+    metavar="N", section="model", after="global_batch",
+)  # fmt: skip
 CALIBRATION = Option(
     "Calibration file: constants of a cluster (`ppsim fit`), overheads of a runtime (`ppsim calibrate`), or both. "
     "[default: the constants of the GPU type, no overheads]",
@@ -116,6 +120,11 @@ class SearchBaseOptions(TypedDict, total=False):
         "Cluster that runs the model, by name (`ppsim clusters`) or file. Costs are estimated for it. [default: "
         "{default}]",
         names="cluster", metavar="NAME|FILE", section="cluster", default=CLUSTER,
+    )]
+    price: Annotated[float | None, Option(
+        "Price of a GPU hour, for the cost of a step and, with --tokens, of a run; the currency is yours. "
+        "[default: price_per_gpu_hour of the cluster file, else none]",
+        metavar="PRICE", section="cluster", field="job.cluster.price_per_gpu_hour",
     )]
     gpus: Annotated[int | None, Option(
         "Number of GPUs. The data-parallel size follows from it. `tune` requires it. [default: tp · cp · dp · pp]",

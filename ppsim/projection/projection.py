@@ -11,6 +11,7 @@ from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.model.recompute import BY_OPERATORS, Recompute, plan_of_stage, text_of
+from ppsim.projection.cost import TrainingCost
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.quantities import values
 from ppsim.schedule.check import why_not_in_torch
@@ -48,7 +49,7 @@ class Projection(Printable, Drawable):
     pp 4 · 1f1b
     <BLANKLINE>
     fits           45.3 of 75.0 GiB (rank 0)
-    iteration      1.74 s  (90 % interval 1.68 s to 1.81 s)
+    iteration      1.74 s  (90 % interval 1.69 s to 1.80 s)
     ...
     >>> round(made.tokens_per_s), round(made.timeline.bubble_ratio, 4)
     (14102, 0.2767)
@@ -423,9 +424,14 @@ class ProjectionSummary(HasRepr):
     interval_basis: str
     time_breakdown_s: dict[str, float]
     advice: list[ConfigurationChange]
-    training_days: float | None
+    cost: TrainingCost
     by_stack_s: dict[str, float]
     sensitivities_function: Callable[[], dict[str, float]] = field(repr=False, compare=False)
+
+    @property
+    def training_days(self) -> float | None:
+        """None without a number of tokens."""
+        return self.cost.training_days
 
     @cached_property
     def gain_per_percent(self) -> dict[str, float]:
@@ -434,8 +440,6 @@ class ProjectionSummary(HasRepr):
 
     @property
     def bottleneck(self) -> str:
-        from ppsim.projection.loss_breakdown import largest_bottleneck  # imports this module
-
         return largest_bottleneck(self.gain_per_percent)
 
     @property
@@ -450,9 +454,23 @@ class ProjectionSummary(HasRepr):
             "gain_per_percent": self.gain_per_percent,
             "bottleneck": self.bottleneck,
             "advice": [one.to_json() for one in self.advice],
-            "training_days": self.training_days,
+            **self.cost.to_json(),
             "by_stack_s": self.by_stack_s,
         }
+
+
+ALL_STAGES = "compute of all stages"
+
+
+def largest_bottleneck(found: dict[str, float]) -> str:
+    """Return the limiting resource, or the stage with the largest gain if all stages together limit the step.
+
+    >>> largest_bottleneck({"compute of all stages": 0.9, "transfers": 0.05, "compute of stage 3": 0.02})
+    'compute of stage 3'
+    """
+    of_one = [name for name in found if name.startswith("compute of stage ")]
+    most = max((name for name in found if name not in of_one), key=lambda name: found[name])
+    return max(of_one, key=lambda name: found[name]) if most == ALL_STAGES else most
 
 
 _NEAR = 0.95

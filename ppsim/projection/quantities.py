@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from ppsim.base.units import count, percent, seconds, size
 
-View = Literal["json", "columns", "throughput", "card", "page"]
+View = Literal["json", "columns", "throughput", "card", "page", "sweep"]
 Unit = Literal["", "s", "bytes", "ratio", "tokens/s", "tokens/s per GPU", "FLOP/s", "FLOP/s per GPU"]
 
 
@@ -15,7 +15,7 @@ class ReportedQuantity:
     """One number of a `Projection`; `of` returns it in `unit`, or None if it is unknown.
 
     Views: `json` is `Projection.to_json`, `columns` is `Projections.to_frame`, `throughput` a line of the terminal
-    output, `card` the notebook card, `page` the head of an HTML timeline.
+    output, `card` the notebook card, `page` the head of an HTML timeline, `sweep` a row of `ppsim sweep`.
     """
 
     key: str
@@ -50,16 +50,16 @@ QUANTITIES = (
     ),
     ReportedQuantity(
         "tokens_per_s", "throughput", "tokens/s", "tokens of all data-parallel ranks per second of iteration time",
-        lambda one: one.tokens_per_s, ("json", "columns", "throughput", "card", "page"),
+        lambda one: one.tokens_per_s, ("json", "columns", "throughput", "card", "page", "sweep"),
     ),
     ReportedQuantity(
         "tokens_per_s_per_gpu", "throughput per GPU", "tokens/s per GPU", "tokens_per_s over num_gpus",
-        _per_gpu(lambda one: one.tokens_per_s), ("json", "throughput"),
+        _per_gpu(lambda one: one.tokens_per_s), ("json", "throughput", "sweep"),
     ),
     ReportedQuantity(
         "model_flops_utilization", "MFU", "ratio",
         "model FLOPs (causal half of attention, no recomputation) per second, divided by peak_flops_per_s",
-        lambda one: one.model_flops_utilization, ("json", "columns", "page"),
+        lambda one: one.model_flops_utilization, ("json", "columns", "page", "sweep"),
     ),
     ReportedQuantity(
         "peak_flops_per_s", "peak", "FLOP/s", "peak of a GPU for the number format, by its data sheet",
@@ -74,7 +74,7 @@ QUANTITIES = (
     ),
     ReportedQuantity(
         "bubble_ratio", "bubble", "ratio", "idle part of step_time_s, mean over ranks",
-        lambda one: one.timeline.bubble_ratio, ("json", "columns", "card"),
+        lambda one: one.timeline.bubble_ratio, ("json", "columns", "card", "sweep"),
     ),
     ReportedQuantity(
         "span_bubble_ratio", "span bubble", "ratio",
@@ -83,9 +83,9 @@ QUANTITIES = (
     ),
     ReportedQuantity(
         "peak_bytes", "peak memory", "bytes", "highest memory of all ranks; None if no bytes are known",
-        _peak, ("json", "columns", "card"),
+        _peak, ("json", "columns", "card", "sweep"),
     ),
-    ReportedQuantity("num_gpus", "GPUs", "", "number of GPUs", lambda one: one.num_gpus),
+    ReportedQuantity("num_gpus", "GPUs", "", "number of GPUs", lambda one: one.num_gpus, ("json", "sweep")),
 )  # fmt: skip
 
 

@@ -140,10 +140,14 @@ def _delivered(projection: Projection, answer: ProjectionSummary) -> list[tuple[
     if projection.model_flops_utilization is not None and projection.peak_flops_per_s is not None:
         peak = f"{count(projection.peak_flops_per_s)}FLOP/s"
         rows.append(("MFU", f"{percent(projection.model_flops_utilization)} of {peak}"))
-    if answer.training_days is not None:
-        rows.append(("training", f"{answer.training_days:.1f} days"))
+    rows += _cost(answer)
     rows += [("note", note) for note in (verdict.notes if verdict else ())]
     return [*rows, *(("memory", text) for text in _components(projection.peak_components_bytes or {}))]
+
+
+def _cost(answer: ProjectionSummary) -> list[tuple[str, str]]:
+    is_asked = answer.cost.price_per_gpu_hour is not None or answer.training_days is not None
+    return [("cost", answer.cost.text)] if is_asked else []
 
 
 def _stack(job: "Job | None", answer: ProjectionSummary) -> list[tuple[str, str]]:
@@ -386,8 +390,8 @@ def _delivered_line(projection: Projection, answer: ProjectionSummary) -> Iterat
     low, high = map(seconds, answer.iteration_time_interval_s)
     yield ("iteration", f"{seconds(projection.iteration_time_s)}  (90 % interval {low} to {high})")
     if rates := texts_of(projection, "throughput"):
-        days = [] if answer.training_days is None else [f"{answer.training_days:.1f} days of training"]
-        yield ("throughput", ", ".join([*rates.values(), *days]))
+        yield ("throughput", ", ".join(rates.values()))
+    yield from _cost(answer)
     mfu = projection.model_flops_utilization
     timeline = projection.timeline
     least = 1 - (1 - timeline.bubble_ratio) * timeline.step_time_s / projection.report["lower_bound_s"]

@@ -28,7 +28,9 @@ def print_tuned(tuned: TuneResult, *, full: bool = False) -> None:
         out.add(f"{more} more: --full")
     if full:
         _add_search(out, tuned)
-    out.add("", facts([("best", command_of(tuned, tuned.best[0]))]))
+    cost = tuned.cost(tuned.best[0])
+    priced = [] if cost.price_per_gpu_hour is None else [("cost", cost.text)]
+    out.add("", facts([("best", command_of(tuned, tuned.best[0])), *priced]))
     if not full:
         out.add(facts([("more", "--full (Pareto set, search statistics) · -o tune.html · --to-config megatron")]))
 

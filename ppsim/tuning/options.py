@@ -78,15 +78,10 @@ class RangeOptions(TypedDict, total=False):
 class TuneOptions(SearchBaseOptions, RangeOptions, total=False):
     """Options of a search; `ppsim tune --help` has the meaning and default of each."""
 
-    keep: Annotated[Sequence[str] | None, Option(
-        "Options of --run-config or --recipe that the search does not change, by name, as tp,moe-dispatcher. "
-        "[default: it changes all that are not typed, and starts from the file's values]",
-        metavar="NAME,…", section="search", after="top",
-    )]
     stage_plan: Annotated[Literal["auto"] | None, Option(
         "auto: at the end, also search layers and recomputation of each stage on the best layouts, as `ppsim "
         "project --plan auto`. [default: all stages of a configuration recompute the same]",
-        flag="--plan", section="search", after="keep",
+        flag="--plan", section="search", after="top",
     )]
     layers: Annotated[int | None, Option(
         "Number of layers of the model. [default: the model's]",
@@ -111,13 +106,9 @@ class TuneOptions(SearchBaseOptions, RangeOptions, total=False):
         "Number of fastest configurations in the ranking.", metavar="N", section="search", default=10, shown=True,
     )]
     jobs: Annotated[int | None, Option(
-        "Number of processes, -1 for one per core. More than one requires joblib. [default: {default}]",
+        "Number of processes, -1 for one per core, with the same result. More than one requires joblib. [default: "
+        "{default}]",
         metavar="N", section="search", default=1,
-    )]
-    workers: Annotated[str | None, Option(
-        "Workers of the search: dask:tcp://HOST:PORT or ray:auto (of a cluster), or processes:N (as --jobs N). The "
-        "result does not depend on them.",
-        metavar="WHERE", section="search",
     )]
     resume: Annotated[str | Path | None, Option(
         "File to save the state of the search, and to resume it if the file exists.",

@@ -17,22 +17,21 @@ from ppsim.base.arrays import pareto_front
 from ppsim.base.display import Drawable, Printable
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.files import require_writable, to_json, write_atomically
+from ppsim.base.parallel import in_processes
 from ppsim.base.units import seconds
-from ppsim.projection.changes import change_text
+from ppsim.projection.cost import TrainingCost
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.verdict import Word
 from ppsim.trainers.write_schedule import trainers_text
-from ppsim.tuning.command_line import command_of
 from ppsim.tuning.configurations import read_configurations
 from ppsim.tuning.evaluate import LAST, EvaluationResult, Front, Rank, evaluate, rank_of, task_of
 from ppsim.tuning.infeasible import infeasible_message
 from ppsim.tuning.lower_bounds import ConfigurationBounds, bounds_calculator
-from ppsim.tuning.refine import Refinement, RefineState, refine
+from ppsim.tuning.refine import Refinement, RefineState, layout_of, refine
 from ppsim.tuning.resume_file import read_state, state_to_json
 from ppsim.tuning.space import Configuration, SearchProblem, SearchSpace, configurations, space_for
-from ppsim.tuning.workers import HERE, Workers, workers
 
 if TYPE_CHECKING:
     import pandas
@@ -124,20 +123,17 @@ class TuneResult(Printable, Drawable):
 
     def rows(self) -> list[dict[str, Any]]:
         answers = dict.fromkeys([*self.best, *self.pareto])
-        rows = [
-            self.row(found) | {"pareto": found in self.pareto, "command": command_of(self, found)}
-            for found in answers
-        ]
+        rows = [self.row(found) | {"pareto": found in self.pareto} for found in answers]
         return sorted(rows, key=lambda row: (row["elsewhere"], row["verdict"] != "fits", row["iteration_time_s"]))
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return the best and the Pareto set as a pandas DataFrame: first what fits, then what fits tightly.
 
         The fastest of each come first. Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split,
-        zero, switched (further options that the search changed), runs_in (trainers, as in `ppsim export --to`),
-        elsewhere (whether the trainer of the question is none of them), iteration_time_s, tokens_per_s,
-        model_flops_utilization, peak_bytes (rank with the highest peak), headroom_bytes (to the memory limit),
-        verdict ("fits" or "fits tightly"), pareto (whether it is in the set), command (of `ppsim project`).
+        zero, runs_in (trainers, as in `ppsim export --to`), elsewhere (whether the trainer of the question is none
+        of them), iteration_time_s, tokens_per_s, model_flops_utilization, peak_bytes (rank with the highest peak),
+        verdict ("fits" or "fits tightly"), gpu_hours_per_step, cost_per_step (None without a price), pareto
+        (whether it is in the set).
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -179,16 +175,26 @@ class TuneResult(Printable, Drawable):
         """
         return {
             **vars(found.candidate),
-            "switched": change_text(found.candidate.switches),
             "runs_in": trainers_text(found.candidate.schedule),
             "elsewhere": self.question.is_elsewhere(found.candidate),
             "iteration_time_s": found.iteration_time_s,
             "tokens_per_s": self.tokens_per_s(found),
             "model_flops_utilization": self.utilization(found),
             "peak_bytes": found.peak_bytes,
-            "headroom_bytes": self.question.memory_bound_bytes - found.peak_bytes,
             "verdict": found.verdict,
+            **{name: cost for name, cost in self.cost(found).to_json().items() if name.endswith("per_step")},
         }
+
+    def cost(self, found: FoundConfiguration) -> TrainingCost:
+        """Return the GPU hours and the cost of a step.
+
+        >>> import ppsim
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8], price=3600)
+        >>> found.cost(found.best[0]).text
+        '1.52e-05 GPU hours and 0.0545 per step'
+        """
+        price = self.question.job.cluster.price_per_gpu_hour
+        return TrainingCost(self.question.num_gpus, found.iteration_time_s, price)
 
 
 def tune(  # noqa: PLR0913
@@ -196,7 +202,7 @@ def tune(  # noqa: PLR0913
     space: SearchSpace | None = None,
     *,
     top: int = 10,
-    where: str = HERE,
+    processes: int = 1,
     seed: int = 0,
     search_s: float = 10.0,
     state: str | Path | None = None,
@@ -205,14 +211,14 @@ def tune(  # noqa: PLR0913
 ) -> TuneResult:
     """Return the `top` fastest configurations of a space that fit in memory, and the Pareto set.
 
-    - `where`: the workers (`ppsim.tuning.workers`).
+    - `processes`: of this machine, −1 for one per core.
     - `state`: a file that is rewritten after every batch; if it exists, the search resumes from it.
     - `search_s`, `seed`: if "auto" is among the schedules, this process searches a schedule for the three best
       configurations, `search_s` seconds each.
     - `refined`: choices that `ppsim.tuning.refine` tries on the best layouts, beyond the space.
 
     Raises `ConfigError` for a space without configurations and for the state of another question; `DoesNotFit`,
-    with the missing bytes and changes that would fit; `MissingExtra` and `RunFailed` as in `ppsim.tuning.workers`.
+    with the missing bytes and changes that would fit; `MissingExtra` and `RunFailed` as in `ppsim.base.parallel`.
 
     >>> from ppsim.machine.cluster_files import load_cluster
     >>> from ppsim.model.registry import read_model
@@ -231,13 +237,12 @@ def tune(  # noqa: PLR0913
     if state is not None:
         require_writable(state)
     verdicts = read_state(state, question, space, seed)
-    with workers(where) as those:
-        return _searched(_Search(question, space, top, seed, verdicts), those, search_s, state, refined, progress)
+    search = _Search(question, space, top, seed, verdicts, processes)
+    return _searched(search, search_s, state, refined, progress)
 
 
 def _searched(
     search: "_Search",
-    those: Workers,
     search_s: float,
     state: str | Path | None,
     refined: Collection[Refinement],
@@ -248,11 +253,12 @@ def _searched(
             write_atomically(state, to_json(search.tuned().to_json()))
         progress(search.num_decided, search.num_configurations, search.best_s)
 
-    search.screen(those)
+    search.screen()
     progress(0, search.num_configurations, None)
     while batch := search.next_batch():
         front, slowest = search.front, search.slowest
-        for verdicts in those.run(_evaluated, [(search.pickled, looks, front, slowest) for looks in batch]):
+        tasks = [(search.pickled, looks, front, slowest) for looks in batch]
+        for verdicts in in_processes(_evaluated, tasks, search.processes):
             search.verdicts.update(verdicts)
         report()
     if search.best_s is None:
@@ -289,18 +295,20 @@ class _Search:
         top: int,
         seed: int,
         verdicts: dict[str, EvaluationResult],
+        processes: int,
     ) -> None:
+        self.processes = processes
         self.question, self.space, self.top, self.seed, self.verdicts = question, space, top, seed, verdicts
         self.pickled = pickle.dumps(question)
 
-    def screen(self, workers: Workers) -> None:
+    def screen(self) -> None:
         """Set `open` to the configurations that could fit, fastest bound first."""
         possible = configurations(self.question, self.space)
         together: dict[tuple[int, ...], list[Configuration]] = {}
         for one in possible:
             together.setdefault((one.tp, one.cp, one.ep, one.micro_batch), []).append(one)
         groups = list(together.values())
-        screened = workers.run(_screened, [(self.pickled, group) for group in groups])
+        screened = in_processes(_screened, [(self.pickled, group) for group in groups], self.processes)
         looks = {
             one: look for group, found in zip(groups, screened, strict=True)
             for one, look in zip(group, found, strict=True)
@@ -310,7 +318,7 @@ class _Search:
         self.by_key = {one.candidate.key: one.candidate for one in self.all}
         searched = self.by_key.values() if AUTO in self.space.schedule else ()
         self.known = self.by_key | {(other := replace(one, schedule=AUTO)).key: other for one in searched}
-        self.known |= self._refined_before()
+        self.known |= self._refined_before(possible)
         if unknown := next((key for key in self.verdicts if key not in self.known), None):
             raise ConfigError(
                 f"the file of --resume has a verdict for '{unknown}', which is not a configuration of this search; "
@@ -380,10 +388,11 @@ class _Search:
 
         return [groups[shape] for shape in sorted(groups, key=lambda shape: (-work(shape), shape))]
 
-    def _refined_before(self) -> dict[str, Configuration]:
+    def _refined_before(self, possible: Iterable[Configuration]) -> dict[str, Configuration]:
         """Refinements that an earlier run of this search added, by key."""
-        read = map(Configuration.of_key, self.verdicts.keys() - self.known)
-        return {each.key: each for each in read if each and each.num_gpus == self.question.num_gpus}
+        unknown = {key: one for key in self.verdicts.keys() - self.known if (one := Configuration.of_key(key))}
+        layouts = set(map(layout_of, possible)) if unknown else ()
+        return {key: one for key, one in unknown.items() if layout_of(one) in layouts}
 
     def refine(self, what: Collection[Refinement]) -> None:
         state = RefineState(bounds_calculator(self.pickled), self.space, self.verdicts, self.known)
@@ -394,7 +403,6 @@ class _Search:
         for configuration in list(shapes)[:_SEARCHED]:
             if configuration.key in self.verdicts:
                 continue
-            self.known[configuration.key] = configuration
             plan = replace(self.question.plan_of(configuration), search_time_s=search_s, seed=self.seed)
             try:
                 found = project(plan)
@@ -424,22 +432,8 @@ class _Search:
             "left_out_by_bounds": self.num_decided - self.num_too_large - num_evaluated,
         }
         own = [one for one in found if not self.question.is_elsewhere(one.candidate)] or found
-        best, front, verdicts = _without_worse_variants(own)[: self.top], pareto_of(found), dict(self.verdicts)
+        best, front, verdicts = own[: self.top], pareto_of(found), dict(self.verdicts)
         return TuneResult(self.question, self.space, best, front, found, counts, verdicts, self.seed)
-
-
-def _without_worse_variants(ranked: Iterable[FoundConfiguration]) -> list[FoundConfiguration]:
-    """Drop configurations whose switched options or searched split neither save time nor memory."""
-    smallest: dict[Configuration, float] = {}
-    left = []
-    for ranking in ranked:
-        candidate = ranking.candidate
-        split = "auto" if candidate.split == "searched" else candidate.split
-        base = replace(candidate, switched=(), split=split)
-        if ranking.peak_bytes < smallest.get(base, float("inf")):
-            smallest[base] = ranking.peak_bytes
-            left.append(ranking)
-    return left
 
 
 def pareto_of(found: Iterable[FoundConfiguration]) -> list[FoundConfiguration]:

@@ -52,7 +52,7 @@ def arguments(options: dict[str, Any]) -> list[str]:
             PlanOptions,
             {"tokens", "allow_oom", "to_config", "with_timeline", "with_rows", "full", "as_json", "outputs"},
         ),
-        ("tune", TuneOptions, {"to_config", "full", "as_json", "outputs"}),
+        ("tune", TuneOptions, {"tokens", "minimise", "deadline", "to_config", "full", "as_json", "outputs"}),
         (
             "train",
             TrainOptions,

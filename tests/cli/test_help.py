@@ -71,6 +71,7 @@ def run_example_of(name):
 def test_an_example_of_every_command_runs(folder, name):
     shutil.copytree(ROOT / "tests" / "runs" / "data" / "primus_pp8_1f1b", folder / "pp_dump")
     (folder / "tune.json").write_text(json.dumps(ANSWER))
+    (folder / "jobs.yaml").write_text("{model: gpt2, gpus: [1, 2], pp: 1}")
     ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "projected.json")
     measured = json.loads((folder / "projected.json").read_text()) | {"origin": "measured"}
     (folder / "measured.json").write_text(json.dumps(measured))

@@ -130,9 +130,7 @@ def test_in_a_pipe_it_says_what_it_does_before_any_configuration_is_looked_at(fo
 
     said, screen = [], search._Search.screen
     monkeypatch.setattr("ppsim.cli.tune.print_message", said.append)
-    monkeypatch.setattr(
-        search._Search, "screen", lambda self, those: said.append("screened") or screen(self, those)
-    )
+    monkeypatch.setattr(search._Search, "screen", lambda self: said.append("screened") or screen(self))
     ppsim(*SMALL, *NARROW)
     assert said == [
         "finding a lower bound of each configuration, then simulating those that may be best",

@@ -101,7 +101,7 @@ def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Comma
 @cache
 def typed_lines() -> list[list[str]]:
     return [case.words for case in typed.typed()] + [
-        line.split() for line in (*TRAINING, *PROFILING, *TRACING, *SERVING)
+        line.split() for line in (*TRAINING, *PROFILING, *TRACING, *SERVING, *SWEEPING)
     ]
 
 
@@ -143,6 +143,10 @@ PROFILING = (
     "profile --module own.py:stages --repeats 1 --warm-up 0 -o own.json",
 )
 TRACING = ("models --trace olmo.json --seq-len 1024 --json -o olmo-model.json",)
+SWEEPING = (
+    "sweep jobs.csv -o a.csv --backend dask --scheduler tcp://head:8786",
+    "sweep jobs.csv -o a.csv --backend ray --address auto",
+)
 SERVING = ("serve --port 0 --open -- --pp 2 --num-microbatches 4", "serve --port 0 --no-open")
 OWN = """import torch
 from torch import nn

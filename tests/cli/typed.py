@@ -63,6 +63,7 @@ MEASURED = f"{PLANNED} --forward-ms 10 --backward-input-ms 10 --backward-weight-
 MEGATRON = f"{JOB} --runtime megatron"
 
 OF_JOBS = [  # those that `project` and `tune` share
+    "--price 2",
     "--rank-order tp-pp-cp-ep-dp", "--dtype float8", "--dtype fp16", "--optimizer muon", "--zero 3", "--zero 0",
     "--wgrad-deferral-limit 2", "--num-distributed-optimizer-instances 2", "--fully-shard", same("--no-fully-shard"), "--no-gradient-accumulation-fusion",
     same("--gradient-accumulation-fusion"), "--grad-reduce-in-bf16", same("--no-grad-reduce-in-bf16"),
@@ -161,7 +162,7 @@ OF_TUNE = {
         "--cp 2 --overlap-cp 0.5", "--dp 2", "--dp 1,2,4 --pp 1,2,4", "--vpp 1,2", "--micro-batch-size 1,2", "--schedule 1f1b,zb-h1",
         "--recompute full", "--recompute none,core_attn+layernorm", "--split even", same("--split auto,even"), same("--plan auto"),
         "--memory-limit 40GiB", "--memory-share 0.5", "--calibration overheads.json", "--top 1", same("--jobs 1"),
-        same("--workers processes:1"), same("--resume kept.json"), "--schedule 1f1b,auto --search-time 0.1 --seed 4",
+        "--tokens 1e9", "--tokens 1e9 --deadline 99", "--minimise time", same("--resume kept.json"), "--schedule 1f1b,auto --search-time 0.1 --seed 4",
         "--to-config megatron", "--gpus 16", "--zero 3",
     ],
     f"{SEARCH} --dtype float8": OF_NARROW_WEIGHTS,
@@ -176,7 +177,7 @@ OF_TUNE = {
     ],
     PREDICTING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1 --memory-limit 900GiB": PREDICTIONS,
     SEARCH.replace("--json", ""): ["--full", "--help-all", "--json", "-o tune.json", "-o tune.csv", "-o tune.svg"],
-    "tune --run-config train.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --json": ["--gpus 16", "--keep micro-batch-size"],
+    "tune --run-config train.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --json": ["--gpus 16"],
     "tune --run-config open.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --micro-batch-size 1 --json": ["--set GBS=16", same("--launch 1"), same("--ignore noop-layers")],
     "tune --recipe llama3-8b/h100/bf16@26.06 --tp 1 --cp 2 --pp 1 --schedule 1f1b --recompute none --micro-batch-size 1 --json": [
         "--gpus 16",
@@ -191,6 +192,7 @@ OF_TABLES = {
     "build seq1f1b --pp 2 --num-microbatches 4": ["--slices 2"],
     "build zb-auto --pp 2 --num-microbatches 4 --costs C.json": ["--memory-limit 2GiB"],
     "check T.csv": ["--json"],
+    "sweep jobs.csv -o swept.csv --restart": [same("--jobs 1"), same("--backend processes")],
     "check dualpipe.csv --replicas 2": ["--json"],
     "check seq1f1b.csv --slices 4": ["--json"],
     "simulate T.csv --costs C.json": [
@@ -268,6 +270,7 @@ def write_inputs(folder: Path) -> None:
     texts = {name: format_table(table) for name, table in tables.items()} | {
         "C.json": json.dumps(COSTS),
         "runs.csv": RUNS,
+        "jobs.csv": "model,gpus,pp\ngpt2,2,1\ngpt2,2,2\n",
         "ANSWER.json": json.dumps(ANSWER),
         "overheads.json": json.dumps(OVERHEADS),
         "L.txt": "".join(f"{tokens}\n" for tokens in range(100, 4000, 37)),

@@ -333,7 +333,7 @@ NEUTRAL: dict[type, dict[str, object]] = {
         "kernel_s": None, "launch_s": None, "routing_host_s": None, "jitter": None, "overlap_slowdown": None,
         "runs": (), "fitted_on": (), "stack": "",
     },
-    Cluster: {"num_devices": None, "base": None, "constants": Constants()},
+    Cluster: {"num_devices": None, "base": None, "constants": Constants(), "price_per_gpu_hour": None},
 }  # fmt: skip
 
 

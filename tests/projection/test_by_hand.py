@@ -31,6 +31,7 @@ def test_without_a_model_json_has_null_for_everything_of_a_model():
     names = (
         "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "peak_flops_per_s", "layers_per_stage",
         "pipeline_layout", "memory_error", "peak_components_bytes", "reserved_bytes", "memory_fit", "training_days",
+        "cost_per_step", "training_gpu_hours", "training_cost",
     )  # fmt: skip
     assert {name: found[name] for name in names} == dict.fromkeys(names)
     assert "profile" not in found

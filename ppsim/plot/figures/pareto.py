@@ -52,7 +52,7 @@ def draw_pareto(
     )  # fmt: skip
     for one, ha, offset in ((front.iloc[0], "left", (14, 0)), (front.iloc[-1], "right", (6, 34))):
         axes.annotate(
-            _in_short(one["configuration"]),
+            in_short(one["configuration"]),
             (one["peak_bytes"] / memory.size, one["iteration_time_s"] / time.size), xytext=offset,
             textcoords="offset points", ha=ha, va="center", parse_math=False,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
@@ -68,10 +68,10 @@ def draw_pareto(
     axes.grid()
 
 
-def _in_short(configuration: str) -> str:
+def in_short(configuration: str) -> str:
     """A configuration without sizes of 1 and without defaults.
 
-    >>> _in_short("tp1 cp1 ep1 dp4 pp2 vpp2 mb1 none zbv-fixed auto")
+    >>> in_short("tp1 cp1 ep1 dp4 pp2 vpp2 mb1 none zbv-fixed auto")
     'dp4 pp2 vpp2 zbv-fixed'
     """
     return " ".join(word for word in configuration.split() if word not in _USUAL)

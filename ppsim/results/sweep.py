@@ -1,0 +1,95 @@
+"""Terminal output for `ppsim sweep`, and for several values of one option."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ppsim.base.option_declarations import flag_of
+from ppsim.base.units import count, percent, seconds, size
+from ppsim.plot.figures.pareto import in_short
+from ppsim.projection.scaling import ERROR, Scaling
+from ppsim.results.text_layout import Page, TableLines, bold, facts
+
+_MOST_ERRORS = 3
+_VERDICTS = {
+    "fits": "fit", "fits tightly": "fit tightly", "does not fit": "do not fit", "unknown": "without a memory limit",
+}  # fmt: skip
+
+
+def print_sweep(verdicts: Counter[str], errors: Counter[str]) -> None:
+    """Print the number of jobs by verdict, and the most frequent errors."""
+    parts = [f"{number:,} {_VERDICTS[word]}" for word, number in verdicts.items()]
+    parts += [f"{errors.total():,} with an error"] if errors else []
+    page = Page()
+    page.add(f"{verdicts.total() + errors.total():,} jobs: {', '.join(parts)}")
+    page.add(facts([("errors", [f"{number:,} × {text}" for text, number in errors.most_common(_MOST_ERRORS)])]))
+
+
+def print_scaling(scaling: Scaling) -> None:
+    """Print a row for each value, then the knee, the cause that grows, and the stack."""
+    page = Page()
+    if scaling.deadline_days is not None:
+        page.add(bold(_deadline_line(scaling, scaling.deadline_days)), "")
+    page.add(TableLines.of(scaling_texts(scaling), wraps=True, spare=["MFU"]))
+    notes = []
+    if knee := scaling.knee:
+        notes.append(("knee", f"{knee['num_gpus']} GPUs: less than 1.6 times the tokens/s of half as many"))
+    if cause := scaling.growing_cause:
+        name, first, last = cause
+        notes.append(("what grows", f"{name}, from {percent(first)} to {percent(last)} of the iteration"))
+    stacks = list(dict.fromkeys(row["stack_name"] for row in scaling.possible if row["stack_name"]))
+    if len(stacks) > 1:
+        notes.append(("stacks", f"{', '.join(stacks)} differ: part of the difference in time is theirs"))
+    elif stacks:
+        notes.append(("stack", stacks[0]))
+    if commands := [row["command"] for row in (scaling.in_time, *scaling.possible) if row and "command" in row]:
+        notes.append(("best" if scaling.in_time else "first", commands[0]))
+    page.add("", facts(notes))
+
+
+def _deadline_line(scaling: Scaling, deadline_days: float) -> str:
+    soonest = scaling.soonest
+    if met := scaling.in_time:
+        return f"{met['num_gpus']} GPUs are the fewest that meet {deadline_days:g} days: {_days(met)}"
+    nearest = f"the nearest is {soonest['num_gpus']} GPUs with {_days(soonest)}" if soonest else "none fits"
+    return f"no number of GPUs meets {deadline_days:g} days: {nearest}"
+
+
+def _days(row: Mapping[str, Any]) -> str:
+    return f"{row['training_days']:.1f} days"
+
+
+def scaling_texts(scaling: Scaling) -> list[dict[str, str]]:
+    """Return the cells of the table."""
+    rows = [_texts(scaling, row) for row in scaling.rows]
+    header = {name: None for row in sorted(rows, key=len, reverse=True) for name in row}
+    return [{name: row.get(name, "–") for name in header} for row in rows]
+
+
+def _texts(scaling: Scaling, row: Mapping[str, Any]) -> dict[str, str]:
+    header = {flag_of(scaling.option)[2:]: str(row[scaling.option])}
+    if ERROR in row:
+        return header | {"note": row[ERROR]}
+    low, high = (seconds(row[f"iteration_time_{end}_s"]) for end in ("low", "high"))
+    verdict = row["verdict"] if row["verdict"] not in ("fits", "unknown") else ""
+    notes = [in_short(row.get("configuration", "")), verdict, row["note"]]
+    return header | {
+        "iteration": seconds(row["iteration_time_s"]),
+        "90 % interval": f"{low} to {high}",
+        "tokens/s": count(row["tokens_per_s"]) if row["tokens_per_s"] else "–",
+        "MFU": percent(row["model_flops_utilization"]) if row["model_flops_utilization"] else "–",
+        "memory": size(row["peak_bytes"]) if row["peak_bytes"] is not None else "–",
+        **cost_column(row),
+        "note": ", ".join(filter(None, notes)),
+    }
+
+
+def cost_column(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cost, without a price the GPU hours, of a run if its tokens are known, else of a step."""
+    period = "step" if row["training_days"] is None else "run"
+    cost = row["cost_per_step" if period == "step" else "training_cost"]
+    hours = row["gpu_hours_per_step" if period == "step" else "training_gpu_hours"]
+    days = {} if row["training_days"] is None else {"days": f"{row['training_days']:.1f}"}
+    return days | (
+        {f"GPU hours per {period}": count(hours)} if cost is None else {f"cost per {period}": count(cost)}
+    )

@@ -1,0 +1,94 @@
+"""Processes give what one gives, in order; a lost one is a sentence, and none is left behind."""
+
+import os
+import signal
+import sys
+import time
+
+import psutil
+import pytest
+
+from ppsim.base.errors import ConfigError, RunFailed
+from ppsim.base.parallel import in_processes
+from tests.processes import start
+
+pytest.importorskip("joblib")
+
+
+def double(number):
+    return 2 * number
+
+
+def die(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuse(number):
+    raise ConfigError(f"not {number}")
+
+
+def test_one_process_calls_one_after_the_other():
+    tasks = iter([(1,), (2,)])
+    results = in_processes(double, tasks, 1)
+    assert next(results) == 2
+    assert next(tasks) == (2,), "the second task must not be taken before it is wanted"
+
+
+@pytest.mark.parametrize("number", [0, -2])
+def test_another_number_of_processes_is_refused(number):
+    with pytest.raises(ConfigError, match=f"--jobs is a number of processes, .* got {number}"):
+        list(in_processes(double, [(1,)], number))
+
+
+@pytest.mark.slow
+def test_two_processes_keep_the_order_and_pass_on_errors():
+    tasks = [(number,) for number in range(20)]
+    assert list(in_processes(double, tasks, 2)) == list(range(0, 40, 2))
+    assert sorted(in_processes(double, tasks, 2, is_ordered=False)) == list(range(0, 40, 2))
+    with pytest.raises(ConfigError, match="not 3"):
+        list(in_processes(refuse, [(3,)], 2))
+
+
+@pytest.mark.slow
+def test_a_lost_process_is_named():
+    with pytest.raises(RunFailed, match="a process of --jobs 2 was lost"):
+        list(in_processes(die, [(1,)], 2))
+
+
+WITH_SEARCHES_THAT_SLEEP = """
+import time
+from ppsim.__main__ import command
+from ppsim.tuning import search
+search._screened = time.sleep
+search.in_processes = lambda function, tasks, number, run=search.in_processes: run(time.sleep, [(1e4,)] * 4, number)
+command()
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_no_process_behind():
+    options = ["--model", "gpt2", "--gpus", "2", "--global-batch-size", "8", "--jobs", "2"]
+    run = start([sys.executable, "-c", WITH_SEARCHES_THAT_SLEEP, "tune", *options])
+    started = wait_for(lambda: len(busy := children(run.pid)) >= 2 and busy)
+    run.send_signal(signal.SIGINT)
+    said = run.communicate(timeout=30)[1]
+    assert run.returncode == 130, said
+    assert wait_for(lambda: not any(alive(one) for one in started))
+
+
+def children(pid):
+    """The processes that loky started."""
+    found = psutil.Process(pid).children(recursive=True)
+    return [one for one in found if any("popen_loky" in word for word in one.cmdline())]
+
+
+def alive(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def wait_for(found, seconds=60):
+    end = time.monotonic() + seconds
+    while not (answer := found()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert answer
+    return answer

@@ -1,0 +1,54 @@
+"""What is drawn of several values is what their rows say."""
+
+import numpy as np
+import pytest
+
+from ppsim.api.views import scaling_points
+from ppsim.base.errors import ConfigError
+from ppsim.plot.figures.scaling import scaling_figure
+from ppsim.projection.scaling import Scaling
+
+
+def row(gpus, time, bubble):
+    return {
+        "num_gpus": gpus, "iteration_time_s": time, "iteration_time_low_s": 0.9 * time,
+        "iteration_time_high_s": 1.2 * time, "tokens_per_s": 1000 / time, "pipeline bubble (s)": bubble,
+        "model FLOPs at peak (s)": time - bubble,
+    }  # fmt: skip
+
+
+ROWS = [{"gpus": 8} | row(8, 2.0, 0.2), {"gpus": 12, "error": "no"}, {"gpus": 16} | row(16, 1.5, 0.6)]
+
+
+def test_throughput_has_the_interval_of_the_iteration_the_ideal_and_the_knee():
+    figure = scaling_figure(scaling_points(Scaling("gpus", ROWS)))
+    left, _ = figure.axes
+    lines = [line.get_ydata() for line in left.lines if list(line.get_xdata()) == [8, 16]]
+    assert any(list(heights) == pytest.approx([500.0, 1000 / 1.5]) for heights in lines)
+    assert any(list(heights) == [500.0, 1000.0] for heights in lines), "twice the GPUs, twice the tokens"
+    [bars] = left.collections
+    low, high = bars.get_segments()[0][:, 1]
+    assert (low, high) == pytest.approx((500 / 1.2, 500 / 0.9))
+    texts = [text.get_text() for text in left.get_legend().get_texts()]
+    assert "knee: 16 GPUs" in texts
+    assert left.get_ylabel() == "tokens per second"
+
+
+def test_shares_are_stacked_to_the_whole_iteration():
+    _, right = scaling_figure(scaling_points(Scaling("gpus", ROWS))).axes
+    heights = {bar.get_label(): [patch.get_height() for patch in bar] for bar in right.containers}
+    assert heights["pipeline bubble"] == pytest.approx([10.0, 40.0])
+    assert np.sum(list(heights.values()), axis=0) == pytest.approx([100.0, 100.0])
+
+
+def test_names_have_iteration_times_and_no_ideal():
+    rows = [{"cluster": name, **row(8, time, 0.1)} for name, time in (("dgx-h100", 2.0), ("dgx-a100", 4.0))]
+    left, _ = scaling_figure(scaling_points(Scaling("cluster", rows))).axes
+    assert [label.get_text() for label in left.get_xticklabels()] == ["dgx-h100", "dgx-a100"]
+    assert left.get_ylabel() == "iteration time (s)"
+    assert left.lines[0].get_ydata().tolist() == [2.0, 4.0]
+
+
+def test_nothing_possible_is_nothing_to_draw():
+    with pytest.raises(ConfigError, match="no value of --gpus is possible"):
+        scaling_points(Scaling("gpus", ROWS[1:2]))

@@ -1,0 +1,76 @@
+"""Rows for several values of an option: the knee, the cause that grows, the deadline."""
+
+from dataclasses import replace
+
+import pytest
+
+import ppsim
+from ppsim.base.errors import ConfigError
+from ppsim.model.registry import read_model
+from ppsim.projection.scaling import Scaling, causes_in, note_of, row_of_plan
+
+BATCH_TOKENS = 1000.0
+
+
+def row_of(gpus, time, *, verdict="fits", days=None, bubble=0.1, batch=BATCH_TOKENS):
+    return {
+        "num_gpus": gpus, "iteration_time_s": time, "tokens_per_s": batch / time, "verdict": verdict,
+        "training_days": days, "pipeline bubble (s)": bubble * time, "GEMMs below peak (s)": 0.2 * time,
+        "empty (s)": None,
+    }  # fmt: skip
+
+
+def scaling_of(*rows, **more):
+    return Scaling("gpus", [{"gpus": row["num_gpus"], **row} for row in rows], **more)
+
+
+def test_the_knee_is_the_first_doubling_that_gains_less_than_1_6_times():
+    rows = [row_of(8, 1.0), row_of(16, 0.6), row_of(24, 0.59), row_of(32, 0.4)]
+    assert scaling_of(*rows).knee["num_gpus"] == 32
+    rows[1] = row_of(16, 1 / 1.59)
+    assert scaling_of(*rows).knee["num_gpus"] == 16
+    assert scaling_of(rows[0], row_of(16, 1.0, batch=2 * BATCH_TOKENS)).knee is None, "another batch is no scaling"
+
+
+def test_the_cause_whose_share_grows_most_is_named_with_its_shares():
+    found = scaling_of(row_of(32, 0.4, bubble=0.3), row_of(8, 1.0, bubble=0.1)).growing_cause
+    assert found == ("pipeline bubble", pytest.approx(0.1), pytest.approx(0.3))
+    assert scaling_of(row_of(8, 1.0)).growing_cause is None
+
+
+def test_causes_are_the_columns_in_seconds():
+    assert causes_in(row_of(8, 2.0)) == pytest.approx({"pipeline bubble": 0.2, "GEMMs below peak": 0.4})
+
+
+def test_the_fewest_gpus_that_fit_and_meet_the_deadline():
+    rows = [row_of(8, 1.0, days=40, verdict="does not fit"), row_of(32, 0.3, days=10), row_of(16, 0.5, days=20)]
+    found = scaling_of(*rows, deadline_days=30)
+    assert found.in_time["num_gpus"] == 16
+    late = replace(found, deadline_days=5)
+    assert late.in_time is None
+    assert late.soonest["num_gpus"] == 32
+    assert found.to_json()["fewest_gpus"] == 16
+    assert "fewest_gpus" not in scaling_of(*rows).to_json()
+
+
+def test_an_impossible_value_is_a_row_with_its_reason():
+    def row(number):
+        if number == 3:
+            raise ConfigError("3 is\nodd")
+        return row_of(number, 1.0)
+
+    found = Scaling.of("gpus", [2, 3], row)
+    assert found.rows[1] == {"gpus": 3, "error": "3 is odd"}
+    assert [row["gpus"] for row in found.possible] == [2]
+    assert found.to_json()["rows"][1]["tokens_per_s"] is None
+
+
+def test_the_parts_of_a_row_are_its_iteration():
+    row = row_of_plan(ppsim.project(model="llama3-8b", gpus=8, pp=2, global_batch=16).plan)
+    assert sum(causes_in(row).values()) == pytest.approx(row["iteration_time_s"])
+
+
+@pytest.mark.parametrize(("model", "ep", "zero"), [("gpt2", 1, 3), ("mixtral-8x7b", 2, 3), ("mixtral-8x7b", 1, 1)])
+def test_only_experts_that_every_rank_gathers_are_noted(model, ep, zero):
+    assert note_of(read_model(model), ep, zero) is None
+    assert note_of(read_model("mixtral-8x7b"), 1, 3) == "experts gathered, not exchanged"
