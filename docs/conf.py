@@ -40,6 +40,7 @@ NAVIGATION = {
         "howto/schedule_and_memory",
         "project",
         "tune",
+        "sweep",
         "howto/run_config",
         "howto/recipes",
         "howto/megatron",

@@ -71,7 +71,7 @@ def sweep(
     if backend != "processes":
         from ppsim.api.sweep_workers import in_dask, in_ray
 
-        run = partial(in_dask if backend == "dask" else in_ray, address=scheduler or address)
+        run = partial(in_dask if backend == "dask" else in_ray, address=scheduler or address or "")
     wanted = read_jobs(file)
     with progress("projecting", total=len(wanted), unit="jobs") as bar:
 

@@ -8,6 +8,15 @@ from ppsim.base.units import count
 _SECONDS_PER_HOUR, _HOURS_PER_DAY = 3600.0, 24.0
 
 
+def amount(number: float) -> str:
+    """Return hours or a cost with two decimals or a prefix.
+
+    >>> amount(1.1), amount(61_400), amount(0.00152)
+    ('1.10', '61.4 k', '0.00152')
+    """
+    return count(number) if number >= 1000 else f"{number:.2f}" if number >= 0.1 else f"{number:.3g}"
+
+
 @dataclass(frozen=True)
 class TrainingCost:
     """GPU hours of a step and, if its tokens are known, of a run; cost in the unit of the price.
@@ -49,7 +58,7 @@ class TrainingCost:
 
     def _hours_and_cost(self, hours: float) -> str:
         cost = self._cost(hours)
-        return f"{count(hours)} GPU hours" + ("" if cost is None else f" and {count(cost)}")
+        return f"{amount(hours)} GPU hours" + ("" if cost is None else f" and {amount(cost)}")
 
     def _cost(self, hours: float | None) -> float | None:
         return None if hours is None or self.price_per_gpu_hour is None else hours * self.price_per_gpu_hour

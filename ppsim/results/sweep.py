@@ -7,6 +7,7 @@ from typing import Any
 from ppsim.base.option_declarations import flag_of
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot.figures.pareto import in_short
+from ppsim.projection.cost import amount
 from ppsim.projection.scaling import ERROR, Scaling
 from ppsim.results.text_layout import Page, TableLines, bold, facts
 
@@ -22,7 +23,8 @@ def print_sweep(verdicts: Counter[str], errors: Counter[str]) -> None:
     parts += [f"{errors.total():,} with an error"] if errors else []
     page = Page()
     page.add(f"{verdicts.total() + errors.total():,} jobs: {', '.join(parts)}")
-    page.add(facts([("errors", [f"{number:,} × {text}" for text, number in errors.most_common(_MOST_ERRORS)])]))
+    if errors:
+        page.add(facts([("errors", [f"{number:,} × {text}" for text, number in errors.most_common(_MOST_ERRORS)])]))
 
 
 def print_scaling(scaling: Scaling) -> None:
@@ -91,5 +93,5 @@ def cost_column(row: Mapping[str, Any]) -> dict[str, str]:
     hours = row["gpu_hours_per_step" if period == "step" else "training_gpu_hours"]
     days = {} if row["training_days"] is None else {"days": f"{row['training_days']:.1f}"}
     return days | (
-        {f"GPU hours per {period}": count(hours)} if cost is None else {f"cost per {period}": count(cost)}
+        {f"GPU hours per {period}": amount(hours)} if cost is None else {f"cost per {period}": amount(cost)}
     )
