@@ -217,11 +217,11 @@ def trainer_options(
     """Return a projection's plan, or the best configuration of a search, as a trainer's configuration.
 
     `trainer` is megatron (Megatron-LM 0.19 and newer), megatron@0.16, primus, torchtitan (TorchTitan 0.3),
-    torchtitan@0.2 or torchtitan@main. Settings that the trainer cannot express become comments with options of
-    `ppsim project`. Reading the text with `run_config` and adding these options gives a plan with the same time and
-    memory. `given` are the original options: comments use their file names, and a Megatron-LM command in
-    `run_config` keeps all arguments that the plan does not change. Raises `ConfigError` for a plan without a model
-    or an unknown trainer, and `CannotRun` for a plan that Megatron-LM refuses.
+    torchtitan@0.2, torchtitan@main or automodel (NeMo AutoModel). Settings that the trainer cannot express become
+    comments with options of `ppsim project`. Reading the text with `run_config` and adding these options gives a
+    plan with the same time and memory. `given` are the original options: comments use their file names, and a
+    Megatron-LM command in `run_config` keeps all arguments that the plan does not change. Raises `ConfigError` for
+    a plan without a model or an unknown trainer, and `CannotRun` for a plan that Megatron-LM or AutoModel refuses.
 
     >>> import ppsim
     >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, microbatches=8, cross_entropy="compiled")

@@ -176,8 +176,8 @@ def drawing_options(options: dict[str, Any]) -> dict[str, Any]:
 to_config_option = click.option(
     "--to-config", type=click.Choice(get_args(ConfigTarget)), metavar="TRAINER[@RELEASE]",
     help="Also print the plan as a complete configuration, which --run-config can read: megatron, megatron@0.16, "
-         "primus, torchtitan (0.3), torchtitan@0.2 or torchtitan@main. If several plans are compared, the "
-         "fastest is printed. Settings without an option in the trainer become comments. Other arguments of a "
+         "primus, torchtitan (0.3), torchtitan@0.2, torchtitan@main or automodel. If several plans are compared, "
+         "the fastest is printed. Settings without an option in the trainer become comments. Other arguments of a "
          "Megatron-LM --run-config stay.",
 )  # fmt: skip
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 ConfigTarget = Literal[
-    "megatron", "megatron@0.16", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@0.3", "torchtitan@main"
-]
+    "megatron", "megatron@0.16", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@0.3", "torchtitan@main",
+    "automodel",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ TRAINERS = (
         export="torchtitan",
     ),
     Trainer("Megatron-Bridge and NeMo", config="Megatron-Bridge or NeMo YAML"),
-    Trainer("NeMo AutoModel", config="a NeMo AutoModel recipe"),
+    Trainer("NeMo AutoModel", config="a NeMo AutoModel recipe", to_config=("automodel",)),
     Trainer("FlagScale", config="FlagScale YAML"),
     Trainer("slime", config="a slime script"),
     Trainer(

@@ -8,6 +8,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.trainers import ConfigTarget
+from ppsim.trainers.automodel.write_config import write_automodel
 from ppsim.trainers.megatron.edit_config import OwnCommand
 from ppsim.trainers.megatron.write_config import as_flags, megatron_arguments, write_megatron
 from ppsim.trainers.primus.write_config import write_primus
@@ -53,6 +54,8 @@ def files_of(
         arguments = plan.arguments(version)
         flags = _own_command(*own, plan, version).with_changes(arguments) if own else as_flags(arguments)
         yield write_megatron(given, flags, version)
+    elif trainer == "automodel":
+        yield write_automodel(given)
     elif trainer == "primus":
         yield write_primus(given, plan.model, plan.layout)
     else:

@@ -155,7 +155,8 @@ def read_back(text: str, path: Path) -> ppsim.Projection:
 
 
 @pytest.mark.parametrize(
-    "trainer", ["megatron", "megatron@0.16", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@main"]
+    "trainer",
+    ["megatron", "megatron@0.16", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@main", "automodel"],
 )
 def test_a_configuration_with_the_options_of_its_comments_gives_an_equal_plan(
     trainer: ConfigTarget, folder: Path

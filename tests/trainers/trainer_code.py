@@ -17,12 +17,12 @@ def check_file(name: str) -> Path:
     return CHECKS / name
 
 
-def checkout(variable: str) -> Path:
-    """Return the checkout that PPSIM_PRIMUS or PPSIM_MEGATRON names. Skip if the variable is not set."""
+def checkout(variable: str, package: str = "") -> Path:
+    """Return the checkout that PPSIM_PRIMUS, PPSIM_MEGATRON or PPSIM_AUTOMODEL names. Skip without the variable."""
     if variable not in os.environ:
         pytest.skip(f"needs a checkout: {variable}=FOLDER")
     folder = Path(os.environ[variable]).resolve()
-    package = variable.removeprefix("PPSIM_").lower()
+    package = package or variable.removeprefix("PPSIM_").lower()
     assert (folder / package).is_dir(), f"{variable} names {folder}, which has no folder {package}"
     return folder
 

@@ -14,15 +14,15 @@ from ppsim.trainers.arguments import Arguments
 from ppsim.trainers.local_batch import LocalBatch
 from ppsim.trainers.option_relevance import config_values
 from ppsim.trainers.run_config import RunConfig
-from ppsim.trainers.torchtitan.read_config import schedule_named
+from ppsim.trainers.torchtitan.read_config import layers_of_parts, schedule_named
 
 _SIZES = {"tp_size": "tp", "cp_size": "cp", "pp_size": "pp", "ep_size": "ep", "dp_size": "dp"}
 _LENGTHS = ("packed_sequence.packed_sequence_size", "dataset.seq_len", "dataset.seq_length")
 _MODELS = ("model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config")
-_DISPATCHERS = {"deepep": "deepep", "hybridep": "hybridep", "torch": "alltoall"}
-_FP8 = {"mxfp8": "mxfp8", "block": "float8-block", "current": "float8"}
-_RECOMPUTED = {"false": "none", "none": "none", "true": "full", "full": "full", "selective": BY_OPERATORS}
-_GPUS_PER_NODE = 8
+DISPATCHERS = {"deepep": "deepep", "hybridep": "hybridep", "torch": "alltoall"}
+FP8 = {"mxfp8": "mxfp8", "block": "float8-block", "current": "float8"}
+RECOMPUTED = {"false": "none", "none": "none", "true": "full", "full": "full", "selective": BY_OPERATORS}
+GPUS_PER_NODE = 8
 _ALL_LINEAR = ("*_proj", ["*_proj"], "*", ["*"])
 
 
@@ -67,9 +67,9 @@ def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
     dispatcher = str(get("model.backend.dispatcher", "", word="moe_dispatcher"))
     words |= {
         "sequence_parallel": arguments.flag("distributed.sequence_parallel", word="sequence_parallel"),
-        "recompute": _RECOMPUTED.get(recomputed, "full"),
-        "dtype": _FP8.get(fp8, "float8") if fp8 else "bfloat16",
-        "moe_dispatcher": _DISPATCHERS.get(dispatcher) if (words["ep"] or 1) > 1 else None,
+        "recompute": RECOMPUTED.get(recomputed, "full"),
+        "dtype": FP8.get(fp8, "float8") if fp8 else "bfloat16",
+        "moe_dispatcher": DISPATCHERS.get(dispatcher) if (words["ep"] or 1) > 1 else None,
         "compile": any(
             arguments.flag(name, word="compile") for name in ("compile.enabled", "distributed.enable_compile")
         ),
@@ -82,7 +82,7 @@ def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
     arguments.assumed.append("the stack of TorchTitan, the nearest that was measured")
     return RunConfig(
         "NeMo AutoModel", source, given_options(words), model, why_no_model, arguments.read_options,
-        arguments.ignored_that_matter, tuple(arguments.assumed), batch, launcher_gpus=_GPUS_PER_NODE,
+        arguments.ignored_that_matter, tuple(arguments.assumed), batch, launcher_gpus=GPUS_PER_NODE,
         needed=arguments.needed,
     )  # fmt: skip
 
@@ -102,19 +102,30 @@ def _stages(arguments: Arguments, pp: int, model: Model | None) -> dict[str, Any
     """Return schedule and split (components/distributed/pipelining/functional.py: `calculate_virtual_stages`)."""
     each = arguments.count("distributed.pipeline.layers_per_stage", word="split")
     rounding = arguments.get("distributed.pipeline.round_virtual_stages_to_pp_multiple", word="split")
+    parts = arguments.get("distributed.pipeline.module_fqns_per_model_part", word="split")
     name = str(arguments.get("distributed.pipeline.pp_schedule", "1f1b", word="schedule"))
     if pp == 1:
         return {}
     schedule = schedule_named(name)
     if schedule is None:
         arguments.assumed.append(f"schedule {name} is not known: that of --schedule")
+    if parts:
+        return {"schedule": schedule, "split": layers_of_parts(parts), "vpp": len(parts) // pp}
     if model is None:
         return {"schedule": schedule}
     stages = -(-len(model.layers) // each) if each else pp * (1 if schedule in ("1f1b", "gpipe") else 2)
     stages += (pp - stages % pp) % pp if rounding == "up" else -(stages % pp)
-    quotient, more = divmod(len(model.layers), stages)
-    split = [quotient + (stage < more) for stage in range(stages)]
-    return {"schedule": schedule, "split": split, "vpp": stages // pp}
+    return {"schedule": schedule, "split": divided(len(model.layers), stages), "vpp": stages // pp}
+
+
+def divided(num_layers: int, stages: int) -> list[int]:
+    """Return the layers of each stage, of which the first have one more.
+
+    >>> divided(10, 4)
+    [3, 3, 2, 2]
+    """
+    quotient, more = divmod(num_layers, stages)
+    return [quotient + (stage < more) for stage in range(stages)]
 
 
 def _sharding(arguments: Arguments, pp: int, ep: int) -> dict[str, Any]:

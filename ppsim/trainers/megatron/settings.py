@@ -124,7 +124,8 @@ def _read_stages(arguments: Arguments, options: Options) -> Options:
     each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
     pattern = hybrid_pattern(arguments, len(model.layers)) if model is not None else None
     if layout is not None:
-        layout = layout if isinstance(layout, str) else "|".join("".join(map(str, part)) for part in layout)
+        is_list = isinstance(layout, list)
+        layout = "|".join("".join(map(str, part)) for part in layout) if is_list else str(layout)
     elif pattern and (layout := layout_of(pattern, len(model.mtp))):
         vpp = (layout.count("|") + 1) // pp
     elif each and model is not None:

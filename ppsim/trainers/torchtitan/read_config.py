@@ -1,5 +1,6 @@
 """Reader of TorchTitan's job configuration: TOML (to 0.2), flags (from 0.3), or Primus' YAML."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -69,7 +70,7 @@ def from_torchtitan(
     if words["schedule"] == "dualpipev" and (words["ep"] or 1) > 1:
         words["overlap_ep"] = "dualpipe"  # torchtitan/distributed/dual_pipe_v.py: always with expert parallelism
     if pp > 1 and (parts := get("parallelism.module_fqns_per_model_part", word="split")):
-        words["split"] = _layers_of_parts(parts.split() if isinstance(parts, str) else parts)
+        words["split"] = layers_of_parts(parts.split() if isinstance(parts, str) else parts)
         words["vpp"] = len(words["split"]) // pp
     words["recompute"], dtype = _recompute(arguments), _dtype(arguments)
     words |= {
@@ -289,9 +290,9 @@ def schedule_named(name: str) -> str | None:
     return next((ours for ours, theirs in SCHEDULES.items() if theirs.lower() == plain), None)
 
 
-def _layers_of_parts(parts: Sequence[Any]) -> list[int]:
+def layers_of_parts(parts: Sequence[Any]) -> list[int]:
     names = [part.split(",") if isinstance(part, str) else part for part in parts]
-    return [sum(str(name).startswith("layers.") for name in part) for part in names]
+    return [sum(bool(re.fullmatch(r"(model\.)?layers\.\d+", str(name))) for name in part) for part in names]
 
 
 def _model(arguments: Arguments) -> tuple[Model | None, str]:

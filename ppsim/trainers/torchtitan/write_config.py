@@ -74,7 +74,7 @@ def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: st
     if pp > 1:
         usual = "Interleaved1F1B" if words.get("vpp", 1) > 1 else "1F1B"
         settings["parallelism.pipeline_parallel_schedule"] = SCHEDULES.get(words.get("schedule", ""), usual)
-        if parts := _parts(words.get("split"), pp, "output" if version == "0.2" else "lm_head"):
+        if parts := module_names(words.get("split"), pp, "output" if version == "0.2" else "lm_head"):
             settings["parallelism.module_fqns_per_model_part"] = parts
     settings |= _batch(words, pp, dp, version)
     settings |= _compilation(words, choice, version)
@@ -118,13 +118,16 @@ def _replication(words: Mapping[str, Any], pp: int, dp: int) -> dict[str, Any]:
     } | ({RESHARDS: reshards} if reshards else {})
 
 
-def _parts(split: Any, pp: int, head: str) -> list[list[str]] | None:
+def module_names(
+    split: Any, pp: int, head: str, embedding: str = "tok_embeddings", above: str = ""
+) -> list[list[str]] | None:
+    """Return the modules of each stage, None for a split that is no list of layers or has an empty inner stage."""
     if not isinstance(split, list) or len(split) % pp or min([1, *split[1:-1]]) < 1:
         return None
     first = [sum(split[:stage]) for stage in range(len(split))]
-    parts = [[f"layers.{first[stage] + k}" for k in range(count)] for stage, count in enumerate(split)]
-    parts[0].insert(0, "tok_embeddings")
-    parts[-1] += ["norm", head]
+    parts = [[f"{above}layers.{first[stage] + k}" for k in range(count)] for stage, count in enumerate(split)]
+    parts[0].insert(0, f"{above}{embedding}")
+    parts[-1] += [f"{above}norm", head]
     return parts
 
 

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 import ppsim
+from ppsim.errors import ConfigError
+from ppsim.trainers.arguments import Arguments, is_argument, megatron_names, names_of_megatron
+from ppsim.trainers.megatron.read_config import from_megatron
 
 OWN = (
     "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --swiglu --disable-bias-linear --vocab-size 32000 "
@@ -87,3 +90,29 @@ def test_arguments_of_a_yaml_file_stay_too(tmp_path: Path) -> None:
     found = arguments(ppsim.trainer_options(ppsim.project(**words), "megatron", given=words))
     assert {"--attention-softmax-in-fp32", "--recompute-modules core_attn mlp", "--bf16"} <= found
     assert len(found) == len(lines) - 1
+
+
+SIZES = {"num_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "num_experts": 8}
+
+
+def is_modelled_or_refused(name: str) -> bool:
+    """Return whether an argument is read, or stops the reading, in a model with experts."""
+    try:
+        arguments = Arguments(SIZES | {name: 7}, "F")
+        return from_megatron(arguments).model is None or name in dict(arguments.read)
+    except ConfigError:
+        return True
+
+
+def test_every_argument_of_megatron_is_modelled_refused_or_written_back(tmp_path: Path) -> None:
+    flags = [f"--{name.replace('_', '-')}" for name in names_of_megatron() if is_argument(name)]
+    other = [flag for flag in flags if not is_modelled_or_refused(next(iter(megatron_names({flag: 7}))))]
+    assert 1000 < len(other) < len(flags) - 100
+    path = tmp_path / "model_config.yaml"
+    own = "--world-size: 8\n  --micro-batch-size: 1\n  --seq-length: 512\n  --vocab-size: 1000\n  --bf16: true"
+    sizes = [f"--{name.replace('_', '-')}: {size}" for name, size in SIZES.items()]
+    path.write_text("\n  ".join(["MODEL_ARGS:", own, *sizes, *(f"{flag}: 7" for flag in other)]))
+    made = ppsim.project(run_config=path, cluster="dgx-h100")
+    lines = ppsim.trainer_options(made, "megatron", given={"run_config": path}).splitlines()
+    written = {line.removesuffix("\\").strip() for line in lines}
+    assert not [flag for flag in other if f"{flag} 7" not in written]

@@ -22,3 +22,8 @@ MODEL = {
 def test_gradients_reduced_in_32_bits_are_not_reduced_in_16(given: dict[str, bool], in_16_bits: bool) -> None:
     found = from_megatron(Arguments({**MODEL, **given}, "here", given), "Megatron-LM")
     assert found.options["grad_reduce_in_bf16"] is in_16_bits
+
+
+def test_a_layout_that_is_a_number_is_read_as_text_and_refused_later() -> None:
+    found = from_megatron(Arguments({**MODEL, "pipeline_model_parallel_layout": 7}, "here"))
+    assert found.options["split"] == "7"

@@ -1,0 +1,84 @@
+"""NeMo AutoModel's own loader accepts the recipes that ppsim writes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ppsim
+from ppsim.base.errors import CannotRun
+from tests.trainers.trainer_code import checkout
+
+PLAN: dict[str, Any] = {
+    "model": "qwen3-30b-a3b", "cluster": "dgx-h100", "gpus": 16, "tp": 1, "pp": 2, "ep": 4, "micro_batch": 2, "global_batch": 64,
+    "seq_len": 4096, "stack": "torchtitan", "bf16_master_weights_and_grads": True, "exp_avg_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def written(**changes: Any) -> str:
+    return ppsim.trainer_options(ppsim.project(**PLAN | changes), "automodel")
+
+
+def tree(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def test_a_pipeline_of_experts_is_a_recipe_without_comments_on_its_sizes() -> None:
+    text = written(split="24,24", vpp=1, schedule="1f1b", moe_dispatcher="deepep", recompute="full", compile=True)
+    said = [line for line in text.splitlines() if line.startswith("# not expressible")]
+    assert all("cluster" in line or "permute" in line for line in said), said
+    found = tree(text)
+    assert found["step_scheduler"] == {"global_batch_size": 64, "local_batch_size": 8}
+    assert found["distributed"] == {
+        "strategy": "fsdp2", "dp_size": 8, "tp_size": 1, "cp_size": 1, "pp_size": 2, "ep_size": 4,
+        "activation_checkpointing": True, "sequence_parallel": False, "dp_replicate_size": 1,
+        "moe": {"reshard_after_forward": False},
+        "pipeline": {"pp_schedule": "1F1B", "pp_microbatch_size": 2, "layers_per_stage": 24},
+    }  # fmt: skip
+    assert found["model"]["backend"] == {"dispatcher": "deepep"}
+    assert (found["model"]["torch_dtype"], found["optimizer"]["_target_"]) == ("bf16", "torch.optim.Adam")
+    assert (found["dataset"]["seq_len"], found["compile"]) == (4096, {"enabled": True})
+
+
+def test_unequal_stages_are_named_by_their_modules() -> None:
+    parts = tree(written(split="23,25", vpp=1, schedule="1f1b"))["distributed"]["pipeline"][
+        "module_fqns_per_model_part"
+    ]
+    assert [len(part) for part in parts] == [1 + 23 + 1, 25 + 2 + 1]
+    assert (parts[0][:2], parts[1][-3:]) == (
+        ["model.embed_tokens", "model.layers.0"], ["model.norm", "lm_head", "model.rotary_emb"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"zero": 0, "exp_avg_dtype": "float32"}, "DDP has no other parallelism: give --zero 1"),
+        ({"global_batch": 16, "gradient_accumulation_steps": 1}, "a pipeline needs as many microbatches as ranks"),
+    ],
+)
+def test_plans_that_its_recipes_refuse_are_not_written(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(CannotRun, match=sentence):
+        written(**changes)
+
+
+def test_its_loader_accepts_the_recipes() -> None:
+    package = checkout("PPSIM_AUTOMODEL", "nemo_automodel")
+    changes: list[dict[str, Any]] = [
+        {}, {"pp": 1, "zero": 3}, {"pp": 1, "ep": 1, "zero": 0, "exp_avg_dtype": "float32"}, {"dtype": "mxfp8", "cluster": "dgx-b200"}, {"recompute": "selective-op"},
+        {"vpp": 2, "schedule": "zbv-fixed"}, {"pp": 1, "num_distributed_optimizer_instances": 2}, {"lora": "16", "stack": "plain"},
+        {"tp": 2, "ep": 2, "sequence_parallel": True, "split": "23,25"}, {"moe_dispatcher": "hybridep"},
+    ]  # fmt: skip
+    texts = [written(**change) for change in changes]
+    script = Path(__file__).parents[1] / "scripts" / "automodel_sections.py"
+    child = subprocess.run(
+        [sys.executable, script], input=json.dumps(texts), capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(package)},
+    )  # fmt: skip
+    assert json.loads(child.stdout[child.stdout.rindex("[") :]) == [""] * len(texts)
