@@ -14,7 +14,7 @@ from ppsim.trainers.arguments import Arguments
 from ppsim.trainers.local_batch import LocalBatch
 from ppsim.trainers.option_relevance import config_values
 from ppsim.trainers.run_config import RunConfig
-from ppsim.trainers.torchtitan.read_config import layers_of_parts, schedule_named
+from ppsim.trainers.torchtitan.settings import layers_of_parts, schedule_named
 
 _SIZES = {"tp_size": "tp", "cp_size": "cp", "pp_size": "pp", "ep_size": "ep", "dp_size": "dp"}
 _LENGTHS = ("packed_sequence.packed_sequence_size", "dataset.seq_len", "dataset.seq_length")

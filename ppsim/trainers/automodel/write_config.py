@@ -5,8 +5,7 @@ from typing import Any
 
 from ppsim.base.errors import CannotRun
 from ppsim.trainers.automodel.read_config import DISPATCHERS, FP8, GPUS_PER_NODE, RECOMPUTED, divided
-from ppsim.trainers.torchtitan.read_config import SCHEDULES
-from ppsim.trainers.torchtitan.write_config import module_names
+from ppsim.trainers.torchtitan.settings import SCHEDULES, module_names
 
 _TARGETS = {
     "model": "nemo_automodel.NeMoAutoModelForCausalLM.from_config",
@@ -37,12 +36,12 @@ def write_automodel(options: Mapping[str, Any]) -> str:
 
 
 def _tree(options: Mapping[str, Any], dp: int) -> dict[str, Any]:
-    pp, micro, whole = options.get("pp", 1), options["micro_batch"], options["global_batch"]
-    local = whole // (dp * options.get("gradient_accumulation_steps", 1)) if pp > 1 else micro
+    pp, micro, sequences = options.get("pp", 1), options["micro_batch"], options["global_batch"]
+    local = sequences // (dp * options.get("gradient_accumulation_steps", 1)) if pp > 1 else micro
     in_bf16 = bool(options.get("bf16_master_weights_and_grads"))
     tree: dict[str, Any] = {
         "recipe": "TrainFinetuneRecipeForNextTokenPrediction",
-        "step_scheduler": {"global_batch_size": whole, "local_batch_size": local},
+        "step_scheduler": {"global_batch_size": sequences, "local_batch_size": local},
         "distributed": _distributed(options, dp),
         "model": {
             "_target_": _TARGETS["model"], "pretrained_model_name_or_path": options["model"],

@@ -109,6 +109,9 @@ REFUSALS: tuple[tuple[Callable[[_Given], Any], str], ...] = (
     (lambda a: a["is_old"] and a["overlap_moe_expert_parallel_comm"] and a["mtp_num_layers"]
      and a.size("pipeline_model_parallel_size") == 1,
      "release 0.16 overlaps expert communication of MTP layers only in a pipeline: give --mtp-num-layers 0"),
+    (lambda a: a["is_old"] and a["overlap_moe_expert_parallel_comm"] and a["hybrid_layer_pattern"]
+     and a.size("pipeline_model_parallel_size") > 1,
+     "release 0.16 overlaps expert communication of hybrids only without a pipeline: give --overlap-ep 0"),
 )  # fmt: skip
 """Combinations that Megatron-LM refuses, with its reason and the nearest fix."""
 

@@ -4,8 +4,7 @@ Arguments of the model are in `read_model` and `write_model`, combinations that 
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
@@ -18,42 +17,9 @@ from ppsim.model.recompute import BLOCK, MODULES, UNIFORM, layer_ids, recompute_
 from ppsim.trainers.arguments import Arguments
 from ppsim.trainers.megatron.hybrid_layers import hybrid_pattern, layout_of
 from ppsim.trainers.same_settings import COUNTED_IN_SPLIT, MEGATRON_SPLIT
+from ppsim.trainers.setting import Options, Setting, Test, count, named, read_rows, write_rows, written_as
 
-Options = Mapping[str, Any]
-Test = Callable[[Options], Any]
 _Cases = Mapping[Any, dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Options of ppsim with the arguments that express them.
-
-    `read` sees the options of earlier rows and the `model`, and returns options. `write` sees all options that a
-    plan sets, and returns arguments. Rows `of_experts` are for models with experts, rows `of_primus` are written
-    for Primus only.
-    """
-
-    options: tuple[str, ...]
-    read: Callable[[Arguments, Options], Options]
-    write: Callable[[Options], dict[str, Any]]
-    of_experts: bool = False
-    of_primus: bool = False
-
-
-def _named(name: str, value: Any, is_written: Any = True) -> dict[str, Any]:
-    return {} if value is None or not is_written else {name: value}
-
-
-def _value(option: str, name: str, when: Test = bool) -> Callable[[Options], dict[str, Any]]:
-    return lambda options: _named(name, options.get(option), when(options))
-
-
-def _count(option: str, name: str, usual: int | None = None, *, least: int = 1, when: Test = bool) -> Setting:
-    def read(arguments: Arguments, _: Options) -> Options:
-        count = arguments.count(name, word=option, least=least)
-        return {option: usual if count is None else count}
-
-    return Setting((option,), read, _value(option, name, when))
 
 
 def _flag(option: str, name: str, off: str = "", *, when: Test = bool, of_experts: bool = False) -> Setting:
@@ -66,7 +32,7 @@ def _flag(option: str, name: str, off: str = "", *, when: Test = bool, of_expert
 
     def write(options: Options) -> dict[str, Any]:
         is_changed = options.get(option, usual) != usual and when(options)
-        return _named(off or name, True, is_changed)
+        return named(off or name, True, is_changed)
 
     return Setting((option,), read, write, of_experts)
 
@@ -141,7 +107,7 @@ def _write_stages(options: Options) -> dict[str, Any]:
     has_rule = any(options.get(name) is not None and options[name] is not False for name in MEGATRON_SPLIT)
     if isinstance(split, str) and not has_rule:
         return {"pipeline_model_parallel_layout": split}
-    return _named("num_virtual_stages_per_pipeline_rank", vpp, vpp > 1)
+    return named("num_virtual_stages_per_pipeline_rank", vpp, vpp > 1)
 
 
 _ALGORITHMS = {
@@ -277,7 +243,7 @@ def _write_sharding(options: Options) -> dict[str, Any]:
         elif zero >= 2:
             strategy = next(name for name, stage in _ZERO.items() if stage == zero)
             found |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
-    return found | _named("optimizer", "muon", options.get("optimizer") == "muon")
+    return found | named("optimizer", "muon", options.get("optimizer") == "muon")
 
 
 _ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -291,7 +257,7 @@ def _read_layer_wise(arguments: Arguments, options: Options) -> Options:
 
 def _write_layer_wise(options: Options) -> dict[str, Any]:
     is_off = options.get("optimizer") == "muon" and options.get("use_layer_wise_param_layout") is False
-    return _named("no_use_layer_wise_param_layout", True, is_off)
+    return named("no_use_layer_wise_param_layout", True, is_off)
 
 
 _INSTANCES, _OUTER = "num_distributed_optimizer_instances", "outer_dp_sharding_strategy"
@@ -305,7 +271,7 @@ def _read_instances(arguments: Arguments, options: Options) -> Options:
 
 def _write_instances(options: Options) -> dict[str, Any]:
     instances, strategy = options.get(_INSTANCES, 1), options.get(_OUTER, "no_shard")
-    return _named(_INSTANCES, instances, instances > 1) | _named(_OUTER, strategy, strategy != "no_shard")
+    return named(_INSTANCES, instances, instances > 1) | named(_OUTER, strategy, strategy != "no_shard")
 
 
 def _read_overlap_dp(arguments: Arguments, options: Options) -> Options:
@@ -396,7 +362,7 @@ def _read_optimizer_offload(arguments: Arguments, options: Options) -> Options:
 def _write_optimizer_offload(options: Options) -> dict[str, Any]:
     if not (part := options.get(_ON_HOST)):
         return {}
-    overlap = _named(_HOST_OVERLAP, True, options.get(_HOST_OVERLAP))
+    overlap = named(_HOST_OVERLAP, True, options.get(_HOST_OVERLAP))
     return {"optimizer_cpu_offload": True, _ON_HOST: part, _AWARE: True} | overlap
 
 
@@ -431,7 +397,7 @@ def _write_gradients(options: Options) -> dict[str, Any]:
         return {"accumulate_allreduce_grads_in_fp32": in_16_bits is False}
     if in_16_bits:
         return {"grad_reduce_in_bf16": True}
-    return _named("megatron_fsdp_main_grads_dtype", "fp32", is_fsdp and not options.get("fully_shard"))
+    return named("megatron_fsdp_main_grads_dtype", "fp32", is_fsdp and not options.get("fully_shard"))
 
 
 def _read_wgrad_deferral(arguments: Arguments, _: Options) -> Options:
@@ -441,7 +407,7 @@ def _read_wgrad_deferral(arguments: Arguments, _: Options) -> Options:
 
 
 def _write_wgrad_deferral(options: Options) -> dict[str, Any]:
-    limit = _named("wgrad_deferral_limit", options.get("wgrad_deferral_limit"))
+    limit = named("wgrad_deferral_limit", options.get("wgrad_deferral_limit"))
     return {"defer_embedding_wgrad_compute": True} | limit if limit else {}
 
 
@@ -508,7 +474,7 @@ def _write_attention(options: Options) -> dict[str, Any]:
     if (kernel := options.get("attention")) is None:
         return {}
     found = {"attention_backend": "unfused" if kernel == "unfused" else "auto"}
-    return found | _named("fp8_dot_product_attention", True, kernel == "fused-fp8")
+    return found | named("fp8_dot_product_attention", True, kernel == "fused-fp8")
 
 
 _DROPOUT = 0.1
@@ -617,7 +583,7 @@ def _read_overlap_tp(arguments: Arguments, _: Options) -> Options:
 
 def _write_overlap_tp(options: Options) -> dict[str, Any]:
     in_forward = str(options.get("overlap_tp", 0)).partition(",")[0]  # only userbuffers hide communication of F
-    return _named("tp_comm_overlap", True, float(in_forward))
+    return named("tp_comm_overlap", True, float(in_forward))
 
 
 _DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather"}
@@ -641,9 +607,9 @@ def _read_dispatcher(arguments: Arguments, _: Options) -> Options:
 def _write_dispatcher(options: Options) -> dict[str, Any]:
     dispatcher = options.get("moe_dispatcher")
     if dispatcher not in FLEX:
-        return _named("moe_token_dispatcher_type", dispatcher)
+        return named("moe_token_dispatcher_type", dispatcher)
     found = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": dispatcher}
-    return found | _named(_SMS[dispatcher], options.get(_NUM_SMS) or None)
+    return found | named(_SMS[dispatcher], options.get(_NUM_SMS) or None)
 
 
 def _read_permute_fusion(arguments: Arguments, _: Options) -> Options:
@@ -654,7 +620,7 @@ def _read_permute_fusion(arguments: Arguments, _: Options) -> Options:
 
 
 def _write_permute_fusion(options: Options) -> dict[str, Any]:
-    return _named(
+    return named(
         "moe_permute_fusion", True, options.get("moe_dispatcher") and options.get("moe_permute_fusion", True)
     )
 
@@ -671,7 +637,7 @@ def _read_capacity(arguments: Arguments, _: Options) -> Options:
 
 
 def _write_capacity(options: Options) -> dict[str, Any]:
-    capacity = _named("moe_expert_capacity_factor", options.get("moe_expert_capacity_factor"))
+    capacity = named("moe_expert_capacity_factor", options.get("moe_expert_capacity_factor"))
     return capacity | {"moe_pad_expert_input_to_capacity": True} if capacity else {}
 
 
@@ -685,7 +651,7 @@ def _read_stash(arguments: Arguments, _: Options) -> Options:
 def _write_stash(options: Options) -> dict[str, Any]:
     room, buffer = (options.get(name) for name in ("moe_expert_rank_capacity_factor", "moe_paged_stash"))
     found = {"moe_paged_stash": True, "moe_paged_stash_buffer_size_factor_cuda": buffer} if buffer else {}
-    return _named("moe_expert_rank_capacity_factor", room) | found
+    return named("moe_expert_rank_capacity_factor", room) | found
 
 
 def _read_balancing(arguments: Arguments, _: Options) -> Options:
@@ -717,23 +683,23 @@ def _write_graphs(options: Options) -> dict[str, Any]:
         return {}
     if graphs == "full":
         return {"cuda_graph_impl": "full_iteration"}
-    return {"cuda_graph_impl": "transformer_engine"} | _named(
+    return {"cuda_graph_impl": "transformer_engine"} | named(
         "cuda_graph_modules", graphs.split("+"), graphs != "layer"
     )
 
 
 SETTINGS = (
-    _count("tp", "tensor_model_parallel_size"),
-    _count("pp", "pipeline_model_parallel_size", 1),
-    _count("cp", "context_parallel_size"),
-    _count("ep", "expert_model_parallel_size"),
-    _count("micro_batch", "micro_batch_size", 1),
-    Setting(("global_batch", "microbatches"), _read_batch, _value("global_batch", "global_batch_size")),
-    _count("seq_len", "seq_length"),
-    _count("group_size", "microbatch_group_size_per_vp_stage"),
+    count("tp", "tensor_model_parallel_size"),
+    count("pp", "pipeline_model_parallel_size", 1),
+    count("cp", "context_parallel_size"),
+    count("ep", "expert_model_parallel_size"),
+    count("micro_batch", "micro_batch_size", 1),
+    Setting(("global_batch", "microbatches"), _read_batch, written_as("global_batch", "global_batch_size")),
+    count("seq_len", "seq_length"),
+    count("group_size", "microbatch_group_size_per_vp_stage"),
     Setting(("gpus",), _read_gpus, lambda _: {}),
-    Setting(("etp",), _read_expert_tp, _value("etp", "expert_tensor_parallel_size"), True),
-    *(_count(name, name, least=0, when=_has_pipeline) for name in MEGATRON_SPLIT if name not in COUNTED_IN_SPLIT),
+    Setting(("etp",), _read_expert_tp, written_as("etp", "expert_tensor_parallel_size"), True),
+    *(count(name, name, least=0, when=_has_pipeline) for name in MEGATRON_SPLIT if name not in COUNTED_IN_SPLIT),
     *(_flag(name, name, when=_has_pipeline) for name in COUNTED_IN_SPLIT),
     Setting(("split", "vpp"), _read_stages, _write_stages),
     _flag("overlap_p2p", "overlap_p2p_comm", "no_overlap_p2p_communication",
@@ -745,7 +711,7 @@ SETTINGS = (
     _cases("order", {"tp-cp-ep-pp-dp": {"use_tp_pp_dp_mapping": True}}),
     Setting(("exp_avg_dtype",), _read_moments, _write_moments),
     Setting((_AWARE,), _read_precision_aware, _write_precision_aware),
-    Setting(("sequence_parallel",), _read_sequence_parallel, _value("sequence_parallel", "sequence_parallel")),
+    Setting(("sequence_parallel",), _read_sequence_parallel, written_as("sequence_parallel", "sequence_parallel")),
     Setting((_ON_HOST, _HOST_OVERLAP), _read_optimizer_offload, _write_optimizer_offload),
     Setting((_INSTANCES, _OUTER), _read_instances, _write_instances),
     Setting(("wgrad_deferral_limit",), _read_wgrad_deferral, _write_wgrad_deferral),
@@ -761,10 +727,10 @@ SETTINGS = (
         "compiled": {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "native"},
         "fused": {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"},
     }, {"compiled": {"cross_entropy_loss_fusion": True}}, usual="unfused"),
-    Setting((_STORE,), _read_8_bit_store, _value(_STORE, _STORE, lambda options: options.get(_STORE))),
+    Setting((_STORE,), _read_8_bit_store, written_as(_STORE, _STORE, lambda options: options.get(_STORE))),
     Setting(("offload_modules", "offload", _PART, *_OFFLOAD_RULES), _read_offload, _write_offload),
     Setting(("context",), _read_context,
-            lambda options: _named("cp_comm_type", "a2a", options.get("context") == "all-to-all")),
+            lambda options: named("cp_comm_type", "a2a", options.get("context") == "all-to-all")),
     Setting(("overlap_tp",), _read_overlap_tp, _write_overlap_tp),
     _cases("overlap_ep", {
         "megatron": {"overlap_moe_expert_parallel_comm": True},
@@ -787,17 +753,12 @@ SETTINGS = (
 
 def read_settings(arguments: Arguments, model: Model | None) -> dict[str, Any]:
     """Return the options that the arguments set, None for others."""
-    options: dict[str, Any] = {"model": model, "runtime": "megatron"}
     has_experts = arguments.count("num_experts", least=0)
-    for setting in SETTINGS:
-        if has_experts or not setting.of_experts:
-            options |= setting.read(arguments, options)
+    rows = [row for row in SETTINGS if has_experts or not row.of_experts]
+    options = read_rows(rows, arguments, {"model": model, "runtime": "megatron"})
     return {name: option for name, option in options.items() if name != "model"}
 
 
 def write_settings(options: Options, *, has_experts: bool = True, of_primus: bool = False) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
-    for setting in SETTINGS:
-        if has_experts >= setting.of_experts and of_primus >= setting.of_primus:
-            arguments |= setting.write(options)
-    return arguments
+    rows = [row for row in SETTINGS if has_experts >= row.of_experts and of_primus >= row.of_primus]
+    return write_rows(rows, options)

@@ -92,6 +92,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 REFUSED_BY_OLD_RELEASE: list[tuple[dict[str, Any], str]] = [
     (PIPELINE | {"hybrid_layer_pattern": "M|-|M*|M", "num_layers": 5}, "give a --pp that divides"),
     (MOE | {"overlap_moe_expert_parallel_comm": True, "mtp_num_layers": 1}, "give --mtp-num-layers 0"),
+    (
+        MOE
+        | PIPELINE
+        | {"overlap_moe_expert_parallel_comm": True, "hybrid_layer_pattern": "M-M*", "num_layers": 4},
+        "give --overlap-ep 0",
+    ),
 ]
 
 
