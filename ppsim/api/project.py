@@ -197,13 +197,17 @@ def _overheads(options: Mapping[str, Any], recorded: "RecordedCosts | None", job
 def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
     """Fill in the options that the recorded run determines and the user did not set."""
     if options["run"] is None:
+        if options["without"] is not None:
+            raise ConfigError("--without removes a cause from a recorded run: give --run")
         return None
     if given := [name for name in (*_OF_RANKS, "transfer_ms", "profile") if options[name] is not None]:
         raise ConfigError(f"{_WORDS[given[0]].flag} and --run are both measured costs: give one of them")
     from ppsim.api.recorded_costs import recorded_costs  # heavy import: readers of recordings
 
     activation_bytes = _numbers("activation_memory", options["activation_memory"], parse_size)
-    recorded = recorded_costs(options["run"], activation_bytes, _split_of(options["run_config"]) or "even")
+    recorded = recorded_costs(
+        options["run"], activation_bytes, _split_of(options["run_config"]) or "even", options["without"] or ()
+    )
     table = recorded.costs.table
     if options["schedule"] is None and options["vpp"] is None:
         options["schedule"], options["vpp"] = recorded.schedule, table.vpp

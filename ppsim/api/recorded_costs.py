@@ -1,5 +1,6 @@
 """Costs and overheads of a recorded run, for a projection of another schedule, vpp or split of its job."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.cost_sources import Measured, RunCosts
 from ppsim.parallel.layer_partition import Split
 from ppsim.runs.calibrate import FittedOverheads, calibrate
+from ppsim.runs.loss_attribution import lasting_faults
 from ppsim.runs.run import Run, unslowed_costs
 from ppsim.schedule.pairs import fused_pairs
 
@@ -32,12 +34,13 @@ class RecordedCosts:
 
 
 def recorded_costs(
-    path: str | Path, activation_bytes: Measured | None = None, split: Split = "even"
+    path: str | Path, activation_bytes: Measured | None = None, split: Split = "even", without: Sequence[str] = ()
 ) -> RecordedCosts:
     """Return the medians per stage and the overheads of a run in a file or folder.
 
-    `activation_bytes` are per microbatch, of each rank or of each recorded stage. Raises `ConfigError` for slices
-    of sequences or pairs of a forward and a backward, because their actions have no times of their own.
+    Slow ranks and links stay, except those in `without`. `activation_bytes` are per microbatch, of each rank or of
+    each recorded stage. Raises `ConfigError` for an unknown cause in `without`, and for slices of sequences or
+    pairs of a forward and a backward, because their actions have no times of their own.
     """
     source = str(path)
     run = open_run_if_path(path).measured.run
@@ -48,7 +51,7 @@ def recorded_costs(
         raise ConfigError(f"{source} ran pairs of a forward and a backward, whose times are not known apart")
     overheads = calibrate([run])
     costs = replace(_stage_costs(run, overheads, source), activation_bytes=activation_bytes, split=split)
-    return RecordedCosts(costs, overheads)
+    return RecordedCosts(costs.without(without), overheads)
 
 
 def _stage_costs(run: Run, overheads: FittedOverheads, source: str) -> RunCosts:
@@ -57,8 +60,13 @@ def _stage_costs(run: Run, overheads: FittedOverheads, source: str) -> RunCosts:
     slowdown = overheads.slowdown.value if overheads.slowdown else 0.0
     found = (run.costs if run.has_own_costs else unslowed_costs(run, slowdown)).resolved_for(table)
     names = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s")
+    factors, slow_links = lasting_faults(run)
     forward, inputs, weights, whole = (
-        np.bincount(table.model_stage, weights=getattr(found, name)) / table.num_replicas for name in names
+        np.bincount(
+            table.model_stage, weights=getattr(found, name) / factors[int(name != names[0]), table.stage_to_rank]
+        )
+        / table.num_replicas
+        for name in names
     )
     if not table.splits_backward:
         inputs = weights = whole / 2
@@ -72,4 +80,8 @@ def _stage_costs(run: Run, overheads: FittedOverheads, source: str) -> RunCosts:
         source=source,
         splits_backward=table.splits_backward,
         knows_gaps=overheads.step is not None,
+        slow_ranks=tuple(
+            (rank, *factors[:, rank].tolist()) for rank in np.flatnonzero(factors.max(axis=0) > 1).tolist()
+        ),
+        slow_links=slow_links,
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.errors import ConfigError
-from ppsim.base.units import size
+from ppsim.base.units import seconds, size
 from ppsim.costs.assemble_profile import assemble, layer_costs_of
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.stage_cost_set import LayerCosts, StageCostSet
@@ -178,7 +178,8 @@ class RunCosts(RankCosts):
     """The costs of a recorded run: seconds per microbatch of each model stage of the schedule `table`.
 
     `splits_backward`: I and W were recorded; otherwise they are two arbitrary parts of B. `knows_gaps`: the time
-    between steps was recorded.
+    between steps was recorded. The times are without the slow ranks and links of the run. `slow_ranks` has these
+    ranks with the factors of their forwards and backwards, `slow_links` the rows of `StageCosts.slow_links`.
     """
 
     forward_s: tuple[float, ...]
@@ -189,10 +190,61 @@ class RunCosts(RankCosts):
     source: str
     splits_backward: bool
     knows_gaps: bool
+    slow_ranks: tuple[tuple[int, float, float], ...] = ()
+    slow_links: tuple[tuple[float, ...], ...] = ()
 
     @property
     def name(self) -> str:
         return f"recorded run {self.source}"
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """Slow ranks and links by their names, with their sizes."""
+        sizes = {
+            f"slow ranks {rank}": f"forward × {one:.2f}, backward × {two:.2f}" for rank, one, two in self.slow_ranks
+        }
+        for sender, receiver, queue_s, latency_s, block_s in self.slow_links:
+            times = {"{} per message, one after the other": queue_s, "{} later": latency_s, "{} blocked": block_s}
+            words = ", ".join(text.format(seconds(time)) for text, time in times.items() if time)
+            name, direction = _link_name(sender, receiver), f"{sender:.0f} → {receiver:.0f}: {words}"
+            sizes[name] = f"{sizes[name]}; {direction}" if name in sizes else direction
+        return sizes
+
+    def without(self, causes: Sequence[str]) -> "RunCosts":
+        """Remove slow ranks and links by number or name; raises `ConfigError` for an unknown one."""
+        names = list(self.faults)
+        left = set(names)
+        for cause in causes:
+            name = names[int(cause) - 1] if cause.isdecimal() and 0 < int(cause) <= len(names) else cause
+            if name not in names:
+                known = ", ".join(f"{number} ({name})" for number, name in enumerate(names, start=1))
+                raise ConfigError(
+                    f"--without {cause}: {self.source} has {f'these: {known}' if known else 'no slow rank or link'}"
+                )
+            left.discard(name)
+        return replace(
+            self,
+            slow_ranks=tuple(row for row in self.slow_ranks if f"slow ranks {row[0]}" in left),
+            slow_links=tuple(row for row in self.slow_links if _link_name(*row[:2]) in left),
+        )
+
+    def with_faults(self, healthy: StageCostSet, schedule: Schedule) -> StageCostSet:
+        """Return the costs on the slow ranks and links, which stay if the number of ranks does."""
+        if not self.faults:
+            return healthy
+        if schedule.num_ranks != self.table.num_ranks:
+            line = f"left out, because the run has {self.table.num_ranks} ranks: {', '.join(self.faults)}"
+            return replace(healthy, assumptions=[*healthy.assumptions, line])
+        factors = np.ones((2, schedule.num_ranks))
+        for rank, *of_rank in self.slow_ranks:
+            factors[:, rank] = of_rank
+        changed: dict[str, Any] = {"slow_links": [list(row) for row in self.slow_links] or None}
+        for name in _PASSES:
+            of_stages = np.broadcast_to(getattr(healthy.costs, name), schedule.num_model_stages)[
+                schedule.model_stage
+            ]
+            changed[name] = of_stages * factors[int(name != "forward_s"), schedule.stage_to_rank]
+        return replace(healthy, costs=healthy.costs.replace(**changed))
 
     def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
         """Divide each recorded stage evenly into several stages, or sum neighbouring ones.
@@ -219,7 +271,7 @@ class RunCosts(RankCosts):
                 lines[0] += ", more than the median of the others stays at the first and the last"
         if schedule.splits_backward and not self.splits_backward:
             lines.insert(1, "I and W: each half of the recorded B, assumed (the run has full backwards)")
-        return replace(found, assumptions=lines)
+        return self.with_faults(replace(found, assumptions=lines), schedule)
 
     def correcting(self, estimated: StageCostSet, own: StageCostSet) -> StageCostSet:
         """Multiply the estimates by recorded time / `own`, averaged over a stage's layers.
@@ -258,6 +310,10 @@ class RunCosts(RankCosts):
         )
         lines.insert(0, f"costs: the model's, times recorded / estimated per stage of {self.source}: {told}")
         return replace(estimated, costs=costs, assumptions=lines, step_costs=StepCosts(), parts=[])
+
+
+def _link_name(sender: float, receiver: float) -> str:
+    return f"slow links {min(sender, receiver):.0f}-{max(sender, receiver):.0f}"
 
 
 def _with_ends(stages: Numbers, recorded: Sequence[float], pieces: int) -> Floats:

@@ -99,7 +99,7 @@ class MeasuredSource(JobSource):
         without = "not in the step time: data-parallel communication, optimizer, gradient norm"
         if isinstance(self.costs, RunCosts):
             own = super().assemble(self.costs.table, self.costs.split)
-            found = self.costs.correcting(estimated, own)
+            found = self.costs.with_faults(self.costs.correcting(estimated, own), schedule)
             if self.costs.knows_gaps:
                 without = "data parallelism, optimizer, gradient norm: the recorded time between steps"
         else:

@@ -102,7 +102,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     plain = costs.replace(
         transfer_s=0.0, channel="ideal", communication="overlap", action_overhead_s=0.0, hop_overhead_s=0.0,
         message_overhead_s=0.0, overlap_slowdown=0.0, first_pass_s=0.0, last_pass_s=0.0, variation_s=0.0,
-        between_rounds_s=0.0,
+        between_rounds_s=0.0, slow_links=None,
     )  # fmt: skip
     alone = simulate_graph(build_graph(schedule, pairs=costs.pairs), plain)
     is_synchronised = projection.stage_cost_set.step_costs.update == "synchronised"

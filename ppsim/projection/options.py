@@ -623,6 +623,11 @@ class PlanOptions(JobOptions, total=False):
         "schedule, vpp, split or number of microbatches of the same job. [default of these: the run's]",
         metavar="PATH", section="measured", after="profile",
     )]
+    without: Annotated[Sequence[str] | None, Option(
+        "Slow ranks or links of --run to remove, by the number or name in the output (slow links 1-2). [default: "
+        "none, all stay]",
+        metavar="CAUSE,…", section="measured",
+    )]
     calibration: Annotated["str | Path | FittedOverheads | None", CALIBRATION]
     runtime: Annotated[Runtime | None, RUNTIME]
     channel: Annotated[Channel | None, CHANNEL]

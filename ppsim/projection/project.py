@@ -1,6 +1,6 @@
 """Project a plan: costs × placement × schedule × runtime → projection."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -10,13 +10,14 @@ import numpy as np
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.units import percent, seconds
 from ppsim.catalog.build import ScheduleEntry, build, every_schedule, find, optimise_entry, require_shape
+from ppsim.costs.cost_sources import RunCosts
 from ppsim.costs.profile import DEFAULT
 from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.parallel.layer_partition import AutoSplit, Split, why_no_split
 from ppsim.parallel.sequence_slices import why_no_slices
 from ppsim.projection.lengths import sample_lengths, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
-from ppsim.projection.projection import Projection, Projections
+from ppsim.projection.projection import FROM_RUN, Projection, Projections
 from ppsim.projection.split_bounds import SimulatedSplit
 from ppsim.projection.split_search import SplitSearch
 from ppsim.projection.summary import projection_summary
@@ -206,12 +207,22 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
             *(plan.job.assumptions if plan.job else []),
             *([note] if note else []),
             *assumptions_of(plan, schedule, assembled, costs),
+            *_faults_of_run(plan, schedule),
             *of_peak,
             *_other_orders(plan, step, assembled),
         ],
         summarise_function=partial(projection_summary, project=project, iteration_of=iteration_of),
         peaks_function=peaks_of,
     )
+
+
+def _faults_of_run(plan: Plan, schedule: Schedule) -> Iterator[str]:
+    """Yield the slow ranks and links of the recorded run, each with the iteration time without it."""
+    measured = plan.measured
+    if isinstance(measured, RunCosts) and schedule.num_ranks == measured.table.num_ranks:
+        for number, (name, extent) in enumerate(measured.faults.items(), start=1):
+            healthy_s, _ = iteration_of(replace(plan, measured=measured.without([name])), schedule)
+            yield f"{FROM_RUN}{number}. {name} ({extent}); if healthy: {seconds(healthy_s)} (--without {number})"
 
 
 def _tokens(plan: Plan, schedule: Schedule) -> int:
@@ -417,7 +428,8 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
     launch_s = plan.job.seconds_per_launch if plan.job else 0.0
     costs = costs.replace(hop_overhead_s=plan.hop_overhead_s).with_calls(communication_of(plan, schedule))
     return costs.replace(
-        channel=plan.channel or RUNTIMES[plan.runtime][0],
+        # A recorded run shows how messages of one directed pair of ranks queue.
+        channel=plan.channel or ("edge" if costs.slow_links is not None else RUNTIMES[plan.runtime][0]),
         receives=plan.receives,
         action_overhead_s=plan.action_overhead_s + launch_s,
         hop_overhead_s=costs.hop_overhead_s + launch_s,

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 SECONDS_A_DAY = 86400.0
 
+FROM_RUN = "from the run: "
+"""Start of an assumption about a slow rank or link that the recorded run had."""
+
 Interval = tuple[float, float]
 
 

@@ -7,7 +7,7 @@ from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.model.recompute import is_by_stage
-from ppsim.projection.projection import ConfigurationChange, Projection, Projections, ProjectionSummary
+from ppsim.projection.projection import FROM_RUN, ConfigurationChange, Projection, Projections, ProjectionSummary
 from ppsim.projection.quantities import texts_of
 from ppsim.results.steps import print_report, print_timeline
 from ppsim.results.text_layout import SCREEN_LINES, WIDTH, Page, TableLines, bold, cut, facts, verdict_line, wrapped
@@ -437,7 +437,8 @@ def _assumed(projection: Projection) -> list[_Row]:
     plan, job = projection.plan, projection.plan.job
     if job is None:
         if not plan.has_model:
-            return [("assumed", "no model: --model for throughput, MFU and memory")]
+            faults = [("", line) for line in projection.assumptions if line.startswith(FROM_RUN)]
+            return [("assumed", "no model: --model for throughput, MFU and memory"), *faults]
         profile = plan.source.to_json()["profile"]["name"]
         given = " (packaged example; --model and --cluster for yours)" if profile == DEFAULT else ""
         return [

@@ -24,6 +24,8 @@ _CANDIDATES = np.linspace(0, 1, 17)
 """Quantiles that are tried as the time of a message on a link."""
 _QUEUES = 0.7
 """A link is a queue if the error of its messages' arrivals is below this fraction of the error without a queue."""
+_OVERLAPS = 0.1
+"""If messages overlap by less than this fraction of their time, the link is assumed to be a queue."""
 _BLOCKS = 2.5
 """A blocked rank may receive late by up to this multiple of its blocking time: its own send and another rank's."""
 
@@ -61,7 +63,7 @@ class LinkTimes:
 
     `transits` and `gaps` are quartiles in seconds, shape [3, actions]. `queue_s` is how long each action's input
     waited for earlier messages of its pair, shape [steps, actions]; `queues` are the pairs that send one message
-    after the other.
+    after the other, also if no message had to wait.
     """
 
     pairs: RankPairs
@@ -118,6 +120,21 @@ class SlowPairs:
             sentences.append(f"{pair}: {' and '.join(told)}")
         return sentences
 
+    def rows(self, links: LinkTimes) -> tuple[tuple[float, ...], ...]:
+        """Return sender, receiver, and extra seconds per message of each named pair: in a queue, later, blocked.
+
+        A message that is late because its send blocks the sender is not late beyond that.
+        """
+        pairs = links.pairs
+        rows = []
+        for pair in np.unique(pairs.taken[pairs.taken != NONE]).tolist():
+            if (name := pairs.name(pair)) in self.named:
+                transit, block, _ = self.named[name]
+                transit = max(transit - block, 0.0)
+                is_queue = pair in links.queues
+                rows.append((*divmod(pair, pairs.num_ranks), transit * is_queue, transit * (not is_queue), block))
+        return tuple(rows)
+
 
 def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> LinkTimes:
     """Return the usual times of each pair from all steps; arrays have shape [steps, actions].
@@ -150,10 +167,16 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
             queues.add(pair)
     found = LinkTimes(
         pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late + queue < -transit - usual)),
-        queue, frozenset(queues),
+        queue,
     )  # fmt: skip
     _, under_way, is_waited = found.parts_of(start, before, made)
-    return replace(found, transits=_by_pair(pairs.taken, under_way - queue, crosses & is_waited))
+    found = replace(found, transits=_by_pair(pairs.taken, under_way - queue, crosses & is_waited))
+    for pair in np.unique(pairs.taken[crosses]).tolist():
+        its = pairs.taken == pair
+        transit_s = float(found.transit_s[its][0])
+        if queue_s(made[:, its], transit_s).max() < _OVERLAPS * transit_s:
+            queues.add(pair)
+    return replace(found, queues=frozenset(queues))
 
 
 def queue_s(sent: Floats, service_s: float) -> Floats:
@@ -173,7 +196,7 @@ def _service_s(sent: Floats, arrived: Floats, is_late: Any) -> float:
     """Return the time of a message on a link that sends one after the other, 0 for another link.
 
     Arrays have shape [steps, messages]. `is_late` marks messages whose receiver waited until they arrived; others
-    arrived earlier. The link is a queue if this explains the arrivals at least as well as a constant delay.
+    arrived earlier. The link is a queue if this explains the arrivals clearly better than a constant delay.
     """
     since = arrived - sent
     if is_late.sum() < _LEAST_MESSAGES:
@@ -183,13 +206,16 @@ def _service_s(sent: Floats, arrived: Floats, is_late: Any) -> float:
     ])  # fmt: skip
     candidates = candidates[candidates > 0]
 
-    def error(expected: Floats) -> float:
+    def errors(expected: Floats) -> Any:
         beyond = np.where(is_late, np.abs(expected - since), np.maximum(expected - since, 0.0))
-        return float(np.minimum(beyond, candidates.max()).mean())
+        return np.minimum(beyond, candidates.max())
 
-    constant = min(error(one + np.zeros_like(sent)) for one in candidates)
-    errors = [error(queue_s(sent, one) + one) for one in candidates]
-    return float(candidates[np.argmin(errors)]) if min(errors) < _QUEUES * constant else 0.0
+    service = min(candidates, key=lambda service: errors(queue_s(sent, service) + service).mean())
+    constant = min(candidates, key=lambda constant: errors(constant + np.zeros_like(sent)).mean())
+    queue = queue_s(sent, service)
+    differ = queue > _OVERLAPS * service
+    with_queue, without = (errors(expected)[differ].sum() for expected in (queue + service, queue * 0 + constant))
+    return float(service) if with_queue <= _QUEUES * without else 0.0
 
 
 def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:

@@ -13,7 +13,7 @@ from ppsim.base.arrays import Floats
 from ppsim.base.display import Printable
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.base.units import seconds
-from ppsim.runs.links import input_times, links_of, slow_pairs_excess
+from ppsim.runs.links import LinkTimes, SlowPairs, input_times, links_of, slow_pairs_excess
 from ppsim.runs.loss_causes import BETWEEN, CAUSES, STAGES_OR_RANKS, ActionSpeeds, CauseRemoval, cause_removals
 from ppsim.runs.pauses import LONG
 from ppsim.runs.run import Run, median_costs, table_in_words
@@ -171,14 +171,8 @@ def attribute_losses(
     """
     lengths = run.step_times_s
     chosen = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
-    schedule, actions = run.graph.schedule, run.graph.num_actions
-    graph = build_graph(schedule)
-    first = run.start[:, :actions].min(axis=1, keepdims=True)
-    start, end = run.start[:, :actions] - first, run.end[:, :actions] - first
-    usual = links_of(graph, start, *input_times(graph, end)[:2])
-    steps = steps_of(graph, start, end, usual)
-    paces = ActionSpeeds(schedule, StepFactors.fitted(schedule, steps.taken, float(lengths.mean())))
-    excess = slow_pairs_excess(usual, float(np.median(paces.factors.usual)))
+    schedule, graph = run.graph.schedule, build_graph(run.graph.schedule)
+    start, steps, usual, paces, excess = _usual_times(run)
     causes = cause_removals(paces, steps, start, excess, usual, first_step=first_step, variation_s=variation_s)
     terms = _terms(graph, steps, lengths, causes)
     if call_s is not None and (calls := _calls_of(schedule)) is not None:
@@ -192,6 +186,28 @@ def attribute_losses(
         late_ranks=late_ranks(graph, steps[chosen], paces.even),
         action_times_s={op.name: one for op, one in paces.typical.items()},
     )  # fmt: skip
+
+
+def _usual_times(run: Run) -> tuple[Floats, MeasuredSteps, LinkTimes, ActionSpeeds, SlowPairs]:
+    """Return the starts within each step, the replayable steps, and the usual times of links and actions."""
+    schedule, actions = run.graph.schedule, run.graph.num_actions
+    graph = build_graph(schedule)
+    first = run.start[:, :actions].min(axis=1, keepdims=True)
+    start, end = run.start[:, :actions] - first, run.end[:, :actions] - first
+    usual = links_of(graph, start, *input_times(graph, end)[:2])
+    steps = steps_of(graph, start, end, usual)
+    paces = ActionSpeeds(schedule, StepFactors.fitted(schedule, steps.taken, float(run.step_times_s.mean())))
+    return start, steps, usual, paces, slow_pairs_excess(usual, float(np.median(paces.factors.usual)))
+
+
+def lasting_faults(run: Run) -> tuple[Floats, tuple[tuple[float, ...], ...]]:
+    """Return the slowdown of each rank's forwards and backwards, [2, ranks], and the rows of a run's slow links.
+
+    The rows are those of `StageCosts.slow_links`.
+    """
+    _, _, usual, paces, excess = _usual_times(run)
+    # In Megatron-LM's blocking calls, a rank also waits for other ranks' messages.
+    return paces.slow_ranks, excess.rows(usual) if run.communication == "overlap" else ()
 
 
 def _between(run: Run, first_step: int) -> str:

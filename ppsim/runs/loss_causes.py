@@ -44,6 +44,9 @@ CAUSES = {
 _ALIKE = 0.03
 """Stages whose times differ by less than this fraction count as equal."""
 
+_CLEARLY = 0.05
+"""Minimum excess of a slow rank that a projection of the run takes over."""
+
 _NOTHING = 0.1
 """An I below this fraction of the longest I counts as empty: torch's first stage does all of its backward in W."""
 
@@ -170,6 +173,19 @@ class ActionSpeeds:
                 ratios[entry] = min(ratios[entry], one / typical)
         # A rank is slow only if all its stages are slow, hence the minimum.
         return np.maximum(np.where(np.isinf(ratios), 1.0, ratios), 1.0)
+
+    @cached_property
+    def slow_ranks(self) -> Floats:
+        """`of_ranks` of the clearly slow ranks, 1 for the others.
+
+        With one stage per rank, inner ranks count as slow if half of the ranks have the time of the median rank.
+        """
+        is_slow = self.of_ranks.max(axis=0) > 1 + _CLEARLY
+        if not self.is_told:
+            is_usual = np.abs(self.whole_s / _lower_median(self.whole_s.tolist()) - 1) < _ALIKE
+            is_slow[[0, -1]] = False
+            is_slow &= self.schedule.vpp == 1 and 2 * is_usual.sum() >= self.schedule.num_ranks
+        return np.where(is_slow, self.of_ranks, 1.0)
 
 
 def cause_removals(

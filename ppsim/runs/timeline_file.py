@@ -14,7 +14,6 @@ from ppsim.base.files import prefix_errors, read_json
 from ppsim.runs.run import ReferenceSpeed, Run
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_rows, parse_table
-from ppsim.schedule.graph import build_graph
 from ppsim.schedule.option_types import Communication
 from ppsim.schedule.table import NONE
 from ppsim.simulation.cost_files import costs_from, costs_to_json
@@ -205,10 +204,7 @@ def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
     with prefix_errors(source):
         table = replace(table, num_rounds=file.gradient_accumulation_steps)
         validate(table)
-        graph = build_graph(
-            table, communication=costs.communication, channel=costs.channel, receives=costs.receives,
-            pairs=costs.pairs,
-        )  # fmt: skip
+        graph = costs.graph(table)
         resolved = costs.resolved_for(table)
     for name, entries in vars(file.timeline).items():
         if len(entries) != graph.num_nodes:

@@ -15,6 +15,8 @@ receives
 pairs
     "parts": each part of a fused cell starts when its own input has arrived (torch).
     "whole": no part starts before all inputs have arrived.
+waits_for_receives
+    False: a transfer does not wait for its receive to be posted, on any channel.
 """
 
 from dataclasses import dataclass, replace
@@ -87,6 +89,7 @@ def build_graph(
     channel: Channel = "ideal",
     receives: Receives = "torch",
     pairs: Pairs = "parts",
+    waits_for_receives: bool = True,
 ) -> EventGraph:
     """Return the event graph of a table that has passed `ppsim.schedule.check.validate`.
 
@@ -96,20 +99,24 @@ def build_graph(
     """
     return cached(
         schedule,
-        ("graph", communication, channel, receives, pairs),
-        lambda: _graph(schedule, communication, channel, receives, pairs),
+        ("graph", communication, channel, receives, pairs, waits_for_receives),
+        lambda: _graph(schedule, communication, channel, receives, pairs, waits_for_receives),
     )
 
 
 def _graph(
-    schedule: Schedule, communication: Communication, channel: Channel, receives: Receives, pairs: Pairs
-) -> EventGraph:
+    schedule: Schedule, communication: Communication, channel: Channel, receives: Receives, pairs: Pairs,
+    waits_for_receives: bool,
+) -> EventGraph:  # fmt: skip
     if communication in ("megatron", "megatron-no-overlap"):
         return _megatron_graph(schedule, communication)
     if (communication, channel) != ("overlap", "ideal") or schedule.has_communication:
         receives = "torch" if schedule.has_communication else receives
         messages = cached(schedule, ("messages", receives), lambda: order_messages(messages_in(schedule), receives))
-        return graph_of(messages, communication=communication, channel=channel, pairs=pairs)
+        return graph_of(
+            messages, communication=communication, channel=channel, pairs=pairs,
+            waits_for_receives=waits_for_receives,
+        )  # fmt: skip
     compute = schedule.compute_only()
     source, target = transfers_of(compute)
     waits = _overlapping_waits(compute, target, pairs, [last_of_cell(compute)[source]])
@@ -134,15 +141,17 @@ def order_messages(messages: MessageTable, receives: Receives) -> MessageTable:
 
 
 def graph_of(
-    messages: MessageTable, *, communication: Communication, channel: Channel, pairs: Pairs = "parts"
-) -> EventGraph:
+    messages: MessageTable, *, communication: Communication, channel: Channel, pairs: Pairs = "parts",
+    waits_for_receives: bool = True,
+) -> EventGraph:  # fmt: skip
     compute, source, target = messages.compute, messages.source, messages.target
     if communication == "blocking":  # a rank blocks at its receives, before the cell
         return _in_order(compute, source, target, _blocking_waits(messages))
     sent_after, received_after = messages.after
     causes = [sent_after]
     if channel != "ideal":
-        causes.append(received_after)
+        if waits_for_receives:
+            causes.append(received_after)
         causes += [np.where(one == NONE, one, one + len(compute)) for one in _ahead_in_queue(messages, channel)]
     waits = _overlapping_waits(compute, target, pairs, causes)
     return _in_order(compute, source, target, waits)

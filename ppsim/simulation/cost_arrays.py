@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.base.arrays import Floats, Ints32
+from ppsim.base.arrays import Floats, Ints32, Numbers
 from ppsim.schedule.table import Op
 
 _PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
@@ -43,6 +43,7 @@ class CostArrays:
     last_pass_s: float = 0.0
     variation_s: float = 0.0
     between_rounds_s: float = 0.0
+    slow_links: Numbers | None = None
     by_microbatch: Mapping[str, Floats] = field(default_factory=dict)
     fused_activation_bytes: Floats | None = None
 

@@ -48,7 +48,7 @@ def _model_of(data: Any) -> type[FileSchema]:
     if not isinstance(data, dict):
         return _Costs
     others: dict[str, Any] = {
-        name: Matrix for name in (*MATRICES, *PAIRS)
+        name: Matrix for name in (*MATRICES, *PAIRS, "slow_links")
         if isinstance(value := data.get(name), list) and any(isinstance(one, list) for one in value)
     }  # fmt: skip
     if isinstance(data.get("transfer_s"), dict):

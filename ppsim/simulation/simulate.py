@@ -1,12 +1,15 @@
 """Simulate a schedule table with given costs."""
 
-import numpy as np
+from collections.abc import Iterator
 
-from ppsim.base.arrays import Floats
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.errors import require_kind
 from ppsim.base.numba_jit import Engine, running_on
 from ppsim.schedule.check import validate
-from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.pairs import fused_pairs
 from ppsim.schedule.rounds import round_starts
 from ppsim.schedule.table import Op, Schedule
@@ -38,10 +41,7 @@ def simulate(
     require_kind("costs", costs, StageCosts, "a ppsim.StageCosts")
     validate(schedule)
     with running_on(engine):
-        graph = build_graph(
-            schedule, communication=costs.communication, channel=costs.channel, receives=costs.receives,
-            pairs=costs.pairs,
-        )  # fmt: skip
+        graph = costs.graph(schedule)
         return simulate_graph(graph, costs, ready_s=ready_s)
 
 
@@ -78,7 +78,17 @@ def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
     transfers[:] = costs.of("transfer_s", hop, microbatch[graph.source])
     if isinstance(token_share, np.ndarray):
         transfers *= token_share[graph.source]
+    for on_link, (extra_s, _, block_s) in _slow_links(graph, costs.slow_links):
+        transfers[on_link] += extra_s
+        compute[graph.source[on_link]] += block_s
     return duration
+
+
+def _slow_links(graph: EventGraph, slow_links: Numbers | None) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+    """Yield the mask of each slow link's transfers, and its three times."""
+    rank = graph.schedule.rank
+    for row in [] if slow_links is None else np.atleast_2d(slow_links):
+        yield (rank[graph.source] == row[0]) & (rank[graph.target] == row[1]), row[2:]
 
 
 def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: Floats, compute: Floats) -> None:
@@ -109,4 +119,6 @@ def overheads_s(graph: EventGraph, costs: StageCosts) -> Floats:
         is_followed = behind < schedule.rank_offsets[schedule.rank[graph.source] + 1]
         messages = np.bincount(np.concatenate([behind[is_followed], graph.target]), minlength=graph.num_actions)
         of_actions += messages * costs.message_overhead_s
+    for on_link, (_, latency_s, _) in _slow_links(graph, costs.slow_links):
+        overhead[graph.num_actions :][on_link] += latency_s
     return overhead

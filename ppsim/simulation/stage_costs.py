@@ -10,7 +10,7 @@ import numpy as np
 from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.display import HasRepr
 from ppsim.base.errors import CostsError
-from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
+from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS, EventGraph, build_graph
 from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.option_types import Channel, Communication, Pairs, Receives
 from ppsim.schedule.table import Op, Schedule
@@ -77,6 +77,10 @@ class StageCosts(HasRepr):
         Per rank: bytes of the optimizer step beyond `static_bytes`, when there are no activations.
     microbatch_factors
         One multiplier per microbatch on seconds, activations and transfers (None: all 1).
+    slow_links
+        Rows [sending rank, receiving rank, s, s, s]: extra seconds of each transfer on the link, which the next
+        transfer waits for; extra latency, which it does not wait for; seconds for which the sending rank blocks
+        before the transfer, added to the action (None: no slow link).
     slice_time_shares, slice_token_shares
         Fraction of the time, and of activations and transfers, per slice of a microbatch (None: equal shares). The
         time saved by fusing scales with the smaller slice or microbatch of a pair.
@@ -116,6 +120,7 @@ class StageCosts(HasRepr):
     static_bytes: Numbers = 0.0
     update_bytes: Numbers = 0.0
     microbatch_factors: Numbers | None = None
+    slow_links: Numbers | None = None
     slice_time_shares: Numbers | None = None
     slice_token_shares: Numbers | None = None
 
@@ -144,6 +149,16 @@ class StageCosts(HasRepr):
     def pairs(self) -> Pairs:
         """How a fused cell waits: "whole" if it has its own cost, else "parts"."""
         return "parts" if self.fused_s is None else "whole"
+
+    def graph(self, schedule: Schedule) -> EventGraph:
+        """Return the event graph of a table with the communication, channel, receives and pairs of these costs.
+
+        The times of slow links are from a recorded run. They include the wait for receives.
+        """
+        return build_graph(
+            schedule, communication=self.communication, channel=self.channel, receives=self.receives,
+            pairs=self.pairs, waits_for_receives=self.slow_links is None,
+        )  # fmt: skip
 
     @property
     def differ_by_microbatch(self) -> bool:
@@ -237,6 +252,7 @@ class StageCosts(HasRepr):
             first_pass_s=self.first_pass_s,
             last_pass_s=self.last_pass_s,
             between_rounds_s=self.between_rounds_s,
+            slow_links=self.slow_links,
             by_microbatch={name: values for name, values in found.items() if values.shape[1] > 1},
         )
 
@@ -379,11 +395,12 @@ MATRICES = (
 PAIRS = ("fused_s", "fused_activation_bytes")
 """Fields per forward-backward pair; each may be a square matrix."""
 
+_LINK_COLUMNS = 5
 _PER_RANK = ("static_bytes", "update_bytes")
 
 _NUMBERS = (
     *MATRICES, *PAIRS, *_PER_RANK, *OVERHEADS, "message_overhead_s", "variation_s", "between_rounds_s",
-    "microbatch_factors", *_PER_SLICE,
+    "microbatch_factors", "slow_links", *_PER_SLICE,
 )  # fmt: skip
 _SECONDS = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "transfer_s")
 _BYTES = ("activation_bytes", "activation_bytes_kept_for_weight", "kept_bytes")
@@ -395,6 +412,7 @@ _OPTIONAL = (
     "activation_bytes_kept_for_weight",
     *_PER_SLICE,
     "microbatch_factors",
+    "slow_links",
 )
 
 
@@ -420,7 +438,9 @@ def _what_is_wrong(name: str, value: Any) -> str | None:
         array = np.empty(0)
     if name in PAIRS and array.ndim == 2 and array.shape[0] != array.shape[1]:
         return f"{name} is {value!r}; a matrix has a row per forward's stage and a column per backward's stage"
-    if array.ndim > 1 + (name in (*MATRICES, *PAIRS)) or not array.size:
+    if name == "slow_links" and (array.ndim != 2 or array.shape[1] != _LINK_COLUMNS):
+        return f"{name} is {value!r}; give rows of two ranks and three times"
+    if array.ndim > 1 + (name in (*MATRICES, *PAIRS, "slow_links")) or not array.size:
         rows = ", or a list of such lists of one length, a row per stage" if name in MATRICES else ""
         return f"{name} is {value!r}; give a number or a list of numbers{rows}"
     bad = array[~np.isfinite(array) | (array < 0)]

@@ -8,7 +8,7 @@ from math import fsum
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.simulate import durations_s, overheads_s, simulate_graph
@@ -72,10 +72,7 @@ def with_variation(schedule: Schedule, costs: StageCosts, variation: Variation |
     """
     if variation is None or is_constant(variation):
         return costs
-    graph = build_graph(
-        schedule, communication=costs.communication, channel=costs.channel, receives=costs.receives,
-        pairs=costs.pairs,
-    )  # fmt: skip
+    graph = costs.graph(schedule)
     durations, overheads = durations_s(graph, costs.resolved_for(schedule)), overheads_s(graph, costs)
     steps = np.concatenate([np.ones((1, graph.num_nodes)), simulate_samples(graph, variation)])
     usual, *varied = evaluate_many(graph, durations * steps, overheads).step_time_s.tolist()

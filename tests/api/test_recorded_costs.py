@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import ppsim
+from benchmarks.made_steps import Made
+from ppsim.base.units import seconds
 from ppsim.errors import ConfigError
 from ppsim.projection.projection import Projection
+from ppsim.runs.links import pairs_of
 
 DATA = Path(__file__).parents[1] / "runs" / "data"
 ONE_STAGE, TWO_STAGES = DATA / "primus_pp8_1f1b", DATA / "primus_pp8_vpp2"
@@ -152,3 +155,65 @@ def test_runs_whose_actions_are_not_known_apart_are_refused(tmp_path: Path):
     ppsim.save(ppsim.train(ppsim.build("combined-1f1b", pp=1, microbatches=3), emulate_costs=costs), pairs)
     with pytest.raises(ConfigError, match="pairs of a forward and a backward"):
         ppsim.project(run=pairs)
+
+
+def steps_of(schedule: str, vpp: int, fault: str) -> Made:
+    """Four steps of four ranks whose stages take 20 and 40 ms together, with a fault at rank 2 or link 1 → 2."""
+    steps = Made(ppsim.build(schedule, pp=4, vpp=vpp, microbatches=8), seed=3, num_steps=4)
+    steps.taken /= vpp
+    on_link = pairs_of(steps.graph).taken[steps.graph.target] == 1 * 4 + 2
+    if fault == "slow backward":
+        steps.taken[:, (steps.table.rank == 2) & (steps.table.op == ppsim.Op.B)] *= 1.5
+    elif fault:
+        steps.hop[:, on_link] += 0.03
+        steps.queues |= on_link & (fault == "queue")
+    return steps
+
+
+def recording_of(folder: Path, schedule: str, vpp: int, fault: str) -> Path:
+    run = steps_of(schedule, vpp, fault).run()
+    rows = ["step,rank,kind,stage,microbatch,start,end"]
+    for step, (start, end) in enumerate(zip(run.start.tolist(), run.end.tolist(), strict=True)):
+        for entry, action in enumerate(run.graph.schedule):
+            times = f"{10 * step + start[entry]},{10 * step + end[entry]}"
+            rows.append(
+                f"{step},{run.graph.schedule.rank[entry]},{action.op.name},{action.stage},{action.microbatch},{times}"
+            )
+    file = folder / f"{schedule}.csv"
+    file.write_text("\n".join(rows))
+    return file
+
+
+@pytest.mark.parametrize("names", [("1f1b", "interleaved-1f1b"), ("interleaved-1f1b", "1f1b")])
+@pytest.mark.parametrize("fault", ["slow backward", "latency", "queue"])
+def test_a_slow_rank_or_link_stays_in_another_schedule(tmp_path: Path, names: tuple[str, str], fault: str):
+    """The same fault in the other schedule takes this long; without it, the projection is that of healthy steps."""
+    vpps = {"1f1b": 1, "interleaved-1f1b": 2}
+    before, after = names
+    file = recording_of(tmp_path, before, vpps[before], fault)
+    words = {"run": file, "schedule": after, "vpp": vpps[after]}
+    made, healthy = ppsim.project(**words), ppsim.project(**words, without=["1"])
+    for projection, name in ((made, fault), (healthy, "")):
+        expected_s = np.median(steps_of(after, vpps[after], name).run().step_times_s)
+        assert projection.timeline.step_time_s == pytest.approx(expected_s, rel=0.02)
+    assert made.timeline.step_time_s > 1.05 * healthy.timeline.step_time_s
+    (line,) = [line for line in made.assumptions if line.startswith("from the run: ")]
+    named = "slow ranks 2 (forward × 1.00, backward × 1." if fault == "slow backward" else "slow links 1-2 (1 → 2: "
+    assert line.startswith(f"from the run: 1. {named}")
+    assert line.endswith(f"if healthy: {seconds(healthy.iteration_time_s)} (--without 1)")
+    assert ("one after the other" in line) == (fault == "queue")
+    assert not any(line.startswith("from the run: ") for line in healthy.assumptions)
+    with pytest.raises(ConfigError, match=r"--without 7: .* has these: 1 \(slow (ranks 2|links 1-2)\)"):
+        ppsim.project(**words, without=["7"])
+
+
+def test_faults_of_ranks_are_left_out_with_another_number_of_ranks(tmp_path: Path):
+    file = recording_of(tmp_path, "interleaved-1f1b", 2, "queue")
+    made = ppsim.project(run=file, schedule="1f1b", pp=2, vpp=1)
+    assert made.costs.slow_links is None
+    assert "left out, because the run has 4 ranks: slow links 1-2" in made.assumptions
+
+
+def test_a_cause_is_removed_from_a_recorded_run_only():
+    with pytest.raises(ConfigError, match="--without removes a cause from a recorded run: give --run"):
+        ppsim.project(pp=4, without=["1"])

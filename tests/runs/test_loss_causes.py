@@ -50,3 +50,26 @@ def test_a_rank_that_is_slow_in_one_pass_only_is_a_slow_rank(slow: tuple[float, 
     assert slow_ranks.without(steps).taken == pytest.approx(np.stack([usual] * 3)), (
         "nothing is left for uneven stages"
     )
+
+
+@pytest.mark.parametrize(
+    ("stage_factors", "slow"),
+    [
+        ([1.0, 1.0, 1.5, 1.1], [1.0, 1.0, 1.5, 1.0]),  # the last stage may have the head
+        ([1.0, 1.0, 1.04, 1.0], [1.0, 1.0, 1.0, 1.0]),
+        ([1.1, 1.2, 1.3, 1.4], [1.0, 1.0, 1.0, 1.0]),  # no usual time
+    ],
+)
+def test_with_one_stage_per_rank_an_inner_rank_beyond_the_usual_time_is_slow(
+    stage_factors: list[float], slow: list[float]
+) -> None:
+    table = build("1f1b", pp=4, microbatches=4)
+    taken = np.broadcast_to(np.array(stage_factors)[table.stage], (3, len(table)))
+    paces = ActionSpeeds(table, StepFactors(table, taken, 50.0))
+    assert paces.slow_ranks == pytest.approx(np.array([slow, slow]))
+
+
+def test_two_ranks_have_no_inner_rank() -> None:
+    table = build("1f1b", pp=2, microbatches=4)
+    taken = np.broadcast_to(np.where(table.rank == 1, 2.0, 1.0), (3, len(table)))
+    assert (ActionSpeeds(table, StepFactors(table, taken, 50.0)).slow_ranks == 1).all()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from ppsim import build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.simulation.cost_files import costs_from, costs_to_json, read_costs
 from ppsim.simulation.stage_costs import OVERHEADS
@@ -58,3 +59,25 @@ def test_a_file_is_named_in_what_is_said_of_it(tmp_path):
     assert str(error.value).startswith(f"{tmp_path / 'C.json'} is wrong: ")
     assert "forward_s: must be at least 0, got -1" in str(error.value)
     assert "backward_input_s: missing" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("times", "starts"),
+    [
+        ((3.0, 0.0, 0.0), [(0.0, 4.0), (1.0, 7.0), (2.0, 10.0)]),  # each message waits for the one before
+        ((0.0, 3.0, 0.0), [(0.0, 4.0), (1.0, 5.0), (2.0, 6.0)]),
+        ((0.0, 0.0, 3.0), [(0.0, 4.0), (4.0, 8.0), (8.0, 12.0)]),  # the sender waits before it sends
+    ],
+)
+def test_a_slow_link_queues_delays_or_blocks(times: tuple[float, ...], starts: list[tuple[float, float]]):
+    costs = costs_from({**REQUIRED, "slow_links": [[0, 1, *times]], "channel": "edge", "receives": "deferred"})
+    assert costs_to_json(costs)["slow_links"] == [[0.0, 1.0, *times]]
+    timeline = simulate(build("gpipe", pp=2, microbatches=3), costs)
+    by_name = {str(action): timeline.start[entry] for entry, action in enumerate(timeline.schedule)}
+    assert [(by_name[f"0F{mb}"], by_name[f"1F{mb}"]) for mb in range(3)] == starts
+    assert by_name["0B0"] == by_name["1B0"] + 2.5, "the other direction is not slow"
+
+
+def test_a_slow_link_has_two_ranks_and_three_times():
+    with pytest.raises(ConfigError, match=r"slow_links is .*; give rows of two ranks and three times"):
+        costs_from({**REQUIRED, "slow_links": [[0.0, 1.0, 2.0]]})
