@@ -13,7 +13,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Sequence
 
-from benchmarks.made_steps import Draw, draw, mixtures_of, tables
+from benchmarks.made_steps import Draw, draw, mixtures_of, seed_of_commit, tables
 
 SIZE_OF_ONE, SIZE_OF_TWO = 0.2, 0.3
 COLUMNS = ["draws", "larger first", "all of first three", "size right", "place right", "noise first, costs more"]
@@ -36,7 +36,7 @@ def row(causes: Sequence[str], draws: Sequence[Draw]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=2, help="of each fault and pair on each table")
-    parser.add_argument("--seed", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=seed_of_commit(), help="[default: from the commit]")
     parser.add_argument("--single", action="store_true", help="no pairs")
     parser.add_argument("--misses", action="store_true", help="print each draw in which something is wrong")
     arguments = parser.parse_args()

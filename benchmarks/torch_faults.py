@@ -1,20 +1,25 @@
-"""Faults injected into a real 4-rank pipeline of torch's own schedules (gloo): does `explain` find them?
+"""Faults injected into a real pipeline of torch's own schedules (gloo): does `explain` find them?
 
-    PYTHONPATH=. python benchmarks/torch_faults.py --draws 3 [--only slow_link,pause] [--schedule 1f1b]
+    PYTHONPATH=. python benchmarks/torch_faults.py --draws 3 [--only slow_link,pause] [--schedule 1f1b] [--ranks 2]
+    PYTHONPATH=. python benchmarks/torch_faults.py --only slow_rank,slow_link,queueing_link --project
 
-Actions sleep for 20 and 40 ms, divided by the number of stages per rank. Each draw has its own place and size. For
-each draw, a run without the fault is made in the same processes, directly before it. The true cost is the
-difference of the mean periods in wall time. The machine needs free cores, because other load affects both runs.
+Actions sleep for 20 and 40 ms, divided by the number of stages per rank. Each draw has its own place and size, by a
+seed from the hash of the commit. For each draw, a run without the fault is made in the same processes, directly
+before it. The true cost is the difference of the mean periods in wall time. With `--project`, the fault also runs in
+the other schedule, and `ppsim project --run` of the first recording is compared with it. A draw counts if its fault
+costs 5 % of the step or more. It is noise if the first cause costs more, also without the fault. The machine needs
+free cores, because other load affects both runs.
 """
 
 import argparse
-import json
 import os
 import queue
 import random
+import re
 import tempfile
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,10 +33,13 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleIn
 from torch.profiler import ProfilerActivity, profile
 
 import ppsim
+from benchmarks.made_steps import seed_of_commit
 from ppsim.integrations.torch import named_passes
 
-RANKS, MICROBATCHES, STEPS = 4, 8, 10
+MICROBATCHES, STEPS = 8, 10
 SECONDS = {"F": 0.02, "B": 0.04}
+ALL = -2
+"""A rank number that stands for all ranks."""
 WAIT_AT = 9
 """A host pause comes before this batch of sends and receives of a step, times the stages per rank."""
 
@@ -44,10 +52,13 @@ class Fault:
     slow_stage: tuple[int, float] = (-1, 1.0)
     link: tuple[int, int] = (-1, -1)
     transit_s: float = 0.0
+    queue_s: float = 0.0
     block_s: float = 0.0
     pauses: dict[tuple[int, int, int], float] = field(default_factory=dict)
     waits: dict[tuple[int, int], float] = field(default_factory=dict)
-    sizes: tuple[float, float] = (1.0, 1.0)
+    waits_after_send: bool = False
+    slow_backward: tuple[int, float] = (-1, 1.0)
+    sizes: tuple[float, ...] = (1.0,)
     drift: tuple[int, float] = (-1, 1.0)
     data_s: float = 0.0
     optimizer_s: tuple[int, float] = (-1, 0.0)
@@ -55,16 +66,17 @@ class Fault:
     places: tuple[str, ...] = ()
 
 
-def fault_of(name: str, seed: int, vpp: int) -> tuple[Fault, Fault]:
+def fault_of(name: str, seed: int, vpp: int, ranks: int) -> tuple[Fault, Fault]:
     dice = random.Random(f"{name} {seed}")
-    rank, first = dice.randrange(RANKS), dice.randrange(RANKS - 1)
+    rank, first = dice.randrange(ranks), dice.randrange(ranks - 1)
     size, none = dice.uniform(0.8, 1.2), Fault()
     step, mb = dice.randrange(2, STEPS - 1), dice.randrange(2, MICROBATCHES - 1)
-    stage = dice.randrange(RANKS * vpp)
+    stage = dice.randrange(ranks * vpp)
+    falling = tuple(1 + 0.5 * size * (1 - 2 * one / (MICROBATCHES - 1)) for one in range(MICROBATCHES))
     told = "uneven stages or slow ranks" if vpp == 1 else ""
     link = (first, first + 1)
     pair = (f"rank {first} → {first + 1}:",)
-    several = {(2 * r + 2, r, 2 + r): 0.3 * size for r in range(RANKS)}
+    several = {(2 * r + 2, r, 2 + r): 0.3 * size for r in range(ranks)}
     found = {
         "none": none,
         "slow_rank": Fault(slow_rank=(rank, 1 + 0.3 * size), cause=told or "slow ranks", places=(f"rank {rank}",)),
@@ -72,6 +84,10 @@ def fault_of(name: str, seed: int, vpp: int) -> tuple[Fault, Fault]:
             slow_stage=(stage, 1 + 0.5 * size), cause=told or "uneven stages", places=(f"stage {stage} ",)
         ),
         "slow_link": Fault(link=link, transit_s=0.02 * size, cause="slow links", places=pair),
+        "queueing_link": Fault(link=link, queue_s=0.04 * size, cause="slow links", places=pair),
+        "slow_backward": Fault(
+            slow_backward=(rank, 1 + 0.5 * size), cause=told or "slow ranks", places=(f"rank {rank}",)
+        ),
         "blocking_link": Fault(link=link, block_s=0.015 * size, cause="slow links", places=pair),
         "pause": Fault(
             pauses={(step, rank, mb): 0.3 * size}, cause="pauses in passes",
@@ -82,39 +98,47 @@ def fault_of(name: str, seed: int, vpp: int) -> tuple[Fault, Fault]:
         ),
         "host_pause": Fault(
             waits={(step, rank): 0.3 * size}, cause="pauses between passes",
-            places=(f"step {step + 1}: rank {rank},",),
+            places=(rf"step {step + 1}: rank (\d or )?{rank}( or \d)?,",),
+        ),
+        "host_pause_after_send": Fault(
+            waits={(step, rank): 0.3 * size}, waits_after_send=True, cause="pauses between passes",
+            places=(rf"step {step + 1}: rank (\d or )?{rank}( or \d)?,",),
         ),
         "uneven_microbatches": Fault(sizes=(1.0, 1 + 0.6 * size), cause="uneven microbatches"),
+        "falling_microbatches": Fault(sizes=falling, cause="uneven microbatches"),
+        "rising_microbatches": Fault(sizes=falling[::-1], cause="uneven microbatches"),
         "late_data": Fault(data_s=0.08 * size, cause="time between steps", places=("rank 0 ",)),
         "slow_optimizer": Fault(
-            optimizer_s=(RANKS - 1, 0.1 * size), cause="time between steps", places=(f"rank {RANKS - 1} ",)
+            optimizer_s=(ranks - 1, 0.1 * size), cause="time between steps", places=(f"rank {ranks - 1} ",)
         ),
         "drift": Fault(drift=(rank, 1 + 0.02 * size), cause="drift over steps", places=(f"rank {rank}:",)),
-        "drift_of_all": Fault(drift=(RANKS, 1 + 0.02 * size), cause="drift over steps", places=("all ranks:",)),
+        "drift_of_all": Fault(drift=(ALL, 1 + 0.02 * size), cause="drift over steps", places=("all ranks:",)),
     }[name]  # fmt: skip
-    mean = sum(found.sizes) / 2
-    return found, Fault(sizes=(mean, mean)) if mean != 1 else none
+    mean = sum(found.sizes) / len(found.sizes)
+    return found, Fault(sizes=(mean,)) if len(found.sizes) > 1 else none
 
 
 NAMES = (
-    "none", "slow_rank", "slow_stage", "slow_link", "blocking_link", "pause", "garbage_collection", "host_pause",
-    "uneven_microbatches", "late_data", "slow_optimizer", "drift", "drift_of_all",
+    "none", "slow_rank", "slow_stage", "slow_backward", "slow_link", "queueing_link", "blocking_link", "pause",
+    "garbage_collection", "host_pause", "host_pause_after_send", "uneven_microbatches", "falling_microbatches",
+    "rising_microbatches", "late_data", "slow_optimizer", "drift", "drift_of_all",
 )  # fmt: skip
 
 
 class Now:
     """State of a rank's process, which actions and sends read."""
 
-    fault, step, rank, vpp, batch = Fault(), 0, 0, 1, 0
+    fault, step, rank, ranks, vpp, batch, link_is_free = Fault(), 0, 0, 4, 1, 0, 0.0
     delayed: "queue.Queue[tuple[float, Any, Any]]" = queue.Queue()
 
 
 def sleep_of(kind: str, stage: int, microbatch: int) -> None:
-    fault, seconds = Now.fault, SECONDS[kind] / Now.vpp * Now.fault.sizes[microbatch % 2]
+    fault, seconds = Now.fault, SECONDS[kind] / Now.vpp * Now.fault.sizes[microbatch % len(Now.fault.sizes)]
     seconds *= fault.slow_rank[1] if fault.slow_rank[0] == Now.rank else 1
     seconds *= fault.slow_stage[1] if fault.slow_stage[0] == stage else 1
-    seconds *= fault.drift[1] ** Now.step if fault.drift[0] in (Now.rank, RANKS) else 1
-    if kind == "F" and stage < RANKS:
+    seconds *= fault.slow_backward[1] if kind == "B" and fault.slow_backward[0] == Now.rank else 1
+    seconds *= fault.drift[1] ** Now.step if fault.drift[0] in (Now.rank, ALL) else 1
+    if kind == "F" and stage < Now.ranks:
         seconds += fault.pauses.get((Now.step, Now.rank, microbatch), 0.0)
     time.sleep(seconds)
 
@@ -166,30 +190,33 @@ def batch_with_faults(ops: list[Any], desc: Any = None) -> list[Any]:
     """Send and receive as torch does for gloo; sends over the slow link are late or blocking."""
     work: list[Any] = []
     Now.batch += 1
-    if Now.batch == WAIT_AT * Now.vpp:
-        time.sleep(Now.fault.waits.get((Now.step, Now.rank), 0.0))
+    pause_s = Now.fault.waits.get((Now.step, Now.rank), 0.0) if Now.batch == WAIT_AT * Now.vpp else 0.0
+    time.sleep(0.0 if Now.fault.waits_after_send else pause_s)
     for op in ops:
         if op.op is not dist.isend:
             work.append(op.op(op.tensor, group=op.group, tag=op.tag, group_src=op.group_peer))
             continue
         on_link = {Now.rank, op.group_peer} == set(Now.fault.link)
-        if on_link and Now.fault.transit_s:
-            Now.delayed.put((time.perf_counter() + Now.fault.transit_s, op, op.tensor.detach().clone()))
+        if on_link and (Now.fault.transit_s or Now.fault.queue_s):
+            Now.link_is_free = max(time.perf_counter(), Now.link_is_free) + Now.fault.queue_s
+            due = Now.link_is_free if Now.fault.queue_s else time.perf_counter() + Now.fault.transit_s
+            Now.delayed.put((due, op, op.tensor.detach().clone()))
             work.append(Sent())
             continue
         if on_link:
             time.sleep(Now.fault.block_s)
         work.append(op.op(op.tensor, group=op.group, tag=op.tag, group_dst=op.group_peer))
+    time.sleep(pause_s if Now.fault.waits_after_send else 0.0)
     return work
 
 
 def steps_of(fault: Fault, folder: Path) -> list[float]:
     """Run steps with a fault; return the start times of the steps that `explain` uses, and the final end."""
     Now.fault, Now.step = Fault(), 0
-    mine = [Now.rank + RANKS * chunk for chunk in range(Now.vpp)]
+    mine = [Now.rank + Now.ranks * chunk for chunk in range(Now.vpp)]
     modules = [Sleeper(stage) for stage in mine]
     stages = [
-        PipelineStage(module, stage, RANKS * Now.vpp, torch.device("cpu"))
+        PipelineStage(module, stage, Now.ranks * Now.vpp, torch.device("cpu"))
         for module, stage in zip(modules, mine, strict=True)
     ]
 
@@ -209,7 +236,7 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
         for one in modules:
             one.count = 0  # torch runs an extra forward pass to infer shapes
         time.sleep(Now.fault.data_s if Now.rank == 0 else 0.0)
-        target = {"target": torch.zeros(MICROBATCHES, 64)} if Now.rank == RANKS - 1 else {}
+        target = {"target": torch.zeros(MICROBATCHES, 64)} if Now.rank == Now.ranks - 1 else {}
         schedule.step(*([x] if Now.rank == 0 else []), **target)
         time.sleep(Now.fault.optimizer_s[1] if Now.fault.optimizer_s[0] == Now.rank else 0.0)
         dist.all_reduce(torch.stack([one.weight.grad.norm() for one in modules]).norm())
@@ -232,57 +259,94 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
     return begins[1:]
 
 
-def run(rank: int, draws: list[tuple[str, int]], vpp: int, folder: str, port: int) -> None:
+SCHEDULES = {1: "1f1b", 2: "interleaved-1f1b"}
+WORTH = 0.05
+
+
+def run(
+    rank: int, ranks: int, draws: list[tuple[str, int]], vpp: int, project: bool, folder: str, port: int
+) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
-    Now.rank, Now.vpp = rank, vpp
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    Now.rank, Now.ranks = rank, ranks
     threading.Thread(target=send_late, daemon=True).start()
     torch_schedules._batch_p2p = batch_with_faults
+    counts: Counter[str] = Counter()
     for name, seed in draws:
-        fault, without = fault_of(name, seed, vpp)
-        means = {}
-        for kind, one in (("without", without), ("with", fault)):
-            begins = steps_of(one, Path(folder) / f"{name}-{seed}" / kind)
-            means[kind] = float(np.diff(begins).mean())
+        fault, without = fault_of(name, seed, vpp, ranks)
+        means, of_draw = {}, Path(folder) / f"{name}-{seed}"
+        for kind, one in (("without", without), ("with", fault), ("other", fault))[: 2 + project]:
+            Now.vpp = 3 - vpp if kind == "other" else vpp
+            means[kind] = float(np.diff(steps_of(one, of_draw / kind)).mean())
         if rank == 0:
-            (Path(folder) / f"{name}-{seed}" / "wall").write_text(json.dumps(means))
-            report(Path(folder) / f"{name}-{seed}", name, seed, fault)
+            counts.update(
+                report_projection(of_draw, 3 - vpp) if project else report(of_draw, name, seed, fault, means)
+            )
         dist.barrier()
+    if rank == 0:
+        print(dict(counts))
     dist.destroy_process_group()
 
 
-def report(folder: Path, name: str, seed: int, fault: Fault) -> None:
+def report_projection(folder: Path, vpp: int) -> list[str]:
+    """Print the step with the fault in the other schedule, measured and projected from the recording."""
+    projected = ppsim.project(run=folder / "with", schedule=SCHEDULES[vpp], vpp=vpp)
+    measured: Any = ppsim.read(folder / "other")
+    error = projected.timeline.step_time_s / float(np.median(measured.step_times_s)) - 1
+    stays = "; ".join(line for line in projected.assumptions if line.startswith("from the run"))
+    print(f"| {folder.name} | {SCHEDULES[vpp]} | {1e3 * np.median(measured.step_times_s):.0f} | "
+          f"{1e3 * projected.timeline.step_time_s:.0f} | {100 * error:+.1f} % | {stays} |", flush=True)  # fmt: skip
+    return ["projections", *(["within 5 %"] if abs(error) <= 0.05 else [])]
+
+
+def report(folder: Path, name: str, seed: int, fault: Fault, means: dict[str, float]) -> list[str]:
     """Print a row: the true cost, the result of `explain`, and whether cause, place and size are right."""
-    wall = json.loads((folder / "wall").read_text())
-    true = wall["with"] - wall["without"]
+    true = means["with"] - means["without"]
     before, after = (ppsim.explain(folder / kind) for kind in ("without", "with"))
     first = after.reasons[0]
-    gain = next((loss.gain_s for loss in after.reasons if loss.cause == fault.cause), 0.0)
-    base = next((loss.gain_s for loss in before.reasons if loss.cause == fault.cause), 0.0)
-    places = all(place in next((loss.detail for loss in after.reasons if loss.cause == fault.cause), "")
-                 for place in fault.places)  # fmt: skip
-    print(
-        f"| {name} {seed} | {1e3 * true:.0f} | {1e3 * (gain - base):.0f} | {first.cause} | "
-        f"{'yes' if first.cause == fault.cause else 'no'} | {'yes' if places else 'no'} | {first.detail} |",
-        flush=True,
+    accepted = {fault.cause} | ({"waits for messages"} if fault.cause == "slow links" and Now.ranks == 2 else set())
+    gains = [sum(loss.gain_s for loss in found.reasons if loss.cause in accepted) for found in (after, before)]
+    detail = "; ".join(loss.detail for loss in after.reasons if loss.cause in accepted)
+    is_first, is_sized = first.cause in accepted, abs((gains[0] - gains[1]) / true - 1) <= 0.2
+    is_placed = Now.ranks == 2 or all(re.search(place, detail) for place in fault.places)
+    is_noise = (
+        not is_first and next((loss.gain_s for loss in before.reasons if loss.cause == first.cause), 0.0) > true
     )
+    kind = "small" if true < WORTH * after.period_s else "noise" if is_noise else "counted"
+    words = [word for word, holds in (("first", is_first), ("place", is_placed), ("size", is_sized)) if holds]
+    print(f"| {name} {seed} | {1e3 * true:.0f} | {1e3 * (gains[0] - gains[1]):.0f} | {first.cause} | {kind} | "
+          f"{', '.join(words)} | {first.detail} |", flush=True)  # fmt: skip
+    return [
+        kind,
+        *(f"{kind}: {word}" for word in words),
+        *([f"{kind}: first and place"] if is_first and is_placed else []),
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--only", default=",".join(NAMES), help="names of faults, with commas")
-    parser.add_argument("--schedule", choices=["interleaved-1f1b", "1f1b"], default="interleaved-1f1b")
+    parser.add_argument("--schedule", choices=list(SCHEDULES.values()), default="interleaved-1f1b")
+    parser.add_argument("--ranks", type=int, choices=[2, 4], default=4)
+    parser.add_argument("--project", action="store_true", help="compare with projections of the other schedule")
+    parser.add_argument("--seed", type=int, default=seed_of_commit())
     parser.add_argument("--port", type=int, default=29651)
     arguments = parser.parse_args()
     vpp = 2 if arguments.schedule == "interleaved-1f1b" else 1
-    draws = [(name, seed) for name in arguments.only.split(",") for seed in range(arguments.draws)]
-    print(
-        "| fault | true cost, ms | found, ms | first cause | first | place | where |\n|---|---|---|---|---|---|---|"
-    )
+    names = arguments.only.split(",")
+    draws = [(name, arguments.seed + number) for name in names for number in range(arguments.draws)]
+    header = ["fault", "true cost, ms", "found, ms", "first cause", "counted", "right", "where"]
+    if arguments.project:
+        header = ["fault", "projected schedule", "measured, ms", "projected, ms", "error", "kept faults"]
+    print("|", " | ".join(header), "|")
+    print("|---" * len(header) + "|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run, args=(draws, vpp, folder, arguments.port), nprocs=RANKS)
+        mp.spawn(
+            run, nprocs=arguments.ranks,
+            args=(arguments.ranks, draws, vpp, arguments.project, folder, arguments.port),
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from ppsim.api.calibration import overheads_of
+from ppsim.api.keyword_options import option_types
 from ppsim.api.read import MeasuredRun, file_format, open_run, with_costs
 from ppsim.api.run_result import RunResult
 from ppsim.api.train import TrainResult
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.files import prefix_errors, read_json
+from ppsim.catalog.build import every_schedule
+from ppsim.projection.options import PlanOptions
 from ppsim.projection.projection import Projection
 from ppsim.runs import calibrate as fitting
 from ppsim.runs import compare as comparing
@@ -35,6 +38,7 @@ from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.simulation.variation import with_variation
+from ppsim.trainers.write_schedule import is_run_by
 
 
 def read_timeline(path: str | Path) -> Timeline:
@@ -144,7 +148,10 @@ def explain(
     real = opened.timeline
     first_step = 1 + int(opened.facts.get("num_warm_up") or 0)
     found = attribute_losses(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
-    found = replace(found, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s))
+    found = replace(
+        found, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s),
+        faster_schedule=_faster_schedule(opened),
+    )  # fmt: skip
     if against is None:
         return found
     projected, costs = _projected(against, real.schedule)
@@ -152,6 +159,36 @@ def explain(
     call_s = float(np.mean(projected.costs.transfer_s)) + projected.costs.hop_overhead_s if is_megatron else None
     source = str(against) if isinstance(against, str | Path) else "the projection"
     return replace(found, comparison=beside(found, projected, source=source, call_s=call_s))
+
+
+def _faster_schedule(opened: RunResult) -> tuple[str, float] | None:
+    """Return the option of the trainer's fastest schedule for the recorded times, and the seconds that it saves.
+
+    None if no schedule is faster, or if the run cannot be projected.
+    """
+    from ppsim.api.project import plan_of_options  # heavy import: plans and searches
+    from ppsim.projection.project import project, project_all
+
+    kind = str(opened.facts.get("kind"))
+    is_megatron = kind.startswith("OpenTelemetry") or opened.facts.get("stages_by") in ("rank", "chunks")
+    trainer = "primus" if kind.startswith("Primus") else "megatron" if is_megatron else "torch"
+    entries = every_schedule()  # without those that search for a table
+    names = [name for name, entry in entries.items() if is_run_by(trainer, name) and not entry.takes("costs")]
+    try:
+        plan = plan_of_options(dict.fromkeys(option_types(PlanOptions)) | {"run": opened})
+        own_s = project(plan).iteration_time_s
+        others = project_all(replace(plan, schedule=None, vpp=None), names).projections
+    except PpsimError:  # for example, a run of sequence slices, or of an unknown schedule
+        return None
+    best = min(others, key=lambda projection: projection.iteration_time_s, default=None)
+    if best is None or best.iteration_time_s > (1 - _WORTH_TRYING) * own_s:
+        return None
+    vpp = best.timeline.schedule.vpp
+    return f"--schedule {best.plan.schedule_name} --vpp {vpp}", own_s - best.iteration_time_s
+
+
+_WORTH_TRYING = 0.01
+"""Least part of a step that another schedule must save."""
 
 
 def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:

@@ -176,9 +176,14 @@ def explanation_content(found: Explanation) -> TimelineFileContent:
     words, timeline, against = explained_words, found.timeline, found.comparison
     if timeline is None:
         raise ConfigError("the explanation has no timeline to draw: ppsim.explain makes one that has")
-    facts = [(str(number), text) for number, text in enumerate(words.reasons(found), start=1)]
+    facts = [("mean", words.title(found))]
+    facts += [(str(number), text) for number, text in enumerate(words.reasons(found), start=1)]
     facts += [("late", sentence) for sentence in words.faults(found)]
-    views = [_explained_view(timeline, "measured", facts, {loss.cause: loss.seconds for loss in found.losses})]
+    views = [
+        _explained_view(
+            timeline, "measured, median step", facts, {loss.cause: loss.seconds for loss in found.losses}
+        )
+    ]
     comparison = None
     if against is not None and against.timeline is not None:
         told = [("error", words.whole_difference(against, found.step_s)), ("note", against.note)]

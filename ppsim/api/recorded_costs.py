@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ppsim.api.measured import open_run_if_path
+from ppsim.api.run_result import RunResult
 from ppsim.api.schedule_detection import detect_schedule
 from ppsim.base.errors import ConfigError
 from ppsim.costs.cost_sources import Measured, RunCosts
@@ -34,16 +35,19 @@ class RecordedCosts:
 
 
 def recorded_costs(
-    path: str | Path, activation_bytes: Measured | None = None, split: Split = "even", without: Sequence[str] = ()
+    path: str | Path | RunResult,
+    activation_bytes: Measured | None = None,
+    split: Split = "even",
+    without: Sequence[str] = (),
 ) -> RecordedCosts:
-    """Return the medians per stage and the overheads of a run in a file or folder.
+    """Return the medians per stage and the overheads of a run, or of one in a file or folder.
 
     Slow ranks and links stay, except those in `without`. `activation_bytes` are per microbatch, of each rank or of
     each recorded stage. Raises `ConfigError` for an unknown cause in `without`, and for slices of sequences or
     pairs of a forward and a backward, because their actions have no times of their own.
     """
-    source = str(path)
     run = open_run_if_path(path).measured.run
+    source = str(path) if isinstance(path, str | Path) else run.source
     table = run.graph.schedule.compute_only()
     if table.num_slices > 1:
         raise ConfigError(f"{source} ran slices of sequences: --run needs whole microbatches per action")

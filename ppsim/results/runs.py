@@ -97,7 +97,7 @@ def print_explanation(found: Any, *, full: bool = False) -> None:
     for number, loss in enumerate(reasons, start=1):
         size_of_it = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / found.period_s)})"
         said = [bold(f"{number}. {loss.cause}   {size_of_it}")]
-        said += _labelled("evidence", loss.detail) + _labelled("remedy", words.ADVICE[loss.cause])
+        said += _labelled("evidence", loss.detail) + _labelled("remedy", words.remedy(loss, found))
         if len(lines) + len(said) < SCREEN_LINES:
             lines += said
     Page().add(*lines, "more: --full · -o explain.html", wraps=False)

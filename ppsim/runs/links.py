@@ -24,6 +24,7 @@ _CANDIDATES = np.linspace(0, 1, 17)
 """Quantiles that are tried as the time of a message on a link."""
 _QUEUES = 0.7
 """A link is a queue if the error of its messages' arrivals is below this fraction of the error without a queue."""
+_ROUNDING = 1e-6
 _OVERLAPS = 0.1
 """If messages overlap by less than this fraction of their time, the link is assumed to be a queue."""
 _BLOCKS = 2.5
@@ -115,7 +116,7 @@ class SlowPairs:
         sentences = []
         for pair, (transit, block, queue) in self.named.items():
             told = [f"a message takes {seconds(transit)} longer than between other ranks"] if transit else []
-            told += [f"waits up to {seconds(queue)} for earlier messages"] if queue else []
+            told += [f"waits up to {seconds(queue)} for earlier messages"] if queue > _OVERLAPS * transit else []
             told += [f"sending blocks the rank for {seconds(block)}"] if block else []
             sentences.append(f"{pair}: {' and '.join(told)}")
         return sentences
@@ -189,7 +190,7 @@ def queue_s(sent: Floats, service_s: float) -> Floats:
     begin = turn + np.maximum.accumulate(np.take_along_axis(sent, order, axis=1) - turn, axis=1)
     queue = np.empty_like(sent)
     np.put_along_axis(queue, order, begin, axis=1)
-    return queue - sent
+    return np.where(queue - sent > _ROUNDING * service_s, queue - sent, 0.0)
 
 
 def _service_s(sent: Floats, arrived: Floats, is_late: Any) -> float:

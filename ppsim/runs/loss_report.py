@@ -6,6 +6,8 @@ from ppsim.runs.loss_causes import STAGES_OR_RANKS
 
 MOST_REASONS = 3
 
+BUBBLE = "pipeline bubble"
+
 GAINS = "time saved per step if only this cause is removed, largest first"
 
 _LEAST = 1e-3
@@ -67,10 +69,19 @@ ADVICE = {
 }
 
 
-def loss_sentence(loss: TimeLoss, step_s: float) -> str:
+def remedy(loss: TimeLoss, found: Explanation) -> str:
+    if loss.cause != BUBBLE:
+        return ADVICE[loss.cause]
+    if found.faster_schedule is None:
+        return "more microbatches per step make it smaller (a larger global batch, or fewer data-parallel ranks)"
+    option, saved_s = found.faster_schedule
+    return f"another schedule: ppsim project --run RUN {option} saves {seconds(saved_s)} (memory not checked)"
+
+
+def loss_sentence(loss: TimeLoss, found: Explanation) -> str:
     detail = f"{loss.detail}. " if loss.detail else ""
-    advice = ADVICE[loss.cause]
-    size = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / step_s)})"
+    advice = remedy(loss, found)
+    size = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / found.period_s)})"
     return f"{loss.cause}, {size}. {detail[:1].upper()}{detail[1:]}{advice[:1].upper()}{advice[1:]}."
 
 
@@ -78,15 +89,20 @@ def title(found: Explanation) -> str:
     between = found.period_s - found.step_s
     rest = f", plus {seconds(between)} until the next step" if found.has_gaps else ""
     steps = f"{found.num_steps} step{'s' * (found.num_steps > 1)}"
+    if seconds(found.median_s) != seconds(found.step_s):
+        steps += f", median {seconds(found.median_s)}"
     return f"mean step time {seconds(found.step_s)} ({steps}){rest}"
 
 
 def notable_losses(found: Explanation) -> list[TimeLoss]:
-    return [loss for loss in found.reasons[:MOST_REASONS] if loss.gain_s >= _LEAST * found.period_s]
+    """Return the largest causes and the pipeline bubble, which another schedule can reduce."""
+    bubble = [loss for loss in found.losses if loss.cause == BUBBLE]
+    losses = sorted([*found.reasons, *bubble], key=lambda loss: -loss.gain_s)[:MOST_REASONS]
+    return [loss for loss in losses if loss.gain_s >= _LEAST * found.period_s]
 
 
 def reasons(found: Explanation) -> list[str]:
-    return [loss_sentence(loss, found.period_s) for loss in notable_losses(found)] or [
+    return [loss_sentence(loss, found) for loss in notable_losses(found)] or [
         f"no cause takes {percent(_LEAST)} of the step or more: the rest is the schedule's idle time, and the "
         "passes themselves"
     ]

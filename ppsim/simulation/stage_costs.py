@@ -154,6 +154,11 @@ class StageCosts(HasRepr):
         """Return the event graph of a table with the communication, channel, receives and pairs of these costs.
 
         The times of slow links are from a recorded run. They include the wait for receives.
+
+        >>> from ppsim import build
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+        >>> costs.graph(build("1f1b", pp=2, microbatches=2)).num_transfers
+        4
         """
         return build_graph(
             schedule, communication=self.communication, channel=self.channel, receives=self.receives,

@@ -71,7 +71,7 @@ ELSEWHERE = {
     "profile",  # a profile of a job needs the job's model and shape
     "backward_input_ms", "backward_weight_ms", "transfer_ms",  # with forward_ms
     "stage_plan",  # a file; tests/api/test_stage_plans.py
-    "run",  # a recording; tests/api/test_recorded_costs.py
+    "run", "without",  # a recording; tests/api/test_recorded_costs.py
     "search_time",  # a search ends by the clock
     "price",  # of no trainer
 }  # fmt: skip

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from ppsim import StageCosts, build, simulate
 from ppsim.costs.profile import packaged_profiles
 from ppsim.schedule.grammar import format_table
@@ -142,6 +144,7 @@ OF_PROJECT = {
         "--forward-ms 10,12", "--backward-input-ms 10,12", "--backward-weight-ms 8,9,8,9", "--transfer-ms 1",
         "--transfer-ms 1,0", "--activation-memory 2GiB", "--activation-memory 2GiB,1GiB",
     ],
+    "project --run slow.csv --json": ["--without 1", "--without 'slow ranks 2'"],
     "project --run-config train.sh --json": ["--tp 1"],
     "project --run-config open.sh --json": ["--set MBS=2", same("--launch 1"), same("--ignore noop-layers")],
     "project --recipe llama3-8b/h100/bf16@26.06 --json": ["--global-batch-size 256", same("--cp 2")],
@@ -281,6 +284,7 @@ def write_inputs(folder: Path) -> None:
         "P.toml": '[[stages]]\nlayers = 3\nrecompute = "full*2"\n\n[[stages]]\nlayers = 1\n',
         "mine.toml": CLUSTER,
         "run.csv": passes_of_three_steps(),
+        "slow.csv": passes_of_three_steps(1.5),
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -289,10 +293,11 @@ def write_inputs(folder: Path) -> None:
     ppsim("simulate", folder / "T.csv", "--costs", folder / "C.json", "-o", folder / "simulated.json")
 
 
-def passes_of_three_steps() -> str:
-    """A recording as `ppsim read` takes it: three steps of T.csv, whose passes vary."""
+def passes_of_three_steps(slow: float = 1.0) -> str:
+    """A recording as `ppsim read` takes it: three steps of T.csv; forwards of rank 2 are `slow`."""
     table = build("interleaved-1f1b", pp=4, vpp=2, microbatches=8)
-    costs = StageCosts(forward_s=0.02, backward_input_s=0.02, backward_weight_s=0.014, transfer_s=1e-3)
+    forward_s = np.where(table.stage_to_rank == 2, 0.02 * slow, 0.02)
+    costs = StageCosts(forward_s=forward_s, backward_input_s=0.02, backward_weight_s=0.014, transfer_s=1e-3)
     step = simulate(table, costs)
     lines = ["rank,kind,stage,microbatch,start,end"]
     for number in range(3):

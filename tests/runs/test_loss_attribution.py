@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ import pytest
 
 import ppsim as public
 from benchmarks.made_steps import BLOCKING, INJECTED, Made, draw, mixtures_of
-from ppsim import StageCosts, build
+from ppsim import StageCosts, build, explain, simulate
 from ppsim.cli import main
 from ppsim.runs.loss_attribution import Explanation, attribute_losses
 from ppsim.runs.loss_attribution import explain_difference as beside
 from ppsim.runs.loss_causes import CAUSES, STAGES_OR_RANKS
-from ppsim.runs.loss_report import ADVICE
+from ppsim.runs.loss_report import ADVICE, reasons
 from ppsim.runs.step_replay import MeasuredSteps, median_gap_s, replayed_step_s, steps_of
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.variation import with_variation
+from ppsim.trainers.write_schedule import is_run_by
 from tests.cli.running import ppsim, words_of
 
 DUMP = Path(__file__).parent / "data" / "primus_pp8_1f1b"
@@ -293,13 +295,17 @@ def test_the_same_steps_have_nothing_to_tell_apart() -> None:
 
 def test_the_command_says_the_reasons_first(folder: Path) -> None:
     shown = ppsim("explain", DUMP).stdout.splitlines()
-    assert len(shown) <= 18
+    assert len(shown) <= 20
     assert max(map(len, shown)) <= 100
-    assert shown[2].startswith("1. uneven stages or slow ranks   160 ms per step")
-    assert shown[3].startswith("   evidence  stage 7 on rank 7")
-    assert shown[4].startswith("   remedy ")
+    assert shown[0] == "mean step time 3.27 s (19 steps, median 3.24 s)"
+    assert shown[2].startswith("1. pipeline bubble   908 ms per step")
+    assert shown[3] == "   evidence  idle time of the schedule with 8 ranks, 8 stages and 16 microbatches"
+    assert shown[4].startswith("   remedy    another schedule: ppsim project --run RUN --schedule ")
+    second = next(number for number, line in enumerate(shown) if line.startswith("2. "))
+    assert shown[second].startswith("2. uneven stages or slow ranks   160 ms per step")
+    assert shown[second + 1].startswith("   evidence  stage 7 on rank 7")
     full = ppsim("explain", DUMP, "--full").stdout
-    assert re.search(r"^1\. .*uneven stages", full, re.MULTILINE)
+    assert re.search(r"^2\. .*uneven stages", full, re.MULTILINE)
     text = words_of(full)
     assert text.index("1. ") < text.index("uneven stages") < text.index("gain if removed")
     assert text.index("ranks that others wait for rank 7:") > text.index("gain if removed")
@@ -355,3 +361,29 @@ def test_the_page_has_a_label_in_every_row_and_no_line_of_nothing(folder: Path) 
     assert "projected too short by" in page
     assert "<td></td>" not in page
     assert not re.search(r">[+−]?0\.00 %<", page)
+
+
+def test_the_bubble_names_the_schedule_of_the_recordings_trainer_that_saves_most(folder: Path) -> None:
+    """A loop of one F and B per microbatch; ranks without stages in their names are Megatron-LM's."""
+    table = build("1f1b", pp=4, microbatches=8)
+    step = simulate(table, StageCosts(forward_s=0.01, backward_input_s=0.01, backward_weight_s=0.01))
+    columns = ["rank", "kind", "stage", "microbatch", "start", "end"]
+    for with_stages in (False, True):
+        kept = [0, 1, 2, 3, 4, 5] if with_stages else [0, 1, 4, 5]
+        rows = [",".join(columns[place] for place in kept)]
+        for number in range(3):
+            for entry, action in enumerate(table):
+                times = [f"{0.34 * number + times[entry]!r}" for times in (step.start.tolist(), step.end.tolist())]
+                row = [str(table.rank[entry]), action.op.name, str(action.stage), str(action.microbatch), *times]
+                rows.append(",".join(row[place] for place in kept))
+        Path("passes.csv").write_text("\n".join(rows))
+        found = explain("passes.csv")
+        assert found.faster_schedule is not None
+        option, saved_s = found.faster_schedule
+        assert is_run_by("torch" if with_stages else "megatron", option.split()[1])
+        assert with_stages != (option == "--schedule interleaved-1f1b --vpp 2"), "torch runs a faster one"
+        bubble = next(loss for loss in found.losses if loss.cause == "pipeline bubble")
+        assert 0 < saved_s < bubble.seconds
+        assert f"ppsim project --run RUN {option} saves" in reasons(found)[0]
+    alone = replace(found, faster_schedule=None)
+    assert "more microbatches per step make it smaller" in reasons(alone)[0].lower()
