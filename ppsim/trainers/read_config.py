@@ -84,16 +84,22 @@ def read_run_config(
     """
     if isdir(path):
         raise ConfigError(_why_no_folder(Path(path)))
+    config = _read(path, variables or {}, launch)
+    if ignore and not config.flags:
+        raise ConfigError(f"{path} is no command of Megatron-LM: leave out --ignore")
+    lifted = [name.lstrip("-").replace("-", "_") for name in ignore]
+    return replace(config, ignored=judged(config.ignored, str(path), lifted)) if config.flags else config
+
+
+def _read(path: str | Path, variables: Mapping[str, str], launch: int | None) -> RunConfig:
     (text, has_more), source = read_head(path), str(path)
     if has_more and not logged_arguments(text):  # a log starts with the arguments and may be long
         raise ConfigError(
             f"{path} is larger than {CONFIG_BYTES // 2**20} MiB: this is not a training configuration"
         )
     if _is_script(text, Path(path)):
-        return _from_script(text, source, variables or {}, launch, ignore)
-    if given := [
-        flag for flag, given in (("--set", variables), ("--launch", launch), ("--ignore", ignore)) if given
-    ]:
+        return _from_script(text, source, variables, launch)
+    if given := [flag for flag, given in (("--set", variables), ("--launch", launch)) if given]:
         raise ConfigError(f"{path} is no launch script: leave out {given[0]}")
     is_yaml = Path(path).suffix in (".yaml", ".yml")
     if text.lstrip().startswith("{") and not is_yaml:
@@ -117,9 +123,7 @@ def _is_script(text: str, path: Path) -> bool:
     return bool(has_options) and not is_tree and not logged_arguments(text)
 
 
-def _from_script(
-    text: str, source: str, variables: Mapping[str, str], launch: int | None, ignore: Collection[str]
-) -> RunConfig:
+def _from_script(text: str, source: str, variables: Mapping[str, str], launch: int | None) -> RunConfig:
     script = LaunchScript(text, source, _is_claimed, variables)
     commands = script.commands
     if launch is None and len(commands) > 1:
@@ -133,7 +137,7 @@ def _from_script(
             f"--launch must be from 1 to {len(commands)}, the training commands of {source}: got {launch}"
         )
     dependence = script.dependence((launch or 1) - 1)
-    config = _from_flags(dependence.options, source, ignore)
+    config = _from_flags(dependence.options, source)
     return replace(config, notes=(*config.notes, *dependence.notes))
 
 
@@ -164,16 +168,14 @@ def _unreadable(source: str) -> ConfigError:
     return ConfigError(f"{source} is not a training configuration that ppsim can read. It reads {configurations()}")
 
 
-def _from_flags(flags: Mapping[str, Any], source: str, ignore: Collection[str] = ()) -> RunConfig:
+def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
     if slime.claims(flags):
         return slime.from_slime(flags, source)
     if _is_of_torchtitan(flags):
         return from_torchtitan({name.lstrip("-"): text for name, text in flags.items()}, source)
     if not _is_claimed(flags):
         raise _unreadable(source)
-    config = _from_names(flags, source)
-    lifted = [name.lstrip("-").replace("-", "_") for name in ignore]
-    return replace(config, ignored=judged(config.ignored, source, lifted))
+    return _from_names(flags, source)
 
 
 def _is_of_torchtitan(flags: Mapping[str, Any]) -> bool:

@@ -30,6 +30,29 @@ def test_an_argument_of_a_fork_that_decides_stops_the_reading_unless_it_is_ignor
     assert [option.name for option in read.ignored] == [name]
 
 
+def test_an_argument_of_a_fork_stops_the_reading_of_a_yaml_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "model_config.yaml"
+    path.write_text(
+        "MODEL_ARGS:\n  --num-layers: 4\n  --hidden-size: 64\n  --num-attention-heads: 4\n  --noop-layers: 2\n"
+    )
+    with pytest.raises(ConfigError, match="noop_layers 2 is no argument of Megatron-LM"):
+        ppsim.read_run_config(path)
+    assert [option.name for option in ppsim.read_run_config(path, ignore=["noop-layers"]).ignored] == [
+        "noop_layers"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_said"),
+    [("--fp8-format hybrid", True), ("--fp8-format hybrid --bf16", False), ("--bf16", False)],
+)
+def test_8_bit_gemms_without_16_bits_have_a_note(tmp_path: Path, arguments: str, is_said: bool) -> None:
+    path = tmp_path / "x.sh"
+    path.write_text(COMMAND.replace("--bf16", "") + arguments)
+    notes = ppsim.read_run_config(path).notes
+    assert ("float8 without bf16: what Megatron-LM has in float32 is taken as bfloat16" in notes) is is_said
+
+
 def test_other_arguments_of_a_fork_are_listed_as_such(tmp_path: Path) -> None:
     path = tmp_path / "x.sh"
     path.write_text(COMMAND + "--wonderful-trick 2 --moe-router-force-load-balancing --log-nothing")

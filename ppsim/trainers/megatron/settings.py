@@ -215,6 +215,8 @@ def _read_dtype(arguments: Arguments, _: Options) -> Options:
         return {"dtype": None}
     else:
         dtype = "float16" if fp16 else "bfloat16" if bf16 else "float32"
+    if (fp8 or fp4) and not (bf16 or fp16 or arguments.is_partial):
+        arguments.assumed.append(f"{dtype} without bf16: what Megatron-LM has in float32 is taken as bfloat16")
     return {"dtype": dtype}
 
 
