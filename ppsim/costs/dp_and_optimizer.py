@@ -10,7 +10,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.costs.ledger import Ledger, RankSums
 from ppsim.costs.offload import HOST_EFFICIENCY, copy_s
-from ppsim.costs.replica_collectives import GROUPS, ReplicaGroup, num_buckets, num_sharing
+from ppsim.costs.replica_collectives import GROUPS, ReplicaGroup, num_sharing
 from ppsim.costs.stage_cost_set import values_of_ranks
 from ppsim.costs.time_breakdown import TimeBreakdown
 from ppsim.machine import collectives
@@ -37,7 +37,7 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], ledger: Le
     return StepCosts(
         gather_s=np.tile(gather_s, replicas),
         reduce_s=np.tile(reduce_s, replicas),
-        num_buckets=np.tile([num_buckets(job, stage.held) for stage in sums], replicas),
+        num_buckets=np.tile([stage.num_buckets for stage in sums], replicas),
         overlap_gather=job.overlap_param_gather,
         overlap_reduce=job.overlap_grad_reduce,
         deferred_s=[part.total_s for part in deferred],

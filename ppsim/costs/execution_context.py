@@ -337,6 +337,16 @@ class ExecutionContext:
         """Fraction by which compute is slower during a data-parallel collective."""
         return min(_COLLECTIVE_CORES / self.cluster.device.num_cores, 1)
 
+    def held_cores(self, name: GroupName) -> float:
+        """Fraction of the SMs that NCCL holds during a collective of a group.
+
+        Two channels per network adapter, one adapter per rank of the group in a node ("Channel 00/16" on nodes of
+        eight H100, NVIDIA/nccl, issue 1453); 16 within a node.
+        """
+        group = self.ranks(name)
+        channels = 2 * group.extents[0] if group.tier else _COLLECTIVE_CORES
+        return min(channels, _COLLECTIVE_CORES) / max(self.cluster.device.num_cores, _COLLECTIVE_CORES)
+
     @property
     def domain_sizes(self) -> tuple[int | None, ...]:
         return self.cluster.domain_sizes(self.layout.num_devices)

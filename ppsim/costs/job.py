@@ -48,6 +48,7 @@ class Job(HasRepr):
     - `profile`: measured times, used if they match (`ppsim.costs.profile_costs`); collectives are the cluster's.
     - `kernels`: kernel choices for memory; `execution` overrides attention, dropout and cross entropy.
     - `overlap_grad_reduce`, `overlap_param_gather`: overlap data-parallel collectives with compute.
+    - `bucket_size`: gradients per bucket of these collectives; None: Megatron-LM's default.
     - `rest_s`: extra host time per step.
     - `scatter_gather`: each tp rank sends its part of a P2P transfer, and the receivers all-gather it (Narayanan et
       al. 2021, arXiv 2104.04473, §4.1).
@@ -86,6 +87,7 @@ class Job(HasRepr):
     optimizer: Optimizer = field(default_factory=Optimizer)
     kernels: KernelChoice = field(default_factory=KernelChoice)
     profile: Profile | None = None
+    bucket_size: int | None = None
     overlap_grad_reduce: bool = True
     overlap_param_gather: bool = True
     update: Update = "synchronised"

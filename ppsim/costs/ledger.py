@@ -15,7 +15,7 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.costs.job import Job
 from ppsim.costs.pair_overlap import LayerTimes
-from ppsim.costs.replica_collectives import per_step_s
+from ppsim.costs.replica_collectives import num_buckets, per_step_s
 from ppsim.costs.stage_rules import accumulated, head_in_passes, with_replicas
 from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakdown
 from ppsim.model.architecture import Layer
@@ -56,6 +56,10 @@ class StageSums:
     def per_step_s(self) -> tuple[float, float]:
         """Seconds per step to gather parameters, and to reduce gradients."""
         return per_step_s(self.ledger.job, self.held)
+
+    @cached_property
+    def num_buckets(self) -> float:
+        return num_buckets(self.ledger.job, self.stage, self.held)
 
 
 @dataclass(frozen=True, eq=False)

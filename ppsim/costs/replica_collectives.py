@@ -4,13 +4,20 @@ from typing import Literal, TypeAlias
 
 from ppsim.costs.job import Job
 from ppsim.machine import collectives
-from ppsim.model.parameters import RankParameters
+from ppsim.model.parameters import RankParameters, padded_vocabulary
+from ppsim.model.pipeline_stages import Stage
 
 ReplicaGroup: TypeAlias = Literal["dp-cp", "expert-dp"]
 GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
 
 
 def replica_collective_s(job: Job, parameters: RankParameters, operation: collectives.Operation) -> float:
+    return sum(replica_collectives_s(job, parameters, operation).values())
+
+
+def replica_collectives_s(
+    job: Job, parameters: RankParameters, operation: collectives.Operation
+) -> dict[ReplicaGroup, float]:
     """ZeRO 3 gathers frozen weights too, and only primary weights are gathered in 8 or 4 bits."""
     optimizer, held = job.optimizer, parameters
     sizes: list[float] = [count * optimizer.bytes_of_gradient for count in (held.trained, held.trained_expert)]
@@ -21,9 +28,11 @@ def replica_collective_s(job: Job, parameters: RankParameters, operation: collec
             counts = [(held.dense, held.gemms), (held.expert, held.expert_gemms)]
         of_gemms = job.settings.gathered_bytes
         sizes = [(count - gemms) * optimizer.weight_bytes + gemms * of_gemms for count, gemms in counts]
-    return sum(
-        _among_instances_s(job, operation, size, name) for size, name in zip(sizes, GROUPS, strict=True) if size
-    )
+    return {
+        name: _among_instances_s(job, operation, size, name)
+        for size, name in zip(sizes, GROUPS, strict=True)
+        if size
+    }
 
 
 def _among_instances_s(job: Job, operation: collectives.Operation, num_bytes: float, name: ReplicaGroup) -> float:
@@ -60,7 +69,34 @@ def per_step_s(job: Job, held: RankParameters) -> tuple[float, float]:
     return replica_collective_s(job, held, "all-gather") if zero in (1, 2) else 0.0, reduce_s
 
 
-def num_buckets(job: Job, parameters: RankParameters) -> float:
-    """Megatron-LM's buckets hold 40 million gradients, or a million per dp · cp rank if that is more."""
-    largest = max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
-    return float(max(1, -(-(parameters.trained + parameters.trained_expert) // largest)))
+def num_buckets(job: Job, stage: Stage, held: RankParameters) -> float:
+    """Return 1 / the fraction of a stage's collectives per step that overlapped compute does not hide.
+
+    A bucket of Megatron-LM closes after a whole tensor. The bucket that is reduced last and gathered first has the
+    embedding table, and half a bucket of other tensors on average; with 8-bit parameters also an output table
+    (core/distributed/param_and_grad_buffer.py at d98e8a64: `partition_buckets`). Buckets of stages without an
+    embedding are equal. Compute that hides the other buckets is slower by the SMs of NCCL.
+    """
+    optimizer, trained = job.optimizer, held.trained + held.trained_expert
+    size = job.bucket_size or max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
+    exposed = 1 / max(1, -(-trained // size))
+    if optimizer.zero_stage >= 2:
+        return 1 / exposed
+    if stage.embedding and trained:
+        model, tp = job.model, job.layout.tp
+        tables = model.trains("embedding") + (
+            optimizer.fp8_param_gather and stage.head and not model.tied_embeddings and model.trains("head")
+        )
+        table = model.table(padded_vocabulary(model.vocab_size, tp=tp, multiple=job.vocab_multiple) // tp)
+        wide = min(trained, tables * table)
+        exposed = min(trained, wide + size / 2) / trained
+    return 1 / (exposed + (1 - exposed) * _held_cores(job, held))
+
+
+def _held_cores(job: Job, held: RankParameters) -> float:
+    """Return the fraction of the SMs that reductions and all-gathers hold, weighted by their seconds."""
+    zero = job.optimizer.zero_stage
+    operations: tuple[collectives.Operation, ...] = ("reduce-scatter", "all-gather") if zero else ("all-reduce",)
+    groups = [pair for name in operations for pair in replica_collectives_s(job, held, name).items()]
+    total_s = sum(seconds for _, seconds in groups)
+    return sum(job.place.held_cores(group) * seconds for group, seconds in groups) / total_s if total_s else 0.0

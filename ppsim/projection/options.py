@@ -442,6 +442,11 @@ class SearchBaseOptions(TypedDict, total=False):
         "Overlap the all-gather of parameters with the forward pass, and in ZeRO 3 with both passes. [default: on]",
         section="optimizer", field="job.overlap_param_gather", default=True, has_no=True, is_hidden=True,
     )]
+    bucket_size: Annotated[int | None, Option(
+        "Gradients per bucket of overlapped data-parallel communication (Megatron-LM's --ddp-bucket-size). "
+        "[default: 40 million, or 1 million × dp × cp if that is more]",
+        metavar="N", section="optimizer", field="job.bucket_size", default=None, least=1, is_hidden=True,
+    )]
 
 
 class JobOptions(SearchBaseOptions, total=False):

@@ -35,8 +35,9 @@ class StepCosts:
         Per stage: all-gather of parameters before the first forward, and all-reduce or reduce-scatter of gradients
         after the last backward, over the data-parallel ranks.
     num_buckets
-        Per stage: number of equal buckets of both collectives. A gradient bucket is reduced when its part of the
-        last backward is done; a forward starts when the first parameter bucket is gathered.
+        Per stage: number of equal buckets of both collectives, or 1 / the exposed fraction of unequal ones. A
+        gradient bucket is reduced when its part of the last backward is done; a forward starts when the first
+        parameter bucket is gathered.
     overlap_gather, overlap_reduce
         False: a rank gathers everything before its first action, or reduces everything after its last.
     deferred_s

@@ -18,7 +18,6 @@ from ppsim.costs.assemble_job import layers_per_stage
 from ppsim.costs.job import Job
 from ppsim.costs.ledger import Ledger
 from ppsim.costs.pair_overlap import pair_s
-from ppsim.costs.replica_collectives import num_buckets
 from ppsim.costs.stage_memory import StageMemory, stage_memory
 from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.machine import collectives
@@ -214,7 +213,7 @@ def _exposed_per_step_s(job: Job, found: _Stages) -> tuple[Floats, Floats]:
     """
     sums = found.ledger.stages(found.stages)
     distinct = {id(stage): stage for stage in sums}
-    kinds = {key: (num_buckets(job, stage.held), *stage.per_step_s) for key, stage in distinct.items()}
+    kinds = {key: (stage.num_buckets, *stage.per_step_s) for key, stage in distinct.items()}
     buckets, gather, reduce = np.array([kinds[id(stage)] for stage in sums]).T
     return (
         gather / (buckets if job.overlap_param_gather else 1.0),

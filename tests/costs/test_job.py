@@ -147,7 +147,7 @@ def test_layers_may_be_recomputed_as_in_any_stage_plan_or_as_the_job_says() -> N
 def test_a_job_without_options_has_the_defaults_of_the_commands() -> None:
     """As `ppsim project --help` states them: one sequence, overlapped collectives, nothing offloaded or frozen."""
     assert {one.name: one.default for one in fields(Job) if one.default is not MISSING} == {
-        "micro_batch": 1, "sequence_length": None, "profile": None, "overlap_grad_reduce": True,
+        "micro_batch": 1, "sequence_length": None, "profile": None, "bucket_size": None, "overlap_grad_reduce": True,
         "overlap_param_gather": True, "update": "synchronised", "rest_s": 0.0, "allocator_slack": 1.0,
         "vocab_multiple": 128, "scatter_gather": False, "offload": 0.0, "offload_modules": "", "stage_plans": (),
         "cuda_graph_reuse": True, "launch_s": None, "fully_shard": False, "weight_cache": None,

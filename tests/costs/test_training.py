@@ -20,7 +20,7 @@ from ppsim.machine import collectives
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import RankParameters, held_parameters
-from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.pipeline_stages import Stage, stages_of
 from ppsim.model.rank_memory import rank_memory
 from ppsim.model.registry import find_model
 from ppsim.parallel.groups import RankGroup, all_devices, group
@@ -273,9 +273,10 @@ def test_only_primary_weights_are_gathered_in_8_or_4_bits(
 def test_gradients_are_reduced_in_buckets_of_40_million_or_a_million_a_replica(
     dp: int, cp: int, dense: int, expert: int, buckets: int
 ) -> None:
-    """Megatron-LM's bucket size, the last bucket as full as it gets."""
-    one = job("llama3-8b", dp=dp, cp=cp)
-    assert num_buckets(one, RankParameters(dense=dense, expert=expert, matrices=0)) == buckets
+    """Megatron-LM's bucket size, the last bucket as full as it gets, on a stage without an embedding."""
+    one = job("llama3-8b", dp=dp, cp=cp, optimizer=Optimizer(zero_stage=2))
+    held = RankParameters(dense=dense, expert=expert, matrices=0)
+    assert num_buckets(one, Stage(()), held) == buckets
 
 
 def test_the_norm_reads_every_gradient_that_a_rank_updates_once_in_float32() -> None:

@@ -444,7 +444,7 @@ def test_no_list_ranks_a_plan_that_does_not_fit_above_one_that_fits(drawn, facto
 def test_a_list_goes_by_the_whole_iteration_and_what_runs_and_fits_comes_first():
     """dualpipe is the fastest and does not run; zb-2p is faster than 1f1b and does not fit."""
     names = ["dualpipe", "zb-2p", "1f1b", "zbv-fixed"]
-    by_table = job("llama3-8b", pp=4, dp=32, global_batch=256, sequence_length=8192)
+    by_table = job("llama3-8b", pp=4, dp=32, global_batch=512, sequence_length=8192)
     device = by_table.cluster.device
     by_sheet = replace(device, efficiency=replace(device.efficiency, in_situ=None))
     one = replace(by_table, cluster=replace(by_table.cluster, device=by_sheet))

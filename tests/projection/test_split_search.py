@@ -158,7 +158,7 @@ def test_a_stage_with_layers_costs_more_than_its_layers():
 def test_the_v_schedule_of_the_issue_evens_ranks_not_stages():
     made = ppsim.project(**EXAMPLE)
     assert made.split == [2, 2, 1, 2, 1, 1]
-    assert made.iteration_time_s < 0.881 * ppsim.project(**EXAMPLE, split=[1, 2, 2, 2, 1, 1]).iteration_time_s
+    assert made.iteration_time_s < 0.885 * ppsim.project(**EXAMPLE, split=[1, 2, 2, 2, 1, 1]).iteration_time_s
 
 
 def test_a_split_that_fits_is_preferred_to_a_faster_one_that_does_not():

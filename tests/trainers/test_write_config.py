@@ -257,6 +257,7 @@ OPTIONS_OF_MEGATRON: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"num_distributed_optimizer_instances": 2, "outer_dp_sharding_strategy": "optim"}, {
         "num_distributed_optimizer_instances": 2, "outer_dp_sharding_strategy": "optim",
     }),
+    ({"bucket_size": 1000}, {"ddp_bucket_size": 1000}),
     ({"wgrad_deferral_limit": 0}, {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 0}),
     ({"gradient_accumulation_fusion": False}, {"no_gradient_accumulation_fusion": True}),
     ({"dtype": "float8", "weight_cache": "all", "num_layers_at_start_in_bf16": 2}, {

@@ -721,6 +721,7 @@ SETTINGS = (
     Setting(("fp8_param_gather", "weight_cache", *_ENDS), _read_narrow_weights, _write_narrow_weights),
     Setting(("grad_reduce_in_bf16",), _read_gradients, _write_gradients),
     Setting(("overlap_grad_reduce", "overlap_param_gather"), _read_overlap_dp, _write_overlap_dp),
+    count("bucket_size", "ddp_bucket_size"),
     Setting(("attention",), _read_attention, _write_attention),
     Setting(("dropout",), _read_dropout, _write_dropout),
     _flag("deterministic_mode", "deterministic_mode"),

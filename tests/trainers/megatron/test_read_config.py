@@ -27,3 +27,8 @@ def test_gradients_reduced_in_32_bits_are_not_reduced_in_16(given: dict[str, boo
 def test_a_layout_that_is_a_number_is_read_as_text_and_refused_later() -> None:
     found = from_megatron(Arguments({**MODEL, "pipeline_model_parallel_layout": 7}, "here"))
     assert found.options["split"] == "7"
+
+
+def test_the_size_of_gradient_buckets_is_read() -> None:
+    found = from_megatron(Arguments({**MODEL, "ddp_bucket_size": 1000}, "here", {}), "Megatron-LM")
+    assert found.options["bucket_size"] == 1000
