@@ -700,6 +700,7 @@ SETTINGS = (
     count("seq_len", "seq_length"),
     count("group_size", "microbatch_group_size_per_vp_stage"),
     Setting(("gpus",), _read_gpus, lambda _: {}),
+    Setting(("runtime",), lambda *_: {"runtime": "megatron"}, lambda _: {}),
     Setting(("etp",), _read_expert_tp, written_as("etp", "expert_tensor_parallel_size"), True),
     *(count(name, name, least=0, when=_has_pipeline) for name in MEGATRON_SPLIT if name not in COUNTED_IN_SPLIT),
     *(_flag(name, name, when=_has_pipeline) for name in COUNTED_IN_SPLIT),
@@ -758,7 +759,7 @@ def read_settings(arguments: Arguments, model: Model | None) -> dict[str, Any]:
     """Return the options that the arguments set, None for others."""
     has_experts = arguments.count("num_experts", least=0)
     rows = [row for row in SETTINGS if has_experts or not row.of_experts]
-    options = read_rows(rows, arguments, {"model": model, "runtime": "megatron"})
+    options = read_rows(rows, arguments, {"model": model})
     return {name: option for name, option in options.items() if name != "model"}
 
 

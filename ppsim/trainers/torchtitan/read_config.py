@@ -32,7 +32,7 @@ def from_torchtitan(
     arguments = Arguments(options, source, None if asked is None else _flat(asked))
     arguments.assumed += said
     model, why_no_model = _model(arguments)
-    words = read_rows(SETTINGS, arguments, {"model": model, "runtime": "torch", "stack": "torchtitan"})
+    words = read_rows(SETTINGS, arguments, {"model": model})
     batch = words.pop("batch")
     del words["model"]
     return RunConfig(

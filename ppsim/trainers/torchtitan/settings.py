@@ -346,5 +346,6 @@ SETTINGS = (
     Setting(("compile", "cross_entropy", "overlap_tp"), _read_compilation, _write_compilation),
     Setting(("dtype", "fp8_param_gather"), _read_dtype, _write_dtype),
     Setting(("recompute",), _read_recompute, _write_recompute),
+    Setting(("runtime", "stack"), lambda *_: {"runtime": "torch", "stack": "torchtitan"}, lambda _: {}),
 )
 """In the order of written files; a row may read options of earlier ones."""

@@ -37,7 +37,7 @@ EXAMPLES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"recompute": "full@0,2"}, {"recompute_granularity": "full", "recompute_layer_ids": "0,2"}),
     ({}, {"world_size": 8, "moe_router_force_load_balancing": True, "scatter_gather_tensors_in_pipeline": False}),
 ]  # fmt: skip
-ONLY_READ = {("gpus",), ("scatter_gather",), ("expert_imbalance",)}
+ONLY_READ = {("gpus",), ("runtime",), ("scatter_gather",), ("expert_imbalance",)}
 """ppsim writes the number of GPUs in the launcher's options, and models the others without advising them."""
 
 
