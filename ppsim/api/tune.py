@@ -1,6 +1,7 @@
 """Search for the best configurations."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,19 +11,22 @@ from ppsim.api.keyword_options import accept_options
 from ppsim.api.option_values import parse_size
 from ppsim.api.parse_job import job_of_options
 from ppsim.api.trainer_configuration import names_trainer, with_run_config
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.name_lookup import NameLookup
 from ppsim.base.option_declarations import declared_options, flag_of, with_defaults
 from ppsim.model.recompute import is_by_stage, recompute_of
-from ppsim.projection.options import ANY, JobOptions
+from ppsim.projection.changes import SWITCHES
+from ppsim.projection.options import ANY, JobOptions, PlanOptions, SearchBaseOptions
+from ppsim.projection.plan import Plan
 from ppsim.projection.scaling import row_of_plan
 from ppsim.trainers.same_settings import each_setting
 from ppsim.trainers.stacks import stack_of, trainer_of
 from ppsim.tuning import search
 from ppsim.tuning.command_line import command_of
 from ppsim.tuning.options import RangeOptions, TuneOptions
-from ppsim.tuning.refine import REFINEMENTS, Refinement
+from ppsim.tuning.refine import REFINEMENTS
 from ppsim.tuning.search import Counted, TuneResult
-from ppsim.tuning.space import SearchProblem, space_for
+from ppsim.tuning.space import Configuration, SearchProblem, space_for
 
 if TYPE_CHECKING:
     from ppsim.costs.job import Job
@@ -64,17 +68,22 @@ def row_of_search(tuned: TuneResult, tokens: float | None) -> dict[str, Any]:
 
 def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     """Return the search, not started, as a function of the `progress` of `tune`."""
-    zero, names, typed = _listed("zero", options["zero"]), options["schedule"], dict(options)
+    names, typed = options["schedule"], dict(options)
     options = with_run_config(dict(options), tried=_RANGES.keys() - {"zero"})
+    config = options["run_config"]
     options["schedule"] = None if names is None or list(names) == [ANY] else names
-    if options["run_config"] and (recipe := options["run_config"].recipe):
-        _require_schedules(recipe, options)
-    given = with_defaults(_WORDS, options)
-    ranges = {name: _listed(name, options[name]) for name in _RANGES if name != "zero"}
-    own = options["zero"] if zero is None else None  # the level of the file, else of the stack
-    from_file = options["run_config"] and "zero" in options["run_config"].options
-    ranges["zero"] = [own] if from_file and own is not None else zero
-    given["zero"] = zero[0] if zero else own
+    if config and config.recipe:
+        _require_schedules(config.recipe, options)
+    given, own = with_defaults(_WORDS, options), dict(config.options) if config else {}
+    given["zero"] = options["zero"][0] if typed["zero"] is not None else options["zero"]
+    fixed = {name for name, setting in each_setting(typed).items() if setting is not None} & SWITCHES.keys()
+    ranges = {name: _listed(name, typed[name]) for name in _RANGES} | {"schedule": options["schedule"]}
+    for name in _kept(typed["keep"] or ()):
+        if name in _RANGES and ranges[name] is None:
+            if own.get(name) is None:
+                raise ConfigError(f"--keep {name}: no configuration sets it; give {flag_of(name)} a value")
+            ranges[name] = [own[name]]
+        fixed.add(name)
     if ranges["recompute"] is not None:
         ranges["recompute"] = [recompute_of(one) for one in ranges["recompute"]]
         if by_stage := [one for one in ranges["recompute"] if is_by_stage(one)]:
@@ -93,14 +102,43 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     return partial(
         search.tune,
         question,
-        space_for(question, **ranges),
+        space_for(question, fixed=fixed, start=_start(question, typed) if config else None, **ranges),
         top=given["top"],
         processes=1 if options["jobs"] is None else options["jobs"],
         seed=given["seed"],
         search_s=given["search_time"],
         state=given["resume"],
-        refined=_refined(options),
+        refined=[*REFINEMENTS, *(["plan"] if options["stage_plan"] else [])],
     )
+
+
+def _kept(names: Sequence[str]) -> Iterator[str]:
+    """Yield the names in the code of options that the search may change; raises `ConfigError` for others."""
+    keywords = {word.keyword: name for name, word in declared_options(PlanOptions).items()}
+    for text in names:
+        keyword = text.strip().removeprefix("--").replace("-", "_")
+        name = keywords.get(keyword, keyword)
+        if name not in _RANGES.keys() | SWITCHES.keys():
+            hint = NameLookup("option", [*_RANGES, *SWITCHES]).hint(name)
+            raise ConfigError(f"--keep {text} is no option that tune changes: {hint}")
+        yield name
+
+
+def _start(question: SearchProblem, typed: Mapping[str, Any]) -> Configuration | None:
+    """Return the plan of the configuration file with the user's options; None if it is not possible."""
+    with suppress(PpsimError):
+        return Configuration.of_plan(plan_of_file(typed), question)
+    return None
+
+
+def plan_of_file(typed: Mapping[str, Any]) -> Plan:
+    """Return the plan of a trainer's configuration with the user's options, except those of the layout."""
+    from ppsim.api.project import plan_of_keywords  # heavy import
+
+    return plan_of_keywords({name: typed[name] for name in _SHARED if typed.get(name) is not None})
+
+
+_SHARED = declared_options(SearchBaseOptions)
 
 
 def _by_pipeline(job: "Job", typed: Mapping[str, Any], options: Mapping[str, Any]) -> dict[bool, dict[str, Any]]:
@@ -147,11 +185,6 @@ def _listed(name: str, given: Any) -> list[Any] | None:
     if isinstance(given, str | int):
         raise ConfigError(f"{name} is a list of what to try: got {given!r} (nearest: [{given!r}])")
     return None if given is None else list(given)
-
-
-def _refined(options: Mapping[str, Any]) -> list[Refinement]:
-    found = [name for name in REFINEMENTS if not options[name]]
-    return [*found, "plan"] if options["stage_plan"] else found
 
 
 def _question(options: Mapping[str, Any]) -> SearchProblem:

@@ -28,7 +28,7 @@ from ppsim.cli.common import (
     with_command_line,
 )
 from ppsim.cli.progress import progress
-from ppsim.projection.options import TOKENS, PlanOptions, SearchBaseOptions
+from ppsim.projection.options import TOKENS, PlanOptions
 from ppsim.trainers import ConfigTarget
 from ppsim.tuning.options import RangeOptions, TuneOptions
 
@@ -119,14 +119,9 @@ def tune(
     check_outputs(outputs, SCALING if is_compared else SEARCH, beside=options["resume"])
     _require_comparable(is_compared, tokens, deadline, options, to_config)
     config = options["run_config"] = run_config_of(options)
-    if config and (
-        tried := [
-            word
-            for word in declared_options(RangeOptions)
-            if word != "zero" and word in config.options and not options[word]
-        ]
-    ):
-        print_message(f"  searched, not read from it: {', '.join(tried).replace('_', '-')}")
+    kept = {name.strip().removeprefix("--").replace("-", "_") for name in options["keep"] or ()}
+    if config and (started := [name for name in _changed_by_search(config, options) if name not in kept]):
+        print_message(f"  the search starts from: {', '.join(started).replace('_', '-')} (--keep NAME keeps one)")
     if is_compared:
         _compare_numbers(
             numbers or [options["gpus"]], options, outputs, tokens, minimise, deadline, as_json=as_json
@@ -196,16 +191,23 @@ def _compare_numbers(
         raise click.exceptions.Exit(1)
 
 
+def _changed_by_search(config: "RunConfig", options: Mapping[str, Any]) -> list[str]:
+    """Return options of a configuration that are not typed and that the search changes."""
+    from ppsim.projection.changes import SWITCHES
+
+    names = declared_options(RangeOptions).keys() | SWITCHES.keys()
+    return [name for name in config.options if name in names and options.get(name) is None]
+
+
 def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:
     """Project the recipe with the user's options, except those of the layout."""
     if config is None or config.recipe is None:
         return {}
-    from ppsim.api.project import plan_of_keywords
+    from ppsim.api.tune import plan_of_file
     from ppsim.projection.project import outcome_of
 
-    same = {name: options[name] for name in declared_options(SearchBaseOptions) if options.get(name) is not None}
     try:
-        iteration_s, peak_bytes = outcome_of(plan_of_keywords(same))
+        iteration_s, peak_bytes = outcome_of(plan_of_file(options))
         return {"recipe_iteration_time_s": iteration_s, "recipe_peak_bytes": peak_bytes}
     except ConfigError as error:
         print_message(f"  the recipe itself is not possible with these options: {error}")
@@ -215,11 +217,13 @@ def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[s
 def _why_longer(config: "RunConfig", found: "TuneResult", peak_bytes: float) -> list[str]:
     """Return why a recipe may be faster than all configurations of a search: its memory, and other options."""
     verdict = found.question.memory_limit.word(peak_bytes)
+    from ppsim.projection.changes import SWITCHES
+
     words, ranges = declared_options(PlanOptions), declared_options(RangeOptions)
 
     def is_tried(name: str, setting: Any) -> bool:
         if name not in ranges:
-            return name in declared_options(TuneOptions)
+            return name in declared_options(TuneOptions) or name in SWITCHES
         in_space = getattr(found.space, name) or ()
         return setting in in_space or any(getattr(one.candidate, name) == setting for one in found.simulated)
 

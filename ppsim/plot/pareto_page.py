@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 _GIB = 2**30
 _SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"micro-batch": "micro_batch"}
 ZERO = "ZeRO"
-WITH = "recompute, split"
+WITH, _USUAL = "with", ("none", "auto", "")
 TEXTS, _LEFT = ("schedule", RUNS_IN, WITH), ' class="left"'
 
 
@@ -114,13 +114,13 @@ def _hover(row: Row) -> str:
 
 
 def in_columns(row: Row) -> dict[str, str]:
-    """Split and recomputation appear only if not the default."""
+    """Split, recomputation and further options appear only if not the default."""
     return {
         "schedule": row["schedule"],
         RUNS_IN: row["runs_in"],
         WITH: "plan of each stage"
         if row["recompute"] == "auto"
-        else ", ".join(word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")),
+        else ", ".join(text for text in (row["recompute"], row["split"], row["switched"]) if text not in _USUAL),
         **{short: str(row[name]) for short, name in _SIZES.items()},
         ZERO: str(row["zero"]),
         "iteration": seconds(row["iteration_time_s"]),

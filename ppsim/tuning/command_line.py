@@ -7,6 +7,7 @@ from ppsim.base.option_declarations import command_arguments, declared_options, 
 from ppsim.costs.job import Job
 from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.parallel.layer_partition import Split, even_split
+from ppsim.projection.changes import has_experts
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.trainers.read_config import model_named
@@ -23,7 +24,7 @@ def command_of(
     tuned: "TuneResult", found: "FoundConfiguration", *, projected: type = PlanOptions, searched: type = TuneOptions
 ) -> str:
     question, one = tuned.question, found.candidate
-    job, limit, is_planned = question.job_for(one.pp), question.memory_limit_bytes, one.recompute == PLANNED
+    job, limit, is_planned = question.job_of(one), question.memory_limit_bytes, one.recompute == PLANNED
     has_cluster = question.calibration_file is None or job.cluster.name in packaged_clusters()
     told = {
         "model": job.model_name, "cluster": job.cluster.name if has_cluster else None, "gpus": question.num_gpus,
@@ -31,38 +32,48 @@ def command_of(
         "micro_batch": one.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
         "split": _split(question, one), "recompute": None if is_planned else one.recompute,
         "stage_plan": "auto" if is_planned else None,
+        "memory_limit": None if limit is None else _exact_size(limit),
         "zero": None if one.zero == 1 and job.stack == PLAIN else one.zero,
     }  # fmt: skip
     depending = {
         **sizes_of(job),
-        "sequence_parallel": question.sequence_parallel,
-        "etp": question.etp,
+        "sequence_parallel": one.switches.get("sequence_parallel", question.sequence_parallel),
+        "etp": one.switches.get("etp", question.etp),
         "overlap_tp": job.execution.overlap_tp,
         "launch_ms": None if job.launch_s is None or question.overheads else 1e3 * job.launch_s,
         "calibration": question.calibration_file,
-        "memory_limit": None if limit is None else _exact_size(limit),
     }
     words, also = declared_options(projected), declared_options(searched)
-    asked = option_values(words, Plan(pp=job.layout.pp, job=job, runtime=question.runtime)) | depending
-    conditions = {name: asked[name] or None for name in ("dtype", "offload", "offload_modules", "compile")}
-    said = stack_of(
-        job.stack, {**conditions, "pp": one.pp, "recompute": told["recompute"]},
-        device=job.cluster.device.name, has_experts=any(kind.is_moe for kind in job.model.kinds),
-    ).options  # fmt: skip
+    asked = option_values(words, Plan(pp=one.pp, job=job, runtime=question.runtime)) | depending
     by_dtype = {"grad_reduce_in_bf16": job.optimizer.precision == "fp16"}
+    printed = [
+        name
+        for names in options_by_section(words.values()).values()
+        for name in names
+        if name in one.switches or (name in also and also[name].option.field == words[name].option.field)
+    ]
     changed: dict[str, Any] = {}
-    for name in (name for names in options_by_section(words.values()).values() for name in names):
-        option = words[name].option
-        is_same_for_all = name in also and also[name].option.field == option.field
-        by_stack = said.get(name, by_dtype.get(name, option.default))
-        if is_same_for_all and name not in told and asked[name] not in (None, by_stack):
-            changed[name] = asked[name]
+    for _ in range(_MOST_ROUNDS):  # an option that is typed may cancel others of the stack
+        said = stack_of(
+            job.stack, dict.fromkeys(words) | told | changed, device=job.cluster.device.name,
+            has_experts=has_experts(job),
+        ).options  # fmt: skip
+        before, changed = changed, {}
+        for name in printed:
+            by_stack = said.get(name, by_dtype.get(name, words[name].option.default))
+            if name not in told and asked[name] not in (None, by_stack):
+                changed[name] = asked[name]
+        if changed == before:
+            break
     values = {name: value for name, value in changed.items() if not isinstance(value, bool)}
     flags = {name: value for name, value in changed.items() if isinstance(value, bool)}
     texts = [
         text for name, value in (told | values | flags).items() for text in command_arguments(words[name], value)
     ]
     return "ppsim project " + " ".join(texts)
+
+
+_MOST_ROUNDS = 4
 
 
 def _exact_size(num_bytes: float) -> str:
@@ -74,8 +85,8 @@ def _split(question: SearchProblem, one: Configuration) -> Split | None:
     """The layers per stage of the search, because `--split auto` of `ppsim project` searches for faster ones."""
     if one.recompute == PLANNED or one.pp * one.vpp == 1:
         return None
-    if one.schedule == AUTO or one.split == "even":
-        return one.split
+    if one.schedule == AUTO or one.split != "auto":
+        return "even" if one.split == "even" else "auto"
     counts = bounds_calculator(pickle.dumps(question)).counts(one)
     return "even" if list(counts) == even_split(sum(counts), len(counts)) else counts
 

@@ -84,6 +84,8 @@ def _evaluate(task: EvaluationTask, front: Front, slowest: Rank) -> EvaluationRe
     plan, limit = task.plan, task.plan.memory_limit
     assert limit is not None
     table = table_at(plan)
+    if plan.split == "auto":  # the search changes the peak
+        return simulate(plan, table)
     peak = _peak_bytes(task, table)
     if not limit.holds(peak):
         return EvaluationResult("does not fit", peak)

@@ -84,6 +84,8 @@ class BoundsCalculator:
             bound = self._shared(
                 ("bound", key, entry.splits_backward), lambda: self._bound_s(job, configuration, found)
             )
+        if configuration.split == "searched":
+            least, bound = 0.0, self._bound_of_splits_s(job, found)
         # The job's scale does not multiply fixed time and launches, so only a scale below 1 is applied.
         return ConfigurationBounds(configuration, counts, min(1.0, job.scale) * bound, least, found.memory)
 
@@ -105,8 +107,9 @@ class BoundsCalculator:
 
     def _job(self, configuration: Configuration) -> Job:
         layout = (configuration.tp, configuration.cp, configuration.ep, configuration.pp)
+        others = configuration.recompute, configuration.zero, configuration.switched
         return self._shared(
-            ("job", layout, configuration.micro_batch, configuration.recompute, configuration.zero),
+            ("job", layout, configuration.micro_batch, *others),
             lambda: self._new(configuration),
         )
 
@@ -118,16 +121,16 @@ class BoundsCalculator:
     def _compute_key(self, job: Job) -> Hashable:
         layout, sizes = job.layout, job.domain_sizes
         extents = tuple(group(layout, name, sizes).extents for name in ("tp", "cp", "ep"))
-        return job.micro_batch, job.execution, layout.tp, layout.cp, layout.ep, extents
+        return job.micro_batch, job.execution, layout.tp, layout.cp, layout.ep, layout.etp, extents
 
     def _counts(self, job: Job, configuration: Configuration) -> tuple[int, ...]:
         pp, vpp, split = configuration.pp, configuration.vpp, configuration.split
         placement = find(configuration.schedule).placement
-        key = (self._compute_key(job), vpp, vpp > 1 and placement) if split == "auto" else None
+        key = None if split == "even" else (self._compute_key(job), vpp, vpp > 1 and placement)
 
         def found() -> tuple[int, ...]:
             stages = _stages_of_ranks(placement, pp, vpp).tolist()
-            return tuple(layers_per_stage(job, pp * vpp, split, stages))
+            return tuple(layers_per_stage(job, pp * vpp, "balanced" if key else "even", stages))
 
         return self._shared(("counts", pp * vpp, key), found)
 
@@ -183,6 +186,11 @@ class BoundsCalculator:
             begin[-1] + forward[-1] + backward[-1] + up[-1] - 2 * gain.sum(),
         ]
         return float(max(longest) + job.rest_s) * _ROUNDING
+
+    def _bound_of_splits_s(self, job: Job, found: _Stages) -> float:
+        """All layers per stage have the same sum of work: the busiest rank has at least the mean."""
+        work_s = (found.seconds().sum(axis=0) - _most_gained_s(job, found)).sum() / len(found.ranks)
+        return float(job.num_microbatches * work_s) * _ROUNDING
 
 
 def _passes_s(cost: CostEstimate) -> tuple[float, float, float]:

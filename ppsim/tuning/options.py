@@ -78,10 +78,15 @@ class RangeOptions(TypedDict, total=False):
 class TuneOptions(SearchBaseOptions, RangeOptions, total=False):
     """Options of a search; `ppsim tune --help` has the meaning and default of each."""
 
+    keep: Annotated[Sequence[str] | None, Option(
+        "Options of --run-config or --recipe that the search does not change, by name, as tp,moe-dispatcher. "
+        "[default: it changes all that are not typed, and starts from the file's values]",
+        metavar="NAME,…", section="search", after="top",
+    )]
     stage_plan: Annotated[Literal["auto"] | None, Option(
         "auto: at the end, also search layers and recomputation of each stage on the best layouts, as `ppsim "
         "project --plan auto`. [default: all stages of a configuration recompute the same]",
-        flag="--plan", section="search", after="top",
+        flag="--plan", section="search", after="keep",
     )]
     layers: Annotated[int | None, Option(
         "Number of layers of the model. [default: the model's]",

@@ -13,10 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.catalog.build import find
-from ppsim.costs.job import Job
-from ppsim.model.memory_rows import kept_of_layer
-from ppsim.model.recompute import MODULES
 from ppsim.parallel.layer_partition import why_no_split
+from ppsim.projection.changes import changes, recomputed_modules
 from ppsim.projection.project import project_table
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, is_within
 from ppsim.tuning.evaluate import (
@@ -32,8 +30,8 @@ from ppsim.tuning.evaluate import (
 from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
 from ppsim.tuning.space import PLANNED, Configuration, SearchSpace
 
-Refinement: TypeAlias = Literal["recompute", "vpp", "schedule", "plan"]
-REFINEMENTS: tuple[Refinement, ...] = ("recompute", "vpp", "schedule")
+Refinement: TypeAlias = Literal["recompute", "vpp", "schedule", "switches", "split", "plan"]
+REFINEMENTS: tuple[Refinement, ...] = ("recompute", "vpp", "schedule", "switches", "split")
 
 _LAYOUTS = 10
 """Number of best layouts, and of fastest layouts, on which other numbers of stages are tried."""
@@ -48,6 +46,9 @@ _FITTED_LAYOUTS = 3
 _FITTED = ("zbv", "v-half")
 """Schedules fitted to the costs of the stages; v-flex needs the memory limit, which the printed command lacks."""
 
+_SWITCHED_LAYOUTS, _MOST_SWITCHES = 3, 12
+"""Number of best layouts whose options are switched, and maximum number of switches in succession."""
+
 _MOST_STAGES_PER_RANK = 16
 
 _GAIN_OF_PLAN = 1e-3
@@ -55,11 +56,6 @@ _GAIN_OF_PLAN = 1e-3
 
 _PLANNED_LAYOUTS = 3
 """As `_LAYOUTS`, for the search of a plan per stage; also the number of layouts that need recomputation."""
-
-_CHEAP = ("moe_act", "layernorm", "mla_up_proj")
-"""Modules that take little time to recompute; also tried in combination. No trainer supports mlp_act."""
-
-_DEAR = ("core_attn", "mlp", "moe")
 
 _RECOMPUTED = 0.25
 """Maximum share of full recomputation in the time: 1 / (1 + 1 + 2), as a backward pass costs two forward passes."""
@@ -105,7 +101,7 @@ class RefineState:
 
     def look(self, one: Configuration) -> ConfigurationBounds | None:
         """Return the bounds of a configuration, or None if it cannot beat the best or has an outcome."""
-        if one.key in self.verdicts:
+        if one.key in self.verdicts or not self.space.allows(one):
             return None
         try:
             found = self.outlooks.of(one)
@@ -122,12 +118,22 @@ class RefineState:
         looks = [look for one in dict.fromkeys(candidates) if (look := self.look(one))]
         for look in sorted(looks, key=lambda one: (one.bound_s, one.candidate))[:_MOST]:
             if self.may_win(look):
-                [(_, outcome)] = evaluate([task_of(self.outlooks, look)], front=())
-                self.note(look.candidate, outcome)
+                with suppress(ConfigError):  # the cluster lacks a fact that a switched option needs
+                    [(_, outcome)] = evaluate([task_of(self.outlooks, look)], front=())
+                    self.note(look.candidate, outcome)
 
-    def fastest(self, number: int) -> list[Configuration]:
-        """Return the best configuration of each of the `number` best layouts, and of each of the fastest."""
-        done = [(self.known[key], outcome) for key, outcome in self.verdicts.items() if outcome.status == "fits"]
+    def fastest(self, number: int, *, switched: bool = False, searched: bool = False) -> list[Configuration]:
+        """Return the best configuration of each of the `number` best layouts, and of each of the fastest.
+
+        Only with `switched` and `searched`, configurations with switched options and searched splits count. So a
+        search that resumes tries the same as before.
+        """
+        fitting = [key for key, outcome in self.verdicts.items() if outcome.status == "fits"]
+        done = [
+            (self.known[key], self.verdicts[key])
+            for key in fitting
+            if (switched or not self.known[key].switched) and (searched or self.known[key].split != "searched")
+        ]
         fits = [(self.rank(one, outcome), one) for one, outcome in done]
         orders = sorted(fits), sorted(fits, key=lambda fit: (fit[0][-1], fit[1]))
         return list(dict.fromkeys(one for order in orders for one in _first_of_layouts(order, number)))
@@ -137,10 +143,12 @@ def refine(
     search: RefineState, looks: Sequence[ConfigurationBounds], what: Collection[Refinement] = REFINEMENTS
 ) -> None:
     """Add the outcomes of better configurations on the best layouts; `looks` are the bounds of the space."""
+    start = [search.space.start] if search.space.start else []
+    search.try_all(start)
     limits = dict.fromkeys((search.limit.safe_bytes, search.limit.usable_bytes))
     tight = {limit: least_recomputed(looks, search.verdicts, CAP_ROUNDING * limit) for limit in limits}
     if "recompute" in what:
-        words = _words(search.outlooks.question.job)
+        words = recomputed_modules(search.outlooks.question.job)
         for limit_bytes, recomputed in tight.items():
             level = limit_bytes > search.limit.safe_bytes
             for bound_s, one in recomputed:
@@ -151,11 +159,42 @@ def refine(
         search.try_all(other for one in search.fastest(_LAYOUTS) for other in _of_other_stages(search, one))
     if "schedule" in what:
         search.try_all(other for one in search.fastest(_FITTED_LAYOUTS) for other in _of_fitted(search, one))
-
+    if "switches" in what:
+        _switch(
+            search, start, [start for recomputed in tight.values() for _, start in recomputed[:_SWITCHED_LAYOUTS]]
+        )
+    if "split" in what:
+        best = search.fastest(_SWITCHED_LAYOUTS, switched=True)
+        search.try_all(replace(start, split="searched") for start in best if start.pp > 1)
     if "plan" in what:
         recomputed = next(filter(None, tight.values()), [])
-        for one in (*search.fastest(_PLANNED_LAYOUTS), *_first_of_layouts(recomputed, _PLANNED_LAYOUTS)):
+        for one in (
+            *search.fastest(_PLANNED_LAYOUTS, switched=True, searched=True),
+            *_first_of_layouts(recomputed, _PLANNED_LAYOUTS),
+        ):
             _try_plan(search, one)
+
+
+def _switch(search: RefineState, new: list[Configuration], too_large: Sequence[Configuration]) -> None:
+    """Switch single options of the best configurations, as long as this gains.
+
+    `new` are switched first, `too_large` get switches that save memory.
+    """
+    search.try_all(other for start in too_large for other in _switched(search, start, saving=True))
+    tried: set[Configuration] = set()
+    for _ in range(_MOST_SWITCHES):
+        best = search.fastest(_SWITCHED_LAYOUTS, switched=True)
+        new = [start for start in dict.fromkeys([*new, *best]) if start not in tried]
+        if not new:
+            break
+        tried.update(new)
+        search.try_all(other for start in new for other in _switched(search, start))
+
+
+def _switched(search: RefineState, start: Configuration, *, saving: bool = False) -> Iterator[Configuration]:
+    own = search.outlooks.question.own_settings(start)
+    for change in changes(search.outlooks.plan_of(start), saving=saving):
+        yield start.changed(change, own)
 
 
 def layout_of(one: Configuration) -> tuple[int, ...]:
@@ -201,27 +240,6 @@ def least_recomputed(
         if number[layout] <= _OF_LAYOUT:
             found.append((bound_s, tight))
     return found
-
-
-def _words(job: Job) -> list[str]:
-    """Return values of `recompute` by module that change a layer's memory, one for each amount of memory."""
-
-    def kept(word: str) -> tuple[int, ...]:
-        settings = replace(job, execution=replace(job.execution, recompute=word)).settings
-        return tuple(sum(kept_of_layer(layer, settings).values()) for layer in job.model.kinds)
-
-    found = {kept("none"): "none"}
-    together: list[str] = []
-    for word in (*_CHEAP, *_DEAR):
-        try:
-            found.setdefault(kept(word), word)
-        except ConfigError:
-            continue
-        if word in _CHEAP:
-            together.append(word)
-            joined = "+".join(one for one in MODULES if one in together)
-            found.setdefault(kept(joined), joined)
-    return list(found.values())[1:]
 
 
 def _with_fewest_layers(search: RefineState, one: Configuration, limit_bytes: float) -> Iterator[Configuration]:

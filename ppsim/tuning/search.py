@@ -19,17 +19,19 @@ from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.files import require_writable, to_json, write_atomically
 from ppsim.base.parallel import in_processes
 from ppsim.base.units import seconds
+from ppsim.projection.changes import change_text
 from ppsim.projection.cost import TrainingCost
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.verdict import Word
 from ppsim.trainers.write_schedule import trainers_text
+from ppsim.tuning.command_line import command_of
 from ppsim.tuning.configurations import read_configurations
 from ppsim.tuning.evaluate import LAST, EvaluationResult, Front, Rank, evaluate, rank_of, task_of
 from ppsim.tuning.infeasible import infeasible_message
 from ppsim.tuning.lower_bounds import ConfigurationBounds, bounds_calculator
-from ppsim.tuning.refine import Refinement, RefineState, layout_of, refine
+from ppsim.tuning.refine import Refinement, RefineState, refine
 from ppsim.tuning.resume_file import read_state, state_to_json
 from ppsim.tuning.space import Configuration, SearchProblem, SearchSpace, configurations, space_for
 
@@ -123,17 +125,21 @@ class TuneResult(Printable, Drawable):
 
     def rows(self) -> list[dict[str, Any]]:
         answers = dict.fromkeys([*self.best, *self.pareto])
-        rows = [self.row(found) | {"pareto": found in self.pareto} for found in answers]
+        rows = [
+            self.row(found) | {"pareto": found in self.pareto, "command": command_of(self, found)}
+            for found in answers
+        ]
         return sorted(rows, key=lambda row: (row["elsewhere"], row["verdict"] != "fits", row["iteration_time_s"]))
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return the best and the Pareto set as a pandas DataFrame: first what fits, then what fits tightly.
 
         The fastest of each come first. Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split,
-        zero, runs_in (trainers, as in `ppsim export --to`), elsewhere (whether the trainer of the question is none
-        of them), iteration_time_s, tokens_per_s, model_flops_utilization, peak_bytes (rank with the highest peak),
+        zero, switched (further options that the search changed), runs_in (trainers, as in `ppsim export --to`),
+        elsewhere (whether the trainer of the question is none of them), iteration_time_s, tokens_per_s,
+        model_flops_utilization, peak_bytes (rank with the highest peak), headroom_bytes (to the memory limit),
         verdict ("fits" or "fits tightly"), gpu_hours_per_step, cost_per_step (None without a price), pareto
-        (whether it is in the set).
+        (whether it is in the set), command (of `ppsim project`).
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -175,12 +181,14 @@ class TuneResult(Printable, Drawable):
         """
         return {
             **vars(found.candidate),
+            "switched": change_text(found.candidate.switches),
             "runs_in": trainers_text(found.candidate.schedule),
             "elsewhere": self.question.is_elsewhere(found.candidate),
             "iteration_time_s": found.iteration_time_s,
             "tokens_per_s": self.tokens_per_s(found),
             "model_flops_utilization": self.utilization(found),
             "peak_bytes": found.peak_bytes,
+            "headroom_bytes": self.question.memory_bound_bytes - found.peak_bytes,
             "verdict": found.verdict,
             **{name: cost for name, cost in self.cost(found).to_json().items() if name.endswith("per_step")},
         }
@@ -318,7 +326,7 @@ class _Search:
         self.by_key = {one.candidate.key: one.candidate for one in self.all}
         searched = self.by_key.values() if AUTO in self.space.schedule else ()
         self.known = self.by_key | {(other := replace(one, schedule=AUTO)).key: other for one in searched}
-        self.known |= self._refined_before(possible)
+        self.known |= self._refined_before()
         if unknown := next((key for key in self.verdicts if key not in self.known), None):
             raise ConfigError(
                 f"the file of --resume has a verdict for '{unknown}', which is not a configuration of this search; "
@@ -388,11 +396,10 @@ class _Search:
 
         return [groups[shape] for shape in sorted(groups, key=lambda shape: (-work(shape), shape))]
 
-    def _refined_before(self, possible: Iterable[Configuration]) -> dict[str, Configuration]:
+    def _refined_before(self) -> dict[str, Configuration]:
         """Refinements that an earlier run of this search added, by key."""
-        unknown = {key: one for key in self.verdicts.keys() - self.known if (one := Configuration.of_key(key))}
-        layouts = set(map(layout_of, possible)) if unknown else ()
-        return {key: one for key, one in unknown.items() if layout_of(one) in layouts}
+        read = map(Configuration.of_key, self.verdicts.keys() - self.known)
+        return {each.key: each for each in read if each and each.num_gpus == self.question.num_gpus}
 
     def refine(self, what: Collection[Refinement]) -> None:
         state = RefineState(bounds_calculator(self.pickled), self.space, self.verdicts, self.known)
@@ -403,6 +410,7 @@ class _Search:
         for configuration in list(shapes)[:_SEARCHED]:
             if configuration.key in self.verdicts:
                 continue
+            self.known[configuration.key] = configuration
             plan = replace(self.question.plan_of(configuration), search_time_s=search_s, seed=self.seed)
             try:
                 found = project(plan)
@@ -432,8 +440,22 @@ class _Search:
             "left_out_by_bounds": self.num_decided - self.num_too_large - num_evaluated,
         }
         own = [one for one in found if not self.question.is_elsewhere(one.candidate)] or found
-        best, front, verdicts = own[: self.top], pareto_of(found), dict(self.verdicts)
+        best, front, verdicts = _without_worse_variants(own)[: self.top], pareto_of(found), dict(self.verdicts)
         return TuneResult(self.question, self.space, best, front, found, counts, verdicts, self.seed)
+
+
+def _without_worse_variants(ranked: Iterable[FoundConfiguration]) -> list[FoundConfiguration]:
+    """Drop configurations whose switched options or searched split neither save time nor memory."""
+    smallest: dict[Configuration, float] = {}
+    left = []
+    for ranking in ranked:
+        candidate = ranking.candidate
+        split = "auto" if candidate.split == "searched" else candidate.split
+        base = replace(candidate, switched=(), split=split)
+        if ranking.peak_bytes < smallest.get(base, float("inf")):
+            smallest[base] = ranking.peak_bytes
+            left.append(ranking)
+    return left
 
 
 def pareto_of(found: Iterable[FoundConfiguration]) -> list[FoundConfiguration]:

@@ -1,7 +1,7 @@
 """The search space: the fixed inputs, the ranges, and all configurations that they allow."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
@@ -15,8 +15,9 @@ from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import BY_OPERATORS, Recompute
 from ppsim.parallel.layer_partition import Split, why_no_split, without_search
-from ppsim.parallel.layout import layout_on, require_devices
+from ppsim.parallel.layout import Layout, layout_on, require_devices
 from ppsim.parallel.sizes import ParallelSizes
+from ppsim.projection.changes import NO_CHANGE, SWITCHES, Change, changed_job, setting_of, settings_of
 from ppsim.projection.options import GPT, Runtime
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.simulation.verdict import MemoryLimit
@@ -25,7 +26,10 @@ from ppsim.trainers.write_schedule import is_run_by
 from ppsim.tuning.options import SCHEDULES, RangeOptions
 
 _DEFAULTS = {name: word.option.default for name, word in declared_options(RangeOptions).items()}
-_KEY = re.compile(r"tp(\d+) cp(\d+) ep(\d+) dp(\d+) pp(\d+) vpp(\d+) mb(\d+) (\S+) (\S+) (auto|even)(?: zero(\d))?")
+_KEY = re.compile(
+    r"tp(\d+) cp(\d+) ep(\d+) dp(\d+) pp(\d+) vpp(\d+) mb(\d+) (\S+) (\S+) (auto|even|searched)(?: zero(\d))?"
+    r"((?: \w+=\S*)*)"
+)
 _SIZES = (1, 2, 4, 8)
 _IN_KEY = ("tp", "cp", "ep", "dp", "pp", "vpp")
 _MOST_EXPERT_RANKS = 64
@@ -41,7 +45,11 @@ _LEAST_TOKENS = 2048
 
 @dataclass(frozen=True, order=True)
 class Configuration:
-    """A parallel configuration; `dp` is the number of devices / (tp · cp · pp)."""
+    """A parallel configuration; `dp` is the number of devices / (tp · cp · pp).
+
+    - `split`: "auto" gives ranks equal work, "searched" is `--split auto` of `ppsim project`.
+    - `switched`: further options that differ from the job of the search, as NAME=SETTING, sorted.
+    """
 
     tp: int
     cp: int
@@ -52,18 +60,21 @@ class Configuration:
     micro_batch: int
     recompute: Recompute
     schedule: str
-    split: Literal["auto", "even"]
+    split: Literal["auto", "even", "searched"]
     zero: int = 1
+    switched: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """For example `tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`.
 
-        A ZeRO stage other than 1 comes last: `… 1f1b auto zero3`.
+        A ZeRO stage other than 1 and further options come last: `… 1f1b auto zero3 moe_dispatcher=alltoall`.
         """
         sizes = " ".join(f"{name}{getattr(self, name)}" for name in _IN_KEY)
         zero = "" if self.zero == 1 else f" zero{self.zero}"
-        return f"{sizes} mb{self.micro_batch} {self.recompute} {self.schedule} {self.split}{zero}"
+        return f"{sizes} mb{self.micro_batch} {self.recompute} {self.schedule} {self.split}{zero}" + "".join(
+            f" {text}" for text in self.switched
+        )
 
     @classmethod
     def of_key(cls, key: str) -> "Configuration | None":
@@ -74,9 +85,45 @@ class Configuration:
         """
         if not (found := _KEY.fullmatch(key)):
             return None
-        *sizes, recompute, schedule, split, zero = found.groups()
-        made: Any = (*map(int, sizes), recompute, schedule, split, int(zero or 1))
+        *sizes, recompute, schedule, split, zero, switched = found.groups()
+        made: Any = (*map(int, sizes), recompute, schedule, split, int(zero or 1), tuple(switched.split()))
         return cls(*made)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, question: "SearchProblem") -> "Configuration | None":
+        """Return None for a plan of another number of GPUs or with a plan of each stage."""
+        job, vpp = plan.job, plan.vpp or find(plan.schedule_name).stages_per_rank[0]
+        if job is None or job.stage_plans or job.layout.num_devices != question.num_gpus:
+            return None
+        sizes = {name: getattr(job.layout, name) for name in _IN_KEY if name != "vpp"}
+        made = cls(
+            **sizes, vpp=vpp, micro_batch=job.micro_batch, recompute=job.execution.recompute,
+            schedule=plan.schedule_name, split="even" if plan.layer_split_rule == "even" else "searched",
+            zero=job.optimizer.zero_stage,
+        )  # fmt: skip
+        settings = settings_of(job)
+        switches = {name: settings[name] for name in SWITCHES if name not in _FIELDS}
+        return made.changed(switches, question.own_settings(made))
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """Further options with their settings."""
+        pairs = (text.split("=", 1) for text in self.switched)
+        return {name: setting_of(name, text) for name, text in pairs}
+
+    def changed(self, change: Change, own: Mapping[str, Any]) -> "Configuration":
+        """Return the configuration with other options; `own` are the settings of the job of the search."""
+        in_fields = {name: change[name] for name in change if name in _FIELDS}
+        switches = self.switches | {name: change[name] for name in change if name not in _FIELDS}
+        switched = tuple(sorted(f"{name}={setting}" for name, setting in switches.items() if setting != own[name]))
+        return replace(self, **in_fields, switched=switched)
+
+
+_FIELDS = {each.name for each in fields(Configuration)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,22 +174,38 @@ class SearchProblem:
         """Raises `ConfigError` for an invalid combination."""
         return self.job_with(
             {name: getattr(configuration, name) for name in ("tp", "cp", "ep", "pp")},
-            configuration.micro_batch, configuration.recompute, configuration.zero,
+            configuration.micro_batch, configuration.recompute, configuration.zero, configuration.switches,
         )  # fmt: skip
 
-    def job_with(self, sizes: dict[str, int], micro_batch: int, recompute: Recompute, zero: int) -> Job:
+    def job_with(
+        self, sizes: dict[str, int], micro_batch: int, recompute: Recompute, zero: int, switches: Change = NO_CHANGE
+    ) -> Job:
         """Raises `ConfigError` for an invalid combination."""
         job, sp = self.job_for(sizes["pp"]), self.sequence_parallel
-        execution = replace(
-            job.execution,
-            recompute="none" if recompute == PLANNED else recompute,
-            sequence_parallel=sizes["tp"] > 1 if sp is None else sp,
-        )
-        layout = layout_on(self.num_gpus, **sizes, order=job.layout.order, etp=self.etp)
-        optimizer = job.optimizer
-        if zero != optimizer.zero_stage:
-            optimizer = replace(optimizer, zero_stage=zero)
-        return replace(job, layout=layout, micro_batch=micro_batch, execution=execution, optimizer=optimizer)
+        others = {name: setting for name, setting in switches.items() if name not in ("etp", "order")}
+        settings = {
+            "recompute": "none" if recompute == PLANNED else recompute,
+            "sequence_parallel": sizes["tp"] > 1 if sp is None else sp,
+            "zero": zero,
+            "micro_batch": micro_batch,
+        }
+        return changed_job(job, settings | others, layout=self.layout(sizes, switches))
+
+    def layout(self, sizes: Mapping[str, int], switches: Change = NO_CHANGE) -> Layout:
+        """Raises `ConfigError` for sizes that do not divide the GPUs."""
+        order, etp = switches.get("order", self.job.layout.order), switches.get("etp", self.etp)
+        if etp is None and sizes["tp"] > 1 and sizes["ep"] > 1:
+            dense = layout_on(self.num_gpus, **{**sizes, "ep": 1}, order=order)
+            etp = 1 if dense.needs_single_expert_ranks(sizes["ep"]) else None
+        return layout_on(self.num_gpus, **sizes, order=order, etp=etp)
+
+    def own_settings(self, configuration: Configuration) -> dict[str, Any]:
+        """Settings without switches, by option."""
+        sp = self.sequence_parallel
+        return settings_of(self.job_for(configuration.pp)) | {
+            "etp": self.layout({name: getattr(configuration, name) for name in ("tp", "cp", "ep", "pp")}).expert_tp,
+            "sequence_parallel": configuration.tp > 1 if sp is None else sp,
+        }
 
     def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
         is_planned = configuration.recompute == PLANNED
@@ -151,12 +214,20 @@ class SearchProblem:
             vpp=configuration.vpp,
             schedule=configuration.schedule,
             job=job or self.job_of(configuration),
-            split=None if is_planned else without_search(configuration.split) if split is None else split,
+            split=self._split(configuration, split),
             searches_stages=is_planned,
             runtime=self.runtime,
             memory_limit_bytes=self.memory_limit_bytes,
             **dict(self.overheads),
         )
+
+    @staticmethod
+    def _split(configuration: Configuration, split: Split | None) -> Split | None:
+        if configuration.recompute == PLANNED:
+            return None
+        if configuration.split == "searched":
+            return "auto"
+        return without_search(configuration.split) if split is None else split
 
     def to_json(self) -> dict[str, Any]:
         job, execution = self.job, self.job.execution
@@ -206,9 +277,15 @@ def _unusual(job: Job, named: Collection[str]) -> dict[str, Any]:
     return found | sizes
 
 
+_OF_USERS = ("fixed", "start")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
     """The ranges that are searched; `dp` None: no restriction; `zero` None: see `zero_stages`.
+
+    `fixed` are the options that the user gave: ranges are not exceeded, other options are not switched. `start` is
+    the plan of the user's configuration file.
 
     Raises `ConfigError` for an empty range, an impossible value, and schedules with several model replicas or
     slices.
@@ -225,11 +302,13 @@ class SearchSpace:
     recompute: tuple[Recompute, ...] = _DEFAULTS["recompute"]
     schedule: tuple[str, ...] = _DEFAULTS["schedule"]
     split: tuple[Literal["auto", "even"], ...] = _DEFAULTS["split"]
+    fixed: frozenset[str] = frozenset()
+    start: Configuration | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", tuple(dict.fromkeys(map(schedule_named, self.schedule))))
         for one in fields(self):
-            values = getattr(self, one.name)
+            values = getattr(self, one.name) if one.name not in _OF_USERS else None
             if values is not None and not values:
                 raise ConfigError(f"there must be at least one {one.name} to try")
             least = 0 if one.name == "zero" else 1
@@ -255,12 +334,23 @@ class SearchSpace:
     def patterns(self) -> tuple[str, ...]:
         return tuple(name for name in self.schedule if name != AUTO)
 
+    def allows(self, configuration: Configuration) -> bool:
+        """Return whether a configuration is in the ranges of the user, and switches no option of the user."""
+        if self.fixed & configuration.switches.keys():
+            return False
+        sizes = vars(configuration) | {"split": "even" if configuration.split == "even" else "auto"}
+        return all(
+            sizes[name] in (getattr(self, name) or ()) or sizes[name] == PLANNED for name in self.fixed & _FIELDS
+        )
+
     def to_json(self) -> dict[str, Any]:
-        return {name: values and list(values) for name, values in asdict(self).items()}
+        return {name: values and list(values) for name, values in asdict(self).items() if name not in _OF_USERS}
 
 
-def space_for(question: SearchProblem, **given: Any) -> SearchSpace:
-    """Missing or None ranges get the defaults of `RangeOptions`.
+def space_for(
+    question: SearchProblem, *, fixed: Iterable[str] = (), start: Configuration | None = None, **given: Any
+) -> SearchSpace:
+    """Missing or None ranges get the defaults of `RangeOptions`, with the sizes of `start`.
 
     tp must also fit in the innermost network domain. If `--overlap-ep` names an order, ep is above 1 and the
     schedules have fused F/B pairs. With FSDP2, models without experts also try `selective-op`.
@@ -286,8 +376,11 @@ def space_for(question: SearchProblem, **given: Any) -> SearchSpace:
     if question.job.execution.ep_order:
         defaults["schedule"] = ("combined-1f1b", "dualpipev")
         defaults["ep"] = [size for size in defaults["ep"] if size > 1]
-    chosen = defaults | {name: values for name, values in given.items() if values is not None}
-    return SearchSpace(**{name: values and tuple(dict.fromkeys(values)) for name, values in chosen.items()})
+    for name in ("tp", "cp", "ep", "pp", "micro_batch") if start else ():
+        defaults[name] = [*defaults[name], getattr(start, name)]
+    ranges = {name: values for name, values in given.items() if values is not None}
+    chosen = {name: values and tuple(dict.fromkeys(values)) for name, values in (defaults | ranges).items()}
+    return SearchSpace(**chosen, fixed=frozenset([*fixed, *ranges]), start=start)
 
 
 def zero_stages(question: SearchProblem, space: SearchSpace, pp: int) -> tuple[int, ...]:
@@ -343,7 +436,7 @@ def _configurations(question: SearchProblem, space: SearchSpace, refusals: _Refu
     for pp, tp, cp, ep in product(space.pp, space.tp, space.cp, space.ep):
         sizes = {"tp": tp, "cp": cp, "ep": ep, "pp": pp}
         try:
-            dp = layout_on(question.num_gpus, **sizes, order=question.job.layout.order, etp=question.etp).dp
+            dp = question.layout(sizes).dp
         except ConfigError as error:
             refusals.note(0 if question.num_gpus % (tp * cp * pp) else 1, error)
             continue

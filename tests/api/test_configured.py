@@ -99,7 +99,7 @@ def test_a_search_of_a_configuration_gives_the_best_back(script: Path) -> None:
 
 
 def test_a_search_tries_what_the_configuration_has_one_of(script: Path) -> None:
-    """Its own tp, pp, vpp, microbatch and recomputation are what the search is about; the rest of it stays."""
+    """Its own tp, pp, vpp, microbatch and recomputation are the start of the search."""
     words = {"run_config": script, "cp": [1], "ep": [1], "schedule": ["1f1b"], "split": ["even"], "pp": [2, 4]}
     found = ppsim.tune(**words, recompute=["none"])  # type: ignore[arg-type]
     given = ppsim.tune(**words, recompute=["none"], tp=[1, 2, 4, 8], micro_batch=[1, 2, 4, 8])  # type: ignore[arg-type]
@@ -108,7 +108,21 @@ def test_a_search_tries_what_the_configuration_has_one_of(script: Path) -> None:
     assert found.question.job.global_batch == 64
     done = CliRunner().invoke(main, ["tune", "--run-config", str(script), "--pp", "2", "--schedule", "1f1b"])
     assert done.exit_code == 0, done.stderr
-    assert "searched, not read from it: tp, vpp, micro-batch, recompute" in " ".join(done.stderr.split())
+    start = next(line for line in done.stderr.splitlines() if "the search starts from: " in line)
+    assert {"tp", "vpp", "micro-batch", "recompute"} <= set(start.replace(",", "").split())
+    assert "pp" not in start.split()  # typed
+
+
+def test_a_search_keeps_the_settings_of_the_configuration_that_it_is_told_to_keep(script: Path) -> None:
+    words = {"run_config": script, "cp": [1], "ep": [1], "schedule": ["1f1b"], "split": ["even"], "pp": [2]}
+    found = ppsim.tune(**words, keep=["tp", "--micro-batch-size", "attention"])  # type: ignore[arg-type]
+    own = ppsim.project(run_config=script).plan.job
+    assert {(one.candidate.tp, one.candidate.micro_batch) for one in found.simulated} == {(2, own.micro_batch)}
+    assert "attention" in found.space.fixed
+    with pytest.raises(ConfigError, match=r"^--keep tpp is no option that tune changes: did you mean"):
+        ppsim.tune(**words, keep=["tpp"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^--keep tp: no configuration sets it; give --tp a value$"):
+        ppsim.tune(model="gpt2", gpus=2, global_batch=8, keep=["tp"])
 
 
 def test_sizes_beside_a_configuration_are_refused_by_its_name(script: Path) -> None:

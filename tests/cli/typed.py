@@ -181,7 +181,7 @@ OF_TUNE = {
     ],
     PREDICTING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1 --memory-limit 900GiB": PREDICTIONS,
     SEARCH.replace("--json", ""): ["--full", "--help-all", "--json", "-o tune.json", "-o tune.csv", "-o tune.svg"],
-    "tune --run-config train.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --json": ["--gpus 16"],
+    "tune --run-config train.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --json": ["--gpus 16", "--keep micro-batch-size"],
     "tune --run-config open.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --micro-batch-size 1 --json": ["--set GBS=16", same("--launch 1"), same("--ignore noop-layers")],
     "tune --recipe llama3-8b/h100/bf16@26.06 --tp 1 --cp 2 --pp 1 --schedule 1f1b --recompute none --micro-batch-size 1 --json": [
         "--gpus 16",

@@ -13,11 +13,9 @@ from ppsim.base.errors import ConfigError, Deadlock
 from ppsim.base.units import size
 from ppsim.catalog.build import CATALOG
 from ppsim.costs.profile import load_profile
-from ppsim.model.optimizer import Optimizer
 from ppsim.parallel.layer_partition import MegatronSplit, why_no_split
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.projection.project import project, project_all
-from ppsim.projection.summary import changed_jobs
 from ppsim.schedule.graph import CHANNELS
 from ppsim.schedule.table import Op
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
@@ -534,10 +532,3 @@ def test_a_plan_and_a_search_for_one_ask_the_same_of_a_device() -> None:
     assert plan.memory_bound_bytes == found.question.memory_bound_bytes
     assert plan.memory_bound_bytes == plan.job.cluster.device.memory_bytes - 5 * 2**30
     assert " of 74.2 GiB (rank 0)\n" in str(ppsim.project(plan))
-
-
-def test_changes_leave_out_zero_stages_that_the_optimizer_does_not_have() -> None:
-    optimizer = Optimizer(zero_stage=3, num_distributed_optimizer_instances=2, outer_dp_sharding_strategy="optim")
-    changes = [change for change, _ in changed_jobs(job(pp=1, dp=8, optimizer=optimizer))]
-    assert not [change for change in changes if change.startswith("--zero")]
-    assert "--recompute full" in changes

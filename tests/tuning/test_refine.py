@@ -45,6 +45,48 @@ def test_a_list_of_the_user_is_tried_exactly() -> None:
     assert {one.candidate.schedule for one in found.simulated} <= {"1f1b", "zbv-fixed"}
 
 
+EXPERTS = {
+    "model": "gpt-oss-20b", "cluster": "dgx-h100", "stack": "plain", "gpus": 16, "global_batch": 64, "seq_len": 4096,
+    "tp": [1], "cp": [1], "ep": [8], "pp": [1], "vpp": [1], "micro_batch": [1], "schedule": ["1f1b"], "zero": [1],
+    "recompute": ["none"], "split": ["even"], "cuda_graphs": "none",
+}  # fmt: skip
+
+
+def test_options_that_are_not_given_are_switched_if_this_is_faster() -> None:
+    """With experts on 16 GPUs, alltoall is faster than the default dispatcher."""
+    given = ppsim.tune(**EXPERTS, moe_dispatcher="deepep")
+    assert [one.candidate.switches.get("moe_dispatcher") for one in given.simulated] == [None] * len(
+        given.simulated
+    )
+    found = ppsim.tune(**EXPERTS)
+    assert found.best[0].candidate.switches["moe_dispatcher"] == "alltoall"
+    assert found.best[0].iteration_time_s < given.best[0].iteration_time_s
+    assert "--moe-dispatcher alltoall" in command_of(found, found.best[0])
+    row = found.to_frame().iloc[0]
+    assert (row["switched"], row["command"]) == ("--moe-dispatcher alltoall", command_of(found, found.best[0]))
+    assert row["headroom_bytes"] == found.question.memory_bound_bytes - row["peak_bytes"] > 0
+
+
+def test_variants_that_save_neither_time_nor_memory_are_no_rows() -> None:
+    found = ppsim.tune(**EXPERTS)
+    bases = [replace(one.candidate, switched=()) for one in found.best]
+    smaller = [one.peak_bytes for one in found.best if replace(one.candidate, switched=()) == bases[0]]
+    assert smaller == sorted(smaller, reverse=True)
+    assert len(found.simulated) > len(found.best)
+
+
+def test_a_search_starts_from_a_plan_and_may_leave_it() -> None:
+    asked = question("gpt2", gpus=2, batch=24, length=1024)
+    start = Configuration(
+        1, 1, 1, 2, 1, 1, 12, "none", "1f1b", "searched", 1, ("gradient_accumulation_fusion=False",)
+    )
+    space = space_for(asked, start=start)
+    assert 12 in space.micro_batch
+    found = tune(asked, replace(space, tp=(1,), cp=(1,), pp=(1,)), refined=["switches"])
+    assert start.key in found.verdicts
+    assert found.best[0].candidate.switched == ()
+
+
 @pytest.mark.slow
 def test_stages_per_rank_beyond_the_ranges_and_fitted_schedules_are_tried_on_the_best() -> None:
     asked = question("mixtral-8x7b", layers=12, gpus=8, batch=32, length=4096)
@@ -81,6 +123,9 @@ def test_the_key_of_a_configuration_is_read_back() -> None:
     asked = question(gpus=8, batch=16)
     for one in configurations(asked, space_for(asked, cp=[1])):
         assert Configuration.of_key(one.key) == one
+    switched = replace(one, zero=3, switched=("etp=1", "offload_modules=", "overlap_ep=megatron"))
+    assert Configuration.of_key(switched.key) == switched
+    assert switched.switches == {"etp": 1, "offload_modules": "", "overlap_ep": "megatron"}
     assert Configuration.of_key("tp1 pp1") is None
 
 

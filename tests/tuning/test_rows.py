@@ -71,6 +71,7 @@ def test_what_a_stack_sets_by_the_pipeline_is_set_in_each_configuration() -> Non
         "global_batch": 32,
         "seq_len": 2048,
         "stack": "torchtitan",
+        "compile": False,
     }
     found = ppsim.tune(
         **job, tp=[2], pp=[1, 2], micro_batch=[1], schedule=["1f1b"], recompute=["none"], split=["even"]
