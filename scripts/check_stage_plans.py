@@ -44,7 +44,8 @@ def jobs(seed: int) -> Iterator[dict[str, Any]]:
             "model": drawn.choice(_MODELS), "cluster": drawn.choice(["dgx-h100", "dgx-a100", "dgx-b200"]),
             "stack": drawn.choice(["plain", "megatron-bridge@none", "torchtitan"]),
             "layers": drawn.choice([4, 5, 6]) if vpp == 1 else drawn.choice([4, 5]),
-            "gpus": pp * drawn.choice([1, 2]), "pp": pp, "vpp": vpp, "schedule": schedule, "micro_batch": drawn.choice([1, 2]),
+            "gpus": pp * drawn.choice([1, 2]), "pp": pp, "vpp": vpp, "schedule": schedule,
+            "micro_batch": drawn.choice([1, 2]),
             "global_batch": 8 * drawn.choice([2, 3, 4]) * 3, "seq_len": drawn.choice([2048, 4096]),
             "memory_limit": drawn.uniform(0.2, 0.9),
         }  # fmt: skip

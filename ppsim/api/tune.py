@@ -108,7 +108,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
         seed=given["seed"],
         search_s=given["search_time"],
         state=given["resume"],
-        refined=[*REFINEMENTS, *(["plan"] if options["stage_plan"] else [])],
+        refined=(*REFINEMENTS, "plan") if options["stage_plan"] else REFINEMENTS,
     )
 
 

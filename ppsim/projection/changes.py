@@ -296,7 +296,7 @@ def changes(plan: Plan, *, saving: bool = False) -> Iterator[Change]:
     for change in changes_of_job(plan.job, saving=saving):
         if "pp" in change and plan.stragglers:
             continue
-        yield change | (_schedule_of_overlap(plan, change) if "overlap_ep" in change else {})
+        yield {**change, **(_schedule_of_overlap(plan, change) if "overlap_ep" in change else {})}
 
 
 def _schedule_of_overlap(plan: Plan, change: Change) -> Change:
