@@ -106,7 +106,10 @@ def uniform(job: dict[str, Any]) -> tuple[float, str]:
     """Return the least seconds of `ppsim project --recompute` for each recomputation that fits."""
     best = float("inf"), ""
     numbers = [f"block/{number}" for number in range(1, job["layers"])]
-    for recompute in ("none", "mlp", "layernorm", "moe_act", "layernorm+moe_act", "selective-op", "full", *numbers):
+    kinds = (
+        ["selective-op"] if job["stack"] == "torchtitan" else ["mlp", "layernorm", "moe_act", "layernorm+moe_act"]
+    )
+    for recompute in ("none", *kinds, "full", *numbers):
         for split in ("auto", "even"):
             try:
                 made = ppsim.project(**job, recompute=recompute, split=split)

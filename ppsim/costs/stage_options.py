@@ -22,6 +22,9 @@ from ppsim.model.recompute import BY_OPERATORS, MODULES, LayerPlan, Recompute, t
 _MOST_POINTS = 128
 """Maximum number of points on a frontier, evenly spaced by index if there are more."""
 
+_FEW_LAYERS = 4
+"""Number of layers per rank up to which mixes of two kinds of recomputation are coarse."""
+
 _ACTIVATION_ALONE = "mlp_act"
 """A module that no trainer recomputes alone."""
 
@@ -132,8 +135,12 @@ class StageOptions:
 
     @cached_property
     def useful_words(self) -> list[Recompute]:
-        """Options on the convex hull of time against memory of at least one layer."""
-        return list(dict.fromkeys(way.recompute for ways in self._ways.values() for way in _hull(ways)))
+        """Options that are useful for at least one layer."""
+        return list(dict.fromkeys(way.recompute for ways in self._ways.values() for way in self._useful(ways)))
+
+    def _useful(self, ways: Iterable[LayerOption]) -> list[LayerOption]:
+        """Ways on the convex hull of time against memory; with few layers per rank, all that no other way beats."""
+        return _hull(ways, is_convex=len(self.job.model.layers) > _FEW_LAYERS * self.job.layout.pp)
 
     def _static(self, stages: Sequence[Stage], word: Recompute) -> int:
         planned = [replace(one, plan=(LayerPlan(len(one.layers), word),), offload_modules="") for one in stages]
@@ -176,7 +183,7 @@ class StageOptions:
         self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str
     ) -> list[FrontierPoint]:
         found = self._of_kinds.setdefault((id(layer), allowed, offload), [[FrontierPoint(0.0, 0.0, ())]])
-        ways = _hull(way for way in self._ways[layer, offload] if way.recompute in allowed)
+        ways = self._useful(way for way in self._ways[layer, offload] if way.recompute in allowed)
         while len(found) <= number:
             found.append(
                 _pruned(
@@ -228,16 +235,16 @@ def _order(word: Recompute) -> tuple[int, str]:
     return {"full": 0, "none": 2}.get(word, 1), word
 
 
-def _hull(ways: Iterable[LayerOption]) -> list[LayerOption]:
-    """The ways on the lower convex hull of seconds over bytes, fastest first.
+def _hull(ways: Iterable[LayerOption], *, is_convex: bool = True) -> list[LayerOption]:
+    """The ways that no other way beats in seconds and bytes, fastest first; if convex, only those on the hull.
 
-    Over several layers, any other way is beaten by a mix of two on the hull.
+    Over many layers, any other way is beaten by a mix of two on the hull.
     """
     found: list[LayerOption] = []
     for way in sorted(ways, key=lambda one: (one.seconds, one.saved_bytes)):
         if found and way.saved_bytes >= found[-1].saved_bytes:
             continue
-        while len(found) > 1 and _price(found[-2], found[-1]) >= _price(found[-1], way):
+        while is_convex and len(found) > 1 and _price(found[-2], found[-1]) >= _price(found[-1], way):
             found.pop()
         found.append(way)
     return found
