@@ -18,6 +18,7 @@ from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import why_not_captured
+from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.memory_settings import GraphBuffers, MemorySettings
 from ppsim.model.narrow_weights import NarrowWeights, WeightCache
@@ -219,8 +220,18 @@ class Job(HasRepr):
 
     @property
     def memory_limit(self) -> MemoryLimit:
+        return self.memory_limit_of(self.execution.cuda_graphs)
+
+    def memory_limit_of(self, graphs: CudaGraphs) -> MemoryLimit:
+        """Return the limit with these CUDA graphs.
+
+        >>> import ppsim
+        >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2)
+        >>> job.memory_limit_of("layer").safe_bytes < job.memory_limit_of("none").safe_bytes
+        True
+        """
         fragments = ["experts"] if any(kind.is_moe for kind in self.model.kinds) else []
-        fragments += ["CUDA graphs"] if self.execution.cuda_graphs != "none" else []
+        fragments += ["CUDA graphs"] if graphs != "none" else []
         return MemoryLimit.of_device(self.cluster.device.memory_bytes, fragments=" and ".join(fragments))
 
     @property

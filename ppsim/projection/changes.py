@@ -114,11 +114,18 @@ def _graphs(job: "Job") -> tuple[str, ...]:
 
 def _offload_modules(job: "Job") -> tuple[str, ...]:
     is_moved = job.offload or job.execution.cuda_graphs != "none"
-    return () if is_moved else ("", *(names for names in _OFFLOADED if "moe" not in names or has_experts(job)))
+    return () if is_moved else ("", *(_OFFLOADED if has_experts(job) else _OFFLOADED[:3]))
+
+
+def _exchanges(job: "Job") -> tuple[str, ...]:
+    """torch's context parallelism has no exchange of heads."""
+    if job.layout.cp == 1:
+        return ()
+    return ("ring", "all-gather") if job.fully_shard else ("ring", "all-to-all", "all-gather")
 
 
 def _expert_overlap(job: "Job") -> tuple[Any, ...]:
-    return (0.0, "megatron") if job.layout.ep > 1 else ()
+    return (0, "megatron") if job.layout.ep > 1 else ()
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,7 @@ SWITCHES = {
     "moe_dispatcher": Switch(_dispatchers, "current"),
     "overlap_ep": Switch(_expert_overlap, "megatron"),
     "order": Switch(_orders, "megatron"),
-    "context": Switch(lambda job: ("ring", "all-to-all", "all-gather") if job.layout.cp > 1 else (), "current"),
+    "context": Switch(_exchanges, "current"),
     "sequence_parallel": Switch(lambda job: (True,) if job.layout.tp > 1 else (), "current"),
     "cuda_graphs": Switch(_graphs, "megatron"),
     "compile": Switch(lambda job: (True, False), "torch"),

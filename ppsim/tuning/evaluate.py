@@ -70,7 +70,7 @@ LAST: Rank = (True, True, float("inf"))
 
 def rank_of(question: SearchProblem, configuration: Configuration, peak_bytes: float, seconds: float) -> Rank:
     """For lower bounds of memory and time, return a lower bound of the place."""
-    return question.is_elsewhere(configuration), question.memory_limit.word(peak_bytes) != "fits", seconds
+    return question.is_elsewhere(configuration), question.verdict(configuration, peak_bytes) != "fits", seconds
 
 
 def evaluate(

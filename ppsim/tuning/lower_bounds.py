@@ -73,14 +73,15 @@ class BoundsCalculator:
         self.question = question
         self._known: dict[Hashable, Any] = {}
 
-    def of(self, configuration: Configuration) -> ConfigurationBounds:
+    def of(self, configuration: Configuration, *, is_limited: bool = True) -> ConfigurationBounds:
+        """Without a limit, also bound the time of a configuration that does not fit."""
         entry, job = find(configuration.schedule), self._job(configuration)
         counts = self._counts(job, configuration)
         key = id(job), entry.placement, configuration.vpp, counts
         found = self._shared(("stages", key), lambda: self._stages(job, configuration, counts))
         least = _least_bytes(configuration, job, found)
         bound = np.inf
-        if least <= self.question.memory_bound_bytes * CAP_ROUNDING:
+        if not is_limited or least <= self.question.memory_bound_bytes * CAP_ROUNDING:
             bound = self._shared(
                 ("bound", key, entry.splits_backward), lambda: self._bound_s(job, configuration, found)
             )

@@ -49,6 +49,12 @@ _FITTED = ("zbv", "v-half")
 _SWITCHED_LAYOUTS, _MOST_SWITCHES = 3, 12
 """Number of best layouts whose options are switched, and maximum number of switches in succession."""
 
+_WIDE, _LEAST_DESCENT = 16, 1e-3
+"""Number of layouts on which the bounds choose the switched options, and minimum relative gain of a bound."""
+
+_SAVING_LAYOUTS, _MOST_TOO_LARGE = 8, 400
+"""Number of layouts that do not fit, on which options that save memory are tried; number that are compared."""
+
 _MOST_STAGES_PER_RANK = 16
 
 _GAIN_OF_PLAN = 1e-3
@@ -160,9 +166,11 @@ def refine(
     if "schedule" in what:
         search.try_all(other for one in search.fastest(_FITTED_LAYOUTS) for other in _of_fitted(search, one))
     if "switches" in what:
-        _switch(
-            search, start, [start for recomputed in tight.values() for _, start in recomputed[:_SWITCHED_LAYOUTS]]
-        )
+        tight_ones = [layout for recomputed in tight.values() for _, layout in recomputed[:_SAVING_LAYOUTS]]
+        ordered = sorted((look.bound_s, look.candidate) for look in looks if look.bound_s < float("inf"))
+        wide = dict.fromkeys([*search.fastest(_WIDE), *_first_of_layouts(ordered, _WIDE)])
+        search.try_all(other for layout in wide for other in _descent(search, layout))
+        _switch(search, start, tight_ones or _fastest_too_large(search, looks))
     if "split" in what:
         best = search.fastest(_SWITCHED_LAYOUTS, switched=True)
         search.try_all(replace(start, split="searched") for start in best if start.pp > 1)
@@ -173,6 +181,47 @@ def refine(
             *_first_of_layouts(recomputed, _PLANNED_LAYOUTS),
         ):
             _try_plan(search, one)
+
+
+def _descent(search: RefineState, start: Configuration) -> Iterator[Configuration]:
+    """Switch the option with the lowest bound, as long as it falls: two switches may gain where one does not.
+
+    Sizes stay, because they are in the ranges.
+    """
+    bound_s = search.outlooks.of(start).bound_s
+    while True:
+        looks = [look for other in _switched(search, start) if (look := _bounds(search, start, other))]
+        least_s, best = min(((look.bound_s, look.candidate) for look in looks), default=(float("inf"), start))
+        if not least_s < bound_s * (1 - _LEAST_DESCENT):
+            return
+        bound_s, start = least_s, best
+        yield start
+
+
+def _bounds(search: RefineState, start: Configuration, other: Configuration) -> ConfigurationBounds | None:
+    if layout_of(start)[:-1] != layout_of(other)[:-1] or start.switched == other.switched:
+        return None
+    with suppress(ConfigError):
+        return search.outlooks.of(other) if search.space.allows(other) else None
+    return None
+
+
+def _fastest_too_large(search: RefineState, looks: Sequence[ConfigurationBounds]) -> list[Configuration]:
+    """Return layouts that do not fit, the fastest first; if nothing fits, those that need least memory."""
+    fits = any(outcome.status == "fits" for outcome in search.verdicts.values())
+    limit = search.limit.usable_bytes * CAP_ROUNDING
+    too_large = [look for look in looks if look.least_bytes > limit or _is_too_large(search, look)]
+    nearest = sorted(too_large, key=lambda look: (look.least_bytes, look.candidate))[:_MOST_TOO_LARGE]
+    ordered = [
+        (search.outlooks.of(look.candidate, is_limited=False).bound_s if fits else look.least_bytes, look.candidate)
+        for look in nearest
+    ]
+    return _first_of_layouts(sorted(ordered), _SAVING_LAYOUTS)
+
+
+def _is_too_large(search: RefineState, look: ConfigurationBounds) -> bool:
+    outcome = search.verdicts.get(look.candidate.key)
+    return outcome is not None and outcome.status == "does not fit"
 
 
 def _switch(search: RefineState, new: list[Configuration], too_large: Sequence[Configuration]) -> None:

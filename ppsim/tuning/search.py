@@ -269,12 +269,12 @@ def _searched(
         for verdicts in in_processes(_evaluated, tasks, search.processes):
             search.verdicts.update(verdicts)
         report()
+    if refined:
+        search.refine(refined)
     if search.best_s is None:
         raise DoesNotFit(
             infeasible_message(search.question, search.space, bounds_calculator(search.pickled), search.all)
         )
-    if refined:
-        search.refine(refined)
     if AUTO in search.space.schedule:
         search.search_tables(search_s, report)
     report()
@@ -342,9 +342,11 @@ class _Search:
     @property
     def found(self) -> list[FoundConfiguration]:
         """The best first."""
-        limit = self.question.memory_limit
+        verdict = self.question.verdict
         fitting = [
-            FoundConfiguration(self.known[key], one.iteration_time_s, one.peak_bytes, limit.word(one.peak_bytes))
+            FoundConfiguration(
+                self.known[key], one.iteration_time_s, one.peak_bytes, verdict(self.known[key], one.peak_bytes)
+            )
             for key, one in self.verdicts.items()
             if one.status == "fits"
         ]

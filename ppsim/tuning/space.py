@@ -20,7 +20,7 @@ from ppsim.parallel.sizes import ParallelSizes
 from ppsim.projection.changes import NO_CHANGE, SWITCHES, Change, changed_job, setting_of, settings_of
 from ppsim.projection.options import GPT, Runtime
 from ppsim.projection.plan import AUTO, Plan
-from ppsim.simulation.verdict import MemoryLimit
+from ppsim.simulation.verdict import MemoryLimit, Word
 from ppsim.trainers.stacks import base_of
 from ppsim.trainers.write_schedule import is_run_by
 from ppsim.tuning.options import SCHEDULES, RangeOptions
@@ -166,6 +166,23 @@ class SearchProblem:
         given = self.memory_limit_bytes
         return self.job.memory_limit if given is None else MemoryLimit.given(given)
 
+    @cached_property
+    def _limits(self) -> dict[bool, MemoryLimit]:
+        given = self.memory_limit_bytes
+        return {
+            has_graphs: self.job.memory_limit_of("layer" if has_graphs else "none")
+            if given is None
+            else self.memory_limit
+            for has_graphs in (False, True)
+        }
+
+    def verdict(self, configuration: Configuration, peak_bytes: float) -> Word:
+        """CUDA graphs need more memory to be free."""
+        graphs = self.job.execution.cuda_graphs
+        if configuration.switched:
+            graphs = configuration.switches.get("cuda_graphs", graphs)
+        return self._limits[graphs != "none"].word(peak_bytes)
+
     @property
     def memory_bound_bytes(self) -> float:
         return self.memory_limit.usable_bytes
@@ -185,7 +202,7 @@ class SearchProblem:
         others = {name: setting for name, setting in switches.items() if name not in ("etp", "order")}
         settings = {
             "recompute": "none" if recompute == PLANNED else recompute,
-            "sequence_parallel": sizes["tp"] > 1 if sp is None else sp,
+            "sequence_parallel": sizes["tp"] > 1 and sp is not False,
             "zero": zero,
             "micro_batch": micro_batch,
         }
@@ -204,7 +221,7 @@ class SearchProblem:
         sp = self.sequence_parallel
         return settings_of(self.job_for(configuration.pp)) | {
             "etp": self.layout({name: getattr(configuration, name) for name in ("tp", "cp", "ep", "pp")}).expert_tp,
-            "sequence_parallel": configuration.tp > 1 if sp is None else sp,
+            "sequence_parallel": configuration.tp > 1 and sp is not False,
         }
 
     def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
@@ -339,9 +356,8 @@ class SearchSpace:
         if self.fixed & configuration.switches.keys():
             return False
         sizes = vars(configuration) | {"split": "even" if configuration.split == "even" else "auto"}
-        return all(
-            sizes[name] in (getattr(self, name) or ()) or sizes[name] == PLANNED for name in self.fixed & _FIELDS
-        )
+        ranges = self.fixed & _FIELDS - ({"recompute"} if configuration.recompute == PLANNED else set())
+        return all(sizes[name] in (getattr(self, name) or ()) for name in ranges)
 
     def to_json(self) -> dict[str, Any]:
         return {name: values and list(values) for name, values in asdict(self).items() if name not in _OF_USERS}
@@ -462,7 +478,7 @@ def _configurations(question: SearchProblem, space: SearchSpace, refusals: _Refu
                 continue
             microbatches = next(iter(jobs.values())).num_microbatches
             for vpp, name in _schedules(space, pp, microbatches, num_layers, refusals):
-                for (recompute, zero), split in product(jobs, space.split):
+                for (recompute, zero), split in product(jobs, sorted(space.split)):
                     if recompute == BY_OPERATORS and find(name).splits_backward:
                         continue  # torch's selective checkpoint supports a single backward pass only
                     yield Configuration(tp, cp, ep, dp, pp, vpp, micro_batch, recompute, name, split, zero)

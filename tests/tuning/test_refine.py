@@ -38,8 +38,9 @@ def test_without_a_list_recomputation_is_refined_to_within_1_percent_of_all_numb
 def test_a_list_of_the_user_is_tried_exactly() -> None:
     found = ppsim.tune(
         model="llama3-70b", stack="plain", gpus=64, global_batch=128, tp=[4], cp=[1], pp=[4], micro_batch=[1],
-        recompute=["none", "full"], vpp=[1, 2], schedule=["1f1b", "zbv-fixed"],
+        recompute=["none", "full"], vpp=[1, 2], schedule=["1f1b", "zbv-fixed"], split=["even"],
     )  # fmt: skip
+    assert {one.candidate.split for one in found.simulated} == {"even"}
     assert {one.candidate.recompute for one in found.simulated} <= {"none", "full"}
     assert {one.candidate.vpp for one in found.simulated} <= {1, 2}
     assert {one.candidate.schedule for one in found.simulated} <= {"1f1b", "zbv-fixed"}
@@ -65,6 +66,14 @@ def test_options_that_are_not_given_are_switched_if_this_is_faster() -> None:
     row = found.to_frame().iloc[0]
     assert (row["switched"], row["command"]) == ("--moe-dispatcher alltoall", command_of(found, found.best[0]))
     assert row["headroom_bytes"] == found.question.memory_bound_bytes - row["peak_bytes"] > 0
+
+
+def test_cuda_graphs_need_more_free_memory_to_fit() -> None:
+    asked = replace(question(gpus=8, batch=16), memory_limit_bytes=None)
+    first = configurations(asked, space_for(asked, cp=[1]))[0]
+    peak_bytes = asked.job.memory_limit_of("layer").safe_bytes + 1
+    assert asked.verdict(first, peak_bytes) == "fits"
+    assert asked.verdict(replace(first, switched=("cuda_graphs=layer",)), peak_bytes) == "fits tightly"
 
 
 def test_variants_that_save_neither_time_nor_memory_are_no_rows() -> None:
@@ -175,7 +184,10 @@ def test_a_configuration_that_fits_tightly_is_tried_if_it_may_be_faster_than_all
     limit = MemoryLimit(usable_bytes=100.0, safe_bytes=80.0)
     asked = question(gpus=8, batch=16)
     slow, fast, other = configurations(asked, space_for(asked, tp=[1, 2, 4], cp=[1], pp=[1], micro_batch=[1]))[:3]
-    outlooks = SimpleNamespace(question=SimpleNamespace(memory_limit=limit, is_elsewhere=lambda one: False))
+    limited = SimpleNamespace(
+        memory_limit=limit, is_elsewhere=lambda one: False, verdict=lambda one, peak_bytes: limit.word(peak_bytes)
+    )
+    outlooks = SimpleNamespace(question=limited)
     verdicts = {
         slow.key: EvaluationResult("fits", 50.0, 10.0),
         fast.key: EvaluationResult("fits", 90.0, 8.0),
