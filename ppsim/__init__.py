@@ -121,6 +121,7 @@ TEXTS = {  # printer for each result class, loaded on first use
     "Explanation": "ppsim.results.runs:print_explanation",
     "FitResult": "ppsim.results.validation:print_fitted",
     "MeasuredRun": "ppsim.results.runs:print_measured",
+    "PlanDifference": "ppsim.results.difference:print_difference",
     "Projection": "ppsim.results.plans:print_answer",
     "Projections": "ppsim.results.plans:print_plans",
     "Scaling": "ppsim.results.sweep:print_scaling",

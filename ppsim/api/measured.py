@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from os.path import isdir
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ppsim.api.train import TrainResult
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.files import prefix_errors, read_json
 from ppsim.catalog.build import every_schedule
+from ppsim.projection.difference import PlanDifference, difference_of, is_projection
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.projection import Projection
 from ppsim.runs import calibrate as fitting
@@ -53,6 +54,20 @@ def read_timeline(path: str | Path) -> Timeline:
     True
     """
     return timeline_json.read_timeline(path)[0]
+
+
+def compare_plans(first: str, second: str) -> PlanDifference | None:
+    """Return the difference of two projections; None unless both are files of `ppsim project`."""
+    if not (first.endswith(".json") and second.endswith(".json") and isfile(first) and isfile(second)):
+        return None
+    names, reports = (first, second), (read_json(first), read_json(second))
+    if not all(map(is_projection, reports)):
+        return None
+    short = Path(first).name, Path(second).name
+    names = short if short[0] != short[1] else names
+    has_timelines = all(report.get("format") == FORMAT for report in reports)
+    timelines = (read_timeline(first), read_timeline(second)) if has_timelines else None
+    return difference_of(names, reports, timelines)
 
 
 def compare(

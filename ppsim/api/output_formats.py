@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import load_function
 from ppsim.base.files import csv_text, markdown_table, to_json
+from ppsim.base.units import count, percent, seconds, size
 from ppsim.base.write_outputs import Formats
 
 if TYPE_CHECKING:  # `ppsim train` also works without pydantic, which a search needs
     from matplotlib.figure import Figure
 
     from ppsim.plot.plot_model import TimelineView
+    from ppsim.projection.difference import PlanDifference
     from ppsim.projection.scaling import Scaling
     from ppsim.runs.compare import Comparison
     from ppsim.runs.loss_attribution import Explanation
@@ -119,6 +121,30 @@ def _csv_of(table: "Schedule") -> str:
     return str(load_function("ppsim.schedule.grammar:format_table")(table))
 
 
+def _report_markdown(report: dict[str, Any]) -> str:
+    """The single numbers and texts of a report, then each of its groups of numbers, largest first."""
+    single = [
+        {"": name, "value": _in_unit(name, number)}
+        for name, number in report.items()
+        if isinstance(number, str | int | float) and number != "" and name not in ("format", "origin")
+    ]
+    tables = [markdown_table(single)]
+    for name, group in report.items():
+        if isinstance(group, dict) and all(isinstance(part, int | float) for part in group.values()):
+            parts = sorted((part for part in group.items() if part[1]), key=lambda part: -part[1])
+            rows = [{name: part, "value": _in_unit(name, number)} for part, number in parts]
+            tables += [markdown_table(rows)] if rows else []
+    return "\n".join(tables)
+
+
+def _in_unit(name: str, number: Any) -> str:
+    if isinstance(number, str | bool):
+        return str(number)
+    units = {"_per_s": count, "_s": seconds, "_bytes": size, "_ratio": percent, "_utilization": percent}
+    text_of = next((text_of for unit, text_of in units.items() if name.endswith(unit)), None)
+    return text_of(number) if text_of else f"{number:,.6g}"
+
+
 FIGURE: Formats = _figures("figure", lambda figure: figure)
 TIMELINE: Formats = {
     ".html": ("interactive timeline", _timeline_page),
@@ -126,6 +152,7 @@ TIMELINE: Formats = {
     ".json": ("report with the timeline", lambda drawn: to_json(drawn.report())),
     ".csv": ("schedule table", lambda drawn: _csv_of(_one_round(drawn.views[0].timeline.schedule))),
     ".json.gz": ("trace for Perfetto", _trace),
+    ".md": ("numbers of the report", lambda drawn: _report_markdown(drawn.report())),
     ".toml": ("plan of each stage", lambda drawn: load_function("ppsim.api.plan_file:stages_toml")(drawn.report())),
 }
 EXPLANATION: Formats = {
@@ -134,6 +161,7 @@ EXPLANATION: Formats = {
     ".md": ("explanation", lambda drawn: load_function("ppsim.runs.loss_report:markdown")(drawn.explanation)),
 }
 SEARCH: Formats = {
+    ".md": ("table", lambda searched: markdown_table(searched.found.rows())),
     ".json": ("results; --resume continues the search", lambda searched: to_json(searched.found.to_json())),
     ".csv": ("table", _search_csv),
     ".html": ("iteration time over memory", _search_page),
@@ -157,6 +185,33 @@ def _scaling_figure(scaling: "Scaling") -> "Figure":
     return scaling_figure(scaling_points(scaling))
 
 
+def _difference_page(difference: "PlanDifference") -> str:
+    """Both timelines on one clock, with the difference by cause in the facts of the second."""
+    from ppsim.api.views import difference_views
+    from ppsim.plot.html import timeline_html
+
+    return timeline_html(difference_views(difference), date=_today())
+
+
+def _difference_figure(difference: "PlanDifference") -> "Figure":
+    from ppsim.api.views import difference_views
+    from ppsim.plot.figures.timeline import timeline_figure
+
+    views = difference_views(difference)
+    return timeline_figure([view.timeline for view in views], titles=[view.title for view in views])
+
+
+def _difference_markdown(difference: "PlanDifference") -> str:
+    tables = load_function("ppsim.results.difference:difference_tables")(difference)
+    return "\n".join(markdown_table(table) for table in tables if table)
+
+
+DIFFERENCE: Formats = {
+    ".html": ("both timelines on one clock", _difference_page),
+    **_figures("figure", _difference_figure),
+    ".json": ("difference", lambda difference: to_json(difference.to_json())),
+    ".md": ("difference", _difference_markdown),
+}
 SCALING: Formats = {
     ".csv": ("table", lambda scaling: csv_text(scaling.to_json()["rows"])),
     ".json": ("table", lambda scaling: to_json(scaling.to_json())),

@@ -13,6 +13,7 @@ from ppsim.costs.pair_overlap import LayerTimes, PairMessage, pair_messages
 from ppsim.plot.figures.scaling import ScalingPoints
 from ppsim.plot.pareto_page import SearchView
 from ppsim.plot.plot_model import Fact, TimelineView
+from ppsim.projection.difference import PlanDifference
 from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.options import GPT
 from ppsim.projection.projection import Projection, ProjectionSummary
@@ -28,6 +29,20 @@ from ppsim.tuning.search import FoundConfiguration, TuneResult
 
 MOST_SHOWN = 30_000
 """Number of messages above which a figure shows none: they would be too short to see."""
+
+
+def difference_views(difference: PlanDifference) -> list[TimelineView]:
+    """Raises `ConfigError` if a report has no timeline."""
+    names, timelines = difference.names, difference.timelines
+    if timelines is None:
+        raise ConfigError(
+            f"{names[0]} or {names[1]} is of --json, which has no timeline: write both with -o NAME.json"
+        )
+    parts = [{cause: pair[index] for cause, pair in difference.time_breakdown_s.items()} for index in (0, 1)]
+    return [
+        TimelineView(timeline, name, time_breakdown_s=causes)
+        for timeline, name, causes in zip(timelines, names, parts, strict=True)
+    ]
 
 
 def scaling_points(scaling: Scaling) -> ScalingPoints:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 import click
 
 from ppsim.api.output_formats import TABLE
+from ppsim.base.display import show
 from ppsim.base.errors import ConfigError, CostsError
 from ppsim.base.files import prefix_errors, write_atomically
 from ppsim.base.option_declarations import Option, declared_options, flag_of, given_options
@@ -25,7 +26,7 @@ from ppsim.cli.click_options import options_of
 from ppsim.cli.common import (
     ReadOptions,
     json_option,
-    print_result,
+    print_json,
     read_table,
 )  # fmt: skip
 
@@ -153,6 +154,10 @@ def _built(name: str, options: dict[str, Any]) -> "Schedule":
 
     limit, costs = parse_size(options["memory_limit"]), options["costs"]
     entry = find(name)
+    stage_costs = read_costs(costs) if costs else None
+    if stage_costs is not None and not entry.takes("costs"):
+        print_message(f"{entry.name} does not depend on costs")
+        stage_costs = None
     if given := _of_search(options):
         raise ConfigError(f"{flag_of(next(iter(given)))} is for auto; {name} is built, not searched for")
     if limit and not (costs and entry.takes("memory_limit_bytes")):
@@ -163,7 +168,7 @@ def _built(name: str, options: dict[str, Any]) -> "Schedule":
     shape = {one: options[one] for one in ("pp", "vpp", "microbatches", "group_size")}
     with progress(f"building {name}"), prefix_errors(costs or "", CostsError):
         return build_table(
-            entry, **shape, num_slices=options["slices"], costs=read_costs(costs) if costs else None,
+            entry, **shape, num_slices=options["slices"], costs=stage_costs,
             memory_limit_bytes=limit,
         )  # fmt: skip
 
@@ -179,11 +184,11 @@ def _verdict(found: "OptimisedSchedule") -> str:
 
 
 @click.command()
-@click.argument("table", metavar="T.csv")
+@click.argument("tables", metavar="T.csv...", nargs=-1, required=True)
 @options_of(ReadOptions)
 @json_option
-def check(table: str, as_json: bool, **read: int | None) -> None:
-    """Check that a schedule table can run: complete, in order, and free of deadlock for each P2P serialization.
+def check(tables: tuple[str, ...], as_json: bool, **read: int | None) -> None:
+    """Check that schedule tables can run: complete, in order, and free of deadlock for each P2P serialization.
 
     \b
       ppsim check T.csv
@@ -191,18 +196,27 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
       ppsim check T.csv --json
 
     The exit code is 0 if the table runs on an ideal network, 1 for a deadlock, and 2 for a malformed, incomplete or
-    misordered table. The matrix at the end lists the P2P serializations (--channel of `ppsim simulate`) that would
-    deadlock.
+    misordered table; of several tables, the highest. The matrix at the end lists the P2P serializations (--channel
+    of `ppsim simulate`) that would deadlock.
     """
     from dataclasses import asdict
 
     from ppsim.schedule.check import check as check_table
 
-    with progress(f"checking {table}, on every kind of channel"):
-        report = check_table(read_table(table, **read))
-    print_result(report, as_json, content=lambda: asdict(report), name=table)
-    if report.errors:
-        raise click.exceptions.Exit(1 if report.errors[0].rule == "deadlock" else 2)
+    reports = {}
+    for table in tables:
+        with progress(f"checking {table}, on every kind of channel"):
+            reports[table] = check_table(read_table(table, **read))
+    if as_json:
+        found = {table: asdict(report) for table, report in reports.items()}
+        print_json(found if len(tables) > 1 else found[tables[0]])
+    for number, (table, report) in enumerate([] if as_json else reports.items()):
+        if number:
+            click.echo()
+        show(report, name=table)
+    rules = [report.errors[0].rule for report in reports.values() if report.errors]
+    if rules:
+        raise click.exceptions.Exit(max(1 if rule == "deadlock" else 2 for rule in rules))
 
 
 @click.command("warm-up")

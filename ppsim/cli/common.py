@@ -145,7 +145,8 @@ def output_option_of(formats: str) -> Callable[[_Command], _Command]:
 
 
 output_option = output_option_of(
-    ".html timeline, .svg/.pdf/.png figure, .json report with timeline, .csv table, .json.gz Perfetto trace"
+    ".html timeline, .svg/.pdf/.png figure, .json report with timeline, .csv schedule table, "
+    ".md numbers, .json.gz Perfetto trace"
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object only (times in seconds, sizes in bytes)."

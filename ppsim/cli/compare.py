@@ -2,8 +2,9 @@
 
 import click
 
-from ppsim.api.output_formats import CALIBRATION, TIMELINE
+from ppsim.api.output_formats import CALIBRATION, DIFFERENCE, TIMELINE
 from ppsim.base.display import show
+from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options
 from ppsim.base.write_outputs import suffix_of, write
 from ppsim.cli.click_options import option_of
@@ -42,13 +43,17 @@ def compare(
 ) -> None:
     """Compare a recorded step with a projected one: signed errors of step, passes, stages and peak memory.
 
+    Or compare two projections: the options that differ, and the difference in seconds and bytes by cause.
+
     \b
       ppsim compare measured.json projected.json -o compare.html
       ppsim compare measured.json --fit overheads.json
-      ppsim compare measured.json --calibration overheads.json
+      ppsim compare first.json second.json -o both.html
 
     MEASURED is a timeline of `ppsim train`, or any input of `ppsim read`. PROJECTED.json is a file of `ppsim
     project -o`. Without it, the run's own costs are simulated.
+
+    If both are files of `ppsim project` (-o NAME.json, or --json without a page), they are two plans.
 
     Errors are projected / measured − 1, so negative errors are too optimistic. For the causes of a slow step, use
     `ppsim explain`.
@@ -58,6 +63,13 @@ def compare(
     from ppsim.api.read import inputs_of
     from ppsim.runs.compare import summary_of
 
+    if projected is not None and (difference := runs.compare_plans(measured, projected)) is not None:
+        check_outputs(outputs, DIFFERENCE, inputs=[measured, projected])
+        if given := [flag for flag, option in (("--fit", fit), ("--calibration", calibration)) if option]:
+            raise ConfigError(f"{given[0]} is for a recorded step, and both files are projections: leave it out")
+        write(outputs, DIFFERENCE, difference, announce=print_message)
+        print_result(difference, as_json)
+        return
     if fit:
         suffix_of(fit, CALIBRATION)
     check_outputs(outputs, TIMELINE, beside=fit, inputs=inputs_of(measured))

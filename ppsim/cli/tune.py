@@ -84,7 +84,7 @@ class TuneCommandOptions(TuneOptions, total=False):
 @to_config_option
 @json_option
 @full_option
-@output_option_of(".json answer, .csv table, .html/.svg/.pdf/.png iteration time over memory")
+@output_option_of(".json answer, .csv/.md table, .html/.svg/.pdf/.png iteration time over memory")
 def tune(
     outputs: tuple[str, ...],
     as_json: bool,

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import Drawable, HasRepr, Printable
 from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
+from ppsim.base.option_declarations import declared_options, option_values
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.model.recompute import BY_OPERATORS, Recompute, plan_of_stage, text_of
 from ppsim.projection.cost import TrainingCost
+from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.quantities import values
 from ppsim.schedule.check import why_not_in_torch
@@ -309,6 +311,27 @@ class Projection(Printable, Drawable):
             "peak_components_bytes": self.peak_components_bytes,
             "reserved_bytes": self.reserved_bytes,
             "assumptions": self.assumptions,
+            "options": self.options,
+        }
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the plan with their defaults, by their names in Python."""
+        plan, job, table = self.plan, self.plan.job, self.timeline.schedule
+        settings = option_values(declared_options(PlanOptions), plan) | {
+            "schedule": plan.schedule_name, "vpp": table.vpp, "microbatches": table.num_microbatches,
+            "split": plan.layer_split_rule,
+        }  # fmt: skip
+        if job is not None:
+            settings |= {
+                "model": job.model_name, "cluster": job.cluster.name, "price": job.cluster.price_per_gpu_hour,
+                "gpus": self.num_gpus, "seq_len": job.length, "stack": job.stack_name,
+                "overlap_tp": job.execution.overlap_tp,
+            }  # fmt: skip
+        return {
+            name: setting if isinstance(setting, str | int | float) else str(setting)
+            for name, setting in settings.items()
+            if setting is not None
         }
 
 

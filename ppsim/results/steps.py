@@ -1,6 +1,6 @@
 """Terminal output for simulated, measured and training steps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.units import percent, seconds, size
+from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.results.text_layout import WIDTH, Page, TableLines, bold, facts, notable_items, painted, styled
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.schedule.table import NONE, Op
@@ -283,6 +283,22 @@ def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) ->
     if len(shown) < len(ranks):
         said = ", ".join(f"rank {rank} {word}" for word, rank in notable.items())
         out.add(f"{len(shown)} of {len(ranks)} ranks: {said}. --rows prints all")
+
+
+def print_several(reports: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a line for each table, by its name."""
+    least_s = min(report["step_time_s"] for report in reports.values())
+    rows = [
+        {
+            "table": name,
+            "step time": seconds(report["step_time_s"]),
+            "vs best": signed_percent(report["step_time_s"] / least_s - 1),
+            "bubble": percent(report["bubble_ratio"]),
+            "peak activations": size(max(rank["peak_activation_bytes"] for rank in report["ranks"])),
+        }
+        for name, report in reports.items()
+    ]
+    Page().add(TableLines.of(rows))
 
 
 def print_timeline(timeline: Timeline, *, is_wanted: bool | None) -> None:

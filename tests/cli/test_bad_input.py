@@ -93,7 +93,7 @@ WRONG_ARGUMENTS = {
     "a place that is not the table's": ("export T.csv --to primus --replace zbv-formatted -o x.json", 2, ["ppsim: the table has a loop of several chunks per rank, which 'zbv-formatted' has not"]),
     "thousands by a letter": ("models gpt2 --seq-len 8k", 2, ["'8k' is not a valid integer. Write 8192 or 8000."]),
     "a word for a number": ("project --pp two", 2, ["'two' is not a valid integer. Write it in digits, as 8."]),
-    "no table at all": ("simulate", 2, ["Missing argument 'T.csv'"]),
+    "no table at all": ("simulate", 2, ["Missing argument 'T.csv...'"]),
     "no number for a count": ("models gpt2 --seq-len nan", 2, ["'nan' is not a valid integer."]),
     "a part of a whole": ("project --pp 2 --vpp 2.5", 2, ["'2.5' is not a valid integer. Write 2 or 3."]),
     "tokens with a unit": ("project --pp 2 --tokens 15T", 2, ["Write it without a unit, as 0.5 or 15e12."]),

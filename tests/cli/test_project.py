@@ -17,7 +17,7 @@ PROJECT_KEYS = [
     "fits", "verdict", "memory_fit", *REPORT_KEYS, "profile", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization",
     "peak_flops_per_s", "model_flops_per_s_per_gpu", "peak_bytes", "num_gpus", "exposed_s", "reference_s", "reference_ends_s", "reference_work", "overheads_fitted_runs",
     "layers_per_stage", "pipeline_layout", "stages", "step_time_by_channel_s",
-    "runtime_error", "memory_error", "peak_components_bytes", "reserved_bytes", "assumptions", "iteration_time_interval_s", "time_breakdown_s", "gain_per_percent",
+    "runtime_error", "memory_error", "peak_components_bytes", "reserved_bytes", "assumptions", "options", "iteration_time_interval_s", "time_breakdown_s", "gain_per_percent",
     "bottleneck", "advice", "gpu_hours_per_step", "cost_per_step", "training_days", "training_gpu_hours", "training_cost",
     "by_stack_s",
 ]  # fmt: skip

@@ -1,0 +1,78 @@
+"""Two projections side by side: the options that differ, and the difference in seconds and bytes by cause."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ppsim.base.display import Printable
+from ppsim.base.errors import ConfigError
+from ppsim.simulation.timeline import Timeline
+
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True, repr=False)
+class PlanDifference(Printable):
+    """Two projections, by their names in `names`; all pairs are of the first and of the second.
+
+    The differences of `time_breakdown_s` add up to that of `iteration_time_s`, and those of `components_bytes` to
+    that of `peak_bytes`, at the highest peak of all ranks. `timelines` is None if one of the reports has none.
+    """
+
+    names: tuple[str, str]
+    verdicts: tuple[str, str]
+    iteration_time_s: Pair
+    tokens_per_s: tuple[float | None, float | None]
+    peak_bytes: tuple[float | None, float | None]
+    time_breakdown_s: dict[str, Pair]
+    components_bytes: dict[str, Pair]
+    options: dict[str, tuple[Any, Any]]
+    timelines: tuple[Timeline, Timeline] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: pair for name, pair in vars(self).items() if name != "timelines"}
+
+
+def is_projection(report: Any) -> bool:
+    """Return whether a JSON file is of `ppsim project`, with `-o` or `--json`."""
+    return isinstance(report, dict) and "time_breakdown_s" in report and report.get("origin") != "measured"
+
+
+def difference_of(
+    names: tuple[str, str],
+    reports: tuple[Mapping[str, Any], Mapping[str, Any]],
+    timelines: tuple[Timeline, Timeline] | None = None,
+) -> PlanDifference:
+    """Raises `ConfigError` for a report that lacks its parts.
+
+    Largest differences come first.
+    """
+    first, second = reports
+    try:
+        time_breakdown_s = _pairs(first["time_breakdown_s"], second["time_breakdown_s"])
+        components = _pairs(*(report["peak_components_bytes"] or {} for report in reports))
+        options = ({**report["options"], "layers_per_stage": report["layers_per_stage"]} for report in reports)
+        of_first, of_second = options
+        differing = {
+            name: (of_first.get(name), of_second.get(name))
+            for name in of_first | of_second
+            if of_first.get(name) != of_second.get(name)
+        }
+
+        def both(key: str) -> tuple[Any, Any]:
+            return first[key], second[key]
+
+        return PlanDifference(
+            names, both("verdict"), both("iteration_time_s"), both("tokens_per_s"), both("peak_bytes"),
+            time_breakdown_s, components, differing, timelines,
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{names[0]} or {names[1]} is no report of this version of ppsim ({error}): write both again with "
+            "ppsim project -o"
+        ) from None
+
+
+def _pairs(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, Pair]:
+    pairs = {name: (first.get(name, 0.0), second.get(name, 0.0)) for name in {**first, **second}}
+    return dict(sorted(pairs.items(), key=lambda entry: -abs(entry[1][1] - entry[1][0])))
