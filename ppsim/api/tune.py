@@ -19,6 +19,7 @@ from ppsim.projection.changes import SWITCHES
 from ppsim.projection.options import ANY, JobOptions, PlanOptions, SearchBaseOptions
 from ppsim.projection.plan import Plan
 from ppsim.projection.scaling import row_of_plan
+from ppsim.results.progress import searching_layouts
 from ppsim.trainers.same_settings import each_setting
 from ppsim.trainers.stacks import stack_of, trainer_of
 from ppsim.tuning import search
@@ -38,12 +39,13 @@ _SPLITS = get_args(_RANGES["split"].listed)
 
 
 @accept_options(TuneOptions)
-def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> TuneResult:
+def tune(*, progress: Counted | None = None, **options: Unpack[TuneOptions]) -> TuneResult:
     """Return the best layouts, schedules and batches for a model on a number of GPUs.
 
     Options and defaults are as for `ppsim tune`; `model`, `gpus` and `global_batch` are required. Ranges to try
-    (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. `progress` is called with
-    the number of decided configurations, the number of all, and the best iteration so far in seconds.
+    (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. On a terminal
+    and in a notebook, a bar shows the progress. `progress` is called instead, with the number of decided
+    configurations, the number of all, and the best iteration so far in seconds.
 
     Raises `ConfigError` for an empty search, `DoesNotFit` with the missing bytes and changes that would fit, and
     `RunFailed` if a process is lost.
@@ -53,7 +55,11 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
     >>> found.best[0].candidate.dp
     2
     """
-    return search_of(options)(progress=progress)
+    searched = search_of(options)
+    if progress is not None:
+        return searched(progress=progress)
+    with searching_layouts() as show:
+        return searched(progress=show)
 
 
 COMMAND = "command"

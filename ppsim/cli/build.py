@@ -14,8 +14,8 @@ from ppsim.base.units import percent, seconds
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import check_outputs, print_message, time_left_s
 from ppsim.cli.completion import completing
-from ppsim.cli.progress import progress, searching
 from ppsim.projection.options import GROUP_SIZE, SLICES
+from ppsim.results.progress import progress, searching
 
 if TYPE_CHECKING:
     from ppsim.catalog.auto import OptimisedSchedule

@@ -7,7 +7,7 @@ import click
 from ppsim.api.output_formats import CALIBRATION
 from ppsim.base.write_outputs import write
 from ppsim.cli.common import check_outputs, json_option, print_message, print_result
-from ppsim.cli.progress import progress
+from ppsim.results.progress import progress
 
 
 @click.command()

@@ -17,8 +17,8 @@ from ppsim.cli.common import (
     rows_option,
     with_command_line,
 )  # fmt: skip
-from ppsim.cli.progress import progress
 from ppsim.projection.options import PlanOptions
+from ppsim.results.progress import progress
 
 
 @click.command()

@@ -20,8 +20,8 @@ from ppsim.cli.common import (
     run_config_of,
     with_command_line,
 )  # fmt: skip
-from ppsim.cli.progress import progress
 from ppsim.projection.options import PlanOptions
+from ppsim.results.progress import progress
 
 if TYPE_CHECKING:
     from ppsim.projection.projection import Projection

@@ -13,8 +13,8 @@ from ppsim.base.option_declarations import Option, flag_of
 from ppsim.base.units import count, seconds
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import check_outputs, print_message
-from ppsim.cli.progress import progress
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
+from ppsim.results.progress import progress
 
 if TYPE_CHECKING:
     from ppsim.profiling.measuring_progress import MeasuringProgress, Watch

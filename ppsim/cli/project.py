@@ -25,8 +25,8 @@ from ppsim.cli.common import (
     trainer_lines,
     with_command_line,
 )  # fmt: skip
-from ppsim.cli.progress import progress, searching
 from ppsim.projection.options import ANY, GPT, TOKENS, PlanOptions
+from ppsim.results.progress import progress, searching
 from ppsim.trainers import ConfigTarget
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ppsim.cli.common import (
     step_options,
     with_command_line,
 )  # fmt: skip
-from ppsim.cli.progress import progress
+from ppsim.results.progress import progress
 
 
 @click.command()

@@ -23,8 +23,8 @@ from ppsim.cli.common import (
     step_options,
     with_command_line,
 )  # fmt: skip
-from ppsim.cli.progress import progress
 from ppsim.projection.options import CALIBRATION, CHANNEL, RECEIVES
+from ppsim.results.progress import progress
 from ppsim.schedule.option_types import Channel, Communication, Receives
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import click
 
 from ppsim.base.errors import ConfigError
 from ppsim.cli.common import check_outputs, print_message
-from ppsim.cli.progress import progress
+from ppsim.results.progress import progress
 
 _Backend = Literal["processes", "dask", "ray"]
 

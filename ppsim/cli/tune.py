@@ -11,7 +11,6 @@ import click
 from ppsim.api.output_formats import SCALING, SEARCH, SearchFileContent
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import Option, command_arguments, declared_options
-from ppsim.base.units import seconds
 from ppsim.base.write_outputs import write
 from ppsim.cli.click_options import OneOrSeveral, Several, command_with
 from ppsim.cli.common import (
@@ -27,8 +26,8 @@ from ppsim.cli.common import (
     trainer_lines,
     with_command_line,
 )
-from ppsim.cli.progress import progress
 from ppsim.projection.options import TOKENS, PlanOptions
+from ppsim.results.progress import progress, searching_layouts
 from ppsim.trainers import ConfigTarget
 from ppsim.tuning.options import RangeOptions, TuneOptions
 
@@ -130,14 +129,7 @@ def tune(
     search = search_of(options)
     if not sys.stderr.isatty():
         print_message("finding a lower bound of each configuration, then simulating those that may be best")
-    with progress("finding a lower bound of each", total=1, unit="configurations") as bar:
-
-        def show(decided: int, total: int, best_s: float | None) -> None:
-            best = "" if best_s is None else f", best {seconds(best_s)}"
-            bar.update(
-                f"simulating those that may be best, the quickest bounds first{best}", done=decided, total=total
-            )
-
+    with searching_layouts() as show:
         found = search(progress=show)
     write(outputs, SEARCH, with_command_line(SearchFileContent(found)), announce=print_message)
     lines = trainer_lines(found, to_config, options)

@@ -6,7 +6,7 @@ from ppsim.api.output_formats import VALIDATION
 from ppsim.base.errors import ConfigError
 from ppsim.base.write_outputs import write
 from ppsim.cli.common import check_outputs, full_option, json_option, output_option_of, print_message, print_result
-from ppsim.cli.progress import progress
+from ppsim.results.progress import progress
 
 
 @click.command()

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ppsim import build
+from ppsim import build, tune
 from ppsim.results.text_layout import Page, TableLines, notable_items
 from ppsim.schedule.grammar import format_table
 from tests.cli.running import ppsim, words_of
@@ -194,3 +194,16 @@ def test_progress_is_a_bar_on_a_terminal_and_nothing_in_a_pipe(files):
     command = "validate mlperf-405b"
     assert "0/1 sets" in plain(on_a_terminal(command)).split("largest errors")[0]
     assert ppsim(*command.split()).stderr == ""
+
+
+def test_a_search_in_python_shows_its_progress_in_a_notebook_and_nothing_in_a_pipe(monkeypatch, capsys):
+    words = {"model": "gpt2", "gpus": 2, "global_batch": 8, "tp": [1], "pp": [1], "micro_batch": [4]}
+    tune(**words)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    tune(**words)
+    assert "finding a lower bound of each" in capsys.readouterr().err
+    calls = []
+    tune(**words, progress=lambda decided, total, best_s: calls.append((decided, total, best_s)))
+    assert capsys.readouterr().err == ""
+    assert calls[-1][0] == calls[-1][1] > 0

@@ -1,4 +1,4 @@
-"""Progress of commands: one bar on standard error, on a terminal only."""
+"""Progress of commands and searches: one bar on standard error, on a terminal or in a notebook."""
 
 import os
 import sys
@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, RLock, Thread
 
-from ppsim.cli.common import print_message
-
 _LENGTH = 40  # columns of a bar
+_IN_NOTEBOOK = 100  # columns of an output cell
 _REDRAWN_S = 0.1
 _PULSE = 8  # width of the moving part of a bar without a known end
 _BACK, _HIDDEN, _SHOWN = "\r\x1b[K", "\x1b[?25l", "\x1b[?25h"  # clear the line; hide and show the cursor
@@ -38,7 +37,7 @@ class Bar:
         with self._lock:
             if self._is_shown:
                 sys.stderr.write(_BACK)
-            print_message(message)
+            print(message, file=sys.stderr)
             self._draw()
 
     @contextmanager
@@ -95,7 +94,9 @@ class Bar:
 
 def _columns() -> int:
     said = os.environ.get("COLUMNS", "")
-    return int(said) if said.isdigit() else os.get_terminal_size(sys.stderr.fileno()).columns
+    if said.isdigit():
+        return int(said)
+    return os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else _IN_NOTEBOOK
 
 
 @contextmanager
@@ -111,11 +112,28 @@ def progress(
 
     bar = Bar(text, total=total, unit=unit, limit_s=limit_s)
     with announce_compiling(bar.say):
-        if not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+        is_terminal = sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+        if not is_terminal and "ipykernel" not in sys.modules:
             yield bar
             return
         with bar.shown():
             yield bar
+
+
+@contextmanager
+def searching_layouts() -> Iterator[Callable[[int, int, float | None], None]]:
+    """Show the progress of `ppsim.tune`; the function takes decided configurations, all, and the best seconds."""
+    from ppsim.base.units import seconds
+
+    with progress("finding a lower bound of each", total=1, unit="configurations") as bar:
+
+        def show(decided: int, total: int, best_s: float | None) -> None:
+            best = "" if best_s is None else f", best {seconds(best_s)}"
+            bar.update(
+                f"simulating those that may be best, the quickest bounds first{best}", done=decided, total=total
+            )
+
+        yield show
 
 
 def searching(bar: Bar) -> Callable[[float, float], None]:
