@@ -85,7 +85,7 @@ def jobs(seed: int = _SEED) -> list[str]:
 def checks_of(found: TuneResult) -> Iterator[RowCheck]:
     """Yield the check of each printed row."""
     for one in dict.fromkeys([*found.best, *found.pareto[:MOST_OF_FRONT]]):
-        command = command_of(found, one)
+        command = command_of(found.question, one.candidate)
         made = project(typed(command))
         projected = made.iteration_time_s, float(made.timeline.memory.peak_bytes.max())
         yield RowCheck(command, (one.iteration_time_s, one.peak_bytes), projected, made.fits is not False)
@@ -100,7 +100,7 @@ def typed(command: str) -> Plan:
 def better_changes(found: TuneResult) -> Iterator[tuple[float, str]]:
     """Yield the gain and the command of each change of one option that is faster than the best row."""
     best, kept = found.best[0], found.space
-    command, own = command_of(found, best), found.question.own_settings(best.candidate)
+    command, own = command_of(found.question, best.candidate), found.question.own_settings(best.candidate)
     for change in changes(typed(command), saving=True):
         candidate = best.candidate.changed(change, own)
         is_elsewhere = found.question.is_elsewhere(candidate) and not found.question.is_elsewhere(best.candidate)

@@ -59,7 +59,8 @@ def figure_of_search(tuned: TuneResult) -> "go.Figure":
     def point(found: FoundConfiguration) -> TradeoffPoint:
         is_named = found.candidate.key in named
         return TradeoffPoint(
-            found.candidate.schedule, found.peak_bytes, found.iteration_time_s, told=command_of(tuned, found),
+            found.candidate.schedule, found.peak_bytes, found.iteration_time_s,
+            told=command_of(tuned.question, found.candidate),
             kind="compared" if is_named else "possible", key=found.candidate.key,
         )  # fmt: skip
 

@@ -69,7 +69,7 @@ def row_of_search(tuned: TuneResult, tokens: float | None) -> dict[str, Any]:
     """Return the row of the best configuration, as of its projection, with the command that projects it."""
     best = tuned.best[0]
     row = row_of_plan(tuned.question.plan_of(best.candidate), tokens)
-    return row | {"configuration": best.candidate.key, COMMAND: command_of(tuned, best)}
+    return row | {"configuration": best.candidate.key, COMMAND: command_of(tuned.question, best.candidate)}
 
 
 def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:

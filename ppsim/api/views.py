@@ -204,7 +204,7 @@ def search_view(tuned: TuneResult) -> SearchView:
     job = tuned.question.job
 
     def rows(found: Sequence[FoundConfiguration]) -> list[dict[str, Any]]:
-        return [tuned.row(one) | {"command": command_of(tuned, one)} for one in found]
+        return [tuned.row(one) | {"command": command_of(tuned.question, one.candidate)} for one in found]
 
     return SearchView(
         f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}, {job.global_batch} sequences "

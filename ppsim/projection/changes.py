@@ -117,6 +117,10 @@ def _offload_modules(job: "Job") -> tuple[str, ...]:
     return () if is_moved else ("", *(_OFFLOADED if has_experts(job) else _OFFLOADED[:3]))
 
 
+def _offloaded(job: "Job") -> tuple[float, ...]:
+    return () if job.offload_modules or job.execution.cuda_graphs != "none" else (0.0, 0.25, 0.5)
+
+
 def _exchanges(job: "Job") -> tuple[str, ...]:
     """torch's context parallelism has no exchange of heads."""
     if job.layout.cp == 1:
@@ -153,6 +157,7 @@ SWITCHES = {
     "zero": Switch(_zero_stages),
     "num_distributed_optimizer_instances": Switch(_instances, "current"),
     "offload_modules": Switch(_offload_modules, "megatron", fastest="", saves_memory=True),
+    "offload": Switch(_offloaded, "megatron", fastest=0.0, saves_memory=True),
     "optimizer_offload_fraction": Switch(lambda job: (0.0, 1.0), "megatron", fastest=0.0, saves_memory=True),
     "moe_dispatcher": Switch(_dispatchers, "current"),
     "overlap_ep": Switch(_expert_overlap, "megatron"),

@@ -30,7 +30,7 @@ def print_tuned(tuned: TuneResult, *, full: bool = False) -> None:
         _add_search(out, tuned)
     cost = tuned.cost(tuned.best[0])
     priced = [] if cost.price_per_gpu_hour is None else [("cost", cost.text)]
-    out.add("", facts([("best", command_of(tuned, tuned.best[0])), *priced]))
+    out.add("", facts([("best", command_of(tuned.question, tuned.best[0].candidate)), *priced]))
     if not full:
         out.add(facts([("more", "--full (Pareto set, search statistics) · -o tune.html · --to-config megatron")]))
 

@@ -1,7 +1,7 @@
 """The `ppsim project` command of a configuration in a search result."""
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppsim.base.option_declarations import command_arguments, declared_options, option_values, options_by_section
 from ppsim.costs.job import Job
@@ -16,14 +16,11 @@ from ppsim.tuning.lower_bounds import bounds_calculator
 from ppsim.tuning.options import TuneOptions
 from ppsim.tuning.space import PLANNED, Configuration, SearchProblem
 
-if TYPE_CHECKING:
-    from ppsim.tuning.search import FoundConfiguration, TuneResult
-
 
 def command_of(
-    tuned: "TuneResult", found: "FoundConfiguration", *, projected: type = PlanOptions, searched: type = TuneOptions
+    question: SearchProblem, one: Configuration, *, projected: type = PlanOptions, searched: type = TuneOptions
 ) -> str:
-    question, one = tuned.question, found.candidate
+    """Return the command that projects a configuration."""
     job, limit, is_planned = question.job_of(one), question.memory_limit_bytes, one.recompute == PLANNED
     has_cluster = question.calibration_file is None or job.cluster.name in packaged_clusters()
     told = {

@@ -126,7 +126,8 @@ class TuneResult(Printable, Drawable):
     def rows(self) -> list[dict[str, Any]]:
         answers = dict.fromkeys([*self.best, *self.pareto])
         rows = [
-            self.row(found) | {"pareto": found in self.pareto, "command": command_of(self, found)}
+            self.row(found)
+            | {"pareto": found in self.pareto, "command": command_of(self.question, found.candidate)}
             for found in answers
         ]
         return sorted(rows, key=lambda row: (row["elsewhere"], row["verdict"] != "fits", row["iteration_time_s"]))

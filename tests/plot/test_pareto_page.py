@@ -39,7 +39,7 @@ def test_points_are_time_over_memory_and_hover_names_the_configuration(tuned):
     best = tuned.best[0].candidate
     assert f"<b>{best.schedule}</b>" in simulated["text"][0]
     assert f"tp {best.tp} · cp {best.cp} · ep {best.ep} · dp {best.dp} · pp {best.pp}" in simulated["text"][0]
-    assert simulated["customdata"][0] == command_of(tuned, tuned.best[0])
+    assert simulated["customdata"][0] == command_of(tuned.question, tuned.best[0].candidate)
 
 
 def test_the_limit_is_inside_the_axis_and_in_the_legend(tuned):
@@ -57,7 +57,7 @@ def test_the_best_are_listed_fastest_first_with_the_commands_that_project_them(t
     together = sorted(
         dict.fromkeys([*tuned.best, *tuned.pareto]), key=lambda one: (one.iteration_time_s, one.peak_bytes)
     )
-    assert listed == [command_of(tuned, one) for one in together]
+    assert listed == [command_of(tuned.question, one.candidate) for one in together]
     assert page.count("●") == len(tuned.pareto)
 
 
@@ -124,7 +124,7 @@ def test_the_page_fills_the_window_and_a_click_shows_the_command(browser, tmp_pa
     page.wait_for_selector(".hoverlayer .hovertext")
     page.mouse.click(x, y)
     page.wait_for_selector("#command code")
-    assert page.inner_text("#command code") == command_of(tuned, tuned.pareto[0])
+    assert page.inner_text("#command code") == command_of(tuned.question, tuned.pareto[0].candidate)
     assert complaints == []
     assert {url.split(":")[0] for url in requests} <= {"file", "data", "blob"}
     page.close()

@@ -108,7 +108,7 @@ def test_changes_that_save_memory_and_no_time_are_for_plans_that_are_too_large()
     own = job(dp=4, pp=2)
     more = dict(changed_jobs(own, saving=True)).keys() - dict(changed_jobs(own)).keys()
     assert {change.split()[0] for change in more} == {
-        "--recompute", "--offload-modules", "--optimizer-offload-fraction",
+        "--recompute", "--offload-modules", "--offload", "--optimizer-offload-fraction",
     }  # fmt: skip
     full = replace(own, execution=replace(own.execution, recompute="full"))
     assert "--recompute none" in dict(changed_jobs(full))

@@ -50,7 +50,7 @@ def test_a_projection_uses_both_parts(files: Path) -> None:
         **{name: options[name] for name in ("model", "gpus", "global_batch")}, tp=[2], pp=[2], vpp=[1],
         schedule=["1f1b"], calibration=files / "fit.json",
     )  # fmt: skip
-    text = command_of(found, found.best[0])
+    text = command_of(found.question, found.best[0].candidate)
     assert f"--calibration {files / 'fit.json'}" in text
     assert "--cluster" not in text
     assert "--launch-ms" not in text

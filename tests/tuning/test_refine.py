@@ -62,9 +62,12 @@ def test_options_that_are_not_given_are_switched_if_this_is_faster() -> None:
     found = ppsim.tune(**EXPERTS)
     assert found.best[0].candidate.switches["moe_dispatcher"] == "alltoall"
     assert found.best[0].iteration_time_s < given.best[0].iteration_time_s
-    assert "--moe-dispatcher alltoall" in command_of(found, found.best[0])
+    assert "--moe-dispatcher alltoall" in command_of(found.question, found.best[0].candidate)
     row = found.to_frame().iloc[0]
-    assert (row["switched"], row["command"]) == ("--moe-dispatcher alltoall", command_of(found, found.best[0]))
+    assert (row["switched"], row["command"]) == (
+        "--moe-dispatcher alltoall",
+        command_of(found.question, found.best[0].candidate),
+    )
     assert row["headroom_bytes"] == found.question.memory_bound_bytes - row["peak_bytes"] > 0
 
 
@@ -149,7 +152,7 @@ def test_plans_of_each_stage_are_rows_if_they_are_faster() -> None:
     without, found = ppsim.tune(**job), ppsim.tune(**job, stage_plan="auto")
     assert found.best[0].candidate.recompute == "auto"
     assert found.best[0].iteration_time_s < without.best[0].iteration_time_s * 0.999
-    assert "--plan auto" in command_of(found, found.best[0])
+    assert "--plan auto" in command_of(found.question, found.best[0].candidate)
     made = ppsim.project(model="llama3-70b", stack="plain", gpus=64, global_batch=128, tp=4, pp=4, micro_batch=2, stage_plan="auto",
                          memory_limit=found.question.memory_limit_bytes)  # fmt: skip
     assert made.iteration_time_s == pytest.approx(found.best[0].iteration_time_s)

@@ -75,13 +75,13 @@ def test_experts_of_a_tensor_parallelism_of_their_own_are_spread_over_more_ranks
         "recompute": ["full"],
     }
     assumed = ppsim.tune(**asked, **ranges, split=["even"])
-    assert "--etp" not in command_of(assumed, assumed.best[0])  # ppsim project assumes it, too
+    assert "--etp" not in command_of(assumed.question, assumed.best[0].candidate)  # ppsim project assumes it, too
     tuned = ppsim.tune(**asked, **ranges, split=["even"], etp=1)
     assert tuned.best == assumed.best
     found = tuned.best[0]
     assert (found.candidate.ep, found.candidate.dp) == (8, 4)
     assert tuned.question.job_of(found.candidate).layout.expert_tp == 1
-    assert " --etp 1" in command_of(tuned, found)
+    assert " --etp 1" in command_of(tuned.question, found.candidate)
     assert tuned.question.to_json()["etp"] == 1
 
 
@@ -109,5 +109,5 @@ def test_zero_3_at_pp_1_is_tried_for_llama3_8b_on_16_gpus_and_needs_less_memory(
     sharded = next(one for one in best.simulated if (one.candidate.zero, one.candidate.pp) == (3, 1))
     assert sharded.iteration_time_s < 1.1 * before.iteration_time_s
     assert sharded.peak_bytes < 0.8 * before.peak_bytes
-    assert " --zero 3" in command_of(best, sharded)
-    assert "--zero" not in command_of(own, before)
+    assert " --zero 3" in command_of(best.question, sharded.candidate)
+    assert "--zero" not in command_of(own.question, before.candidate)
