@@ -3,10 +3,11 @@
 Every command that bash does not have itself is a program whose words are recorded and that prints nothing.
 """
 
+import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -310,14 +311,16 @@ class LaunchScript:
 
     @cached_property
     def _files(self) -> dict[str, Any]:
-        """The script, and shell files in its folder and below, which are read only if the script asks for them."""
+        """The script, and shell files that are read only if it asks for them: in its folder and below.
+
+        A script that names a folder above it also finds the shell files of its Git checkout.
+        """
         folder = Path(self.source).absolute().parent
-        beside = folder.is_dir() and Path(self.source).is_file()
-        files = islice((path for path in folder.rglob("*") if path.suffix in (".sh", ".env", ".bash")), _MOST_FILES)
-        others = {
-            str(self._path.parent / path.relative_to(folder).as_posix()): self._reader(path)
-            for path in (files if beside else ())
-        }
+        roots = [folder] if folder.is_dir() and Path(self.source).is_file() else []
+        if roots and "../" in self.text:
+            roots += [above for above in folder.parents if (above / ".git").exists()][:1]
+        files = islice((path for root in roots for path in _shell_files(root)), _MOST_FILES)
+        others = {str(PurePosixPath("/", *path.parts[1:])): self._reader(path) for path in files}
         programs = {str(self._path.parent / name): "" for name in _PYTHON_FILE.findall(self.text)}  # taken as there
         return programs | others | {str(self._path): _with_loops(self.text.replace("\r\n", "\n").rstrip("\\"))}
 
@@ -482,3 +485,9 @@ def _with_loops(text: str) -> str:
 
 def _without_comments(text: str) -> str:
     return re.sub(r"(?m)(^|\s)#.*$", r"\1", text)
+
+
+def _shell_files(folder: Path) -> Iterator[Path]:
+    for above, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (path for name in names if (path := Path(above, name)).suffix in (".sh", ".env", ".bash"))

@@ -142,6 +142,23 @@ def test_a_name_that_matters_is_found_among_many_with_few_runs(monkeypatch: pyte
     assert len(runs) < 40
 
 
+@pytest.mark.parametrize("has_git", [True, False])
+def test_files_above_the_script_are_sourced_in_its_git_checkout_only(tmp_path: Path, has_git: bool) -> None:
+    folder = tmp_path / "examples" / "small"
+    for name in (folder, tmp_path / "scripts", *([tmp_path / ".git"] if has_git else [])):
+        name.mkdir(parents=True)
+    (tmp_path / "scripts" / "model.sh").write_text(
+        'SIZES="--num-layers 4 --hidden-size 64 --num-attention-heads 4"'
+    )
+    path = folder / "train.sh"
+    path.write_text(
+        'source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/model.sh"\n'
+        "torchrun pretrain_gpt.py --micro-batch-size 1 --vocab-size 100 $SIZES"
+    )
+    model = ppsim.read_run_config(path).model
+    assert (model is not None) is has_git
+
+
 def test_files_beside_the_script_are_sourced_and_others_of_the_machine_do_not_exist(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "small.sh").write_text("ARGS=(--l ${L:-2})\n")
