@@ -1,6 +1,5 @@
 """Options that change a plan, but not the mathematics of training: tried by the advice and by `ppsim tune`."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ppsim.base.errors import PpsimError
 from ppsim.base.option_declarations import command_arguments, declared_options, option_values
+from ppsim.machine.defaults import runs_deepep
 from ppsim.model.recompute import BY_OPERATORS, MODULES
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import Plan
@@ -95,10 +95,9 @@ def _instances(job: "Job") -> tuple[int, ...]:
 
 
 def _dispatchers(job: "Job") -> tuple[str, ...]:
-    """DeepEP does not run on GB200 and GB300 (trainers/bridge/rules.py)."""
     if job.layout.ep == 1 or job.execution.fused_experts:
         return ()
-    return ("alltoall",) if re.search(r"\bGB\d", job.cluster.device.name) else ("alltoall", "deepep")
+    return ("alltoall", "deepep") if runs_deepep(job.cluster.device.name) else ("alltoall",)
 
 
 def _orders(job: "Job") -> tuple[str, ...]:

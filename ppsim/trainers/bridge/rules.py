@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ppsim.catalog.build import schedule_named
+from ppsim.machine.defaults import runs_deepep
 from ppsim.trainers.write_schedule import is_run_by
 
 
@@ -73,7 +74,7 @@ RULES = (
     ),
     OptionRule(
         ("moe_dispatcher", "cluster"),
-        lambda options: options.get("moe_dispatcher") == "deepep" and "gb" in _cluster_name(options),
+        lambda options: options.get("moe_dispatcher") == "deepep" and not runs_deepep(_cluster_name(options)),
         "DeepEP runs on Hopper, B200 and B300, not on GB200 and GB300",
         "training/flex_dispatcher_backend.py",
     ),
