@@ -10,7 +10,7 @@ import numpy as np
 
 from ppsim.api.calibration import overheads_of
 from ppsim.api.keyword_options import option_types
-from ppsim.api.read import MeasuredRun, file_format, open_run, with_costs
+from ppsim.api.read import MeasuredRun, file_format, open_run_if_path, with_costs
 from ppsim.api.run_result import RunResult
 from ppsim.api.train import TrainResult
 from ppsim.base.errors import ConfigError, PpsimError
@@ -25,7 +25,6 @@ from ppsim.runs import timeline_file as timeline_json
 from ppsim.runs.calibrate import FittedOverheads
 from ppsim.runs.calibration_file import Overheads
 from ppsim.runs.compare import Comparison
-from ppsim.runs.log_totals import LogTotals
 from ppsim.runs.loss_attribution import Explanation, attribute_losses
 from ppsim.runs.loss_attribution import explain_difference as beside
 from ppsim.runs.peaks import peak_errors, peaks_in
@@ -270,18 +269,6 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
         is_timeline = isinstance(data, dict) and data.get("format") == FORMAT
         found = timeline_from_json(data, str(given))[1] if is_timeline else costs_from(data, str(given))
     return found.replace(**dict.fromkeys(OVERHEADS, 0.0))
-
-
-def open_run_if_path(*measured: Any, **options: Any) -> RunResult:
-    if isinstance(measured[0], RunResult):
-        return measured[0]
-    opened = open_run(*measured, **options)
-    if isinstance(opened, LogTotals):
-        raise ConfigError(
-            f"{opened.source} is a log, which has totals and no timeline: ppsim read prints them, and says how a "
-            f"timeline is recorded"
-        )
-    return opened
 
 
 def _runs(

@@ -265,3 +265,15 @@ def _table_told(recordings: RunRecordings) -> Schedule | None:
     return build(
         "interleaved-1f1b", pp=len(recordings.traces), vpp=recordings.vpp, microbatches=forwards // recordings.vpp
     )
+
+
+def open_run_if_path(*measured: Any, **options: Any) -> RunResult:
+    if isinstance(measured[0], RunResult):
+        return measured[0]
+    opened = open_run(*measured, **options)
+    if isinstance(opened, LogTotals):
+        raise ConfigError(
+            f"{opened.source} is a log, which has totals and no timeline: ppsim read prints them, and says how a "
+            f"timeline is recorded"
+        )
+    return opened

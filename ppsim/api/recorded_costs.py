@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ppsim.api.measured import open_run_if_path
+from ppsim.api.read import open_run_if_path
 from ppsim.api.run_result import RunResult
 from ppsim.api.schedule_detection import detect_schedule
 from ppsim.base.errors import ConfigError

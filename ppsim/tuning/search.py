@@ -147,7 +147,7 @@ class TuneResult(Printable, Drawable):
         >>> found.to_frame()[["tp", "dp", "zero", "schedule"]].head(2)
            tp  dp  zero schedule
         0   1   2     3     1f1b
-        1   1   2     1     1f1b
+        1   1   2     2     1f1b
         """
         import pandas
 
