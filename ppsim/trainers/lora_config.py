@@ -1,4 +1,4 @@
-"""LoRA adapters in the configurations of Megatron-Bridge (`peft`) and Primus (`lora`)."""
+"""LoRA adapters in the configurations of Megatron-Bridge and NeMo AutoModel (`peft`), and of Primus (`lora`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -63,24 +63,34 @@ def _without(content: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any
     return {name: value for name, value in content.items() if name != first} | below
 
 
+def _kind(section: Mapping[str, Any]) -> str:
+    return str(section.get("type") or section.get("_target_") or "LoRA").rpartition(".")[2].lower()
+
+
 def _is_lora(section: Mapping[str, Any]) -> bool:
-    kind = str(section.get("type") or section.get("_target_") or "LoRA").rpartition(".")[2]
-    rank = section.get("dim", section.get("rank"))
+    kind = _kind(section)
+    rank = section.get("dim", section.get("rank", _USUAL_RANK.get(kind)))
     is_rank = isinstance(rank, int) and not isinstance(rank, bool) and rank > 0
-    return kind.lower() == "lora" and section.get("enabled") in (None, True) and is_rank
+    return kind in ("lora", *_USUAL_RANK) and section.get("enabled") in (None, True) and is_rank
+
+
+_USUAL_RANK = {"peftconfig": 8}
+"""NeMo AutoModel's class of LoRA (components/_peft/lora.py), with its rank by default."""
+_ALL_LINEAR = (None, "*_proj", ["*_proj"], "*", ["*"])
 
 
 def _read(section: Mapping[str, Any], path: str, source: str) -> RunConfig:
     modules = section.get("target_modules")
-    if modules is None:
+    if modules in _ALL_LINEAR:
         modules = list(DEFAULT_MODULES)
     if not isinstance(modules, list) or not all(isinstance(one, str) for one in modules):
         raise ConfigError(f"{source}: {path}.target_modules must be a list of modules: got {modules!r}")
-    name = "dim" if "dim" in section else "rank"
+    name = "rank" if "rank" in section else "dim"
     try:
-        lora = lora_of(f"{section[name]}:{'+'.join(modules)}")
+        lora = lora_of(f"{section.get(name, _USUAL_RANK.get(_kind(section)))}:{'+'.join(modules)}")
     except ConfigError as error:
-        raise ConfigError(f"{source}: {path}.target_modules: {error}") from None
+        fix = f"remove {path}, and give --lora RANK:MODULES"
+        raise ConfigError(f"{source}: {path}.target_modules: {error}; {fix}") from None
     return RunConfig(
         "",
         source,

@@ -195,8 +195,6 @@ def _from_tree(content: Any, path: Path) -> RunConfig:
     if not isinstance(content, dict):
         raise _unreadable(str(path))
     read = next((reader for claims, reader in _READERS if claims(content)), None)
-    if read is from_automodel:
-        return read(content, path)
     require_known_program(content, str(path))
     content, adapters = without_adapters(content, str(path))
     require_full_training(content, str(path))

@@ -23,7 +23,6 @@ DISPATCHERS = {"deepep": "deepep", "hybridep": "hybridep", "torch": "alltoall"}
 FP8 = {"mxfp8": "mxfp8", "block": "float8-block", "current": "float8"}
 RECOMPUTED = {"false": "none", "none": "none", "true": "full", "full": "full", "selective": BY_OPERATORS}
 GPUS_PER_NODE = 8
-_ALL_LINEAR = ("*_proj", ["*_proj"], "*", ["*"])
 
 
 _NO_TEXT = {"flow_matching", "recipe_args"}
@@ -38,11 +37,10 @@ def claims(content: Mapping[str, Any]) -> bool:
 
 
 def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
-    """Raises `ConfigError` for adapters of some modules only, distillation, and training of other than decoders."""
+    """Raises `ConfigError` for distillation, and for training of other than decoders."""
     source, recipe = str(path), str(content.get("recipe", "of diffusion"))
     if _NO_TEXT & content.keys() or re.search("Encoder|Diffusion|Multimodal", recipe):
         raise ConfigError(f"{source}: recipe {recipe} is not known, only the prediction of next tokens")
-    lora, content = _lora(content, source)
     if "teacher_model" in content:
         raise ConfigError(f"{source}: knowledge distillation (teacher_model) is not known, only one trained model")
     values = {
@@ -73,7 +71,6 @@ def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
         "compile": any(
             arguments.flag(name, word="compile") for name in ("compile.enabled", "distributed.enable_compile")
         ),
-        "lora": lora,
         "runtime": "torch",
         "stack": "torchtitan",
     }
@@ -153,16 +150,3 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         return {}
     is_of_torch = target.startswith("torch.optim")
     return {"bf16_master_weights_and_grads": True, "exp_avg_dtype": "bfloat16" if is_of_torch else None}
-
-
-def _lora(content: Mapping[str, Any], source: str) -> tuple[str | None, dict[str, Any]]:
-    section = content.get("peft")
-    others = {name: value for name, value in content.items() if name != "peft"}
-    if not isinstance(section, dict):
-        return None, others
-    if section.get("target_modules", "*_proj") not in _ALL_LINEAR:
-        raise ConfigError(
-            f"{source}: peft.target_modules {section['target_modules']} is not read: remove peft, and give --lora "
-            "RANK:MODULES"
-        )
-    return str(section.get("dim", 8)), others

@@ -96,6 +96,7 @@ def test_a_pipeline_has_its_stages_and_microbatches(
         ({"compile": {"enabled": True}}, {"compile": True}),
         ({"peft": {"_target_": "nemo_automodel.components._peft.lora.PeftConfig", "target_modules": "*_proj", "dim": 16}},
          {"lora": "16"}),
+        ({"peft": {"_target_": "nemo_automodel.components._peft.lora.PeftConfig"}}, {"lora": "8"}),
         ({"packed_sequence": {"packed_sequence_size": 8192}}, {"seq_len": 8192}),
         ({"packed_sequence": {"packed_sequence_size": 0}}, {"seq_len": 4096}),
         ({"distributed": {"dp_size": 16}}, {"dp": 16}),
@@ -113,7 +114,15 @@ def test_settings_become_options(tmp_path: Path, sections: dict[str, Any], optio
         ({"recipe": "TrainEagle3Recipe", "recipe_args": {"x": 1}}, "recipe TrainEagle3Recipe is not known"),
         ({"flow_matching": {"x": 1}}, "only the prediction of next tokens"),
         ({"recipe": "TrainBiEncoderRecipe"}, "only the prediction of next tokens"),
-        ({"peft": {"target_modules": ["*.q_proj"]}}, "give --lora RANK:MODULES"),
+        (
+            {
+                "peft": {
+                    "_target_": "nemo_automodel.components._peft.lora.PeftConfig",
+                    "target_modules": ["*.q_proj"],
+                }
+            },
+            "remove peft, and give --lora RANK:MODULES",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, sections: dict[str, Any], sentence: str) -> None:
