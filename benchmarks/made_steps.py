@@ -223,6 +223,10 @@ INJECTED: dict[str, Callable[[Made, float, np.random.Generator], str | None]] = 
     "falling microbatches": _falling_microbatches,
 }
 _CAUSES = {
+    "pauses in passes": "pauses",
+    "pauses between passes": "pauses",
+    "drift over the step": "drift",
+    "drift over steps": "drift",
     "queueing link": "slow links",
     "slow backward": "slow ranks",
     "falling microbatches": "uneven microbatches",

@@ -90,18 +90,18 @@ def fault_of(name: str, seed: int, vpp: int, ranks: int) -> tuple[Fault, Fault]:
         ),
         "blocking_link": Fault(link=link, block_s=0.015 * size, cause="slow links", places=pair),
         "pause": Fault(
-            pauses={(step, rank, mb): 0.3 * size}, cause="pauses in passes",
+            pauses={(step, rank, mb): 0.3 * size}, cause="pauses",
             places=(f"step {step + 1}: rank {rank}, {rank}F{mb}",),
         ),
         "garbage_collection": Fault(
-            pauses=several, cause="pauses in passes", places=tuple(f"step {s + 1}: rank {r}," for s, r, _ in several)
+            pauses=several, cause="pauses", places=tuple(f"step {s + 1}: rank {r}," for s, r, _ in several)
         ),
         "host_pause": Fault(
-            waits={(step, rank): 0.3 * size}, cause="pauses between passes",
+            waits={(step, rank): 0.3 * size}, cause="pauses",
             places=(rf"step {step + 1}: rank (\d or )?{rank}( or \d)?,",),
         ),
         "host_pause_after_send": Fault(
-            waits={(step, rank): 0.3 * size}, waits_after_send=True, cause="pauses between passes",
+            waits={(step, rank): 0.3 * size}, waits_after_send=True, cause="pauses",
             places=(rf"step {step + 1}: rank (\d or )?{rank}( or \d)?,",),
         ),
         "uneven_microbatches": Fault(sizes=(1.0, 1 + 0.6 * size), cause="uneven microbatches"),
@@ -111,8 +111,8 @@ def fault_of(name: str, seed: int, vpp: int, ranks: int) -> tuple[Fault, Fault]:
         "slow_optimizer": Fault(
             optimizer_s=(ranks - 1, 0.1 * size), cause="time between steps", places=(f"rank {ranks - 1} ",)
         ),
-        "drift": Fault(drift=(rank, 1 + 0.02 * size), cause="drift over steps", places=(f"rank {rank}:",)),
-        "drift_of_all": Fault(drift=(ALL, 1 + 0.02 * size), cause="drift over steps", places=("all ranks:",)),
+        "drift": Fault(drift=(rank, 1 + 0.02 * size), cause="drift", places=(f"rank {rank}:",)),
+        "drift_of_all": Fault(drift=(ALL, 1 + 0.02 * size), cause="drift", places=("all ranks:",)),
     }[name]  # fmt: skip
     mean = sum(found.sizes) / len(found.sizes)
     return found, Fault(sizes=(mean,)) if len(found.sizes) > 1 else none

@@ -32,7 +32,7 @@ from ppsim.trainers.megatron.read_trace import read_spans
 from ppsim.trainers.primus.read_trace import is_dump, read_dump
 from ppsim.trainers.torch.read_trace import read_trace
 
-_SUFFIXES = (".json", ".json.gz", ".jsonl", ".sqlite")
+_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".sqlite")
 _PEEKED = 2**16
 
 

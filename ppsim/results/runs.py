@@ -148,6 +148,8 @@ def print_totals(found: Any) -> None:
         ("iteration", f"{seconds(found.iteration_time_s)}, the median of {len(times)} logged after "
                       f"{found.num_warm_up} of warm-up ({seconds(times[0])} … {seconds(times[-1])})"),
         *((name, size(value)) for name, value in found.memory_bytes.items()),
+        *([("restarts", f"{found.num_restarts}: the iteration number goes back; only the last run is shown")]
+          * bool(found.num_restarts)),
         *([("garbled lines", f"{found.num_garbled} skipped")] * bool(found.num_garbled)),
         ("not recorded", "a timeline: a log has totals. To explain a step, record it with torch.profiler "
                          "(Megatron-LM: --use-pytorch-profiler --pytorch-profiler-collect-callstack) or nsys, or "

@@ -148,36 +148,20 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
     transit = _by_pair(pairs.taken, wait, crosses & (late > usual))[1]
     gap = median_of_some(wait[~crosses | (late < -transit - usual)])
     # A rank that is busy whenever a pair's message is sent still waits for the message if it takes long.
-    is_late = crosses & (late <= usual) & (wait > 2 * gap + usual)
-    since = np.maximum(start - gap - made, 0.0)
-    for pair in np.unique(pairs.taken[crosses]):
-        its = pairs.taken == pair
-        its_late, its_since = is_late[:, its], since[:, its]
-        if (late[:, its] > usual).sum() < _LEAST_MESSAGES <= its_late.sum():
-            candidate = float(np.median(its_since[its_late]))
-            # Messages that were needed sooner than `candidate` and had arrived took less time.
-            sooner = (its_since < candidate) & ~its_late
-            if sooner.sum() < its_late.sum():
-                transit[its] = candidate
-    queue, queues = np.zeros_like(made), set()
-    is_late = crosses & (wait > 2 * gap + usual)
+    queue, queues, is_late = np.zeros_like(made), set(), crosses & (wait > 2 * gap + usual)
     for pair in np.unique(pairs.taken[crosses]).tolist():
         its = pairs.taken == pair
-        if service := _service_s(made[:, its], start[:, its] - gap, is_late[:, its]):
-            queue[:, its], transit[its] = queue_s(made[:, its], service), service
+        service, is_queue = _service_of(made[:, its], start[:, its] - gap, is_late[:, its])
+        transit[its] = service or transit[its]
+        if is_queue:
+            queue[:, its] = queue_s(made[:, its], service)
             queues.add(pair)
     found = LinkTimes(
         pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late + queue < -transit - usual)),
-        queue,
+        queue, frozenset(queues),
     )  # fmt: skip
     _, under_way, is_waited = found.parts_of(start, before, made)
-    found = replace(found, transits=_by_pair(pairs.taken, under_way - queue, crosses & is_waited))
-    for pair in np.unique(pairs.taken[crosses]).tolist():
-        its = pairs.taken == pair
-        transit_s = float(found.transit_s[its][0])
-        if queue_s(made[:, its], transit_s).max() < _OVERLAPS * transit_s:
-            queues.add(pair)
-    return replace(found, queues=frozenset(queues))
+    return replace(found, transits=_by_pair(pairs.taken, under_way - queue, crosses & is_waited))
 
 
 def queue_s(sent: Floats, service_s: float) -> Floats:
@@ -193,15 +177,15 @@ def queue_s(sent: Floats, service_s: float) -> Floats:
     return np.where(queue - sent > _ROUNDING * service_s, queue - sent, 0.0)
 
 
-def _service_s(sent: Floats, arrived: Floats, is_late: Any) -> float:
-    """Return the time of a message on a link that sends one after the other, 0 for another link.
+def _service_of(sent: Floats, arrived: Floats, is_late: Any) -> tuple[float, bool]:
+    """Return the time of a message on a link (0: unknown), and if the link sends one message after the other.
 
     Arrays have shape [steps, messages]. `is_late` marks messages whose receiver waited until they arrived; others
-    arrived earlier. The link is a queue if this explains the arrivals clearly better than a constant delay.
+    arrived earlier. The link is a queue if a constant delay does not explain the arrivals.
     """
     since = arrived - sent
     if is_late.sum() < _LEAST_MESSAGES:
-        return 0.0
+        return 0.0, False
     candidates = np.concatenate([
         np.quantile(since[is_late], _CANDIDATES), np.quantile(np.diff(np.sort(arrived[is_late])), _CANDIDATES)
     ])  # fmt: skip
@@ -216,7 +200,8 @@ def _service_s(sent: Floats, arrived: Floats, is_late: Any) -> float:
     queue = queue_s(sent, service)
     differ = queue > _OVERLAPS * service
     with_queue, without = (errors(expected)[differ].sum() for expected in (queue + service, queue * 0 + constant))
-    return float(service) if with_queue <= _QUEUES * without else 0.0
+    is_queue = bool(with_queue <= _QUEUES * without)
+    return float(service if is_queue else constant), is_queue
 
 
 def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:

@@ -18,7 +18,7 @@ class LogTotals(Printable):
 
     `timers_s` has the minimum (None: not logged) and the maximum over the ranks, as medians over the log.
     `memory_bytes` has the values of the allocator's log line, as maxima over the ranks. `num_garbled` counts the
-    lines with a number that could not be parsed.
+    lines with a number that could not be parsed. After `num_restarts` restarts, only the last run counts.
 
     >>> LogTotals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_time_s
     2.0
@@ -30,6 +30,7 @@ class LogTotals(Printable):
     memory_bytes: Mapping[str, float] = field(default_factory=dict)
     num_warm_up: int = 0
     num_garbled: int = 0
+    num_restarts: int = 0
 
     @property
     def one_line(self) -> str:
@@ -50,6 +51,7 @@ class LogTotals(Printable):
             "source": self.source,
             "num_warm_up": self.num_warm_up,
             "num_garbled": self.num_garbled,
+            "num_restarts": self.num_restarts,
             "iteration_time_s": self.iteration_time_s,
             "iterations_s": list(self.iterations_s),
             "timers_s": {name: list(pair) for name, pair in self.timers_s.items()},

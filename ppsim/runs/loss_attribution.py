@@ -23,7 +23,7 @@ from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import NONE, Schedule
 from ppsim.simulation.timeline import Timeline
 
-_OF_WAITS = ("slow links", "waits for messages", "pauses between passes", "gaps between passes")
+_OF_WAITS = ("slow links", "waits for messages", "gaps between passes")
 _OWN = ("pipeline bubble", "compute", "rest")
 
 
@@ -309,19 +309,14 @@ def _terms(graph: EventGraph, steps: MeasuredSteps, lengths: Floats, causes: Seq
         gain = replayed - replayed_step_s(graph, removal.without_others(steps))
         terms.append(_Term(removal.cause, before - after, gain, removal.detail))
         before = after
-    busy = current.taken.sum(axis=1) / graph.schedule.num_ranks
+    schedule = graph.schedule
+    busy = current.taken.sum(axis=1) / schedule.num_ranks
+    size = f"{schedule.num_ranks} ranks, {schedule.num_stages} stages and {schedule.num_microbatches} microbatches"
     return [
         *terms,
-        _Term("pipeline bubble", before - busy, before - busy, _size(graph.schedule)),
+        _Term("pipeline bubble", before - busy, before - busy, f"idle time of the schedule with {size}"),
         _Term("compute", busy, busy, "mean over the ranks"),
     ]
-
-
-def _size(schedule: Schedule) -> str:
-    return (
-        f"idle time of the schedule with {schedule.num_ranks} ranks, {schedule.num_stages} stages and "
-        f"{schedule.num_microbatches} microbatches"
-    )
 
 
 def _calls_of(schedule: Schedule) -> EventGraph | None:
@@ -354,12 +349,15 @@ def _with_gains(
 ) -> list[_Term]:
     """Recompute the gains of causes in actions, with blocking calls, which pass delays on to other ranks."""
     as_it_was, by_cause = replayed_step_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
-    return [
-        replace(term, gain=as_it_was - replayed_step_s(calls, one.without_others(steps), hop_s=call_s))
-        if (one := by_cause.get(term.cause)) and term.cause not in _OF_WAITS
-        else term
-        for term in terms
-    ]
+
+    def gain_of(term: _Term) -> Floats:
+        if term.cause in _OF_WAITS or term.cause not in by_cause:
+            return term.gain
+        gain = as_it_was - replayed_step_s(calls, by_cause[term.cause].without_others(steps), hop_s=call_s)
+        # The replay of the calls has no pauses between actions.
+        return np.maximum(gain, term.gain) if term.cause == "pauses" else gain
+
+    return [replace(term, gain=gain_of(term)) for term in terms]
 
 
 def late_ranks(graph: EventGraph, step: MeasuredSteps, even: Floats) -> list[LateRank]:

@@ -1,7 +1,7 @@
 """Causes of lost time in measured steps, and their removal from actions and waits."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,14 +22,12 @@ CAUSES = {
     BETWEEN: "last end of a step to the first start of the next: data loader, optimizer, checkpoint",
     "slow links": "messages between one pair of ranks take longer than between others",
     "waits for messages": "an action waits for the transfer of its input, and its rank is free",
-    "pauses between passes": "a wait exceeds 1.5 × its usual time, by more than 2 % of the step",
+    "pauses": "an action, or a wait before one, exceeds 1.5 × its usual time, by more than 2 % of the step",
     "gaps between passes": "host time of a rank before every action",
     "blocking sends and receives": "time of Megatron-LM's blocking calls in a run of Primus",
-    "pauses in passes": "an action exceeds 1.5 × its usual time, by more than 2 % of the step",
     "slow first passes": "the first action of each kind on a stage is slower than the later ones",
     "straggling steps": "all actions of one step are slower, or all of one rank in it",
-    "drift over steps": "all actions, or all of a rank, get slower from step to step",
-    "drift over the step": "actions get slower or faster within a step",
+    "drift": "actions of all ranks or of one get slower or faster from step to step, or within a step",
     "uneven microbatches": "some microbatches (sequence lengths) take longer than others on all stages",
     "passes that vary": "remaining difference of actions from the median of their stage",
     "slow ranks": "all stages of a rank are slower than stages of other ranks",
@@ -204,6 +202,10 @@ def cause_removals(
     """
     factors = paces.factors
     pauses = pauses_between(steps, usual_links, factors.step_s)
+    words = (
+        waits_in_words(paces.schedule, pauses, usual_links, start, first_step),
+        passes_in_words(paces.schedule, factors.pauses, steps.taken, first_step),
+    )
     gaps = np.maximum(steps.after_own - pauses.after_own - excess.block_s - variation_s, 0.0)
 
     def minus(steps: MeasuredSteps, hop: Floats, own: Floats) -> MeasuredSteps:
@@ -216,9 +218,9 @@ def cause_removals(
             join_places(excess.told[:MOST_PLACES], len(excess.named)),
         ),
         CauseRemoval(
-            "pauses between passes",
-            lambda steps: minus(steps, pauses.hop, pauses.after_own),
-            waits_in_words(paces.schedule, pauses, usual_links, start, first_step),
+            "pauses",
+            lambda steps: replace(minus(steps, pauses.hop, pauses.after_own), taken=steps.taken - factors.pauses),
+            "; ".join(filter(None, words)),
         ),
         CauseRemoval(
             "waits for messages",
@@ -236,11 +238,6 @@ def cause_removals(
                 steps.taken, steps.hop, np.minimum(steps.after_own, pauses.after_own + excess.block_s + variation_s)
             ),
         ),
-        _of_passes(
-            "pauses in passes",
-            lambda taken: taken - factors.pauses,
-            passes_in_words(paces.schedule, factors.pauses, steps.taken, first_step),
-        ),
         *_of_factors(paces, first_step),
     ]
     return [*found, _variation(paces, variation_s), *_of_stages(paces)]
@@ -257,8 +254,7 @@ def _of_factors(paces: ActionSpeeds, first_step: int) -> list[CauseRemoval]:
     found = [_of_passes("slow first passes", slow_first, _worst_pass(schedule, late), factors)]
     for cause, factor, detail in (
         ("straggling steps", factors.slow_steps[:, schedule.rank], _slow_steps(factors.slow_steps, first_step)),
-        ("drift over steps", factors.drift[:, schedule.rank], _drifting(factors)),
-        ("drift over the step", factors.drift_in_step, _worst_drift(paces)),
+        ("drift", factors.drift[:, schedule.rank] * factors.drift_in_step, _drifting(paces)),
         ("uneven microbatches", factors.sizes, _sizes(factors)),
     ):
         if (np.abs(factor - 1) > 0).any():
@@ -354,25 +350,24 @@ def _slow_steps(slow: Floats, first_step: int) -> str:
     return join_places(places, len(steps))
 
 
-def _drifting(factors: StepFactors) -> str:
-    of_ranks, of_all = (one[-1] / one[0] - 1 for one in (factors.drift_of_ranks, factors.drift_of_all))
-    places = [f"rank {rank}: {signed_percent(float(of_ranks[rank]))}" for rank in np.argsort(-np.abs(of_ranks))[:1]]
-    places = places if of_ranks.any() else []
-    if of_all.any():
-        places.append(f"all ranks: {signed_percent(float(of_all[0]))}")
-    return f"{', '.join(places)} from the first step to the last"
+def _drifting(paces: ActionSpeeds) -> str:
+    factors, bounds = paces.factors, paces.schedule.rank_offsets
+    in_step = factors.drift_in_step[bounds[1:] - 1] / factors.drift_in_step[bounds[:-1]] - 1
+    places = []
+    for change, over in (
+        (factors.drift_of_ranks[-1] / factors.drift_of_ranks[0] - 1, "from the first step to the last"),
+        (in_step, "from its first pass to its last"),
+    ):
+        rank = int(np.argmax(np.abs(change)))
+        places += [f"rank {rank}: {signed_percent(float(change[rank]))} {over}"] * bool(change[rank])
+    if of_all := float(factors.drift_of_all[-1, 0] / factors.drift_of_all[0, 0] - 1):
+        places.append(f"all ranks: {signed_percent(of_all)} from the first step to the last")
+    return ", ".join(places)
 
 
 def _sizes(factors: StepFactors) -> str:
     low, high = float(factors.sizes.min()), float(factors.sizes.max())
     return f"from {low:.2f} to {high:.2f} times the mean"
-
-
-def _worst_drift(paces: ActionSpeeds) -> str:
-    begins, ends = paces.schedule.rank_offsets[:-1], paces.schedule.rank_offsets[1:] - 1
-    change = paces.factors.drift_in_step[ends] / paces.factors.drift_in_step[begins] - 1
-    worst = int(np.argmax(np.abs(change)))
-    return f"rank {worst}: {signed_percent(float(change[worst]))} from its first pass to its last"
 
 
 def _worst_stage(paces: ActionSpeeds) -> str:

@@ -27,9 +27,9 @@ ADVICE = {
         "sends and receives are not hidden: overlap them (Megatron-LM's --overlap-p2p-communication, which "
         "ppsim project takes too)"
     ),
-    "pauses between passes": (
-        "the host stopped once, before it started the next pass: garbage collection, checkpoints, logging, or "
-        "other processes on this host; call gc.collect at the same step on all ranks, so that the pauses overlap"
+    "pauses": (
+        "a host or GPU stopped once: garbage collection, checkpoints, memory allocation, or other processes; call "
+        "gc.collect at the same step on all ranks instead of automatically, so that the pauses overlap"
     ),
     "gaps between passes": (
         "ranks do something before every pass: kernel launches, blocking sends and receives; with fewer, longer "
@@ -39,19 +39,11 @@ ADVICE = {
     "blocking sends and receives": (
         "ranks wait in Megatron-LM's calls: interleaved stages overlap them (ppsim project --vpp 2)"
     ),
-    "pauses in passes": (
-        "the host or the GPU stopped once during these passes: garbage collection, checkpoints, memory allocation, "
-        "or other processes; disable automatic garbage collection and call gc.collect at the same step on all "
-        "ranks, so that the pauses overlap"
-    ),
     "slow first passes": (
         "caches, clocks, compilation, the loading of data (ppsim calibrate finds how much, for projections)"
     ),
     "straggling steps": "look at what else runs in these steps: checkpoints, evaluation, other jobs",
-    "drift over steps": (
-        "passes get slower or faster from step to step: look at clocks, temperature, power, and growing memory"
-    ),
-    "drift over the step": "passes get slower or faster within a step: clocks, temperature, memory allocation",
+    "drift": "passes get slower or faster: look at clocks, temperature, power and growing memory",
     "uneven microbatches": (
         "balance them: sort or pack sequences so that all microbatches have the same work (ppsim project "
         "--sequence-lengths FILE shows the part of sequence lengths), and check the load of experts"

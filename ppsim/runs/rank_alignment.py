@@ -183,13 +183,15 @@ def _steps_closed(trace: RankTrace) -> int:
 
 
 def _by_marks(trace: RankTrace) -> list[list[CellRange]]:
-    """Assign actions to steps by time; incomplete first and last steps are dropped."""
+    """Assign actions to steps by time; incomplete first and last steps, or numbered steps, are dropped."""
     steps: list[list[CellRange]] = [[] for _ in trace.marks]
     for cell in _passes(trace):
         place = bisect_right(trace.marks, cell.begin) - 1
         if place >= 0:
             steps[place].append(cell)
     usual, _ = Counter(len(step) for step in steps if step).most_common(1)[0] if any(steps) else (0, 0)
+    if trace.numbers:  # the other ranks' steps of these iterations are left out
+        return [step for step in steps if len(step) == usual]
     while steps and len(steps[0]) != usual:
         del steps[0]
     while steps and len(steps[-1]) != usual:

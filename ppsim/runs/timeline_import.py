@@ -115,6 +115,9 @@ def run_of(
     gaps = gaps_between(graph, start, end)
     if references.size:  # The reference work runs between the steps.
         gaps = (np.array(gaps) - references[1:-1].max(axis=1)).tolist()
+    numbers = result.get("numbers", [])[result["num_warm_up"] :]
+    if len(numbers) == len(start) and np.any(np.diff(numbers) != 1):  # without the gaps of left-out steps
+        gaps, to_collectives = [gap for gap, by in zip(gaps, np.diff(numbers), strict=True) if by == 1], []
     if result["differences"] and result["num_warm_up"] == 0:
         gaps = gaps[1:]  # The first step was compared with a single process before the second step began.
     return Run(

@@ -1,6 +1,6 @@
 """Traces of a recorded run's ranks, which every reader returns, and their conversion to `ppsim train`'s records."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
@@ -49,7 +49,8 @@ class CellRange(TimeRange):
 class RankTrace:
     """The steps of one rank, each a list of ranges in the order of their start.
 
-    While stages or microbatches are unknown, all ranges are in one list, and `marks` are the known starts of steps.
+    While stages or microbatches are unknown, all ranges are in one list. `marks` are the known starts of steps, and
+    `numbers` are the iterations that begin there (for a trace without marks: of `steps`).
     Times count from `base_ns`, on a clock that all ranks of a `host` share.
     """
 
@@ -60,6 +61,7 @@ class RankTrace:
     steps: list[list[CellRange]]
     base_ns: int = 0
     marks: list[float] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     collectives: list[float] = field(default_factory=list)
 
     @property
@@ -132,6 +134,26 @@ def require_as_many_steps(traces: Sequence[RankTrace]) -> None:
         )
 
 
+def with_common_steps(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Leave out iterations that a rank lacks, if the iterations of all steps are known and most are common."""
+    iterations = [dict(zip(_numbers_of(trace), trace.steps, strict=False)) for trace in traces]
+    common = sorted(set.intersection(*map(set, iterations)))
+    most = max(len(trace.steps) for trace in traces)
+    if [*map(len, iterations)] != [len(trace.steps) for trace in traces] or 2 * len(common) <= most:
+        return list(traces)
+    return [
+        replace(trace, steps=[steps[number] for number in common], numbers=common, marks=[])
+        for trace, steps in zip(traces, iterations, strict=True)
+    ]
+
+
+def _numbers_of(trace: RankTrace) -> list[int]:
+    if not trace.marks or not trace.numbers:
+        return trace.numbers
+    entries = [bisect_right(trace.marks, step[0].begin) - 1 for step in trace.steps]
+    return [trace.numbers[entry] for entry in entries if entry >= 0]
+
+
 def _later(told: Any, seconds: float) -> Any:
     if isinstance(told, TimeRange):
         times = [one.name for one in fields(told) if one.name not in ("cell", "message_bytes", "chunk")]
@@ -179,6 +201,7 @@ def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any
 
     Raises `ConfigError` for too few steps, and for ranks with different numbers of steps.
     """
+    traces = with_common_steps(traces)
     require_as_many_steps(traces)
     number = len(traces[0].steps)
     if num_warm_up >= number:
@@ -195,6 +218,7 @@ def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any
         "steps": [_step_record(list(step), traces) for step in zip(*on_one_base, strict=True)],
         "num_warm_up": num_warm_up,
         "differences": None,
+        "numbers": traces[0].numbers,
         "to_collective_s": list(zip(*map(_to_collectives, traces), strict=True)),
     }
 

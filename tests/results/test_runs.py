@@ -176,7 +176,7 @@ def test_the_totals_of_a_log_are_printed_with_each_timers_part_of_the_iteration(
     print_totals(
         SimpleNamespace(
             iterations_s=[2.5, 1.5, 2.0], iteration_time_s=2.0, num_warm_up=1, memory_bytes={"reserved": 2**30},
-            num_garbled=3, timers_s={"forward": (0.5, 1.0), "optimizer": (None, 0.25)},
+            num_garbled=3, num_restarts=0, timers_s={"forward": (0.5, 1.0), "optimizer": (None, 0.25)},
         )
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()

@@ -105,10 +105,11 @@ def test_of_two_ranks_a_slow_one_is_told_where_stages_of_the_other_are_a_little_
 def test_a_drift_over_steps_is_told_and_noise_is_none() -> None:
     """Nine steps, each 2 % slower than the one before it: the median step lacks 8 % of the pace of the first."""
     made = Made(TABLES[0], 3, num_steps=9)
-    assert "drift over steps" not in [loss.cause for loss in attribute_losses(made.run()).losses]
+    noise = attribute_losses(made.run())
+    assert sum(loss.gain_s for loss in noise.losses if loss.cause == "drift") < 0.01 * noise.step_s
     made.taken *= 1 + 0.02 * np.arange(9)[:, None]
     found = attribute_losses(made.run())
-    assert found.reasons[0].cause == "drift over steps"
+    assert found.reasons[0].cause == "drift"
     lost = found.reasons[0].seconds / found.median_s
     assert lost == pytest.approx(0.08 / 1.08, rel=0.1)
     low, high = found.reasons[0].quartiles_s
@@ -175,13 +176,13 @@ def test_a_real_step_is_explained_to_the_last() -> None:
     assert total(found) == pytest.approx(found.step_s, rel=1e-9)
     by_cause = {loss.cause: loss for loss in found.losses}
     missing = {"slow ranks", "uneven stages", "waits for messages", "time between steps"}  # and factors of 1
-    missing |= {"straggling steps", "drift over steps", "drift over the step", "uneven microbatches"}
+    missing |= {"straggling steps", "drift", "uneven microbatches"}
     assert list(by_cause) == [cause for cause in CAUSES if cause not in missing]
     assert abs(by_cause["rest"].seconds) < 0.005 * found.step_s
     assert found.reasons[0].cause == STAGES_OR_RANKS
     assert "stage 7 on rank 7" in found.reasons[0].detail
     assert "0B15 on rank 0" in by_cause["passes that vary"].detail
-    assert by_cause["pauses in passes"].detail == (
+    assert by_cause["pauses"].detail == (
         "one rank after the other, each in another step: step 11: rank 0, 0F7, 340 ms instead of 57.8 ms; step 15: rank 1, 1F4, 301 ms instead of 58.4 ms; "
         "step 16: rank 2, 2F8, 317 ms instead of 58.4 ms; step 18: rank 3, 3F10, 342 ms instead of 61.2 ms"
     )
@@ -272,7 +273,7 @@ def test_a_drift_is_as_large_as_it_was_made() -> None:
     without = float(made.run().step_times_s.mean())
     made.put("drift over the step")
     found = attribute_losses(made.run())
-    drift = next(loss for loss in found.losses if loss.cause == "drift over the step")
+    drift = next(loss for loss in found.losses if loss.cause == "drift")
     assert drift.gain_s == pytest.approx(found.step_s - without, rel=0.05)
 
 

@@ -70,7 +70,7 @@ def stop_of(table: Schedule, entry: int, *, is_sent: bool, gaps_s: float = 0.0) 
     steps.hop[:] = 3e-4
     steps.stop(3, entry, 0.8, is_sent=is_sent)
     found = attribute_losses(steps.run())
-    return next(loss.detail for loss in found.losses if loss.cause == "pauses between passes")
+    return next(loss.detail for loss in found.losses if loss.cause == "pauses")
 
 
 FOUR_RANKS = build("1f1b", pp=4, microbatches=5)

@@ -425,7 +425,7 @@ def test_kernels_have_their_short_names_and_processes_without_passes_count_if_th
     file.commit()
     file.close()
     (recording,) = read_recordings("run.sqlite")
-    assert recording.steps == [(0.0, 2.0), (2.0, 4.0)]
+    assert recording.steps == [(0.0, 2.0, 1), (2.0, 4.0, 2)]
     assert recording.launches == [(0.0, 5)]
     assert (recording.rank, recording.source) == (None, "run.sqlite")
     assert list(recording.kernels.seconds.values()) == [0.5]
@@ -580,6 +580,31 @@ def test_a_log_of_the_most_has_no_least(folder: Path) -> None:
     found = json.loads(ppsim("read", "train.log", "--json").stdout)
     assert found["timers_s"]["forward-recv"] == [None, pytest.approx(0.107)]
     assert "not logged" in words_of(ppsim("read", "train.log").stdout)
+
+
+def test_a_log_that_a_restart_continued_is_two_runs_and_the_last_counts(folder: Path) -> None:
+    lines = [
+        f" iteration {number:8}/ 90 | elapsed time per iteration (ms): {ms:.1f} |"
+        for number, ms in ((7, 900), (8, 910), (9, 920), (8, 1000), (9, 1010), (10, 1020))
+    ]
+    (folder / "train.log").write_text("\n".join(lines))
+    found = json.loads(ppsim("read", "train.log", "--json").stdout)
+    assert (found["iterations_s"], found["num_restarts"]) == ([1.01, 1.02], 1)
+    assert "1: the iteration number goes back; only the last run is shown" in words_of(
+        ppsim("read", "train.log").stdout
+    )
+
+
+def test_an_iteration_that_a_file_of_a_dump_lacks_is_left_out(folder: Path) -> None:
+    shutil.copytree(DUMP, folder / "dump")
+    numbers = list(json.loads((folder / "dump" / "pp_rank_3.json").read_text()))
+    edit(
+        folder / "dump" / "pp_rank_3.json", lambda found: {one: found[one] for one in numbers if one != numbers[4]}
+    )
+    whole, without = (
+        json.loads(ppsim("read", one, "--json").stdout)["run"]["step_times_s"] for one in (DUMP, "dump")
+    )
+    assert without == whole[:3] + whole[4:], "the first step is warm-up"
 
 
 def test_a_log_has_totals(folder: Path) -> None:

@@ -4,6 +4,7 @@ An action's kernels are those launched within its range by any thread (an autogr
 except NCCL's.
 """
 
+import re
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ class Recording:
     host: str = ""
     base_ns: int = 0
     ranges: list[tuple[float, float, int, ParsedName]] = field(default_factory=list)
-    steps: list[tuple[float, float]] = field(default_factory=list)
+    steps: list[tuple[float, float, int]] = field(default_factory=list)
     launches: list[tuple[float, int]] = field(default_factory=list)
     device: dict[int, list[DeviceWork]] = field(default_factory=dict)
     messages: list[tuple[float, float]] = field(default_factory=list)
@@ -66,7 +67,7 @@ class Recording:
 
     def keep_range(self, name: str, begin: float, end: float) -> None:
         if STEP.fullmatch(name):
-            self.steps.append((begin, end))
+            self.steps.append((begin, end, int(re.findall(r"\d+", name)[-1])))
         elif matched := self.names.match(name):
             place, match = matched
             _require_order(begin, end, f"{self.source}: the range {name}")
@@ -169,7 +170,8 @@ def trace_of(recording: Recording) -> RankTrace:
             on_device=bool(recording.device),
             steps=[ranges],
             base_ns=recording.base_ns,
-            marks=[begin for begin, _ in recording.steps],
+            marks=[begin for begin, _, _ in recording.steps],
+            numbers=[number for _, _, number in recording.steps],
             collectives=sorted(recording.collectives),
         )
     )

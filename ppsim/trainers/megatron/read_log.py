@@ -21,6 +21,7 @@ from ppsim.runs.log_totals import LogTotals
 from ppsim.runs.readers.stream import lines_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NUMBER = re.compile(r"\biteration +(\d{1,12})/")
 _ITERATION = re.compile(r"elapsed time per iteration \(ms\): *(\d[^\s|/]*)")
 # The lookbehind keeps matching linear in the length of the line: a match starts only at the first letter of a name.
 _TIMER = re.compile(r"(?<![\w-])([a-z][\w-]*) \.*: \(([\d.]+), ([\d.]+)\)")
@@ -53,6 +54,7 @@ def _totals(lines: Iterable[str], source: str, num_warm_up: int) -> LogTotals:
         memory_bytes=found.memory,
         num_warm_up=num_warm_up,
         num_garbled=found.num_garbled,
+        num_restarts=found.num_restarts,
     )
 
 
@@ -66,6 +68,8 @@ class _Found:
     memory: dict[str, float] = field(default_factory=dict)
     heading: str = ""
     num_garbled: int = 0
+    num_restarts: int = 0
+    last: int = -1
 
     def add(self, line: str) -> None:
         try:
@@ -77,6 +81,10 @@ class _Found:
 
     def _add_times(self, line: str) -> None:
         if found := _ITERATION.search(line):
+            number = int(named[1]) if (named := _NUMBER.search(line)) else self.last
+            if number < self.last:  # a restart begins a run of its own
+                self.iterations, self.timers, self.num_restarts = [], defaultdict(list), self.num_restarts + 1
+            self.last = number
             self.iterations.append(_number(found[1], least=_LEAST_MS) / 1e3)
         elif found := _TIMER.search(line):
             self.timers[found[1]].append((_number(found[2]) / 1e3, _number(found[3]) / 1e3))

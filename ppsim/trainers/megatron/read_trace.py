@@ -21,6 +21,7 @@ from ppsim.schedule.table import NONE, Action, Op
 
 _ITERATION = "megatron.train.iteration"
 _OPS = {"megatron.microbatch.forward": Op.F, "megatron.microbatch.backward": Op.B}
+_NUMBER = "megatron.iteration"
 _GROUPS = "--otel-span-groups step,microbatch"
 
 
@@ -32,7 +33,7 @@ class _Rank:
     num_ranks: int
     num_stages: int
     host: str
-    iterations: list[int] = field(default_factory=list)
+    iterations: list[tuple[int, int]] = field(default_factory=list)
     actions: list[tuple[int, int, Op]] = field(default_factory=list)
 
 
@@ -72,8 +73,13 @@ def _trace(rank: _Rank, place: int, base: int) -> RankTrace:
         CellRange((begin - base) / 1e9, (end - base) / 1e9, Action(op, NONE, NONE))
         for begin, end, op in sorted(rank.actions)
     ]
-    marks = [(begin - base) / 1e9 for begin in sorted(rank.iterations)]
-    return RankTrace(rank.source, place, rank.host, on_device=False, steps=[cells], base_ns=base, marks=marks)
+    marks = [(begin - base) / 1e9 for begin, _ in sorted(rank.iterations)]
+    numbers = (
+        [number for _, number in sorted(rank.iterations)] if all(one >= 0 for _, one in rank.iterations) else []
+    )
+    return RankTrace(
+        rank.source, place, rank.host, on_device=False, steps=[cells], base_ns=base, marks=marks, numbers=numbers
+    )
 
 
 def _read(path: str, ranks: dict[int, _Rank]) -> None:
@@ -82,15 +88,17 @@ def _read(path: str, ranks: dict[int, _Rank]) -> None:
             if not line.strip():
                 continue
             try:
-                for resource, name, begin, end in _spans(json.loads(line)):
+                for resource, name, *times in _spans(json.loads(line)):
                     if name == _ITERATION or name in _OPS:
-                        _keep(path, ranks, resource, name, begin, end)
+                        _keep(path, ranks, resource, name, *times)
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
                 why = f"it lacks {error}" if isinstance(error, KeyError) else error
                 raise ConfigError(f"{path}: line {number} is no OpenTelemetry span: {why}") from None
 
 
-def _keep(path: str, ranks: dict[int, _Rank], resource: Mapping[str, Any], name: str, begin: int, end: int) -> None:
+def _keep(
+    path: str, ranks: dict[int, _Rank], resource: Mapping[str, Any], name: str, begin: int, end: int, iteration: int
+) -> None:
     place, num_ranks, num_stages = (
         int(resource[key]) for key in ("dl.rank", "dl.world_size", "dl.pipeline_parallel.size")
     )
@@ -106,22 +114,34 @@ def _keep(path: str, ranks: dict[int, _Rank], resource: Mapping[str, Any], name:
     if (num_ranks, num_stages) != (first.num_ranks, first.num_stages):
         raise ValueError(f"{shown}, but {first.source} is of {first.num_ranks}, pipeline of {first.num_stages}")
     if name == _ITERATION:
-        rank.iterations.append(begin)
+        rank.iterations.append((begin, iteration))
     else:
         rank.actions.append((begin, end, _OPS[name]))
 
 
-def _spans(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, int, int]]:
+def _spans(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, int, int, int]]:
+    """Yield resource, name, begin, end and iteration (−1 if unknown) of each span."""
     if "resourceSpans" not in found:
         begin, end = (_nanoseconds(found[key]) for key in ("start_time", "end_time"))
-        yield found["resource"]["attributes"], found["name"], begin, end
+        iteration = int(found.get("attributes", {}).get(_NUMBER, -1))
+        yield found["resource"]["attributes"], found["name"], begin, end, iteration
         return
     for group in found["resourceSpans"]:
-        attributes = group["resource"]["attributes"]
-        resource = {one["key"]: next(iter(one["value"].values()), None) for one in attributes}
+        resource = _plain(group["resource"]["attributes"])
         for scope in group["scopeSpans"]:
             for span in scope["spans"]:
-                yield resource, span["name"], int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+                iteration = int(_plain(span.get("attributes") or []).get(_NUMBER, -1))
+                yield (
+                    resource,
+                    span["name"],
+                    int(span["startTimeUnixNano"]),
+                    int(span["endTimeUnixNano"]),
+                    iteration,
+                )
+
+
+def _plain(attributes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {attribute["key"]: next(iter(attribute["value"].values()), None) for attribute in attributes}
 
 
 def _nanoseconds(time: str) -> int:

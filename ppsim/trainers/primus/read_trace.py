@@ -15,7 +15,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.runs.traces import CellRange, RankTrace, RunRecordings, require_as_many_steps
+from ppsim.runs.traces import CellRange, RankTrace, RunRecordings, require_as_many_steps, with_common_steps
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import NONE, Action, Op
 
@@ -40,7 +40,7 @@ def read_dump(folder: Path) -> RunRecordings:
         raise ConfigError(f"{folder} holds pp_rank_{beyond[0]}.json, and its config.json says pp_size {num_ranks}")
     iterations = {rank: _iterations(files[rank]) for rank in range(num_ranks)}
     split = any("wgrad_start" in one for found in iterations.values() for one in found.values())
-    traces = [_trace(str(files[rank]), rank, found, split) for rank, found in iterations.items()]
+    traces = with_common_steps([_trace(str(files[rank]), rank, found, split) for rank, found in iterations.items()])
     require_as_many_steps(traces)
     _require_one_run(traces, config)
     if "pp_size" not in config:
@@ -88,12 +88,14 @@ _LISTS: Mapping[str, Op] = {"fwd": Op.F, "bwd": Op.B, "wgrad": Op.W}
 
 def _trace(source: str, rank: int, iterations: Mapping[str, dict[str, Any]], is_split: bool) -> RankTrace:
     steps = []
-    for name, lists in sorted(iterations.items(), key=lambda one: (len(one[0]), one[0])):
+    names = sorted(iterations, key=lambda name: (len(name), name))
+    for name, lists in zip(names, map(iterations.__getitem__, names), strict=True):
         step: list[CellRange] = []
         for kind, op in _LISTS.items():
             step += _passes(f"{source}: iteration {name}", lists, kind, Op.I if is_split and op is Op.B else op)
         steps.append(_one_by_one(sorted(step, key=lambda cell: cell.begin), source))
-    return RankTrace(source, rank, host=source, on_device=False, steps=steps)
+    numbers = [int(name) for name in names if name.isdecimal()]
+    return RankTrace(source, rank, host=source, on_device=False, steps=steps, numbers=numbers)
 
 
 def _passes(where: str, lists: dict[str, Any], kind: str, op: Op) -> list[CellRange]:

@@ -1,5 +1,6 @@
 """OpenTelemetry spans of Megatron-LM, in both of its formats, are read as the steps that made them."""
 
+import gzip
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -159,4 +160,43 @@ def test_a_rank_without_the_span_of_its_last_iteration_is_named_with_its_steps(t
     del killed[max(at for at, line in enumerate(killed) if "megatron.train.iteration" in line)]
     (tmp_path / "spans.jsonl").write_text("\n".join([*whole, *killed]))
     with pytest.raises(ConfigError, match=r"spans.jsonl: rank 1 has 2 steps, .*: rank 0 has 4"):
+        ppsim.read(tmp_path / "spans.jsonl")
+
+
+def numbered(form: Any, rank: int, step: Timeline, lost: int | None = None) -> str:
+    """Return a rank's spans with the numbers of the iterations, without the lost iteration."""
+    lines = []
+    for number in range(NUM_STEPS):
+        spans = spans_of(step, rank)
+        per_step = len(spans) // NUM_STEPS
+        if number == lost:
+            continue
+        for span in spans[number * per_step : (number + 1) * per_step]:
+            found = json.loads(form(resource_of(rank, 2, 1), [span]))
+            if form is as_console:
+                found["attributes"] = {"megatron.iteration": 100 + number}
+            else:
+                attributes = [{"key": "megatron.iteration", "value": {"intValue": str(100 + number)}}]
+                found["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"] = attributes
+            lines.append(json.dumps(found))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("form", [as_otlp, as_console])
+def test_an_iteration_that_a_rank_lacks_is_left_out_with_the_gaps_around_it(tmp_path: Path, form: Any) -> None:
+    """Four iterations 100 to 103, of which rank 1 lost 102: after the warm-up, 101 and 103 are left."""
+    step = step_of("1f1b", pp=2, microbatches=4)
+    for rank in range(2):
+        text = numbered(form, rank, step, lost=2 if rank else None)
+        (tmp_path / f"rank{rank}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    run = ppsim.read(tmp_path)
+    assert run.step_times_s == pytest.approx([step.step_time_s] * 2, abs=3e-6)
+    assert run.facts["between_steps_s"] == [], "101 and 103 are not consecutive"
+
+
+def test_without_numbers_a_lost_step_is_refused(tmp_path: Path) -> None:
+    step = step_of("1f1b", pp=2, microbatches=4)
+    texts = [numbered(as_console, rank, step, lost=2 if rank else None) for rank in range(2)]
+    (tmp_path / "spans.jsonl").write_text("\n".join(texts).replace("megatron.iteration", "iteration"))
+    with pytest.raises(ConfigError, match=r"rank 1 has 3 steps, .*: rank 0 has 4"):
         ppsim.read(tmp_path / "spans.jsonl")
