@@ -117,18 +117,6 @@ def open_run(
     return MeasuredRun(measured, found.facts() | {"chosen_step": measured.chosen_step})
 
 
-def open_run_if_path(*measured: Any, **options: Any) -> RunResult:
-    if isinstance(measured[0], RunResult):
-        return measured[0]
-    opened = open_run(*measured, **options)
-    if isinstance(opened, LogTotals):
-        raise ConfigError(
-            f"{opened.source} is a log, which has totals and no timeline: ppsim read prints them, and says how a "
-            f"timeline is recorded"
-        )
-    return opened
-
-
 def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None) -> MeasuredRun:
     data = read_json(path)
     run, (timeline, _) = run_from_json(data, str(path)), timeline_from_json(data, str(path))
