@@ -95,6 +95,9 @@ REFUSALS: tuple[tuple[Callable[[_Given], Any], str], ...] = (
      "--tp must divide the number of attention heads"),
     (lambda a: a["optimizer_cpu_offload"] and a["fp8_param_gather"] and a["fp8_recipe"] is not None,
      "an optimizer on the CPU has 8-bit weights only with one scale per tensor: give --no-fp8-param-gather"),
+    (lambda a: a["fp8_param_gather"]
+     and not (a["use_distributed_optimizer"] or a["use_torch_fsdp2"] or a["use_megatron_fsdp"]),
+     "8-bit weights need a sharded optimizer: give --zero 1 or --no-fp8-param-gather"),
     (lambda a: a["cuda_graph_impl"] == "transformer_engine" and a["recompute_granularity"] == "full",
      "full recomputation needs CUDA graphs of the whole iteration: give --cuda-graphs full or none"),
     (lambda a: a.has("cuda_graph_modules", "moe_router") and a.has("recompute_modules", "moe"),

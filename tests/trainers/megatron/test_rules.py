@@ -88,6 +88,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"pipeline_model_parallel_size": 2, "no_overlap_p2p_communication": True},
         "leave out --no-overlap-p2p-communication",
     ),
+    ({"fp8_param_gather": True, "use_distributed_optimizer": False}, "give --zero 1 or --no-fp8-param-gather"),
 ]
 REFUSED_BY_OLD_RELEASE: list[tuple[dict[str, Any], str]] = [
     (PIPELINE | {"hybrid_layer_pattern": "M|-|M*|M", "num_layers": 5}, "give a --pp that divides"),
