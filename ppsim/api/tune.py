@@ -1,6 +1,6 @@
 """Search for the best configurations."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -101,7 +101,12 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     question = _question(given | {name: options[name] for name in ("stack_basis", "assumed") if name in options})
     if options["calibration"]:
         question = _calibrated(question, options)
-    question = replace(question, by_pipeline=_by_pipeline(question.job, typed, options))
+    decided = {name for name, setting in each_setting(typed).items() if setting is not None} | own.keys()
+    question = replace(
+        question,
+        by_pipeline=_by_pipeline(question.job, typed, decided),
+        typed={name: given[name] for name in decided & given.keys() - _RANGES.keys()},
+    )
     if names is None:
         trainer = trainer_of(question.job.stack, question.runtime)
         question = replace(question, trainer=trainer, names_trainer=names_trainer(typed))
@@ -147,11 +152,8 @@ def plan_of_file(typed: Mapping[str, Any]) -> Plan:
 _SHARED = declared_options(SearchBaseOptions)
 
 
-def _by_pipeline(job: "Job", typed: Mapping[str, Any], options: Mapping[str, Any]) -> dict[bool, dict[str, Any]]:
+def _by_pipeline(job: "Job", typed: Mapping[str, Any], decided: Collection[str]) -> dict[bool, dict[str, Any]]:
     """Return options of the stack that differ with and without a pipeline, unless they are typed or in the file."""
-    config = options["run_config"]
-    decided = {name for name, given in each_setting(typed).items() if given is not None}
-    decided |= set(config.options) if config else set()
     has_experts = any(kind.is_moe for kind in job.model.kinds)
     without, within = (
         stack_of(job.stack, {**typed, "pp": pp}, device=job.cluster.device.name, has_experts=has_experts).options

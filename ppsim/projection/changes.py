@@ -25,7 +25,7 @@ NO_CHANGE: Change = MappingProxyType({})
 
 Projected = TypeVar("Projected")
 
-_OPTIONS = declared_options(PlanOptions)
+PLAN_OPTIONS = declared_options(PlanOptions)
 
 _CHEAP = ("moe_act", "layernorm", "mla_up_proj")
 """Modules that take little time to recompute; also tried in combination. No trainer supports mlp_act."""
@@ -208,7 +208,9 @@ def change_text(change: Change) -> str:
     >>> change_text({"tp": 2, "dp": 4}), change_text({"sequence_parallel": False})
     ('--tp 2 --dp 4', '--no-sequence-parallel')
     """
-    return " ".join(text for name, setting in change.items() for text in command_arguments(_OPTIONS[name], setting))
+    return " ".join(
+        text for name, setting in change.items() for text in command_arguments(PLAN_OPTIONS[name], setting)
+    )
 
 
 def setting_of(name: str, text: str) -> Any:
@@ -217,7 +219,7 @@ def setting_of(name: str, text: str) -> Any:
     >>> setting_of("etp", "2"), setting_of("compile", "False"), setting_of("order", "tp-cp-ep-pp-dp")
     (2, False, 'tp-cp-ep-pp-dp')
     """
-    kinds = _OPTIONS[name].kinds
+    kinds = PLAN_OPTIONS[name].kinds
     if bool in kinds:
         return text == "True"
     for kind in {int, float}.intersection(kinds):
@@ -228,7 +230,7 @@ def setting_of(name: str, text: str) -> Any:
 
 def settings_of(job: "Job") -> dict[str, Any]:
     """Return the settings of a job by option."""
-    return option_values(_OPTIONS, _Holder(job)) | {"etp": job.layout.expert_tp}
+    return option_values(PLAN_OPTIONS, _Holder(job)) | {"etp": job.layout.expert_tp}
 
 
 def changed_job(job: "Job", change: Change, **fields: Any) -> "Job":
@@ -238,8 +240,11 @@ def changed_job(job: "Job", change: Change, **fields: Any) -> "Job":
         keeps = job.execution.sequence_parallel or job.layout.tp == 1
         settings.setdefault("sequence_parallel", change["tp"] > 1 and keeps)
     parts: dict[str, dict[str, Any]] = {}
+    if hidden := settings.pop("overlap_tp", None):
+        forward, *backward = map(float, str(hidden).split(","))
+        parts["execution"] = {"hidden_tp_forward": forward, "hidden_tp_backward": [forward, *backward][-1]}
     for name, setting in settings.items():
-        holder, _, field = (_OPTIONS[name].option.field or "").removeprefix("job.").rpartition(".")
+        holder, _, field = (PLAN_OPTIONS[name].option.field or "").removeprefix("job.").rpartition(".")
         parts.setdefault(holder, {})[field] = setting
     own = fields | parts.pop("", {}) | ({"stage_plans": ()} if "recompute" in change else {})
     if "moe_dispatcher" in change:

@@ -17,11 +17,20 @@ from ppsim.model.recompute import BY_OPERATORS, Recompute
 from ppsim.parallel.layer_partition import Split, why_no_split, without_search
 from ppsim.parallel.layout import Layout, layout_on, require_devices
 from ppsim.parallel.sizes import ParallelSizes
-from ppsim.projection.changes import NO_CHANGE, SWITCHES, Change, changed_job, setting_of, settings_of
+from ppsim.projection.changes import (
+    NO_CHANGE,
+    PLAN_OPTIONS,
+    SWITCHES,
+    Change,
+    changed_job,
+    has_experts,
+    setting_of,
+    settings_of,
+)
 from ppsim.projection.options import GPT, Runtime
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.simulation.verdict import MemoryLimit, Word
-from ppsim.trainers.stacks import base_of
+from ppsim.trainers.stacks import base_of, stack_of
 from ppsim.trainers.write_schedule import is_run_by
 from ppsim.tuning.options import SCHEDULES, RangeOptions
 
@@ -134,6 +143,7 @@ class SearchProblem:
     - `sequence_parallel`: None means on if tp > 1; `etp`: None means tp.
     - `overheads`: (field of `Plan`, value) pairs from a calibration.
     - `by_pipeline`: options of the stack (`zero`, and fields of `Job`) that depend on whether pp is above 1.
+    - `typed`: options of the user or of the file, which the stack does not set.
     - `trainer`: configurations that it runs rank first, "": all rank alike; `names_trainer`: the user named it.
     """
 
@@ -146,6 +156,7 @@ class SearchProblem:
     overheads: tuple[tuple[str, Any], ...] = ()
     calibration_file: str | None = None
     by_pipeline: Mapping[bool, Mapping[str, Any]] = field(default_factory=dict)
+    typed: Mapping[str, Any] = field(default_factory=dict)
     trainer: str = ""
     names_trainer: bool = False
 
@@ -200,13 +211,36 @@ class SearchProblem:
         """Raises `ConfigError` for an invalid combination."""
         job, sp = self.job_for(sizes["pp"]), self.sequence_parallel
         others = {name: setting for name, setting in switches.items() if name not in ("etp", "order")}
-        settings = {
+        settings = self._stack_changes(recompute, switches) | {
             "recompute": "none" if recompute == PLANNED else recompute,
             "sequence_parallel": sizes["tp"] > 1 and sp is not False,
             "zero": zero,
             "micro_batch": micro_batch,
         }
         return changed_job(job, settings | others, layout=self.layout(sizes, switches))
+
+    @cached_property
+    def _known_changes(self) -> dict[Any, dict[str, Any]]:
+        return {}
+
+    def _stack_changes(self, recompute: Recompute, switches: Change) -> dict[str, Any]:
+        """Return settings of the stack that recomputation and switched options cancel, or bring."""
+        key = recompute, tuple(switches.items())
+        if key not in self._known_changes:
+            conditions = {"recompute": None if recompute == PLANNED else recompute, **switches}
+            before, after = (
+                stack_of(
+                    self.job.stack, {**self.typed, **given}, device=self.job.cluster.device.name,
+                    has_experts=has_experts(self.job),
+                ).options
+                for given in ({}, conditions)
+            )  # fmt: skip
+            self._known_changes[key] = {
+                name: after.get(name, PLAN_OPTIONS[name].option.default)
+                for name in before.keys() | after.keys()
+                if before.get(name) != after.get(name) and name not in (*self.typed, *conditions)
+            }
+        return self._known_changes[key]
 
     def layout(self, sizes: Mapping[str, int], switches: Change = NO_CHANGE) -> Layout:
         """Raises `ConfigError` for sizes that do not divide the GPUs."""

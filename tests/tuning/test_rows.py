@@ -83,3 +83,14 @@ def test_what_a_stack_sets_by_the_pipeline_is_set_in_each_configuration() -> Non
         assert one.iteration_time_s == pytest.approx(made.iteration_time_s, rel=1e-9)
     typed = ppsim.tune(**job, tp=[2], pp=[1, 2], micro_batch=[1], schedule=["1f1b"], zero=[1])
     assert {one.candidate.zero for one in typed.best} == {1}
+
+
+def test_a_switched_option_cancels_settings_of_the_stack_as_in_a_projection() -> None:
+    """Without sequence parallelism, Megatron-Bridge has no userbuffers, which overlap more of the communication."""
+    job = {"model": "gpt2", "cluster": "dgx-h100", "gpus": 4, "global_batch": 8, "stack": "megatron-bridge"}
+    found = ppsim.tune(**job, tp=[2], cp=[1], pp=[1], micro_batch=[1], recompute=["none"])
+    own = replace(found.best[0].candidate, switched=())
+    switched = own.changed({"sequence_parallel": False}, found.question.own_settings(own))
+    made = ppsim.project(**job, tp=2, pp=1, sequence_parallel=False).plan.job
+    assert found.question.job_of(switched).execution == made.execution
+    assert made.execution.overlap_tp != found.question.job_of(own).execution.overlap_tp
