@@ -101,14 +101,17 @@ def ray_cluster() -> Iterator[tuple[list[str], list[int]]]:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     cluster.add_node(num_cpus=1)
     try:
-        yield ["--backend", "ray", "--address", cluster.address], [os.getpid()]
+        pids = [
+            process.pid for process in psutil.process_iter() if any("ray" in word for word in process.cmdline())
+        ]
+        yield ["--backend", "ray", "--address", cluster.address], [pid for pid in pids if pid != os.getpid()]
     finally:
         cluster.shutdown()
 
 
 def cpu_of(pids: list[int]) -> float:
     """Return the CPU seconds of processes, with all that they started."""
-    found = [psutil.Process(pid) for pid in pids]
+    found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     found += [child for process in found for child in process.children(recursive=True)]
     times = [process.cpu_times() for process in {process.pid: process for process in found}.values()]
     return sum(each.user + each.system + each.children_user + each.children_system for each in times)

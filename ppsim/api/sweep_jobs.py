@@ -6,7 +6,7 @@ from functools import cache
 from io import StringIO
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import CONFIG_READERS, read_text
@@ -14,7 +14,7 @@ from ppsim.base.limits import DATA_BYTES
 from ppsim.base.name_lookup import NUMBER_FORMATS, NameLookup
 from ppsim.base.option_declarations import OptionDeclaration, declared_options
 from ppsim.projection.options import PlanOptions
-from ppsim.tuning.options import RangeOptions, TuneOptions
+from ppsim.tuning.options import TuneOptions
 
 Job = dict[str, Any]
 """Options by their names in Python, and `tune` and `tokens`."""
@@ -82,14 +82,22 @@ def _jobs_of(row: Mapping[str, Any], source: str) -> Iterator[Job]:
     declared = declared_options(TuneOptions if tuned else PlanOptions)
     if wrong := [name for name in job if name != TOKENS and (name not in declared or name in _NOT_OF_JOBS)]:
         raise ConfigError(f"{source}: {wrong[0]} is no option of {'a search' if tuned else 'a projection'}")
-    ranges = declared_options(RangeOptions) if tuned else {}
     lists = [
-        option if isinstance(option, list) and name not in ranges else [option] for name, option in job.items()
+        option if isinstance(option, list) and not _is_one_value(declared.get(name), option) else [option]
+        for name, option in job.items()
     ]
     if empty := [name for name, options in zip(job, lists, strict=True) if not options]:
         raise ConfigError(f"{source}: {empty[0]} is an empty list")
     for options in product(*lists):
         yield dict(zip(job, options, strict=True)) | ({TUNE: True} if tuned else {})
+
+
+def _is_one_value(word: OptionDeclaration | None, option: list[Any]) -> bool:
+    """Ranges of a search are lists, and numbers of layers or milliseconds of an option that takes one per stage."""
+    if word is None:
+        return False
+    takes_numbers = any(get_origin(kind) is Sequence for kind in word.kinds)
+    return word.listed is not None or (takes_numbers and all(isinstance(number, int | float) for number in option))
 
 
 def _as_bool(given: Any, source: str) -> bool:
@@ -141,6 +149,8 @@ def _typed(word: OptionDeclaration, given: Any) -> Any:
     if word.listed is not None:
         items = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
         return [_number(item, int) if word.listed is int else str(item).strip() for item in items]
+    if word.is_mapping and word.separator == ":" and isinstance(given, Mapping):
+        return {_number(key, int): factor for key, factor in given.items()}  # keys of JSON are texts
     if not isinstance(given, str) or (str in word.kinds and not word.choices):
         return given
     if bool in word.kinds:

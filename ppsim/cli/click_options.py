@@ -275,7 +275,7 @@ def ranges_of(declared: type) -> dict[str, dict[str, Any]]:
     return {
         word.name: {"type": OneOrSeveral(click.types.convert_type(_type_of(word)))}
         for word in declared_options(declared).values()
-        if word.option.names in ("model", "cluster", "recipe")
+        if word.name in ("model", "cluster", "recipe", "stack")
         or (str not in word.kinds and {int, float} & {*word.kinds})
         or (word.choices and bool not in word.kinds)
     }

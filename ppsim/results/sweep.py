@@ -22,7 +22,8 @@ def print_sweep(verdicts: Counter[str], errors: Counter[str]) -> None:
     parts = [f"{number:,} {_VERDICTS[word]}" for word, number in verdicts.items()]
     parts += [f"{errors.total():,} with an error"] if errors else []
     page = Page()
-    page.add(f"{verdicts.total() + errors.total():,} jobs: {', '.join(parts)}")
+    number = verdicts.total() + errors.total()
+    page.add(f"{number:,} job{'s' if number > 1 else ''}: {', '.join(parts)}")
     if errors:
         page.add(facts([("errors", [f"{number:,} × {text}" for text, number in errors.most_common(_MOST_ERRORS)])]))
 

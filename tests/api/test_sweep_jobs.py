@@ -70,6 +70,13 @@ def test_texts_become_what_a_command_line_makes_of_them():
     assert typed["tp"] == "two", "what is no number is left for the sentence of the option"
 
 
+def test_numbers_for_each_stage_are_one_value_and_lists_of_them_multiply(tmp_path):
+    assert [job["split"] for job in jobs_of(tmp_path, "split: [16, 16]\n")] == [[16, 16]]
+    assert [job["split"] for job in jobs_of(tmp_path, "split: [even, [8, 24]]\n")] == ["even", [8, 24]]
+    [job] = jobs_of(tmp_path, '{"stragglers": {"3": 1.2}}', "jobs.json")
+    assert typed_options(job, declared_options(PlanOptions)) == {"stragglers": {3: 1.2}}
+
+
 def test_columns_have_the_names_of_flags():
     assert keyword_of("micro_batch") == "micro_batch_size"
     assert keyword_of("tune") == "tune"
