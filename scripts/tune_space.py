@@ -144,9 +144,10 @@ def searched(calculator: BoundsCalculator, plan: dict[str, Any]) -> Answer | str
         candidate = configuration_of(plan, calculator.question)
         task = task_of(calculator, calculator.of(candidate))
         [(_, outcome)] = evaluate([task], front=())
-        seconds = simulate(task.plan, table_at(task.plan)).iteration_time_s
+        simulated = simulate(task.plan, table_at(task.plan))
         word = calculator.question.verdict(candidate, outcome.peak_bytes)
-        return outcome.status if outcome.status == "not possible" else (seconds, outcome.peak_bytes, word)
+        is_possible = simulated.status != "not possible"
+        return (simulated.iteration_time_s, outcome.peak_bytes, word) if is_possible else simulated.status
     except PpsimError as error:
         return str(error)
 
