@@ -15,6 +15,7 @@ from ppsim.api.run_result import RunResult
 from ppsim.api.train import TrainResult
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.files import prefix_errors, read_json
+from ppsim.base.units import percent
 from ppsim.catalog.build import every_schedule
 from ppsim.projection.difference import PlanDifference, difference_of, is_projection
 from ppsim.projection.options import PlanOptions
@@ -32,7 +33,7 @@ from ppsim.runs.run import Run
 from ppsim.runs.spreads import spreads_of
 from ppsim.runs.timeline_file import FORMAT, timeline_from_json
 from ppsim.schedule.grammar import read_schedule
-from ppsim.schedule.table import Schedule
+from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.cost_files import costs_from
 from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
@@ -138,14 +139,16 @@ def explain(
     measured: TrainResult | MeasuredRun | str | Path,
     *,
     against: Projection | TrainResult | Timeline | StageCosts | str | Path | None = None,
+    ranks: int | None = None,
 ) -> Explanation:
     """Explain a measured step: losses by cause, which sum to the step, and reasons.
 
     `measured` is a run or anything that `ppsim.read` reads. The simulator removes one cause after the other; each
     loss is the time by which the step gets shorter. Each reason has the time that the step would save without this
     cause alone. `against` is a projection, or costs for a simulation of the run's schedule, or a file of either;
-    `.comparison` then splits the difference by cause. Raises `ConfigError` for files that contain no run or no
-    projection.
+    `.comparison` then splits the difference by cause. `ranks` is the number of pipeline ranks that ran, if some
+    were not recorded; without it, `.note` asks if the last one is missing when it seems so. Raises `ConfigError`
+    for files that contain no run or no projection, and for fewer `ranks` than were recorded.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -164,7 +167,7 @@ def explain(
     found = attribute_losses(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
     found = replace(
         found, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s),
-        faster_schedule=_faster_schedule(opened),
+        faster_schedule=_faster_schedule(opened), note=_missing_ranks(opened.measured.run, ranks),
     )  # fmt: skip
     if against is None:
         return found
@@ -203,6 +206,41 @@ def _faster_schedule(opened: RunResult) -> tuple[str, float] | None:
 
 _WORTH_TRYING = 0.01
 """Least part of a step that another schedule must save."""
+
+
+def _missing_ranks(run: Run, ranks: int | None) -> str:
+    """Return a sentence on ranks without a recording, "" if there seems to be none."""
+    table = run.graph.schedule
+    if ranks is not None and ranks < table.num_ranks:
+        raise ConfigError(f"--ranks {ranks}: there are recordings of {table.num_ranks} ranks")
+    if ranks is not None:
+        missing = ", ".join(map(str, range(table.num_ranks, ranks)))
+        return (
+            f"without rank {missing}: the time that others wait for it has another cause below" if missing else ""
+        )
+    if table.vpp > 1 or (table.fused != NONE).any() or table.num_slices > 1:
+        return ""
+    last = table.stage == table.num_stages - 1
+    forward, backward = (np.flatnonzero(last & (table.op == op)) for op in (Op.F, Op.B))
+    if not len(backward) or backward[0] > forward[-1]:  # all forwards come first
+        return ""
+    ends, starts = (
+        times[:, entries[np.argsort(table.microbatch[entries])]]
+        for times, entries in ((run.end, forward), (run.start, backward))
+    )
+    usual_s = float(np.median((run.end - run.start)[:, forward]))
+    part = float((starts - ends > _WAITS * usual_s).mean())
+    if part < _NEARLY_ALL:
+        return ""
+    return (
+        f"Is a rank missing? The last stage waits between the forward and the backward of {percent(part)} of its "
+        f"microbatches, as a rank before the last one does. If {table.num_ranks} ranks ran, give --ranks "
+        f"{table.num_ranks}."
+    )
+
+
+_WAITS, _NEARLY_ALL = 0.5, 0.8
+"""Wait after a forward, in forwards, and the part of the microbatches with it, of a rank before the last one."""
 
 
 def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:

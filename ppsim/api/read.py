@@ -7,10 +7,13 @@ from os.path import isdir
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ppsim.api.run_result import RunResult
 from ppsim.api.schedule_detection import detect_schedule
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
+from ppsim.base.units import seconds
 from ppsim.catalog.build import build
 from ppsim.runs.clocks import Alignment
 from ppsim.runs.log_totals import LogTotals
@@ -114,6 +117,8 @@ def open_run(
         table = _table_told(recordings)
     found = align_ranks(recordings, table=table, given=given, num_warm_up=warm_up)
     measured = import_run(found.run, warm_up)
+    if recordings.kind.startswith("CSV"):
+        _require_seconds(found.run)
     return MeasuredRun(measured, found.facts() | {"chosen_step": measured.chosen_step})
 
 
@@ -158,9 +163,29 @@ def with_costs(run: Run, source: str, table: Schedule | None, given: StageCosts 
     return replace(run, costs=given.replace(**network), has_own_costs=True)
 
 
+_OTHER_FILES = {
+    b":W&B": "a file of Weights & Biases",
+    b"\x80\x02": "a pickle, such as a dump of torch's flight recorder",
+    b"\x80\x03": "a pickle, such as a dump of torch's flight recorder",
+    b"\x80\x04": "a pickle, such as a dump of torch's flight recorder",
+    b"\x80\x05": "a pickle, such as a dump of torch's flight recorder",
+}
+"""Recordings without passes, by their first bytes."""
+
+
+def _require_passes(path: str | Path, kind: str) -> None:
+    if kind:
+        raise ConfigError(
+            f"{path} is {kind}, which has no passes with their times: record with torch.profiler (activities CPU "
+            "and CUDA, on all pipeline ranks, three steps or more), and give the traces of export_chrome_trace"
+        )
+
+
 def file_format(path: str | Path) -> str:
     with opened(path) as file:
         begin = file.read(_PEEKED)
+    kind = next((kind for magic, kind in _OTHER_FILES.items() if begin.startswith(magic)), "")
+    _require_passes(path, "an event file of TensorBoard" if "tfevents" in Path(path).name else kind)
     if begin.startswith(nsight.MAGIC):
         return "sqlite"
     text = begin.decode("utf-8-sig", "replace")
@@ -196,6 +221,8 @@ def _kind_of_json(path: str | Path) -> str:
                 return "timeline" if value == FORMAT else "other"
             if isinstance(value, dict) and "fwd_start" in value:
                 return "dump"
+            if key == "schema" and isinstance(value, str):
+                _require_passes(path, "an execution trace (of torch's ExecutionTraceObserver, for HTA and Chakra)")
     return "other"
 
 
@@ -265,6 +292,25 @@ def _table_told(recordings: RunRecordings) -> Schedule | None:
     return build(
         "interleaved-1f1b", pp=len(recordings.traces), vpp=recordings.vpp, microbatches=forwards // recordings.vpp
     )
+
+
+_LONGEST_STEP_S, _SHORTEST_PASS_S = 1000.0, 1e-6
+"""No real step takes longer, and no real pass is shorter."""
+
+
+def _require_seconds(run: Run) -> None:
+    """Raise `ConfigError` if the times of a CSV are probably in another unit than their columns state."""
+    passes = (run.end - run.start)[:, : run.graph.num_actions]
+    usual_s, step_s = float(np.median(passes)), float(np.median(run.step_times_s))
+    if step_s > _LONGEST_STEP_S:
+        raise ConfigError(
+            f"{run.source}: a step takes {seconds(step_s)}: are these milliseconds? Name the columns start_ms and "
+            "end_ms (or start_us and end_us)"
+        )
+    if 0 < usual_s < _SHORTEST_PASS_S:
+        raise ConfigError(
+            f"{run.source}: a pass takes {seconds(usual_s)}: are these seconds? Name the columns start_s and end_s"
+        )
 
 
 def open_run_if_path(*measured: Any, **options: Any) -> RunResult:

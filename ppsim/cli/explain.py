@@ -34,10 +34,17 @@ if TYPE_CHECKING:
     help="Split the difference to a projection by cause. PROJECTION is a file of `ppsim project` or `ppsim "
          "simulate` (-o NAME.json), a costs file for the run's own table, or options of `ppsim project` in quotes.",
 )  # fmt: skip
+@click.option(
+    "--ranks", type=int, metavar="N",
+    help="Number of pipeline ranks of the run, also those without a recording. [default: the recorded ones; asks "
+         "if the last one seems to be missing]",
+)  # fmt: skip
 @json_option
 @full_option
 @output_option_of(".html timeline with the losses, .json, .md")
-def explain(measured: str, against: str | None, as_json: bool, full: bool, outputs: tuple[str, ...]) -> None:
+def explain(
+    measured: str, against: str | None, ranks: int | None, as_json: bool, full: bool, outputs: tuple[str, ...]
+) -> None:
     """Explain why a recorded step is slow: lost time by cause, which sums to the step time.
 
     \b
@@ -60,7 +67,7 @@ def explain(measured: str, against: str | None, as_json: bool, full: bool, outpu
     check_outputs(outputs, EXPLANATION, inputs=inputs_of(measured))
     projected = _projection_of(against) if against is not None and against.lstrip().startswith("-") else against
     with progress("reading the run, and replaying it without each cause"):
-        found = runs.explain(measured, against=projected)
+        found = runs.explain(measured, against=projected, ranks=ranks)
     if outputs:
         write(outputs, EXPLANATION, with_command_line(explanation_content(found)), announce=print_message)
     print_result(found, as_json, full=full)

@@ -87,7 +87,7 @@ def print_explanation(found: Any, *, full: bool = False) -> None:
     if full:
         _print_full_explanation(found)
         return
-    lines = [bold(words.title(found)), words.GAINS]
+    lines = [*wrap(found.note, WIDTH), bold(words.title(found)), words.GAINS]
     if found.comparison:
         lines = [bold(words.whole_difference(found.comparison, found.step_s)), *lines]
         lines[1:1] = [cut(sentence, WIDTH) for sentence in words.lacks(found.comparison, found.step_s)]
@@ -113,7 +113,7 @@ def _labelled(label: str, text: str) -> list[str]:
 
 def _print_full_explanation(found: Any) -> None:
     out = Page()
-    out.add(bold(words.title(found)), words.GAINS)
+    out.add(*wrap(found.note, WIDTH), bold(words.title(found)), words.GAINS)
     for number, sentence in enumerate(words.reasons(found), start=1):
         out.add(f"{number}. {sentence}")
     out.add("", TableLines.of(words.table_of(found), wraps=True))

@@ -24,7 +24,6 @@ _CANDIDATES = np.linspace(0, 1, 17)
 """Quantiles that are tried as the time of a message on a link."""
 _QUEUES = 0.7
 """A link is a queue if the error of its messages' arrivals is below this fraction of the error without a queue."""
-_ROUNDING = 1e-6
 _OVERLAPS = 0.1
 """If messages overlap by less than this fraction of their time, the link is assumed to be a queue."""
 _BLOCKS = 2.5
@@ -126,8 +125,7 @@ class SlowPairs:
 
         A message that is late because its send blocks the sender is not late beyond that.
         """
-        pairs = links.pairs
-        rows = []
+        rows, pairs = [], links.pairs
         for pair in np.unique(pairs.taken[pairs.taken != NONE]).tolist():
             if (name := pairs.name(pair)) in self.named:
                 transit, block, _ = self.named[name]
@@ -174,7 +172,7 @@ def queue_s(sent: Floats, service_s: float) -> Floats:
     begin = turn + np.maximum.accumulate(np.take_along_axis(sent, order, axis=1) - turn, axis=1)
     queue = np.empty_like(sent)
     np.put_along_axis(queue, order, begin, axis=1)
-    return np.where(queue - sent > _ROUNDING * service_s, queue - sent, 0.0)
+    return np.where(queue - sent > 1e-6 * service_s, queue - sent, 0.0)
 
 
 def _service_of(sent: Floats, arrived: Floats, is_late: Any) -> tuple[float, bool]:

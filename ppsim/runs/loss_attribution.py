@@ -99,7 +99,8 @@ class Explanation(Printable):
     """Causes of the time of a mean step: `losses` sum to `period_s`, the step and the time until the next one.
 
     `action_times_s` are on the median stage; `timeline` is the median step. `faster_schedule` has the option of the
-    schedule with the shortest projected step, and the seconds that it saves.
+    schedule with the shortest projected step, and the seconds that it saves. `note` is about the whole
+    recording.
 
     >>> found = Explanation("run", 1.0, 1.0, 3, [TimeLoss("uneven stages", 0.1, 0.1), TimeLoss("compute", 0.9,
     ...     0.9)])
@@ -117,6 +118,7 @@ class Explanation(Printable):
     comparison: ExplainedDifference | None = None
     timeline: Timeline | None = None
     faster_schedule: tuple[str, float] | None = None
+    note: str = ""
 
     @property
     def period_s(self) -> float:
@@ -145,6 +147,7 @@ class Explanation(Printable):
             "period_s": self.period_s,
             "median_s": self.median_s,
             "faster_schedule": self.faster_schedule and list(self.faster_schedule),
+            "note": self.note,
             "num_steps": self.num_steps,
             "losses": [asdict(loss) for loss in self.losses],
             "reasons": [loss.cause for loss in self.reasons],

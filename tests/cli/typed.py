@@ -228,7 +228,7 @@ OF_RUNS = {
     "read run.csv": [
         same("--schedule T.csv"), same("--pattern '(?P<kind>fwd|bwd)-(?P<microbatch>.+)'"), "--warm-up 0", "--timeline", same("--no-timeline"), same("--rows"), "--json", "-o run.json",
     ],
-    "explain run.csv": ["--full", "--against C.json", "--against '--pp 4 --vpp 2 --num-microbatches 8'", "--json", "-o why.md"],
+    "explain run.csv": ["--ranks 5", "--full", "--against C.json", "--against '--pp 4 --vpp 2 --num-microbatches 8'", "--json", "-o why.md"],
     "compare run.csv": ["--calibration overheads.json", "--fit fitted.json", same("--rows"), "--json", "-o both.html"],
     "calibrate run.csv": [
         same("--schedule T.csv"), "--costs C.json", "--warm-up 0", "-o overheads2.json", "--json",

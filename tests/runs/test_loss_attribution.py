@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -388,3 +389,34 @@ def test_the_bubble_names_the_schedule_of_the_recordings_trainer_that_saves_most
         assert f"ppsim project --run RUN {option} saves" in reasons(found)[0]
     alone = replace(found, faster_schedule=None)
     assert "more microbatches per step make it smaller" in reasons(alone)[0].lower()
+
+
+def test_a_missing_last_rank_is_asked_for_before_the_causes(folder: Path) -> None:
+    """1F1B of four ranks, recorded on the first three; complete tables of other schedules raise no question."""
+    costs = StageCosts(forward_s=0.01, backward_input_s=0.01, backward_weight_s=0.01)
+
+    def write(table: Schedule, kept: int) -> None:
+        step, rows = simulate(table, costs), ["rank,kind,stage,microbatch,start,end"]
+        for number, entry in product(range(3), np.flatnonzero(table.rank < kept).tolist()):
+            action, times = table[entry], [times[entry] + 2.0 * number for times in (step.start, step.end)]
+            rows.append(
+                f"{table.rank[entry]},{action.op.name},{action.stage},{action.microbatch},{times[0]},{times[1]}"
+            )
+        Path("passes.csv").write_text("\n".join(rows))
+
+    write(build("1f1b", pp=4, microbatches=8), kept=3)
+    shown = words_of(ppsim("explain", "passes.csv").stdout)
+    assert shown.startswith(
+        "Is a rank missing? The last stage waits between the forward and the backward of 100.00 %"
+    )
+    stated = words_of(ppsim("explain", "passes.csv", "--ranks", 4).stdout)
+    assert stated.startswith(
+        "without rank 3: the time that others wait for it has another cause below mean step time"
+    )
+    assert words_of(ppsim("explain", "passes.csv", "--ranks", 3).stdout).startswith("mean step time")
+    assert "--ranks 2: there are recordings of 3 ranks" in words_of(
+        ppsim("explain", "passes.csv", "--ranks", 2, code=2).output
+    )
+    for name in ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zbv"):
+        write(build(name, pp=3, microbatches=9), kept=3)
+        assert explain("passes.csv").note == ""

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import pickle
 import re
 import shutil
 import sqlite3
@@ -605,6 +606,53 @@ def test_an_iteration_that_a_file_of_a_dump_lacks_is_left_out(folder: Path) -> N
         json.loads(ppsim("read", one, "--json").stdout)["run"]["step_times_s"] for one in (DUMP, "dump")
     )
     assert without == whole[:3] + whole[4:], "the first step is warm-up"
+
+
+def test_timers_of_old_versions_are_in_one_line(folder: Path) -> None:
+    lines = [
+        f" iteration {number}/ 90 | elapsed time per iteration (ms): 900.0 |\n"
+        f" time (ms) | forward-compute: {100 + number:.2f} | backward-compute: 200.50 | optimizer: 30.00"
+        for number in range(1, 4)
+    ]
+    (folder / "train.log").write_text("\n".join(lines))
+    found = json.loads(ppsim("read", "train.log", "--json").stdout)["timers_s"]
+    assert {name: most for name, (_, most) in found.items()} == pytest.approx(
+        {"forward-compute": 0.1025, "backward-compute": 0.2005, "optimizer": 0.03}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("run.wandb", b":W&B\xbe\x8d\x00", "a file of Weights & Biases"),
+        ("events.out.tfevents.1790.host.0", b"\x18\x00\x00\x00\x00", "an event file of TensorBoard"),
+        ("nccl_trace_rank_0", pickle.dumps({"entries": []}), "a pickle, such as a dump of torch's flight recorder"),
+        ("et.json", b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}', "an execution trace"),
+    ],
+)
+def test_a_file_without_passes_is_refused_with_what_to_record(
+    folder: Path, name: str, content: bytes, kind: str
+) -> None:
+    (folder / name).write_bytes(content)
+    text = words_of(ppsim("read", name, code=2).output)
+    assert f"{name} is {kind}" in text
+    assert "record with torch.profiler (activities CPU and CUDA" in text
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [
+        (1e5, "a step takes 400000 s: are these milliseconds? Name the columns start_ms and end_ms"),
+        (1e-7, "a pass takes 200 ns: are these seconds? Name the columns start_s and end_s"),
+        (1.0, ""),
+    ],
+)
+def test_times_of_an_impossible_unit_are_refused(folder: Path, scale: float, words: str) -> None:
+    rows = [(0, "F", 0, 1), (0, "B", 1, 3), (0, "F", 4, 5), (0, "B", 5, 8)]
+    lines = [f"{rank},{kind},{begin * scale},{end * scale}" for rank, kind, begin, end in rows]
+    (folder / "passes.csv").write_text("\n".join(["rank,kind,start,end", *lines]))
+    output = words_of(ppsim("read", "passes.csv", code=2 if words else 0).output)
+    assert words in output
 
 
 def test_a_log_has_totals(folder: Path) -> None:

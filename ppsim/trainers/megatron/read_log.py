@@ -5,6 +5,7 @@ These lines are read:
 - iterations of `training_log`: `elapsed time per iteration (ms): 3240.1` (Primus adds the mean after a slash)
 - timers below `(min, max) time across ranks (ms):` or `max time across ranks (ms):` (megatron/core/timers.py,
   `--timing-log-level`), with one line per rank for `--timing-log-option all`
+- timers of old versions in one line: `time (ms) | forward-compute: 61.9 | backward-compute: 103.5`
 - memory: `[Rank 0] … memory (MB) | max allocated: …`
 """
 
@@ -25,6 +26,8 @@ _NUMBER = re.compile(r"\biteration +(\d{1,12})/")
 _ITERATION = re.compile(r"elapsed time per iteration \(ms\): *(\d[^\s|/]*)")
 # The lookbehind keeps matching linear in the length of the line: a match starts only at the first letter of a name.
 _TIMER = re.compile(r"(?<![\w-])([a-z][\w-]*) \.*: \(([\d.]+), ([\d.]+)\)")
+_LINE = re.compile(r"\btime \(ms\)((?: *\| *[a-z][\w-]*: *[\d.]+)+)")
+_OF_LINE = re.compile(r"([a-z][\w-]*): *([\d.]+)")
 _MOST = re.compile(r"(?<![\w-])([a-z][\w-]*) \.+: ([\d.]+)\s*$")
 _HEADING = re.compile(r"(?:^|\s)([a-z][\w-]*):\s*$")
 _RANK = re.compile(r"\brank +(\d{1,9}): ([\d.]+)\s*$")
@@ -86,6 +89,9 @@ class _Found:
                 self.iterations, self.timers, self.num_restarts = [], defaultdict(list), self.num_restarts + 1
             self.last = number
             self.iterations.append(_number(found[1], least=_LEAST_MS) / 1e3)
+        elif found := _LINE.search(line):
+            for name, text in _OF_LINE.findall(found[1]):
+                self.timers[name].append((float("nan"), _number(text) / 1e3))
         elif found := _TIMER.search(line):
             self.timers[found[1]].append((_number(found[2]) / 1e3, _number(found[3]) / 1e3))
         elif found := _MOST.search(line):
