@@ -37,7 +37,7 @@ class StackDefault(FileSchema):
     devices: list[str] | None = None
     experts: bool | None = None
     of_recipes: bool = False
-    unless: dict[str, list[bool | str]] = field(default_factory=dict)
+    unless: dict[str, list[bool | int | str]] = field(default_factory=dict)
 
     def holds(self, options: Mapping[str, Any], *, device: str, has_experts: bool) -> bool:
         if self.devices is not None and not any(name in device.split() for name in self.devices):

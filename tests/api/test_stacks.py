@@ -81,6 +81,14 @@ def test_a_default_of_a_stack_that_is_typed_changes_no_other(name: str, dtype: s
             assert {**typed, word: value} == defaults
 
 
+@pytest.mark.parametrize(("zero", "is_on"), [(0, False), (1, True)])
+def test_a_stack_has_8_bit_weights_only_with_a_sharded_optimizer(zero: int, is_on: bool) -> None:
+    made = ppsim.job(
+        model="llama3-8b", cluster="dgx-b200", gpus=8, zero=zero, dtype="mxfp8", stack="megatron-bridge"
+    )
+    assert made.optimizer.fp8_param_gather is is_on
+
+
 def test_a_stack_sets_what_options_leave_open_and_no_more() -> None:
     old = ppsim.job(**UNNAMED, stack="megatron-lm-2021")
     said = (
