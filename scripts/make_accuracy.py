@@ -27,16 +27,19 @@ from ppsim.results.validation import (
     markdown,
     markdown_table,
     section_rows,
+    source_rows,
 )
 from ppsim.trainers.stacks import ERRORS, PLAIN, StackErrors
 from ppsim.validation.error_summary import SetValidation, coverage_of, score_of
 from ppsim.validation.fit_result import AfterFit, AfterFits
+from ppsim.validation.source_errors import leave_source_out
 
 DOCS = Path(__file__).parents[1] / "docs"
 SUMMARY, PAGE = DOCS / "accuracy.md", DOCS / "results" / "published_runs.md"
 ROWS, SETS, AFTER_FIT = (PAGE.with_name(f"published_{name}.csv") for name in ("rows", "sets", "after_fit"))
-VALIDATE, MARKDOWN, FIT_ON_ONE, FIT_ON_ONE_A_MODEL = (
-    f"ppsim validate{options}" for options in ("", " --markdown", " --fit-on one", " --fit-on one-a-model")
+VALIDATE, MARKDOWN, LEAVE_SOURCE_OUT, FIT_ON_ONE, FIT_ON_ONE_A_MODEL = (
+    f"ppsim validate{options}"
+    for options in ("", " --markdown", " --leave-source-out", " --fit-on one", " --fit-on one-a-model")
 )
 """Names of the marks: the command whose results follow each mark."""
 
@@ -49,6 +52,7 @@ def main() -> None:
     write_stacks()
     sets = validate().sets
     put(SUMMARY, VALIDATE, markdown_summary(sets))
+    put(SUMMARY, LEAVE_SOURCE_OUT, "\n".join(markdown_table(source_rows(leave_source_out(sets, plan_of_keywords)))))
     put(PAGE, MARKDOWN, markdown(sets))
     write_atomically(ROWS, csv_text(every_row(sets)))
     write_atomically(SETS, csv_text(every_set(sets)))

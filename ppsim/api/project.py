@@ -107,7 +107,9 @@ def _plan_alone(options: Mapping[str, Any]) -> Plan:
     """Return the plan without its alternatives."""
     filled = with_run_config(options)
     with recipe_in_errors(filled["run_config"], options):
-        return replace(_plan_of(filled), names_trainer=names_trainer(options))
+        config = filled["run_config"]
+        is_recipe = config is not None and config.recipe is not None
+        return replace(_plan_of(filled), names_trainer=names_trainer(options), is_recipe=is_recipe)
 
 
 def _plan_of(options: dict[str, Any]) -> Plan:

@@ -1,5 +1,7 @@
 """The command `validate`."""
 
+import json
+
 import click
 
 from ppsim.api.output_formats import VALIDATION
@@ -32,6 +34,11 @@ from ppsim.results.progress import progress
          "after: rows marked fit (fit), the run with the fewest GPUs per dtype (one), also per model "
          "(one-a-model), or row numbers.",
 )  # fmt: skip
+@click.option(
+    "--leave-source-out", "is_source_left_out", is_flag=True,
+    help="Project each source of published runs without the constants and the interval width that it determined: "
+         "errors and coverage per class of jobs. [default: off]",
+)  # fmt: skip
 def validate(
     name: str | None,
     as_json: bool,
@@ -40,6 +47,7 @@ def validate(
     as_markdown: bool,
     is_fit: bool,
     fit_on: str | None,
+    is_source_left_out: bool,
     **look: bool,
 ) -> None:
     """Compare projections with published or your own measurements: signed errors, also of a constant MFU and other
@@ -56,7 +64,7 @@ def validate(
     """
     from itertools import count
 
-    from ppsim.api.validate import refit_cluster
+    from ppsim.api.validate import refit_cluster, source_errors
     from ppsim.api.validate import validate as validated
     from ppsim.results import validation as show_validation
     from ppsim.validation.published_runs import case_sets, cases_of
@@ -68,6 +76,16 @@ def validate(
             raise ConfigError("--fit-on prints rows before and after: leave out all but SET, --json and --rows")
         with progress("fitting") as bar:
             print_result(validated(name, fit_on=fit_on, announce=lambda one: bar.update(f"fitting {one}")), as_json)
+        return
+    if is_source_left_out:
+        if name is not None or as_markdown or is_fit or with_commands or outputs:
+            raise ConfigError("--leave-source-out is for all sets: leave out all but --json")
+        with progress("projecting", unit="sets") as bar:
+            sources = source_errors(announce=lambda one: bar.update(f"projecting {one}"))
+        if as_json:
+            click.echo(json.dumps({"classes": [one.to_json() for one in sources]}, indent=1))
+        else:
+            show_validation.print_source_errors(sources)
         return
     if outputs and (is_fit or with_commands):
         raise ConfigError(f"-o writes a comparison; {'--fit' if is_fit else '--commands'} prints")

@@ -60,6 +60,7 @@ class Plan(HasRepr):
     - `by_stack`: the plan with each of the other stacks, if the stack was not named.
     - `on_gpus`: the plan on a given number of GPUs, if its number is assumed.
     - `names_trainer`: the user named the trainer; otherwise, it is a default.
+    - `is_recipe`: the job is a published recipe, possibly with changes.
     - `gradient_accumulation_steps`: pipeline rounds per step, each drained before the next one (TorchTitan).
 
     >>> import ppsim
@@ -108,6 +109,7 @@ class Plan(HasRepr):
     seed: int = 0
     by_stack: "Mapping[str, Plan]" = field(default_factory=dict, compare=False)
     names_trainer: bool = field(default=False, compare=False)
+    is_recipe: bool = field(default=False, compare=False)
     on_gpus: "Callable[[int], Plan] | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

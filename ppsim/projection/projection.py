@@ -442,11 +442,13 @@ class ConfigurationChange:
 class ProjectionSummary(HasRepr):
     """The answer that `ppsim project` prints after the projection itself.
 
-    The interval is the 5th to 95th percentile over sampled costs. `by_stack_s` are iteration times with other
+    The interval is the 5th to 95th percentile over sampled costs. `interval_scope` says which runs it holds for
+    ("": measured or fitted ones). `by_stack_s` are iteration times with other
     stacks.
     """
 
     iteration_time_interval_s: Interval
+    interval_scope: str
     interval_basis: str
     time_breakdown_s: dict[str, float]
     advice: list[ConfigurationChange]

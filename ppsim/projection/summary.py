@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ppsim.base.errors import ConfigError, PpsimError
-from ppsim.base.units import percent
+from ppsim.base.units import percent, seconds
 from ppsim.costs.time_breakdown import MEASURED
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, correction_of
 from ppsim.parallel.layer_partition import without_search
 from ppsim.projection.changes import projected_changes, projected_with_checkpoints
 from ppsim.projection.cost import TrainingCost
+from ppsim.projection.error_classes import UNMEASURED_SPREAD, error_class_of, stack_of
 from ppsim.projection.loss_breakdown import interval, loss_budget, sensitivities
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
@@ -139,16 +140,17 @@ def projection_summary(
         split = projection.split if other.layer_split_rule == "auto" else other.split
         return iteration_of(replace(other, split=split), schedule)[0]
 
-    spread = fitted_spread(plan, projection.iteration_time_s, seconds_of, spread) or spread
+    fitted = fitted_spread(plan, projection.iteration_time_s, seconds_of, spread)
+    spread, slow_s = fitted or source_spread(plan), slow_host_s(plan, projection.iteration_time_s, seconds_of)
+    low_s, high_s = interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0)
     of_actions = percent(relative_spread(jitter))
     of_pace = ""
     if plan.rehearsal and plan.rehearsal.reference_s:
         of_pace = f" (drift of this machine's speed: {percent(plan.rehearsal.pace_drift)})"
     of_ranks = f"{percent(plan.rank_spread)} per rank, " if plan.rank_spread else ""
     return ProjectionSummary(
-        iteration_time_interval_s=interval(
-            projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0
-        ),
+        iteration_time_interval_s=(low_s, max(high_s, slow_s or 0.0)),
+        interval_scope=_interval_scope(plan, fitted, slow_s),
         interval_basis=f"cost error: {percent(spread)} common{of_pace}, {of_ranks}{of_actions} per action, 1 σ",
         time_breakdown_s=loss_budget(projection),
         advice=advise(projection, project) if with_advice else [],
@@ -161,6 +163,20 @@ def projection_summary(
         by_stack_s=_by_stack(projection, project) if with_advice else {},
         sensitivities_function=partial(sensitivities, projection),
     )
+
+
+def _interval_scope(plan: Plan, fitted: float | None, slow_s: float | None) -> str:
+    job = plan.job
+    if job is None or fitted or spread_of(plan) == MEASURED_SPREAD:
+        return ""
+    if slow_s is not None:
+        return (
+            f"the host may limit this eager step: up to {seconds(slow_s)} with {1e6 * EAGER_LAUNCH_S:g} µs per "
+            "launch. Fit one step (ppsim fit), or give --cuda-graphs"
+        )
+    if error_class_of(job) is None:
+        return f"{stack_of(job)} was not measured on {job.cluster.device.name}: wider"
+    return "90 % of runs of trainers measured here"
 
 
 def _by_stack(projection: Projection, project: Callable[[Plan], Projection]) -> dict[str, float]:
@@ -202,3 +218,40 @@ def spread_of(plan: Plan) -> float:
     prior = EXPERTS_SPREAD if has_experts else ESTIMATE_SPREAD
     in_situ = efficiency.in_situ if job.costs.shares["table"] else None
     return said or max(prior, in_situ.sigma if in_situ else 0.0)
+
+
+def source_spread(plan: Plan) -> float:
+    """Return the standard deviation of the logarithm of a projected step time, for a source of runs never seen."""
+    job, spread = plan.job, spread_of(plan)
+    if job is None or spread == MEASURED_SPREAD or plan.rehearsal:
+        return spread
+    found = error_class_of(job)
+    return max(spread, UNMEASURED_SPREAD if found is None else found.spread)
+
+
+EAGER_LAUNCH_S = 155e-6
+"""Host seconds per kernel launch of runs that were not tuned.
+
+Megatron-Bridge's verification cards of Qwen3-8B (067f987, H100, 2,048 tokens): 6.4 ms (SFT, tp 4) and 6.8 ms (LoRA)
+per layer and microbatch. Tuned runs take far less, so this is the upper end of an interval only.
+"""
+
+
+def slow_host_s(plan: Plan, seconds: float, seconds_of: SecondsOf) -> float | None:
+    """Return the iteration time with `EAGER_LAUNCH_S` per launch, if the device then waits for the host.
+
+    None for CUDA graphs and compiled blocks, published recipes, measured costs and clusters with fitted runs.
+    """
+    job = plan.job
+    if job is None or plan.is_recipe or plan.measured is not None or job.cluster.constants.runs:
+        return None
+    if job.execution.cuda_graphs != "none" or job.execution.compile or job.profile is not None:
+        return None
+    efficiency = replace(job.cluster.device.efficiency, host_s=EAGER_LAUNCH_S)
+    cluster = replace(job.cluster, device=replace(job.cluster.device, efficiency=efficiency))
+    slow_s = seconds_of(replace(plan, job=replace(job, cluster=cluster)))
+    return slow_s if slow_s > (1 + _NOTABLE) * seconds else None
+
+
+_NOTABLE = 0.05
+"""Fraction of an iteration below which the host's launches are no matter for the interval."""

@@ -19,6 +19,7 @@ from ppsim.validation.error_summary import (
 )
 from ppsim.validation.fit_result import AfterFit, AfterFits, FitResult, FittedCluster
 from ppsim.validation.published_runs import PublishedRun, Section
+from ppsim.validation.source_errors import SourceErrors
 from ppsim.validation.validation_result import ValidationReport
 
 
@@ -67,6 +68,35 @@ def _print_sections(out: Page, sets: Sequence[SetValidation]) -> None:
     )
     out.add("fitted: rows that constants were fitted on, in no error. skipped: rows that cannot be projected.")
     out.add("more: --full (every set, by hardware) · ppsim validate SET (its rows)")
+
+
+def print_source_errors(found: Sequence[SourceErrors]) -> None:
+    """Print the errors of sources that were left out, per class of jobs."""
+    out = Page()
+    out.add(TableLines.of(source_rows(found)), "")
+    out.add(
+        "Each source of published runs is projected without the constants that were fitted to it, and with the "
+        "spread of the other sources of its class. within, between: standard deviation of log(projected / "
+        "measured) within sources, and of their means around 0. in 90 %: coverage, mean over sources. ±: "
+        "half-width of the 90 % interval of a new source."
+    )
+    out.add("Not left out: constants that all GPU types share (host_s, kernel_s, routing_host_s, jitter).")
+
+
+def source_rows(found: Sequence[SourceErrors]) -> list[dict[str, str]]:
+    return [
+        {
+            "jobs": each.name,
+            "rows": str(each.num_rows),
+            "sources": str(each.num_sources),
+            "MAPE": percent(each.mean_absolute),
+            "within": "–" if each.within is None else percent(each.within),
+            "between": "–" if each.between is None else percent(each.between),
+            "±": "–" if each.half_width is None else percent(each.half_width),
+            "in 90 %": percent(each.coverage),
+        }
+        for each in found
+    ]
 
 
 def print_fits(fits: Sequence[FittedCluster]) -> None:

@@ -238,7 +238,7 @@ OF_RUNS = {
     "validate runs.csv": [
         "--json", same("--rows"), same("--full"), "--commands", "--fit-on 1", "-o validated.csv",
     ],
-    "validate zero-bubble-sync": ["--markdown"],
+    "validate zero-bubble-sync": ["--markdown", ("--leave-source-out", True, 2)],
     "validate mlperf-405b": ["--fit"],
 }  # fmt: skip
 OF_FIGURES = {

@@ -209,14 +209,21 @@ def test_no_group_of_times_is_worse_than_its_limit(validations) -> None:
     assert not {key: mean for key, mean in means.items() if mean > LIMITS[key]}
 
 
-@pytest.mark.parametrize(("kinds", "most"), [({"dense"}, 0.95), ({"MoE"}, 0.97), ({"dense", "MoE"}, 0.95)])
+@pytest.mark.parametrize("kinds", [{"dense"}, {"MoE"}, {"dense", "MoE"}])
 @pytest.mark.slow
-def test_nine_of_ten_measurements_lie_in_their_intervals(validations, kinds: set[str], most: float) -> None:
-    """Those of experts are on the wide side: their rows marked fit are off by more than those judged."""
+def test_nine_of_ten_measurements_lie_in_their_intervals(validations, kinds: set[str]) -> None:
+    """More than nine, because intervals hold for sources that were never seen (tests/validation/test_source_errors.py)."""
     rows = [row for one in validations.values() if not one.properties.order_only for row in one.test_rows]
     found = coverage_of([row for row in rows if row.plan.job and row.kind in kinds])
     assert found is not None
-    assert 0.82 <= found[0] / found[1] <= most
+    assert 0.9 <= found[0] / found[1] <= 0.98
+
+
+@pytest.mark.slow
+def test_few_test_rows_are_eager_steps_that_the_host_may_limit(validations) -> None:
+    rows = [row for one in validations.values() for row in one.test_rows if not row.case.is_memory]
+    assert 0.02 < sum(row.slow_host_s is not None for row in rows) / len(rows) < 0.1
+    assert all(row.case.options.get("recipe") is None for row in rows if row.slow_host_s is not None)
 
 
 def test_an_interval_is_as_wide_as_its_spread() -> None:

@@ -1,0 +1,62 @@
+"""Classes of jobs with similar errors, and the error that a source of runs has which was never seen.
+
+The errors of a class vary within a source of published runs and between sources. A new source has both variances.
+`ppsim validate --leave-source-out` prints them.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import hypot
+from typing import TYPE_CHECKING
+
+from ppsim.base.files import data_folder, read_toml
+from ppsim.trainers.stacks import base_of
+
+if TYPE_CHECKING:
+    from ppsim.costs.job import Job
+
+UNMEASURED_SPREAD = 0.27
+"""Standard deviation of log(projected step time) for trainers without measured runs.
+
+55 published runs of six trainers that ppsim has no stack for: 21 % within a source, 17 % between sources.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorClass:
+    """A kind of job on a GPU generation, with the stacks that published runs were measured with.
+
+    `within` and `between`: standard deviations of log(projected / measured step time) within and between sources.
+    """
+
+    name: str
+    generation: str
+    kind: str
+    stacks: tuple[str, ...]
+    within: float
+    between: float
+
+    @property
+    def spread(self) -> float:
+        return hypot(self.within, self.between)
+
+
+@cache
+def error_classes() -> tuple[ErrorClass, ...]:
+    found = read_toml(data_folder("machine/data") / "error_classes.toml")
+    return tuple(
+        ErrorClass(name=name, **{**fields, "stacks": tuple(fields["stacks"])}) for name, fields in found.items()
+    )
+
+
+def stack_of(job: "Job") -> str:
+    """Return the stack without its release, and whether its blocks are eager."""
+    return base_of(job.stack) + (", eager" if job.execution.compile is False else "")
+
+
+def error_class_of(job: "Job") -> ErrorClass | None:
+    """Return None if no runs of the stack were measured on the GPU generation."""
+    kind = "MoE" if any(layer.is_moe for layer in job.model.kinds) else "dense"
+    key = job.cluster.device.generation, "fine-tuning" if job.lora or job.freeze else kind
+    of_job = (each for each in error_classes() if (each.generation, each.kind) == key)
+    return next((each for each in of_job if stack_of(job) in each.stacks), None)
