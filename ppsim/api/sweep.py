@@ -1,4 +1,4 @@
-"""Many jobs in one table: results are kept as they come, and nothing is computed twice."""
+"""Many jobs in one table: results are saved as they come, and nothing is computed twice."""
 
 import hashlib
 import json
@@ -65,11 +65,11 @@ def sweep(
     run: Run,
     *,
     restart: bool = False,
-    progress: Callable[[int, int], None] = lambda num_done, num_kept: None,
+    progress: Callable[[int, int], None] = lambda num_done, num_reused: None,
 ) -> tuple[Counter[str], Counter[str]]:
     """Compute the rows of the jobs that neither the output nor its partial file has, and write the output.
 
-    A row is kept if the job's options, the contents of its files and the version of ppsim are the same. Rows are
+    A row is reused if the job's options, the contents of its files and the version of ppsim are the same. Rows are
     appended to `OUTPUT.partial.jsonl` as they come. Returns the number of rows by verdict, and by error.
     Raises `ConfigError` for an output of other jobs.
     """
@@ -85,11 +85,11 @@ def sweep(
         options = {key.partition("-")[0] for key in keys}
         for path, read in ((Path(output), _READERS.get(suffix)), (partial_file, _read_lines)):
             if read is not None and path.exists():
-                rows |= _kept(path, read, options)
+                rows |= _reusable(path, read, options)
     open_jobs = {key: job for key, job in zip(keys, jobs, strict=True) if key not in rows}
-    num_kept = len(jobs) - len(open_jobs)
-    progress(num_kept, num_kept)
-    blocks, num_done = _Blocks(open_jobs.items()), num_kept
+    num_reused = len(jobs) - len(open_jobs)
+    progress(num_reused, num_reused)
+    blocks, num_done = _Blocks(open_jobs.items()), num_reused
     try:
         with open(partial_file, "a", encoding="utf-8") as file:
             for seconds, block in run(partial(_rows_of_block, __version__), blocks):
@@ -98,7 +98,7 @@ def sweep(
                 file.writelines(f'{{"{KEY}": "{key}", "row": {row}}}\n' for key, row in block.items())
                 file.flush()
                 num_done += len(block)
-                progress(num_done, num_kept)
+                progress(num_done, num_reused)
     finally:
         if not partial_file.stat().st_size:
             partial_file.unlink()
@@ -187,7 +187,7 @@ def _digest_of_path(path: str) -> str:
     return _digest(str([(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files]))
 
 
-def _kept(path: Path, read: Callable[[Path], Iterator[tuple[str, Row]]], options: set[str]) -> dict[str, str]:
+def _reusable(path: Path, read: Callable[[Path], Iterator[tuple[str, Row]]], options: set[str]) -> dict[str, str]:
     """Raises `ConfigError` if no row is of one of the jobs."""
     try:
         rows = {key: json.dumps(row) for key, row in read(path)}

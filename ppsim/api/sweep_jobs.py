@@ -28,7 +28,7 @@ def read_jobs(path: str | Path) -> list[Job]:
     """Return the jobs in a CSV, JSON lines, TOML, YAML or JSON file, in its order.
 
     The last of several lists of a job varies fastest.
-    A TOML, YAML or JSON file has a list `jobs` and options of all jobs beside it, which a job replaces; without
+    A TOML, YAML or JSON file has a list `jobs` and options of all jobs, which a job replaces; without
     `jobs`, it is one job. Ranges of a search (`tune: true`) are lists and do not multiply. Raises `ConfigError` for
     unknown options and for an option that is given twice.
     """

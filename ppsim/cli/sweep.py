@@ -16,7 +16,7 @@ _Backend = Literal["processes", "dask", "ray"]
 @click.argument("file", metavar="JOBS")
 @click.option(
     "-o", "--output", required=True, metavar="PATH",
-    help="Table of results: .csv, .jsonl, .parquet or .md. Results in a table of the same jobs are kept.",
+    help="Table of results: .csv, .jsonl, .parquet or .md. Rows of the same jobs in this table are reused.",
 )  # fmt: skip
 @click.option("--restart", is_flag=True, help="Compute all jobs, and replace the table.")
 @click.option(
@@ -46,10 +46,10 @@ def sweep(
 
     JOBS is a .csv, .jsonl, .toml, .yaml or .json file with a row per job: options by their names, such as model,
     recipe or run_config. Lists multiply, as gpus: [64, 128, 256]. A TOML or YAML file has its rows under `jobs`,
-    and options of all jobs beside it. With tune: true, a job is a search, and lists of tp, pp and so on are its
+    and options of all jobs in the same file. With tune: true, a job is a search, and lists of tp, pp and so on are its
     ranges.
 
-    Each job has one row of results, in the order of the jobs, with an error if it failed. Finished rows are kept
+    Each job has one row of results, in the order of the jobs, with an error if it failed. Finished rows are saved
     in PATH.partial.jsonl, and the table is written at the end: a sweep that was stopped continues with the same
     command.
     """
@@ -75,9 +75,9 @@ def sweep(
     wanted = read_jobs(file)
     with progress("projecting", total=len(wanted), unit="jobs") as bar:
 
-        def show(num_done: int, num_kept: int) -> None:
-            if num_done == num_kept > 0:
-                bar.say(f"  {num_kept} of {len(wanted)} jobs were computed before")
+        def show(num_done: int, num_reused: int) -> None:
+            if num_done == num_reused > 0:
+                bar.say(f"  {num_reused} of {len(wanted)} jobs were computed before")
             bar.update(done=num_done)
 
         verdicts, errors = run_sweep(wanted, output, run, restart=restart, progress=show)
