@@ -46,8 +46,8 @@ def sweep(
 
     JOBS is a .csv, .jsonl, .toml, .yaml or .json file with a row per job: options by their names, such as model,
     recipe or run_config. Lists multiply, as gpus: [64, 128, 256]. A TOML or YAML file has its rows under `jobs`,
-    and options of all jobs in the same file. With tune: true, a job is a search, and lists of tp, pp and so on are its
-    ranges.
+    and options of all jobs in the same file. With tune: true, a job is a search, and lists of tp, pp and so on are
+    its ranges.
 
     Each job has one row of results, in the order of the jobs, with an error if it failed. Finished rows are saved
     in PATH.partial.jsonl, and the table is written at the end: a sweep that was stopped continues with the same
