@@ -68,20 +68,13 @@ def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any
     words |= {
         "model": job.model_name,
         "cluster": job.cluster.name,
-        "gpus": job.layout.num_devices,
-        "etp": job.layout.expert_tp,
-        "seq_len": job.length,
-        "vpp": _vpp(plan),
-        "schedule": plan.schedule_name,
         "split": layout or list(split),
         "overlap_tp": ",".join(map(str, _tp_overlap(job))) or None,
-        "weight_cache": _weight_cache(job),
         "launch_ms": None if job.launch_s is None else _milliseconds(job.launch_s),
         "stragglers": dict(plan.stragglers) or None,
         "sequence_parallel": execution.sequence_parallel if job.layout.tp > 1 else None,
         "profile": None if job.profile is None else job.profile.name,
-        "lengths": plan.lengths,
-        **_searched(plan),
+        **_resolved(plan, job),
     }
     if given.get("calibration") is not None:
         words["launch_ms"] = None  # overheads include launches
@@ -100,21 +93,14 @@ def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
     return marks | {
         "model": (without_source(job.model.with_fine_tuning(None)), job.scale),
         "cluster": job.cluster,
-        "gpus": job.layout.num_devices,
-        "etp": job.layout.expert_tp,
-        "seq_len": job.length,
-        "vpp": _vpp(plan),
-        "schedule": plan.schedule_name,
         "split": _stages(plan, job, split),
         "overlap_tp": _tp_overlap(job),
-        "weight_cache": _weight_cache(job),
         "launch_ms": job.launch_s,
         "profile": job.profile,
-        "lengths": plan.lengths,
         "stage_plan": job.stage_plans,
         "forward_ms": plan.measured,
         "calibration": (*(getattr(plan, name) for name in _OVERHEADS), job.cluster.constants),
-        **_searched(plan),
+        **_resolved(plan, job),
     }
 
 
@@ -153,10 +139,18 @@ def _vpp(plan: Plan) -> int | None:
     return plan.vpp
 
 
-def _searched(plan: Plan) -> dict[str, Any]:
+def _resolved(plan: Plan, job: Job) -> dict[str, Any]:
+    """Return the options whose values a plan has in another form than their own field."""
     is_auto = plan.schedule == AUTO
     takes_slices = not is_auto and find(plan.schedule_name).takes("num_slices")
     return {
+        "gpus": job.layout.num_devices,
+        "etp": job.layout.expert_tp,
+        "seq_len": job.length,
+        "vpp": _vpp(plan),
+        "schedule": plan.schedule_name,
+        "weight_cache": _weight_cache(job),
+        "lengths": plan.lengths,
         "slices": plan.num_slices if takes_slices else None,
         "seed": plan.seed if is_auto or plan.lengths else None,
         "search_time": plan.search_time_s if is_auto else None,
