@@ -383,7 +383,7 @@ def _fit_hops(
     hops = []
     sized = [one for one in samples if one.message_bytes is not None]
     unsized = _fit([one.whole_s - action_s for one in samples if one.message_bytes is None])
-    if unsized is not None:
+    if unsized is not None and unsized.value >= 0:  # below 0, busy hosts hide the transfers
         hops.append(TransferTime(None, unsized))
     for num_bytes in np.unique(np.concatenate([one.message_bytes for one in sized])) if sized else ():
         fit = _fit([(one.whole_s - action_s)[one.message_bytes == num_bytes] for one in sized])

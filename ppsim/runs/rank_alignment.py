@@ -26,7 +26,7 @@ from ppsim.runs.traces import (
 )
 from ppsim.schedule.blocking_calls import has_megatron_loop
 from ppsim.schedule.check import validate
-from ppsim.schedule.table import NONE, Action, Op, Schedule
+from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 from ppsim.simulation.stage_costs import StageCosts
 
 
@@ -112,10 +112,13 @@ def _stages_by(recordings: RunRecordings, table: Schedule | None) -> str:
     return "rank" if recordings.vpp is None else "configuration"
 
 
-def _is_ordered(run: Run) -> bool:
-    """Return False if an action ends before its input was made, because the ranks' clocks differ."""
-    ends = run.end[:, run.graph.target] - run.end[:, run.graph.source]
-    return bool(np.all(ends > 0))
+def _is_ordered(run: Run, early_s: float = 1e-3) -> bool:
+    """Return False if the ranks' clocks differ.
+
+    Then an action ends before its input was made, or starts more than `early_s` before that.
+    """
+    sent, its = run.end[:, last_of_cell(run.graph.schedule)[run.graph.source]], run.graph.target
+    return bool(np.all((run.end[:, its] > sent) & (run.start[:, its] > sent - early_s)))
 
 
 def identify_actions(traces: Sequence[RankTrace], table: Schedule | None = None) -> list[RankTrace]:

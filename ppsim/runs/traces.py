@@ -138,8 +138,8 @@ def with_common_steps(traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Leave out iterations that a rank lacks, if the iterations of all steps are known and most are common."""
     iterations = [dict(zip(_numbers_of(trace), trace.steps, strict=False)) for trace in traces]
     common = sorted(set.intersection(*map(set, iterations)))
-    most = max(len(trace.steps) for trace in traces)
-    if [*map(len, iterations)] != [len(trace.steps) for trace in traces] or 2 * len(common) <= most:
+    lengths = [len(trace.steps) for trace in traces]
+    if [*map(len, iterations)] != lengths or 2 * len(common) <= max(lengths):
         return list(traces)
     return [
         replace(trace, steps=[steps[number] for number in common], numbers=common, marks=[])

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.made_steps import made
+from benchmarks.made_steps import Made, made
 from ppsim import StageCosts, build
 from ppsim.runs import calibrate as calibrate_module
 from ppsim.runs.calibrate import FittedConstant, calibrate
 from ppsim.runs.compare import expected_costs
+from ppsim.runs.links import pairs_of
 from ppsim.runs.run import Run, median_costs, unslowed_costs
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.bounds.for_table import bounds_of
@@ -349,3 +350,12 @@ def test_the_time_of_a_call_is_the_difference_of_waits_in_two_calls_and_in_one(
     assert list(not_fitted) == ["hop_overhead_s"]
     host, call, _ = fitted({0: 9.0})
     assert (host, call) == (FittedConstant(0.0, (0.0, 0.0), 0), None)
+
+
+def test_no_transfer_takes_less_than_no_time() -> None:
+    """Hosts that are busy before every action but those that wait for a message: a transfer would take −4.9 ms."""
+    steps = Made(build("1f1b", pp=2, microbatches=6), seed=1, num_steps=4)
+    steps.gap[:] = np.where(pairs_of(steps.graph).taken >= 0, 0.0, 5e-3)
+    found = calibrate([steps.run()])
+    assert found.hops == []
+    assert found.not_fitted["transfer"] == "the message size is unknown"

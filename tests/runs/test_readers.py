@@ -812,3 +812,20 @@ def test_the_pattern_that_a_refusal_gives_reads_the_trace(trace: str) -> None:
         public.read(path)
     pattern = str(refused.value).split("--pattern '")[1].split("'")[0]
     assert public.read(path, pattern=pattern).timeline.step_time_s > 0.05
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.01, -0.01])
+def test_a_rank_whose_clock_is_off_is_aligned_by_its_messages(folder: Path, late_s: float) -> None:
+    """Passes of 20 and 40 ms; rank 1's clock is 10 ms early or late, and no row names a clock."""
+    table = build("1f1b", pp=3, microbatches=6)
+    step = simulate(table, StageCosts(forward_s=0.02, backward_s=0.04, transfer_s=3e-4))
+    rows = ["rank,kind,stage,microbatch,start,end"]
+    for number in range(3):
+        for entry, action in enumerate(table):
+            shift = 0.6 * number + late_s * (table.rank[entry] == 1)
+            times = f"{step.start[entry] + shift},{step.end[entry] + shift}"
+            rows.append(f"{table.rank[entry]},{action.op.name},{action.stage},{action.microbatch},{times}")
+    (folder / "passes.csv").write_text("\n".join(rows))
+    run = public.read("passes.csv")
+    assert run.step_times_s == pytest.approx([step.step_time_s] * 2, abs=1e-3)
+    assert (run.facts["clocks"] is None) == (late_s == 0.0)
