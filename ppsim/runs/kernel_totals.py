@@ -35,15 +35,17 @@ _KINDS = tuple(
 operator of a layer. "send-receive" is not used, because it is a P2P transfer or a part of an all-to-all."""
 
 
-def kind_of_kernel(name: str) -> str:
+def kind_of_kernel(name: str, most: int = 600) -> str:
     """Return the kind of a kernel, "" for none.
+
+    Only the first `most` characters are searched: long names are templates whose arguments come last.
 
     >>> kind_of_kernel("nvjet_sm90_tst_64x8_64x16_2x4_h_bz_NNT"), kind_of_kernel("vectorized_elementwise_kernel<4>")
     ('gemm', 'memory')
     >>> kind_of_kernel("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
     'reduce-scatter'
     """
-    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "memory")
+    return next((kind for kind, pattern in _KINDS if pattern.search(name[:most])), "memory")
 
 
 @dataclass

@@ -42,3 +42,9 @@ def test_a_pattern_for_many_names_is_found_in_linear_time() -> None:
         r"my (?P<kind>forward|backward) (?P<microbatch>\d+) of \d+"
     )
     assert time.process_time() - begun < 0.3
+
+
+def test_the_arguments_of_a_long_template_do_not_count() -> None:
+    template = "void at::native::elementwise_kernel<" + "cute::tuple<int, 64>, " * 60
+    assert kind_of_kernel(template + "flash_fwd>") == "memory"
+    assert kind_of_kernel("void flash_fwd_kernel<" + template) == "attention"
