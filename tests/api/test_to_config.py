@@ -180,6 +180,14 @@ def test_a_configuration_with_the_options_of_its_comments_gives_an_equal_plan(
     assert done > tried / 30  # most draws that are refused tell nothing
 
 
+def test_overlap_of_tensor_parallel_experts_is_written_without_other_tensor_parallelism(tmp_path: Path) -> None:
+    made = ppsim.project(
+        model="qwen3-30b-a3b", gpus=8, pp=4, tp=1, etp=2, microbatches=8, overlap_tp="0.5", seq_len=1024
+    )
+    again = read_back(ppsim.trainer_options(made, "torchtitan"), tmp_path / "train")
+    assert again.iteration_time_s == pytest.approx(made.iteration_time_s, rel=1e-12)
+
+
 def test_every_option_is_drawn_or_tested_elsewhere() -> None:
     assert not [name for name in WORDS if name not in ELSEWHERE and not values_of(name)]
     assert set(SCHEDULES) <= set(CATALOG)

@@ -112,6 +112,7 @@ def _stages(arguments: Arguments, pp: int, model: Model | None) -> dict[str, Any
         return {"schedule": schedule}
     stages = -(-len(model.layers) // each) if each else pp * (1 if schedule in ("1f1b", "gpipe") else 2)
     stages += (pp - stages % pp) % pp if rounding == "up" else -(stages % pp)
+    stages = max(stages, pp)
     return {"schedule": schedule, "split": divided(len(model.layers), stages), "vpp": stages // pp}
 
 

@@ -72,6 +72,7 @@ def test_weights_are_sharded_as_its_parallelizer_does(
         ({"pp_schedule": "interleaved1f1b", "layers_per_stage": 5, "round_virtual_stages_to_pp_multiple": "down"},
          "interleaved-1f1b", 8),
         ({"pp_schedule": "ZBVZeroBubble"}, "zbv-fixed", 8),
+        ({"pp_schedule": "1f1b", "layers_per_stage": 100}, "1f1b", 4),
     ],
 )  # fmt: skip
 def test_a_pipeline_has_its_stages_and_microbatches(
