@@ -313,7 +313,7 @@ def report(folder: Path, name: str, seed: int, fault: Fault, means: dict[str, fl
     is_noise = (
         not is_first and next((loss.gain_s for loss in before.reasons if loss.cause == first.cause), 0.0) > true
     )
-    kind = "small" if true < WORTH * after.period_s else "noise" if is_noise else "counted"
+    kind = "small" if not fault.cause or true < WORTH * after.period_s else "noise" if is_noise else "counted"
     words = [word for word, holds in (("first", is_first), ("place", is_placed), ("size", is_sized)) if holds]
     print(f"| {name} {seed} | {1e3 * true:.0f} | {1e3 * (gains[0] - gains[1]):.0f} | {first.cause} | {kind} | "
           f"{', '.join(words)} | {first.detail} |", flush=True)  # fmt: skip
