@@ -124,7 +124,7 @@ def test_reserved_memory_is_that_of_tensors_times_the_median_of_the_calibration_
     assert titan.score.mean_absolute < 0.07
 
 
-@pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.054, 0.020), ("MoE", 0.070, 0.034)])
+@pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.050, 0.020), ("MoE", 0.070, 0.034)])
 @pytest.mark.slow
 def test_the_command_line_alone(validations, kind: str, within: float, worst_mean: float) -> None:
     """Mean absolute error of all judged times, and the mean with its sign."""
@@ -177,12 +177,12 @@ def test_fit_rows_on_amd_are_those_that_the_rules_draw() -> None:
 LIMITS = {
     ("vtrain-a100", "float16", "dense"): 6.5, ("dgx-a100", "float16", "dense"): 2.7,
     ("zb-a100", "float16", "dense"): 1.3,
-    ("dgx-h100", "bfloat16", "dense"): 2.8, ("dgx-h100", "float8", "dense"): 4.1,
+    ("dgx-h100", "bfloat16", "dense"): 2.7, ("dgx-h100", "float8", "dense"): 3.8,
     ("dgx-h100", "bfloat16", "MoE"): 4.8, ("dgx-h100", "float8", "MoE"): 6.6,
-    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "float8", "dense"): 6.9,
+    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "float8", "dense"): 2.8,
     ("dgx-b200", "mxfp8", "MoE"): 5.0, ("dgx-b300", "mxfp8", "MoE"): 7.6,
-    ("gb200-nvl72", "float8", "dense"): 7.7, ("gb200-nvl72", "nvfp4", "dense"): 7.4,
-    ("gb300-nvl72", "float8", "dense"): 8.8, ("gb200-nvl72", "bfloat16", "MoE"): 14.0,
+    ("gb200-nvl72", "float8", "dense"): 7.2, ("gb200-nvl72", "nvfp4", "dense"): 4.7,
+    ("gb300-nvl72", "float8", "dense"): 7.6, ("gb200-nvl72", "bfloat16", "MoE"): 14.0,
     ("gb200-nvl72", "mxfp8", "MoE"): 6.2, ("gb300-nvl72", "mxfp8", "MoE"): 5.2,
     ("grand-teton", "float8", "dense"): 8.2,
     ("mi300x-8", "float8", "dense"): 10.2, ("mi325x-8", "float8", "dense"): 5.5, ("mi355x-8", "bfloat16", "MoE"): 9.4,
