@@ -170,7 +170,9 @@ def refine(
         ordered = sorted((look.bound_s, look.candidate) for look in looks if look.bound_s < float("inf"))
         wide = dict.fromkeys([*search.fastest(_WIDE), *_first_of_layouts(ordered, _WIDE)])
         search.try_all(other for layout in wide for other in _descent(search, layout))
-        _switch(search, start, tight_ones or _fastest_too_large(search, looks))
+        too_large = tight_ones or _fastest_too_large(search, looks)
+        fit_tightly = [layout for layout in search.fastest(_SAVING_LAYOUTS) if _fits_tightly(search, layout)]
+        _switch(search, start, [*too_large, *fit_tightly])
     if "split" in what:
         best = search.fastest(_SWITCHED_LAYOUTS, switched=True)
         search.try_all(replace(start, split="searched") for start in best if start.pp > 1)
@@ -217,6 +219,10 @@ def _fastest_too_large(search: RefineState, looks: Sequence[ConfigurationBounds]
         for look in nearest
     ]
     return _first_of_layouts(sorted(ordered), _SAVING_LAYOUTS)
+
+
+def _fits_tightly(search: RefineState, layout: Configuration) -> bool:
+    return search.rank(layout, search.verdicts[layout.key])[1]
 
 
 def _is_too_large(search: RefineState, look: ConfigurationBounds) -> bool:
