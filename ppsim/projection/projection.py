@@ -158,7 +158,7 @@ class Projection(Printable, Drawable):
 
         >>> import ppsim
         >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).training_days(15e12))
-        356
+        357
         """
         if self.tokens_per_s is None:
             raise ConfigError(f"--tokens needs a model: {self.plan.source.name}: no throughput; give --model too")
@@ -320,6 +320,7 @@ class Projection(Printable, Drawable):
         plan, job, table = self.plan, self.plan.job, self.timeline.schedule
         settings = option_values(declared_options(PlanOptions), plan) | {
             "schedule": plan.schedule_name, "vpp": table.vpp, "microbatches": table.num_microbatches,
+            "slices": table.num_slices,
             "split": plan.layer_split_rule,
         }  # fmt: skip
         if job is not None:

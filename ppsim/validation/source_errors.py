@@ -77,23 +77,25 @@ def leave_source_out(sets: Sequence[SetValidation], plan_of: PlanOf) -> list[Sou
             source: [log_error(row, fitted[source], plan_of) for row in rows] for source, rows in sources.items()
         }
         inside = []
-        for source, rows in sources.items():
+        for source, of_source in sources.items():
             others = [logs[other] for other in sources if other != source]
             is_known = others and name != "other trainers"
             spread = hypot(*spreads_of(others)) if is_known else UNMEASURED_SPREAD
             inside.append(
-                np.mean([_is_inside(row, log_of, spread) for row, log_of in zip(rows, logs[source], strict=True)])
+                np.mean(
+                    [_is_inside(row, log_of, spread) for row, log_of in zip(of_source, logs[source], strict=True)]
+                )
             )
         covered += inside
-        every = [log_of for of_source in logs.values() for log_of in of_source]
+        every = [log_of for errors in logs.values() for log_of in errors]
         absolute = float(np.mean(np.abs(np.expm1(every))))
         within, between = spreads_of(list(logs.values()))
         classes.append(SourceErrors(name, len(every), len(logs), absolute, within, between, float(np.mean(inside))))
-    rows = sum(each.num_rows for each in classes)
-    absolute = sum(each.num_rows * each.mean_absolute for each in classes) / rows
+    num_rows = sum(each.num_rows for each in classes)
+    absolute = sum(each.num_rows * each.mean_absolute for each in classes) / num_rows
     return [
         *classes,
-        SourceErrors("all classes", rows, len(covered), absolute, None, None, float(np.mean(covered))),
+        SourceErrors("all classes", num_rows, len(covered), absolute, None, None, float(np.mean(covered))),
     ]
 
 

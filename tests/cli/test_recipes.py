@@ -108,9 +108,7 @@ def test_tune_starts_from_a_recipe_and_says_how_much_shorter_the_best_is():
 def test_tune_names_the_options_of_a_faster_recipe_that_it_does_not_try():
     offloading = "--recipe llama3-70b/gb300/fp8/32gpu@26.08 --tp 1 --cp 1 --pp 1 --zero 1,3 --micro-batch-size 1"
     said = words_of(ppsim("tune", *offloading.split(), "--recompute", "none").stdout)
-    assert re.search(
-        r"the best is \d\S* % longer; the search does not try --micro-batch-size 2 --offload 0.25$", said
-    )
+    assert re.search(r"the best is \d\S* % longer; the search does not try --micro-batch-size 2$", said)
 
 
 def test_the_command_of_a_row_names_the_recipe_if_its_model_has_no_other_name():

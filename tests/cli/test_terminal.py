@@ -201,6 +201,7 @@ def test_a_search_in_python_shows_its_progress_in_a_notebook_and_nothing_in_a_pi
     tune(**words)
     assert capsys.readouterr().err == ""
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    monkeypatch.setenv("COLUMNS", "200")
     tune(**words)
     assert "finding a lower bound of each" in capsys.readouterr().err
     calls = []

@@ -65,11 +65,10 @@ def test_an_option_that_is_declared_is_in_the_command_of_a_search_where_it_is_no
     found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1], pp=[2], micro_batch=[8], vpp=[1])
     question = replace(found.question, job=replace(found.question.job, allocator_slack=1.5))
     words = {"projected": MorePlanOptions, "searched": MoreTuneOptions}
-    usual = command_line_of(found, found.best[0])
-    assert command_line_of(found, found.best[0], **words) == usual
-    assert (
-        command_line_of(replace(found, question=question), found.best[0], **words) == usual + " --host-seconds 1.5"
-    )
+    best = found.best[0].candidate
+    usual = command_line_of(found.question, best)
+    assert command_line_of(found.question, best, **words) == usual
+    assert command_line_of(question, best, **words) == usual + " --host-seconds 1.5"
 
 
 @pytest.mark.parametrize("words", [PlanOptions, TuneOptions])
