@@ -175,8 +175,8 @@ def _interval_scope(plan: Plan, fitted: float | None, slow_s: float | None) -> s
             "launch. Fit one step (ppsim fit), or give --cuda-graphs"
         )
     if error_class_of(job) is None:
-        return f"{stack_of(job)} was not measured on {job.cluster.device.name}: wider"
-    return "90 % of runs of trainers measured here"
+        return f"wider: {stack_of(job)} was not measured on {job.cluster.device.name}"
+    return "for trainers measured here"
 
 
 def _by_stack(projection: Projection, project: Callable[[Plan], Projection]) -> dict[str, float]:

@@ -388,9 +388,8 @@ def _memory(verdict: MemoryVerdict) -> str:
 
 def _delivered_line(projection: Projection, answer: ProjectionSummary) -> Iterator[_Row]:
     low, high = map(seconds, answer.iteration_time_interval_s)
-    yield ("iteration", f"{seconds(projection.iteration_time_s)}  (90 % interval {low} to {high})")
-    if answer.interval_scope:
-        yield ("", answer.interval_scope)
+    scope = f", {answer.interval_scope}" if answer.interval_scope else ""
+    yield ("iteration", f"{seconds(projection.iteration_time_s)}  (90 % interval {low} to {high}{scope})")
     if rates := texts_of(projection, "throughput"):
         yield ("throughput", ", ".join(rates.values()))
     yield from _cost(answer)
