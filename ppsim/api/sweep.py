@@ -180,7 +180,7 @@ def _digest(text: str) -> str:
 
 @cache
 def _digest_of_path(path: str) -> str:
-    """Folders, which may hold recordings, are told apart by the sizes and dates of their files."""
+    """Folders, which may hold recordings, are compared by the sizes and dates of their files."""
     if os.path.isfile(path):
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     files = sorted(one for one in Path(path).rglob("*") if one.is_file())
