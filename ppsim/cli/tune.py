@@ -175,7 +175,7 @@ def _compare_numbers(
 
         scaling = Scaling.of("gpus", numbers, row_of)
     key = "gpu_hours_per_step" if minimise == "cost" else "iteration_time_s"
-    rows = sorted(scaling.rows, key=lambda row: (ERROR in row, row.get(key))) if minimise else scaling.rows
+    rows = sorted(scaling.rows, key=lambda row: (ERROR in row, row.get(key, 0.0))) if minimise else scaling.rows
     scaling = replace(scaling, rows=rows, deadline_days=deadline)
     write(outputs, SCALING, scaling, announce=print_message)
     print_result(scaling, as_json)

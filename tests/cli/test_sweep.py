@@ -111,6 +111,11 @@ def test_numbers_of_gpus_are_searched_each_and_ordered_by_cost(folder):
     assert "the nearest is 8 GPUs with" in missed
 
 
+def test_several_impossible_numbers_come_last():
+    found = json.loads(ppsim(*NUMBERS, "--gpus", "3,5,2", "--minimise", "time", "--json").stdout)["rows"]
+    assert [(row["gpus"], row["error"] is None) for row in found] == [(2, True), (3, False), (5, False)]
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
