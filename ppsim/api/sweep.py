@@ -87,9 +87,9 @@ def sweep(
             if read is not None and path.exists():
                 rows |= _reusable(path, read, options)
     open_jobs = {key: job for key, job in zip(keys, jobs, strict=True) if key not in rows}
-    num_reused = len(jobs) - len(open_jobs)
+    num_reused = sum(key in rows for key in keys)
     progress(num_reused, num_reused)
-    blocks, num_done = _Blocks(open_jobs.items()), num_reused
+    blocks, num_done, number_of = _Blocks(open_jobs.items()), num_reused, Counter(keys)
     try:
         with open(partial_file, "a", encoding="utf-8") as file:
             for seconds, block in run(partial(_rows_of_block, __version__), blocks):
@@ -97,11 +97,14 @@ def sweep(
                 rows |= block
                 file.writelines(f'{{"{KEY}": "{key}", "row": {row}}}\n' for key, row in block.items())
                 file.flush()
-                num_done += len(block)
+                num_done += sum(map(number_of.__getitem__, block))
                 progress(num_done, num_reused)
+    except OSError as error:
+        raise ConfigError(f"cannot write {partial_file}: {error.strerror or error}") from None
     finally:
-        if not partial_file.stat().st_size:
-            partial_file.unlink()
+        with suppress(OSError):
+            if not partial_file.stat().st_size:
+                partial_file.unlink()
     inputs = dict.fromkeys(keyword_of(name) for job in jobs for name in job)
     outputs = dict.fromkeys(name for key in keys for name in json.loads(rows[key]))
     last = [name for name in (COMMAND, ERROR) if name in outputs or name == ERROR]
@@ -190,8 +193,11 @@ def _digest_of_path(path: str) -> str:
 def _reusable(path: Path, read: Callable[[Path], Iterator[tuple[str, Row]]], options: set[str]) -> dict[str, str]:
     """Raises `ConfigError` if no row is of one of the jobs."""
     try:
-        rows = {key: json.dumps(row) for key, row in read(path)}
-    except (KeyError, ValueError, TypeError) as error:
+        found = dict(read(path))
+        if wrong := [key for key, row in found.items() if not (row.get(ERROR) or row["verdict"])]:
+            raise ValueError(f"no result of {wrong[0]}")
+        rows = {key: json.dumps(row) for key, row in found.items()}
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path} is no output of ppsim sweep ({error}): give another name, or --restart to replace it"
         ) from None

@@ -46,9 +46,9 @@ def _rows(path: str | Path) -> Iterator[Mapping[str, Any]]:
         import csv
 
         for row in csv.DictReader(StringIO(read_text(path, most=DATA_BYTES)), restkey="", restval=""):
-            if "" in row:
-                raise ConfigError(f"{path}: a row has more cells than the first line has names: {row['']}")
-            yield {name: cell for name, cell in row.items() if cell.strip()}
+            if further := row.pop("", None):
+                raise ConfigError(f"{path}: a row has more cells than the first line has names: {further}")
+            yield {name: cell for name, cell in row.items() if cell.strip()}  # an unnamed column is empty
     elif suffix == ".jsonl":
         for number, line in enumerate(read_text(path, most=DATA_BYTES).splitlines(), start=1):
             if line.strip():

@@ -177,12 +177,14 @@ def _project_range(name: str, options: dict[str, Any], outputs: tuple[str, ...],
 
         def row_of(setting: Any) -> dict[str, Any]:
             bar.update(f"projecting {flag_of(name)} {setting}", done=next(number))
-            return row_of_plan(plan_of_options(options | {name: setting}), options["tokens"])
+            changed = options | {name: setting}
+            return row_of_plan(plan_of_options(changed), changed["tokens"])
 
         scaling = Scaling.of(name, settings, row_of)
-    write(outputs, SCALING, scaling, announce=print_message)
     print_result(scaling, as_json)
-    if not options["allow_oom"] and all(row["verdict"] == "does not fit" for row in scaling.possible):
+    write(outputs, SCALING, scaling, announce=print_message)
+    is_too_large = all(row["verdict"] == "does not fit" for row in scaling.possible)
+    if not scaling.possible or (is_too_large and not options["allow_oom"]):
         raise click.exceptions.Exit(1)
 
 

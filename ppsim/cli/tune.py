@@ -117,6 +117,8 @@ def tune(
     is_compared = numbers is not None or deadline is not None or minimise is not None or tokens is not None
     check_outputs(outputs, SCALING if is_compared else SEARCH, beside=options["resume"])
     _require_comparable(is_compared, tokens, deadline, options, to_config)
+    if numbers is not None:
+        options["gpus"] = numbers[0]
     config = options["run_config"] = run_config_of(options)
     kept = {name.strip().removeprefix("--").replace("-", "_") for name in options["keep"] or ()}
     if config and (started := [name for name in _changed_by_search(config, options) if name not in kept]):
@@ -177,8 +179,8 @@ def _compare_numbers(
     key = "gpu_hours_per_step" if minimise == "cost" else "iteration_time_s"
     rows = sorted(scaling.rows, key=lambda row: (ERROR in row, row.get(key, 0.0))) if minimise else scaling.rows
     scaling = replace(scaling, rows=rows, deadline_days=deadline)
-    write(outputs, SCALING, scaling, announce=print_message)
     print_result(scaling, as_json)
+    write(outputs, SCALING, scaling, announce=print_message)
     if not scaling.possible or (deadline is not None and scaling.in_time is None):
         raise click.exceptions.Exit(1)
 

@@ -12,6 +12,7 @@ from ppsim.base.option_declarations import declared_options, option_values
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.model.recompute import BY_OPERATORS, Recompute, plan_of_stage, text_of
+from ppsim.parallel.layer_partition import MegatronSplit
 from ppsim.projection.cost import TrainingCost
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import AUTO, Plan
@@ -321,7 +322,7 @@ class Projection(Printable, Drawable):
         settings = option_values(declared_options(PlanOptions), plan) | {
             "schedule": plan.schedule_name, "vpp": table.vpp, "microbatches": table.num_microbatches,
             "slices": table.num_slices,
-            "split": plan.layer_split_rule,
+            "split": "megatron" if plan.layer_split_rule == MegatronSplit() else plan.layer_split_rule,
         }  # fmt: skip
         if job is not None:
             settings |= {
@@ -332,7 +333,7 @@ class Projection(Printable, Drawable):
         return {
             name: setting if isinstance(setting, str | int | float) else str(setting)
             for name, setting in settings.items()
-            if setting is not None
+            if setting not in (None, "", ())
         }
 
 

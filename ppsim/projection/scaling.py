@@ -16,6 +16,10 @@ _LEAST_GROWTH = 1.6
 """Throughput of twice the GPUs over that of half of them, below which `Scaling.knee` names the larger number."""
 
 
+_LEAST_SHARE = 0.001
+"""Growth of a cause's share of the iteration, below which no cause grows."""
+
+
 def row_of_plan(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
     """Project a plan: numbers in the units of their names, the verdict, the stack, and seconds by cause."""
     projection = planning.project(plan)
@@ -132,7 +136,8 @@ class Scaling(Printable):
             for row in (rows[0], rows[-1])
         )
         name = max(last, key=lambda cause: last[cause] - first.get(cause, 0.0))
-        return name, first.get(name, 0.0), last[name]
+        growth = last[name] - first.get(name, 0.0)
+        return (name, first.get(name, 0.0), last[name]) if growth >= _LEAST_SHARE else None
 
     def to_json(self) -> dict[str, Any]:
         names = {name: None for row in self.rows for name in row}

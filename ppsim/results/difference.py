@@ -11,6 +11,10 @@ _LEAST_PART = 1e-4
 """Fraction of the larger iteration or peak below which a difference is not printed."""
 
 
+_ROUNDING = 1e-12
+"""Fraction of a number below which a difference is rounding."""
+
+
 def print_difference(difference: PlanDifference) -> None:
     """Print the options that differ, then seconds and bytes by cause, with their sums."""
     page = Page()
@@ -59,8 +63,10 @@ def _row(
     name: str, title: str, names: tuple[str, str], pair: Pair, text_of: Callable[[float], str]
 ) -> dict[str, str]:
     before, after = pair
-    change = f"{'+' if after >= before else '−'}{percent(abs(after / before - 1))}" if before else "–"
+    if abs(after - before) < _ROUNDING * max(abs(before), abs(after)):
+        after = before
     sign = "+" if after >= before else "−"
+    change = f"{sign}{percent(abs(after / before - 1))}" if before else "–"
     texts = {names[0]: text_of(before), names[1]: text_of(after)}
     return {title: name} | texts | {"difference": f"{sign}{text_of(abs(after - before))}", "change": change}
 

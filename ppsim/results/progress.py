@@ -113,7 +113,8 @@ def progress(
     bar = Bar(text, total=total, unit=unit, limit_s=limit_s)
     with announce_compiling(bar.say):
         is_terminal = sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-        if not is_terminal and "ipykernel" not in sys.modules:
+        is_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
+        if not is_terminal and not is_notebook:
             yield bar
             return
         with bar.shown():

@@ -25,7 +25,10 @@ def print_sweep(verdicts: Counter[str], errors: Counter[str]) -> None:
     number = verdicts.total() + errors.total()
     page.add(f"{number:,} job{'s' if number > 1 else ''}: {', '.join(parts)}")
     if errors:
-        page.add(facts([("errors", [f"{number:,} × {text}" for text, number in errors.most_common(_MOST_ERRORS)])]))
+        texts = [f"{number:,} × {text}" for text, number in errors.most_common(_MOST_ERRORS)]
+        further = len(errors) - _MOST_ERRORS
+        texts += [f"{further:,} more in the column error"] if further > 0 else []
+        page.add(facts([("errors", texts)]))
 
 
 def print_scaling(scaling: Scaling) -> None:
@@ -45,8 +48,10 @@ def print_scaling(scaling: Scaling) -> None:
         notes.append(("stacks", f"{', '.join(stacks)} differ: part of the difference in time is theirs"))
     elif stacks:
         notes.append(("stack", stacks[0]))
-    if commands := [row["command"] for row in (scaling.in_time, *scaling.possible) if row and "command" in row]:
-        notes.append(("best" if scaling.in_time else "first", commands[0]))
+    nearest = scaling.soonest if scaling.deadline_days is not None else None
+    rows = [row for row in (scaling.in_time, nearest, *scaling.possible) if row and "command" in row]
+    if rows:
+        notes.append((f"{rows[0]['num_gpus']} GPUs", rows[0]["command"]))
     page.add("", facts(notes))
 
 

@@ -1,5 +1,6 @@
 """What a terminal and a pipe show: lines that fit, numbers whole, progress only where somebody watches."""
 
+import io
 import json
 import os
 import pty
@@ -200,10 +201,12 @@ def test_a_search_in_python_shows_its_progress_in_a_notebook_and_nothing_in_a_pi
     words = {"model": "gpt2", "gpus": 2, "global_batch": 8, "tp": [1], "pp": [1], "micro_batch": [4]}
     tune(**words)
     assert capsys.readouterr().err == ""
-    monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    monkeypatch.setenv("COLUMNS", "200")
-    tune(**words)
-    assert "finding a lower bound of each" in capsys.readouterr().err
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    with monkeypatch.context() as notebook:
+        notebook.setenv("COLUMNS", "200")
+        notebook.setattr(sys, "stderr", stream)
+        tune(**words)
+    assert "finding a lower bound of each" in stream.getvalue()
     calls = []
     tune(**words, progress=lambda decided, total, best_s: calls.append((decided, total, best_s)))
     assert capsys.readouterr().err == ""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ppsim.base.units import count
 from ppsim.plot import palette
 from ppsim.plot.figures.style import Width, new_figure, settings
 from ppsim.schedule.table import Op
@@ -64,6 +65,7 @@ def _draw_heights(axes: "Axes", points: ScalingPoints) -> None:
         axes.plot(positions, ideal, "--", color=palette.QUIET_TEXT, linewidth=0.7, label="proportional to GPUs")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.set_yticks(points.heights, [count(height) for height in points.heights])
     else:
         axes.set_ylim(bottom=0)
     if points.knee is not None:
