@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import Printable
 from ppsim.base.errors import PpsimError
-from ppsim.model.architecture import Model
 from ppsim.projection import project as planning
 from ppsim.projection.plan import Plan
 from ppsim.projection.quantities import values
+
+if TYPE_CHECKING:
+    from ppsim.costs.job import Job
 
 ERROR = "error"
 _LEAST_GROWTH = 1.6
@@ -34,16 +36,19 @@ def row_of_plan(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
         "verdict": verdict.word if verdict else "unknown",
         "headroom_bytes": verdict.headroom_bytes if verdict else None,
         "stack_name": plan.job.stack_name if plan.job else None,
-        "note": note_of(plan.job.model, plan.job.layout.ep, plan.job.optimizer.zero_stage) if plan.job else None,
+        "note": note_of(plan.job) if plan.job else None,
         **answer.cost.to_json(),
         **{f"{name}{_SECONDS}": part for name, part in answer.time_breakdown_s.items()},
     }
 
 
-def note_of(model: Model, ep: int, zero: int) -> str | None:
-    """With ep 1 and ZeRO 3, experts are gathered as all other weights are, which few trainers do well."""
-    has_experts = any(layer.is_moe for layer in model.kinds)
-    return "experts gathered, not exchanged" if has_experts and ep == 1 and zero == 3 else None
+def note_of(job: "Job") -> str | None:
+    """Return doubts about a job: an assumed number of GPUs, and experts that are gathered as all other weights."""
+    number, has_experts = job.layout.num_devices, any(layer.is_moe for layer in job.model.kinds)
+    is_gathered = has_experts and job.layout.ep == 1 and job.optimizer.zero_stage == 3
+    notes = [f"{number} GPU{'s' if number > 1 else ''} assumed"] if job.gpus_assumed else []
+    notes += ["experts gathered, not exchanged"] if is_gathered else []
+    return ", ".join(notes) or None
 
 
 _SECONDS = " (s)"
