@@ -70,7 +70,7 @@ def fit_rows() -> dict[str, list[Row]]:
             if job is not None and not case.is_memory and not case.properties.unexpressed:
                 base = load_cluster(job.cluster.base or job.cluster.name)  # device without fitted constants
                 cluster = replace(job.cluster, constants=Constants(), device=base.device)
-                has_experts = any(layer.is_moe for layer in job.model.kinds)
+                has_experts = job.model.has_experts
                 row = Row(case, cluster, measured_of(case, plan), has_experts)
                 found.setdefault(job.cluster.device.efficiency_class, []).append(row)
     return found

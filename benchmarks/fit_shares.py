@@ -104,7 +104,7 @@ def _together(rows: Sequence[MeasuredStep]) -> Together:
     return Together(
         [job.job_features for job in jobs],
         [job.cluster.device.efficiency_class for job in jobs],
-        [any(layer.is_moe for layer in job.model.kinds) for job in jobs],
+        [job.model.has_experts for job in jobs],
         np.array([spread_of(plan) for plan in plans]), errors,
         question.slopes(priors, at, errors) / SHARES.machine,
     )  # fmt: skip

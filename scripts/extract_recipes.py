@@ -474,7 +474,7 @@ def settings_of(config: Any, model: str) -> dict[str, Any]:
     further = flat.pop("mtp_num_layers", None) or 0
     if further != (len(read_model(model).mtp) if model in NAMES else 0):
         flat["mtp_num_layers"] = further
-    is_dense = model in NAMES and not any(layer.is_moe for layer in read_model(model).kinds)
+    is_dense = model in NAMES and not read_model(model).has_experts
     found = {}
     for name, value in flat.items():
         value = plain(name, value)

@@ -65,7 +65,7 @@ def _row(case: PublishedRun, plan_of: PlanOf, stacks_of: Callable[[str], Sequenc
             errors[stack or ""] = outcome_of(plan)[0] / measured_of(case, plan) - 1
         except PpsimError:
             return None
-        if plan.job is not None and any(layer.is_moe for layer in plan.job.model.kinds):
+        if plan.job is not None and plan.job.model.has_experts:
             kind = "MoE"
     return StackRow(generation, kind, errors)
 

@@ -174,9 +174,8 @@ def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
     job = plan.job
     if job is None or NEAREST not in job.stack_basis or plan.schedule == AUTO or plan.searches_stages:
         return {}
-    has_experts = any(kind.is_moe for kind in job.model.kinds)
     found: dict[str, Plan] = {}
-    for name in measured_stacks(job.cluster.device.generation, has_experts=has_experts):
+    for name in measured_stacks(job.cluster.device.generation, has_experts=job.model.has_experts):
         if name != base_of(job.stack):
             with suppress(PpsimError):
                 other = _plan_alone({**asked, "stack": name})

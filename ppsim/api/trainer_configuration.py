@@ -195,7 +195,7 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
 
     name, model, cluster = options.get("stack"), options["model"], cluster_of(options.get("cluster"))
     trace_if_unknown(model)
-    has_experts, basis = model != GPT and any(layer.is_moe for layer in model_named(model).kinds), ""
+    has_experts, basis = model != GPT and model_named(model).has_experts, ""
     if name is None and options.get("run_config") is not None:
         name = PLAIN
     elif name is None:

@@ -154,7 +154,7 @@ _SHARED = declared_options(SearchBaseOptions)
 
 def _by_pipeline(job: "Job", typed: Mapping[str, Any], decided: Collection[str]) -> dict[bool, dict[str, Any]]:
     """Return options of the stack that differ with and without a pipeline, unless they are typed or in the file."""
-    has_experts = any(kind.is_moe for kind in job.model.kinds)
+    has_experts = job.model.has_experts
     without, within = (
         stack_of(job.stack, {**typed, "pp": pp}, device=job.cluster.device.name, has_experts=has_experts).options
         for pp in (1, 2)

@@ -230,7 +230,7 @@ class Job(HasRepr):
         >>> job.memory_limit_of("layer").safe_bytes < job.memory_limit_of("none").safe_bytes
         True
         """
-        fragments = ["experts"] if any(kind.is_moe for kind in self.model.kinds) else []
+        fragments = ["experts"] if self.model.has_experts else []
         fragments += ["CUDA graphs"] if graphs != "none" else []
         return MemoryLimit.of_device(self.cluster.device.memory_bytes, fragments=" and ".join(fragments))
 

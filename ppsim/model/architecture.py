@@ -218,6 +218,10 @@ class Model:
     def kinds(self) -> tuple[Layer, ...]:
         return tuple(dict.fromkeys((*self.layers, *self.mtp)))
 
+    @cached_property
+    def has_experts(self) -> bool:
+        return any(layer.is_moe for layer in self.kinds)
+
     @property
     def hidden_size(self) -> int:
         return self.layers[0].hidden_size

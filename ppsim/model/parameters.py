@@ -67,7 +67,7 @@ def require_division(model: Model, cut: ParallelSizes) -> None:
     for encoder in model.encoders:
         with prefix_errors(f"the {encoder.kind} encoder"):
             require_division_of_layer(encoder.layers[0], encoder.cut(cut))
-    if any(layer.is_moe for layer in model.kinds):
+    if model.has_experts:
         return
     for name, value, usual in (("ep", cut.ep, 1), ("etp", cut.expert_tp, cut.tp)):
         if value != usual:

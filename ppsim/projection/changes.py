@@ -108,12 +108,12 @@ def _orders(job: "Job") -> tuple[str, ...]:
 def _graphs(job: "Job") -> tuple[str, ...]:
     if job.cluster.device.generation.startswith("CDNA"):
         return ()
-    return ("none", "attn+moe_router+moe_preprocess" if has_experts(job) else "layer")
+    return ("none", "attn+moe_router+moe_preprocess" if job.model.has_experts else "layer")
 
 
 def _offload_modules(job: "Job") -> tuple[str, ...]:
     is_moved = job.offload or job.execution.cuda_graphs != "none"
-    return () if is_moved else ("", *(_OFFLOADED if has_experts(job) else _OFFLOADED[:3]))
+    return () if is_moved else ("", *(_OFFLOADED if job.model.has_experts else _OFFLOADED[:3]))
 
 
 def _offloaded(job: "Job") -> tuple[float, ...]:
@@ -150,8 +150,8 @@ SWITCHES = {
     "tp": Switch(_neighbours("tp")),
     "cp": Switch(_context_parallel),
     "pp": Switch(_neighbours("pp")),
-    "ep": Switch(lambda job: _neighbours("ep")(job) if has_experts(job) else ()),
-    "etp": Switch(lambda job: (1, job.layout.tp) if has_experts(job) else (), "megatron"),
+    "ep": Switch(lambda job: _neighbours("ep")(job) if job.model.has_experts else ()),
+    "etp": Switch(lambda job: (1, job.layout.tp) if job.model.has_experts else (), "megatron"),
     "recompute": Switch(lambda job: ("none", *recomputed_modules(job), "full"), fastest="none", saves_memory=True),
     "zero": Switch(_zero_stages),
     "num_distributed_optimizer_instances": Switch(_instances, "current"),
@@ -170,7 +170,7 @@ SWITCHES = {
     "attention": Switch(lambda job: ("fused",) if job.execution.attention == "unfused" else (), "current"),
     "cross_entropy": Switch(lambda job: ("fused",), "megatron"),
     "gradient_accumulation_fusion": Switch(lambda job: (True,), "megatron"),
-    "moe_permute_fusion": Switch(lambda job: (True,) if has_experts(job) else (), "megatron"),
+    "moe_permute_fusion": Switch(lambda job: (True,) if job.model.has_experts else (), "megatron"),
 }
 """Options that a user of a stack can switch. Schedules and layers per stage are in `changes`."""
 
@@ -186,10 +186,6 @@ _TO_MEMORY = {1: ("zb-auto",), 2: ("v-flex",)}
 
 _MOST_SEARCHED = 4_000
 """Number of actions up to which a search of `_TO_MEMORY` takes about 1 s."""
-
-
-def has_experts(job: "Job") -> bool:
-    return any(layer.is_moe for layer in job.model.kinds)
 
 
 def can_switch(job: "Job", name: str) -> bool:

@@ -56,7 +56,7 @@ def stack_of(job: "Job") -> str:
 
 def error_class_of(job: "Job") -> ErrorClass | None:
     """Return None if no runs of the stack were measured on the GPU generation."""
-    kind = "MoE" if any(layer.is_moe for layer in job.model.kinds) else "dense"
+    kind = "MoE" if job.model.has_experts else "dense"
     key = job.cluster.device.generation, "fine-tuning" if job.lora or job.freeze else kind
     of_job = (each for each in error_classes() if (each.generation, each.kind) == key)
     return next((each for each in of_job if stack_of(job) in each.stacks), None)

@@ -44,8 +44,8 @@ def row_of_plan(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
 
 def note_of(job: "Job") -> str | None:
     """Return doubts about a job: an assumed number of GPUs, and experts that are gathered as all other weights."""
-    number, has_experts = job.layout.num_devices, any(layer.is_moe for layer in job.model.kinds)
-    is_gathered = has_experts and job.layout.ep == 1 and job.optimizer.zero_stage == 3
+    number = job.layout.num_devices
+    is_gathered = job.model.has_experts and job.layout.ep == 1 and job.optimizer.zero_stage == 3
     notes = [f"{number} GPU{'s' if number > 1 else ''} assumed"] if job.gpus_assumed else []
     notes += ["experts gathered, not exchanged"] if is_gathered else []
     return ", ".join(notes) or None

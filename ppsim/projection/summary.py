@@ -213,7 +213,7 @@ def spread_of(plan: Plan) -> float:
         return hypot(MEASURED_SPREAD, plan.rehearsal.pace_drift)
     if job is None or plan.measured is not None or all(basis == MEASURED for _, basis in job.costs.bases):
         return MEASURED_SPREAD
-    efficiency, has_experts = job.cluster.device.efficiency, any(layer.is_moe for layer in job.model.kinds)
+    efficiency, has_experts = job.cluster.device.efficiency, job.model.has_experts
     said = efficiency.experts_spread if has_experts else efficiency.spread
     prior = EXPERTS_SPREAD if has_experts else ESTIMATE_SPREAD
     in_situ = efficiency.in_situ if job.costs.shares["table"] else None

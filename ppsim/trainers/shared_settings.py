@@ -69,7 +69,7 @@ def _is_moe_text_model(model: str) -> bool:
     if known_name(model) is None:
         return False
     found = find_model(model)
-    return not found.encoders and any(kind.is_moe for kind in found.kinds)
+    return not found.encoders and found.has_experts
 
 
 @cache

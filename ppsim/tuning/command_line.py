@@ -7,7 +7,6 @@ from ppsim.base.option_declarations import command_arguments, declared_options, 
 from ppsim.costs.job import Job
 from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.parallel.layer_partition import Split, even_split
-from ppsim.projection.changes import has_experts
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.trainers.read_config import model_named
@@ -53,7 +52,7 @@ def command_of(
     for _ in range(_MOST_ROUNDS):  # an option that is typed may cancel others of the stack
         said = stack_of(
             job.stack, dict.fromkeys(words) | told | changed, device=job.cluster.device.name,
-            has_experts=has_experts(job),
+            has_experts=job.model.has_experts,
         ).options  # fmt: skip
         before, changed = changed, {}
         for name in printed:

@@ -23,7 +23,6 @@ from ppsim.projection.changes import (
     SWITCHES,
     Change,
     changed_job,
-    has_experts,
     setting_of,
     settings_of,
 )
@@ -231,7 +230,7 @@ class SearchProblem:
             before, after = (
                 stack_of(
                     self.job.stack, {**self.typed, **given}, device=self.job.cluster.device.name,
-                    has_experts=has_experts(self.job),
+                    has_experts=self.job.model.has_experts,
                 ).options
                 for given in ({}, conditions)
             )  # fmt: skip

@@ -639,7 +639,7 @@ def _may_depend(row: MeasuredStep, name: str, jobs: Sequence[Any]) -> bool:
     if name == "overlap.ep":
         return job.layout.ep > 1 and job.execution.hidden_ep > 0
     if name == "routing_host_s":
-        return any(layer.is_moe for layer in job.model.kinds)
+        return job.model.has_experts
     return True
 
 

@@ -44,7 +44,7 @@ class CaseError:
     def kind(self) -> Literal["dense", "MoE"]:
         """The kind is "dense" for measured costs."""
         job = self.plan.job
-        return "MoE" if job is not None and any(layer.is_moe for layer in job.model.kinds) else "dense"
+        return "MoE" if job is not None and job.model.has_experts else "dense"
 
     @property
     def inside_interval(self) -> bool | None:
