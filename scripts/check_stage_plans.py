@@ -8,7 +8,6 @@ auto`), and the lower bound, relative to `--plan auto`. Exit code 1 if the same 
 force is more than 0.5 % faster, or if it is below the bound. A job takes up to two minutes.
 """
 
-import argparse
 import random
 import re
 import sys
@@ -16,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations_with_replacement, product
 from typing import Any
+
+from numbered_jobs import chosen, numbers_parser
 
 import ppsim
 from ppsim.base.errors import PpsimError
@@ -121,14 +122,9 @@ def uniform(job: dict[str, Any]) -> tuple[float, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=_SEED)
-    parser.add_argument("first", type=int, nargs="?")
-    parser.add_argument("last", type=int, nargs="?")
-    given = parser.parse_args()
-    first, last = given.first or 0, _JOBS - 1 if given.first is None else given.last or given.first
+    given = numbers_parser(__doc__, _SEED).parse_args()
     wrong = 0
-    for number, drawn in list(enumerate(jobs(given.seed)))[first : last + 1]:
+    for number, drawn in list(enumerate(jobs(given.seed)))[chosen(given, _JOBS)]:
         print(f"{number}: {' '.join(map(str, drawn.values()))}", flush=True)
         try:
             job = limited(drawn)

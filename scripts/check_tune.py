@@ -7,7 +7,6 @@ A row's command must fit, and take the row's seconds and bytes. A change of one 
 models, clusters, stacks and options. A search takes up to a minute. Exit code 1 if a row or a best is wrong.
 """
 
-import argparse
 import random
 import re
 import shlex
@@ -15,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+
+from numbered_jobs import chosen, numbers_parser
 
 from ppsim.api.project import plan_of_options
 from ppsim.api.tune import search_of
@@ -124,15 +125,10 @@ def search(words: str) -> TuneResult:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=_SEED)
-    parser.add_argument("first", type=int, nargs="?")
-    parser.add_argument("last", type=int, nargs="?")
-    given = parser.parse_args()
-    first, last = given.first or 0, _JOBS - 1 if given.first is None else given.last or given.first
+    given = numbers_parser(__doc__, _SEED).parse_args()
     checks: list[RowCheck] = []
     gains: list[float] = []
-    for number, words in list(enumerate(jobs(given.seed)))[first : last + 1]:
+    for number, words in list(enumerate(jobs(given.seed)))[chosen(given, _JOBS)]:
         try:
             found = search(words)
             of_job = list(checks_of(found))

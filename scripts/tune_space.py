@@ -8,7 +8,6 @@ searches the same ranges and keeps all other options. Exit code 1 if a best of b
 than the best of `tune`, or if a plan has other seconds, bytes or another verdict in the search (1e-9).
 """
 
-import argparse
 import random
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 from typing import Any
+
+from numbered_jobs import chosen, numbers_parser
 
 import ppsim
 from ppsim.base.errors import PpsimError
@@ -192,17 +193,13 @@ def check(job: dict[str, Any], dimensions: dict[str, list[Any]], most: int) -> b
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=None, help="[default: the hash of the commit]")
+    parser = numbers_parser(__doc__, None, seed_help="[default: the hash of the commit]")
     parser.add_argument("--plans", type=int, default=0, help="draw so many plans of each product [default: all]")
-    parser.add_argument("first", type=int, nargs="?")
-    parser.add_argument("last", type=int, nargs="?")
     given = parser.parse_args()
-    first, last = given.first or 0, len(_KINDS) - 1 if given.first is None else given.last or given.first
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
     seed = int(commit[:8], 16) if given.seed is None else given.seed
     print(f"seed {seed}")
-    wrong = sum(check(*drawn, given.plans) for drawn in drawn_jobs(seed, _LEAST_PLANS)[first : last + 1])
+    wrong = sum(check(*drawn, given.plans) for drawn in drawn_jobs(seed, _LEAST_PLANS)[chosen(given, len(_KINDS))])
     print(f"{wrong} jobs are wrong")
     sys.exit(wrong > 0)
 

@@ -1,6 +1,6 @@
 """The command of every printed row gives the row's seconds and bytes, and the plan fits."""
 
-import importlib.util
+import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +16,9 @@ from ppsim.tuning.lower_bounds import BoundsCalculator
 from ppsim.tuning.space import Configuration
 from tests.tuning.questions import question
 
-PATH = Path(__file__).parents[2] / "scripts" / "check_tune.py"
-spec = importlib.util.spec_from_file_location("check_tune", PATH)
-check = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(check)
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    check = importlib.import_module("check_tune")
 
 SMALL = "--global-batch-size 16 --tp 1 --cp 1 --pp 1,2 --micro-batch-size 2 --top 3"
 
