@@ -14,7 +14,7 @@ from ppsim.trainers.arguments import Arguments
 from ppsim.trainers.local_batch import LocalBatch
 from ppsim.trainers.option_relevance import config_values
 from ppsim.trainers.run_config import RunConfig
-from ppsim.trainers.torchtitan.settings import layers_of_parts, schedule_named
+from ppsim.trainers.torchtitan.settings import known_schedule, layers_of_parts
 
 _SIZES = {"tp_size": "tp", "cp_size": "cp", "pp_size": "pp", "ep_size": "ep", "dp_size": "dp"}
 _LENGTHS = ("packed_sequence.packed_sequence_size", "dataset.seq_len", "dataset.seq_length")
@@ -103,9 +103,7 @@ def _stages(arguments: Arguments, pp: int, model: Model | None) -> dict[str, Any
     name = str(arguments.get("distributed.pipeline.pp_schedule", "1f1b", word="schedule"))
     if pp == 1:
         return {}
-    schedule = schedule_named(name)
-    if schedule is None:
-        arguments.assumed.append(f"schedule {name} is not known: that of --schedule")
+    schedule = known_schedule(arguments, name)
     if parts:
         return {"schedule": schedule, "split": layers_of_parts(parts), "vpp": len(parts) // pp}
     if model is None:

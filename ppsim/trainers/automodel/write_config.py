@@ -5,7 +5,7 @@ from typing import Any
 
 from ppsim.base.errors import CannotRun
 from ppsim.trainers.automodel.read_config import DISPATCHERS, FP8, GPUS_PER_NODE, RECOMPUTED, divided
-from ppsim.trainers.torchtitan.settings import SCHEDULES, module_names
+from ppsim.trainers.torchtitan.settings import local_batch, module_names, replicas, written_schedule
 
 _TARGETS = {
     "model": "nemo_automodel.NeMoAutoModelForCausalLM.from_config",
@@ -22,8 +22,7 @@ def write_automodel(options: Mapping[str, Any]) -> str:
     import yaml
 
     sizes = {name: options.get(name, 1) for name in ("tp", "cp", "pp", "ep")}
-    dp = max(1, options["gpus"] // (sizes["tp"] * sizes["cp"] * sizes["pp"]))
-    tree = _tree(options, dp)
+    tree = _tree(options)
     if tree["distributed"]["strategy"] == "ddp" and set(sizes.values()) != {1}:
         raise CannotRun("NeMo AutoModel cannot run this: DDP has no other parallelism: give --zero 1")
     if tree["step_scheduler"]["local_batch_size"] // options["micro_batch"] < sizes["pp"]:
@@ -35,14 +34,14 @@ def write_automodel(options: Mapping[str, Any]) -> str:
     return "\n".join([*said, yaml.safe_dump(tree, sort_keys=False).strip()])
 
 
-def _tree(options: Mapping[str, Any], dp: int) -> dict[str, Any]:
-    pp, micro, sequences = options.get("pp", 1), options["micro_batch"], options["global_batch"]
-    local = sequences // (dp * options.get("gradient_accumulation_steps", 1)) if pp > 1 else micro
+def _tree(options: Mapping[str, Any]) -> dict[str, Any]:
     in_bf16 = bool(options.get("bf16_master_weights_and_grads"))
     tree: dict[str, Any] = {
         "recipe": "TrainFinetuneRecipeForNextTokenPrediction",
-        "step_scheduler": {"global_batch_size": sequences, "local_batch_size": local},
-        "distributed": _distributed(options, dp),
+        "step_scheduler": {
+            "global_batch_size": options["global_batch"], "local_batch_size": local_batch(options),
+        },
+        "distributed": _distributed(options, replicas(options)),
         "model": {
             "_target_": _TARGETS["model"], "pretrained_model_name_or_path": options["model"],
             "torch_dtype": "bf16" if in_bf16 else "float32",
@@ -59,7 +58,7 @@ def _tree(options: Mapping[str, Any], dp: int) -> dict[str, Any]:
 
 
 def _backend(options: Mapping[str, Any]) -> dict[str, Any]:
-    """8-bit GEMMs are those of TransformerEngine."""
+    """8-bit GEMMs run in TransformerEngine."""
     backend: dict[str, Any] = {}
     recipe = next((name for name, dtype in FP8.items() if dtype == options["dtype"]), None)
     if recipe is not None:
@@ -90,9 +89,7 @@ def _distributed(options: Mapping[str, Any], dp: int) -> dict[str, Any]:
 
 
 def _pipeline(options: Mapping[str, Any], pp: int) -> dict[str, Any]:
-    usual = "Interleaved1F1B" if options.get("vpp", 1) > 1 else "1F1B"
-    schedule = SCHEDULES.get(options.get("schedule", ""), usual)
-    found = {"pp_schedule": schedule, "pp_microbatch_size": options["micro_batch"]}
+    found = {"pp_schedule": written_schedule(options), "pp_microbatch_size": options["micro_batch"]}
     split: Any = options.get("split")
     if not (parts := module_names(split, pp, "lm_head", "embed_tokens", "model.")):
         return found

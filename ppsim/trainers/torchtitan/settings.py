@@ -101,20 +101,29 @@ def schedule_named(name: str) -> str | None:
     return next((ours for ours, theirs in SCHEDULES.items() if theirs.lower() == plain), None)
 
 
+def known_schedule(arguments: Arguments, name: str) -> str | None:
+    """Return ppsim's name of a schedule, None with a note for an unknown one."""
+    if (schedule := schedule_named(name)) is None:
+        arguments.assumed.append(f"schedule {name} is not known: that of --schedule")
+    return schedule
+
+
+def written_schedule(options: Options) -> str:
+    usual = "Interleaved1F1B" if options.get("vpp", 1) > 1 else "1F1B"
+    return SCHEDULES.get(options.get("schedule", ""), usual)
+
+
 def _read_schedule(arguments: Arguments, options: Options) -> Options:
     if options["pp"] == 1:
         return {"schedule": None}
-    name = str(arguments.get(_SCHEDULE, "1F1B", word="schedule"))
-    if (schedule := schedule_named(name)) is None:
-        arguments.assumed.append(f"schedule {name} is not known: that of --schedule")
+    schedule = known_schedule(arguments, str(arguments.get(_SCHEDULE, "1F1B", word="schedule")))
     # torchtitan/distributed/dual_pipe_v.py: always with expert parallelism
     overlaps = schedule == "dualpipev" and (options["ep"] or 1) > 1
     return {"schedule": schedule, "overlap_ep": "dualpipe" if overlaps else None}
 
 
 def _write_schedule(options: Options) -> dict[str, Any]:
-    usual = "Interleaved1F1B" if options.get("vpp", 1) > 1 else "1F1B"
-    return named(_SCHEDULE, SCHEDULES.get(options.get("schedule", ""), usual), _is_piped(options))
+    return named(_SCHEDULE, written_schedule(options), _is_piped(options))
 
 
 _PARTS = "parallelism.module_fqns_per_model_part"
@@ -229,11 +238,16 @@ def _sequences(tokens: int, length: int, arguments: Arguments) -> int:
     return tokens // length
 
 
-def _write_batch(options: Options) -> dict[str, Any]:
-    """The main branch counts the batch in tokens, and that of a pipeline in microbatches (b5bcd76c)."""
-    micro, sequences, is_piped = options["micro_batch"], options["global_batch"], _is_piped(options)
+def local_batch(options: Options) -> int:
+    """Return the sequences of a data-parallel rank per round of a pipeline, or per microbatch without one."""
     rounds = replicas(options) * options.get("gradient_accumulation_steps", 1)
-    local = sequences // rounds if is_piped else micro
+    return int(options["global_batch"] // rounds if _is_piped(options) else options["micro_batch"])
+
+
+def _write_batch(options: Options) -> dict[str, Any]:
+    """The main branch counts the batch in tokens, and with a pipeline in microbatches (b5bcd76c)."""
+    micro, sequences, is_piped = options["micro_batch"], options["global_batch"], _is_piped(options)
+    local = local_batch(options)
     if options["release"] == "main":
         return named("parallelism.num_pp_microbatches", local // micro, is_piped) | {
             "training.num_tokens_per_microbatch_per_dp_rank": micro * options["seq_len"],
