@@ -26,21 +26,6 @@ def parse_split(given: str | Sequence[int]) -> Any:
         ) from None
 
 
-def parse_tp_overlap(given: str | float) -> list[float]:
-    """Return the values of --overlap-tp: one for both passes, or forward and backward.
-
-    >>> parse_tp_overlap("0.75,0.5"), parse_tp_overlap(0.5)
-    ([0.75, 0.5], [0.5])
-    """
-    try:
-        found = [float(part) for part in str(given).split(",")]
-    except ValueError:
-        found = []
-    if len(found) not in (1, 2) or not all(0 <= part <= 1 for part in found):
-        raise ConfigError(f"--overlap-tp is '{given}': give a part from 0 to 1, or FORWARD,BACKWARD as 0.75,0.5")
-    return found
-
-
 def parse_overlap(given: str | float) -> float | Order:
     """Return the order of operations, or the hidden fraction, of --overlap-ep.
 

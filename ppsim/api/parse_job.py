@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ppsim.api.keyword_options import accept_options
-from ppsim.api.option_values import parse_compute_scale, parse_overlap, parse_tp_overlap
+from ppsim.api.option_values import parse_compute_scale, parse_overlap
 from ppsim.api.trainer_configuration import require_no_job, with_run_config
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, field_values, flag_of, given_options, require_least
-from ppsim.costs.execution_context import Execution
+from ppsim.costs.execution_context import Execution, hidden_tp_of
 from ppsim.costs.job import Job
 from ppsim.costs.profile import profile_of
 from ppsim.machine.cluster import Cluster
@@ -90,8 +90,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
     }
     given = depending | given_options(options) | read
     execution = field_values(_WORDS, given, "job.execution")
-    hidden = parse_tp_overlap(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
-    execution |= {"hidden_tp_forward": hidden[0], "hidden_tp_backward": hidden[-1]}
+    execution |= hidden_tp_of(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
     execution["sequence_parallel"] &= layout.tp > 1
     precision = _PRECISIONS.get(execution["dtype"], "bf16")
     return Job(

@@ -31,6 +31,21 @@ _HIDDEN = {"tp": ("hidden_tp_forward", "hidden_tp_backward"), "ep": ("overlap_ep
 """The fields scaled by a cluster's `overlap` constant, per kind of communication."""
 
 
+def hidden_tp_of(given: str | float) -> dict[str, float]:
+    """Return the fields of `Execution` for --overlap-tp: one part for both passes, or FORWARD,BACKWARD.
+
+    >>> hidden_tp_of("0.75,0.5"), hidden_tp_of(0.5)["hidden_tp_backward"]
+    ({'hidden_tp_forward': 0.75, 'hidden_tp_backward': 0.5}, 0.5)
+    """
+    try:
+        parts = [float(part) for part in str(given).split(",")]
+    except ValueError:
+        parts = []
+    if len(parts) not in (1, 2) or not all(0 <= part <= 1 for part in parts):
+        raise ConfigError(f"--overlap-tp is '{given}': give a part from 0 to 1, or FORWARD,BACKWARD as 0.75,0.5")
+    return {"hidden_tp_forward": parts[0], "hidden_tp_backward": parts[-1]}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """Execution options of a microbatch.

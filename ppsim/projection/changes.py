@@ -48,11 +48,15 @@ def _context_parallel(job: "Job") -> Iterator[int]:
     return (size for size in (2 * cp, cp // 2) if size < cp or job.length // size >= _LEAST_TOKENS)
 
 
+def _runs_torch(job: "Job") -> bool:
+    return job.fully_shard or job.execution.compile is not None
+
+
 def recomputed_modules(job: "Job") -> list[str]:
     """Return values of `recompute` by module that change a layer's memory, one for each amount of memory."""
     from ppsim.model.memory_rows import kept_of_layer  # heavy import: every tensor of a model
 
-    if job.fully_shard or job.execution.compile is not None:
+    if _runs_torch(job):
         return [BY_OPERATORS]
 
     def kept(recompute: str) -> tuple[int, ...]:
@@ -86,7 +90,7 @@ def _zero_stages(job: "Job") -> tuple[int, ...]:
 
 
 def _instances(job: "Job") -> tuple[int, ...]:
-    """Optimizer state sharded by all data-parallel ranks, or by those of an innermost network domain."""
+    """Optimizer state sharded by all data-parallel ranks, or by the ranks of an innermost network domain."""
     layout, domain = job.layout, job.domain_sizes[0]
     replicas, per_domain = layout.dp * layout.cp, (domain or layout.num_devices) // (layout.tp * layout.cp)
     per_domain *= layout.cp
@@ -190,11 +194,10 @@ _MOST_SEARCHED = 4_000
 
 def can_switch(job: "Job", name: str) -> bool:
     """Return whether the stack of a job has an option of `SWITCHES`."""
-    is_torch = job.fully_shard or job.execution.compile is not None
     is_current = not stacks()[base_of(job.stack)].ended
     return SWITCHES[name].stacks in (
         "all",
-        *(["current", "torch" if is_torch else "megatron"] if is_current else []),
+        *(["current", "torch" if _runs_torch(job) else "megatron"] if is_current else []),
     )
 
 
@@ -237,8 +240,9 @@ def changed_job(job: "Job", change: Change, **fields: Any) -> "Job":
         settings.setdefault("sequence_parallel", change["tp"] > 1 and keeps)
     parts: dict[str, dict[str, Any]] = {}
     if hidden := settings.pop("overlap_tp", None):
-        forward, *backward = map(float, str(hidden).split(","))
-        parts["execution"] = {"hidden_tp_forward": forward, "hidden_tp_backward": [forward, *backward][-1]}
+        from ppsim.costs.execution_context import hidden_tp_of  # heavy import
+
+        parts["execution"] = dict(hidden_tp_of(hidden))
     for name, setting in settings.items():
         holder, _, field = (PLAN_OPTIONS[name].option.field or "").removeprefix("job.").rpartition(".")
         parts.setdefault(holder, {})[field] = setting
