@@ -82,9 +82,10 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
         _require_schedules(config.recipe, options)
     given, own = with_defaults(_WORDS, options), dict(config.options) if config else {}
     given["zero"] = options["zero"][0] if typed["zero"] is not None else options["zero"]
-    fixed = {name for name, setting in each_setting(typed).items() if setting is not None} & SWITCHES.keys()
+    set_by_user = {name for name, setting in each_setting(typed).items() if setting is not None}
+    fixed = set_by_user & SWITCHES.keys()
     ranges = {name: _listed(name, typed[name]) for name in _RANGES} | {"schedule": options["schedule"]}
-    for name in _kept(typed["keep"] or ()):
+    for name in kept_options(typed["keep"] or ()):
         if name in _RANGES and ranges[name] is None:
             if own.get(name) is None:
                 raise ConfigError(f"--keep {name}: no configuration sets it; give {flag_of(name)} a value")
@@ -101,7 +102,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     question = _question(given | {name: options[name] for name in ("stack_basis", "assumed") if name in options})
     if options["calibration"]:
         question = _calibrated(question, options)
-    decided = {name for name, setting in each_setting(typed).items() if setting is not None} | own.keys()
+    decided = set_by_user | own.keys()
     question = replace(
         question,
         by_pipeline=_by_pipeline(question.job, typed, decided),
@@ -123,14 +124,18 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     )
 
 
-def _kept(names: Sequence[str]) -> Iterator[str]:
+CHANGED = tuple(dict.fromkeys([*_RANGES, *SWITCHES]))
+"""Options that the search may change."""
+
+
+def kept_options(names: Sequence[str]) -> Iterator[str]:
     """Yield the names in the code of options that the search may change; raises `ConfigError` for others."""
     keywords = {word.keyword: name for name, word in declared_options(PlanOptions).items()}
     for text in names:
         keyword = text.strip().removeprefix("--").replace("-", "_")
         name = keywords.get(keyword, keyword)
-        if name not in _RANGES.keys() | SWITCHES.keys():
-            hint = NameLookup("option", [*_RANGES, *SWITCHES]).hint(name)
+        if name not in CHANGED:
+            hint = NameLookup("option", CHANGED).hint(name)
             raise ConfigError(f"--keep {text} is no option that tune changes: {hint}")
         yield name
 

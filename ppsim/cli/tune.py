@@ -1,6 +1,5 @@
 """The command `tune`."""
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -111,7 +110,7 @@ def tune(
 
     Megatron-LM's names of these options are accepted too, for example --tensor-model-parallel-size for --tp.
     """
-    from ppsim.api.tune import search_of
+    from ppsim.api.tune import CHANGED, kept_options, search_of
 
     numbers = options["gpus"] if isinstance(options["gpus"], Several) else None
     is_compared = numbers is not None or deadline is not None or minimise is not None or tokens is not None
@@ -120,8 +119,9 @@ def tune(
     if numbers is not None:
         options["gpus"] = numbers[0]
     config = options["run_config"] = run_config_of(options)
-    kept = {name.strip().removeprefix("--").replace("-", "_") for name in options["keep"] or ()}
-    if config and (started := [name for name in _changed_by_search(config, options) if name not in kept]):
+    kept = set(kept_options(options["keep"] or ()))
+    started = [name for name in config.options if name in CHANGED and options.get(name) is None] if config else []
+    if started := [name for name in started if name not in kept]:
         print_message(f"  the search starts from: {', '.join(started).replace('_', '-')} (--keep NAME keeps one)")
     if is_compared:
         _compare_numbers(
@@ -152,8 +152,9 @@ def _require_comparable(
 ) -> None:
     if deadline is not None and tokens is None:
         raise ConfigError("--deadline needs --tokens, the number of tokens to train")
-    if tokens is not None and not 0 < tokens < math.inf:
-        raise ConfigError(f"--tokens must be more than 0: got {tokens:g}")
+    from ppsim.projection.cost import require_training_tokens
+
+    require_training_tokens(tokens)
     if deadline is not None and not deadline > 0:
         raise ConfigError(f"--deadline must be more than 0 days: got {deadline:g}")
     named = {"--resume": options["resume"], "--to-config": to_config}
@@ -183,14 +184,6 @@ def _compare_numbers(
     write(outputs, SCALING, scaling, announce=print_message)
     if not scaling.possible or (deadline is not None and scaling.in_time is None):
         raise click.exceptions.Exit(1)
-
-
-def _changed_by_search(config: "RunConfig", options: Mapping[str, Any]) -> list[str]:
-    """Return options of a configuration that are not typed and that the search changes."""
-    from ppsim.projection.changes import SWITCHES
-
-    names = declared_options(RangeOptions).keys() | SWITCHES.keys()
-    return [name for name in config.options if name in names and options.get(name) is None]
 
 
 def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:

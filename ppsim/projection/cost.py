@@ -1,8 +1,10 @@
 """GPU hours and cost of a training step and of a run."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
+from ppsim.base.errors import ConfigError
 from ppsim.base.units import count
 
 _SECONDS_PER_HOUR, _HOURS_PER_DAY = 3600.0, 24.0
@@ -15,6 +17,11 @@ def amount(number: float) -> str:
     ('1.10', '61.4 k', '0.00152')
     """
     return count(number) if number >= 1000 else f"{number:.2f}" if number >= 0.1 else f"{number:.3g}"
+
+
+def require_training_tokens(tokens: float | None) -> None:
+    if tokens is not None and not 0 < tokens < inf:
+        raise ConfigError(f"--tokens must be more than 0: got {tokens:g}")
 
 
 @dataclass(frozen=True)

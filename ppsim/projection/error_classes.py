@@ -49,7 +49,7 @@ def error_classes() -> tuple[ErrorClass, ...]:
     )
 
 
-def stack_of(job: "Job") -> str:
+def stack_variant(job: "Job") -> str:
     """Return the stack without its release, and whether its blocks are eager."""
     return base_of(job.stack) + (", eager" if job.execution.compile is False else "")
 
@@ -59,4 +59,4 @@ def error_class_of(job: "Job") -> ErrorClass | None:
     kind = "MoE" if job.model.has_experts else "dense"
     key = job.cluster.device.generation, "fine-tuning" if job.lora or job.freeze else kind
     of_job = (each for each in error_classes() if (each.generation, each.kind) == key)
-    return next((each for each in of_job if stack_of(job) in each.stacks), None)
+    return next((each for each in of_job if stack_variant(job) in each.stacks), None)

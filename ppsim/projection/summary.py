@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.errors import PpsimError
 from ppsim.base.units import percent, seconds
 from ppsim.costs.time_breakdown import MEASURED
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, correction_of
 from ppsim.parallel.layer_partition import without_search
 from ppsim.projection.changes import projected_changes, projected_with_checkpoints
-from ppsim.projection.cost import TrainingCost
-from ppsim.projection.error_classes import UNMEASURED_SPREAD, error_class_of, stack_of
+from ppsim.projection.cost import TrainingCost, require_training_tokens
+from ppsim.projection.error_classes import UNMEASURED_SPREAD, error_class_of, stack_variant
 from ppsim.projection.loss_breakdown import interval, loss_budget, sensitivities
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
@@ -129,8 +129,7 @@ def projection_summary(
     with_advice: bool,
 ) -> ProjectionSummary:
     """`project` projects the plans that the advice tries, `iteration_of` the same table with other constants."""
-    if tokens is not None and not 0 < tokens < float("inf"):
-        raise ConfigError(f"--tokens must be more than 0: got {tokens:g}")
+    require_training_tokens(tokens)
     plan = projection.plan
     spread, jitter = _spreads(projection)
     schedule = projection.timeline.schedule
@@ -175,7 +174,7 @@ def _interval_scope(plan: Plan, fitted: float | None, slow_s: float | None) -> s
             "launch. Fit one step (ppsim fit), or give --cuda-graphs"
         )
     if error_class_of(job) is None:
-        return f"wider: {stack_of(job)} was not measured on {job.cluster.device.name}"
+        return f"wider: {stack_variant(job)} was not measured on {job.cluster.device.name}"
     return "for trainers measured here"
 
 
