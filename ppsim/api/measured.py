@@ -58,16 +58,19 @@ def read_timeline(path: str | Path) -> Timeline:
 
 def compare_plans(first: str, second: str) -> PlanDifference | None:
     """Return the difference of two projections; None unless both are files of `ppsim project`."""
-    if not (first.endswith(".json") and second.endswith(".json") and isfile(first) and isfile(second)):
-        return None
-    names, reports = (first, second), (read_json(first), read_json(second))
-    if not all(map(is_projection, reports)):
-        return None
+    reports: list[dict[str, Any]] = []
+    for path in (first, second):  # the second is not read if the first is a recording
+        report: Any = read_json(path) if path.endswith(".json") and isfile(path) else None
+        if not is_projection(report):
+            return None
+        reports.append(report)
     short = Path(first).name, Path(second).name
-    names = short if short[0] != short[1] else names
-    has_timelines = all(report.get("format") == FORMAT for report in reports)
-    timelines = (read_timeline(first), read_timeline(second)) if has_timelines else None
-    return difference_of(names, reports, timelines)
+    names = short if short[0] != short[1] else (first, second)
+    before, after = reports
+    timelines = None
+    if before.get("format") == after.get("format") == FORMAT:
+        timelines = timeline_from_json(before, first)[0], timeline_from_json(after, second)[0]
+    return difference_of(names, (before, after), timelines)
 
 
 def compare(

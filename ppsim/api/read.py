@@ -164,11 +164,8 @@ def with_costs(run: Run, source: str, table: Schedule | None, given: StageCosts 
 
 
 _OTHER_FILES = {
-    b":W&B": "a file of Weights & Biases",
-    b"\x80\x02": "a pickle, such as a dump of torch's flight recorder",
-    b"\x80\x03": "a pickle, such as a dump of torch's flight recorder",
-    b"\x80\x04": "a pickle, such as a dump of torch's flight recorder",
-    b"\x80\x05": "a pickle, such as a dump of torch's flight recorder",
+    (b":W&B",): "a file of Weights & Biases",
+    (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"): "a pickle, such as a dump of torch's flight recorder",
 }
 """Recordings without passes, by their first bytes."""
 
@@ -184,7 +181,7 @@ def _require_passes(path: str | Path, kind: str) -> None:
 def file_format(path: str | Path) -> str:
     with opened(path) as file:
         begin = file.read(_PEEKED)
-    kind = next((kind for magic, kind in _OTHER_FILES.items() if begin.startswith(magic)), "")
+    kind = next((kind for magics, kind in _OTHER_FILES.items() if begin.startswith(magics)), "")
     _require_passes(path, "an event file of TensorBoard" if "tfevents" in Path(path).name else kind)
     if begin.startswith(nsight.MAGIC):
         return "sqlite"

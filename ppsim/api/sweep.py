@@ -16,7 +16,7 @@ from typing import Any
 from ppsim.api.project import plan_of_keywords
 from ppsim.api.sweep_jobs import TOKENS, TUNE, Job, keyword_of, typed_options
 from ppsim.api.tune import COMMAND, row_of_search, tune
-from ppsim.base.errors import ConfigError, MissingExtra, PpsimError
+from ppsim.base.errors import ConfigError, MissingExtra, PpsimError, unexpected_error
 from ppsim.base.files import markdown_table, read_text, write_atomically
 from ppsim.base.limits import DATA_BYTES
 from ppsim.base.option_declarations import declared_options
@@ -48,8 +48,7 @@ def row_of_job(job: Job) -> Row:
     except PpsimError as error:
         return {ERROR: " ".join(str(error).split())}
     except Exception as error:  # one job of thousands must not end the others
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        return {ERROR: f"unexpected error in ppsim {__version__} ({what}): please report it with this job"}
+        return {ERROR: f"{unexpected_error(error)}: please report it with this job"}
 
 
 def _tokens(given: Any) -> float | None:
@@ -106,7 +105,15 @@ def sweep(
             if not partial_file.stat().st_size:
                 partial_file.unlink()
     inputs = dict.fromkeys(keyword_of(name) for job in jobs for name in job)
-    outputs = dict.fromkeys(name for key in keys for name in json.loads(rows[key]))
+    outputs: dict[str, None] = {}
+    verdicts, errors = Counter[str](), Counter[str]()
+    for key in keys:
+        row = json.loads(rows[key])
+        outputs |= dict.fromkeys(row)
+        if row.get(ERROR):
+            errors[row[ERROR]] += 1
+        else:
+            verdicts[row["verdict"]] += 1
     last = [name for name in (COMMAND, ERROR) if name in outputs or name == ERROR]
 
     def table() -> Iterator[Row]:
@@ -116,8 +123,7 @@ def sweep(
     columns = [*inputs, KEY, *(name for name in outputs if name not in last), *last]
     write_atomically(output, _WRITERS[suffix](columns, table()))
     partial_file.unlink(missing_ok=True)
-    errors = Counter(row[ERROR] for row in table() if row.get(ERROR))
-    return Counter(row["verdict"] for row in table() if not row.get(ERROR)), errors
+    return verdicts, errors
 
 
 def _require_prices(jobs: Sequence[Job]) -> None:

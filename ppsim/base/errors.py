@@ -17,7 +17,7 @@ from numbers import Integral
 from reprlib import repr as in_short
 from typing import Any, ClassVar, Self
 
-from ppsim.base.version import DISTRIBUTION
+from ppsim.base.version import DISTRIBUTION, __version__
 
 
 class PpsimError(Exception):
@@ -83,6 +83,15 @@ class RunFailed(PpsimError):
     """A run or a measurement started and did not finish."""
 
     exit_code = 1
+
+
+def unexpected_error(error: Exception) -> str:
+    """Return the beginning of the sentence on an error that ppsim did not raise itself.
+
+    >>> unexpected_error(KeyError("pp")).partition(" (")[2]
+    "KeyError: 'pp')"
+    """
+    return f"unexpected error in ppsim {__version__} ({' '.join(f'{type(error).__name__}: {error}'.split())})"
 
 
 def install_hint(extra: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ppsim.base.errors import PpsimError
+from ppsim.base.errors import PpsimError, unexpected_error
 from ppsim.base.help_front_page import ABOUT, COMMANDS, front_page
 from ppsim.base.process_startup import reduce_startup
 from ppsim.base.version import __version__
@@ -141,9 +141,8 @@ def _told(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None:
         close_output()
         return f"cannot write the result: {error.strerror}", 2
-    what = " ".join(f"{type(error).__name__}: {error}".split())
     return (
-        f"unexpected error in ppsim {__version__} ({what}): "
+        f"{unexpected_error(error)}: "
         "please report it to the developers of ppsim, with the traceback of `ppsim --debug COMMAND …`",
         _UNFORESEEN,
     )

@@ -15,8 +15,9 @@ Pair = tuple[float, float]
 class PlanDifference(Printable):
     """Two projections, by their names in `names`; all pairs are of the first and of the second.
 
-    The differences of `time_breakdown_s` add up to that of `iteration_time_s`, and those of `components_bytes` to
-    that of `peak_bytes`, at the highest peak of all ranks. `timelines` is None if one of the reports has none.
+    The differences of `time_breakdown_s` add up to the difference of `iteration_time_s`. `components_bytes` are at
+    the highest peak of all ranks, and their differences add up to the difference of `peak_bytes`. `timelines` is
+    None if one of the reports has none.
     """
 
     names: tuple[str, str]

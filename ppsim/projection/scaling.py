@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ppsim.costs.job import Job
 
 ERROR = "error"
-_LEAST_GROWTH = 1.6
+LEAST_GROWTH = 1.6
 """Throughput of twice the GPUs over that of half of them, below which `Scaling.knee` names the larger number."""
 
 
@@ -119,7 +119,7 @@ class Scaling(Printable):
             half = rows.get(number // 2) if number % 2 == 0 else None
             if half is None or not self._has_same_batch(half, rows[number]):
                 continue
-            if rows[number]["tokens_per_s"] < _LEAST_GROWTH * half["tokens_per_s"]:
+            if rows[number]["tokens_per_s"] < LEAST_GROWTH * half["tokens_per_s"]:
                 return rows[number]
         return None
 
@@ -160,5 +160,5 @@ class Scaling(Printable):
             return {}
         return {
             "deadline_days": self.deadline_days,
-            "fewest_gpus": self.in_time["num_gpus"] if self.in_time else None,
+            "fewest_gpus": met["num_gpus"] if (met := self.in_time) else None,
         }

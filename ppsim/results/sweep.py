@@ -8,7 +8,7 @@ from ppsim.base.option_declarations import flag_of
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot.figures.pareto import in_short
 from ppsim.projection.cost import amount
-from ppsim.projection.scaling import ERROR, Scaling
+from ppsim.projection.scaling import ERROR, LEAST_GROWTH, Scaling
 from ppsim.results.text_layout import Page, TableLines, bold, facts
 
 _MOST_ERRORS = 3
@@ -39,7 +39,9 @@ def print_scaling(scaling: Scaling) -> None:
     page.add(TableLines.of(scaling_texts(scaling), wraps=True, spare=["MFU"]))
     notes = []
     if knee := scaling.knee:
-        notes.append(("knee", f"{knee['num_gpus']} GPUs: less than 1.6 times the tokens/s of half as many"))
+        notes.append(
+            ("knee", f"{knee['num_gpus']} GPUs: less than {LEAST_GROWTH:g} times the tokens/s of half as many")
+        )
     if cause := scaling.growing_cause:
         name, first, last = cause
         notes.append(("what grows", f"{name}, from {percent(first)} to {percent(last)} of the iteration"))

@@ -209,7 +209,7 @@ def _usual_times(run: Run) -> tuple[Floats, MeasuredSteps, LinkTimes, ActionSpee
 def lasting_faults(run: Run) -> tuple[Floats, tuple[tuple[float, ...], ...]]:
     """Return the slowdown of each rank's forwards and backwards, [2, ranks], and the rows of a run's slow links.
 
-    The rows are those of `StageCosts.slow_links`.
+    The rows are as in `StageCosts.slow_links`.
     """
     _, _, usual, paces, excess = _usual_times(run)
     # In Megatron-LM's blocking calls, a rank also waits for other ranks' messages.

@@ -86,8 +86,8 @@ _KINDS = {
 class _Grids(Mapping[str, RateGrid]):
     """Grids of a kind; on first access, missing points are filled from the nearest ones.
 
-    NVFP4 rates do not fall with more rows. Those of isolated GEMMs do (GB300, 26,624 × 16,384: 5,830 TFLOP/s with
-    4,096 rows, 4,559 with 16,384), but runs do not show it.
+    NVFP4 rates do not fall with more rows. The rates of isolated GEMMs do (GB300, 26,624 × 16,384: 5,830 TFLOP/s
+    with 4,096 rows, 4,559 with 16,384), but runs do not show it.
     """
 
     def __init__(self, steps: Mapping[str, Any], places: Sequence[tuple[float, ...]]) -> None:
