@@ -1,6 +1,6 @@
 """The projection of one step, for one plan or several, and its answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import Drawable, HasRepr, Printable
 from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
-from ppsim.base.option_declarations import declared_options, option_values
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.costs.stage_cost_set import StageCostSet
-from ppsim.model.recompute import BY_OPERATORS, Recompute, plan_of_stage, text_of
-from ppsim.parallel.layer_partition import MegatronSplit
+from ppsim.model.recompute import BY_OPERATORS
 from ppsim.projection.cost import TrainingCost
-from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import AUTO, Plan
+from ppsim.projection.plan_description import options_of, stage_rows
 from ppsim.projection.quantities import values
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
@@ -317,24 +315,7 @@ class Projection(Printable, Drawable):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the plan with their defaults, by their names in Python."""
-        plan, job, table = self.plan, self.plan.job, self.timeline.schedule
-        settings = option_values(declared_options(PlanOptions), plan) | {
-            "schedule": plan.schedule_name, "vpp": table.vpp, "microbatches": table.num_microbatches,
-            "slices": table.num_slices,
-            "split": "megatron" if plan.layer_split_rule == MegatronSplit() else plan.layer_split_rule,
-        }  # fmt: skip
-        if job is not None:
-            settings |= {
-                "model": job.model_name, "cluster": job.cluster.name, "price": job.cluster.price_per_gpu_hour,
-                "gpus": self.num_gpus, "seq_len": job.length, "stack": job.stack_name,
-                "overlap_tp": job.execution.overlap_tp,
-            }  # fmt: skip
-        return {
-            name: setting if isinstance(setting, str | int | float) else str(setting)
-            for name, setting in settings.items()
-            if setting not in (None, "", ())
-        }
+        return options_of(self.plan, self.timeline.schedule, self.num_gpus)
 
 
 @dataclass(frozen=True, repr=False)
@@ -501,45 +482,6 @@ def largest_bottleneck(found: dict[str, float]) -> str:
     of_one = [name for name in found if name.startswith("compute of stage ")]
     most = max((name for name in found if name not in of_one), key=lambda name: found[name])
     return max(of_one, key=lambda name: found[name]) if most == ALL_STAGES else most
-
-
-_NEAR = 0.95
-"""A rank is limited by memory or compute above this fraction of its memory, or of the busiest rank's time."""
-
-
-def stage_rows(plan: Plan, timeline: Timeline, costs: StageCosts, layers: Sequence[int]) -> list[dict[str, Any]]:
-    """Times and activation bytes are per microbatch; recompute and offload_modules are as in `--plan`."""
-    job, schedule = plan.job, timeline.schedule
-    if job is None:
-        return []
-    resolved = costs.resolved_for(schedule)
-    limits = [" and ".join(_limits(plan, timeline, rank)) for rank in range(schedule.num_ranks)]
-    return [
-        {
-            "stage": stage,
-            "rank": (rank := int(schedule.stage_to_rank[stage])),
-            "layers": number,
-            "recompute": _of_stage(one.recompute, layers, stage),
-            "offload_modules": one.offload_modules,
-            "forward_s": float(resolved.forward_s[stage]),
-            "backward_s": float(resolved.backward_s[stage]),
-            "activation_bytes": float(resolved.activation_bytes[stage]),
-            "limited_by": limits[rank],
-        }
-        for stage, (number, one) in enumerate(zip(layers, job.plans_of(len(layers)), strict=True))
-    ]
-
-
-def _of_stage(recompute: Recompute, layers: Sequence[int], stage: int) -> Recompute:
-    if "@" not in recompute:
-        return recompute
-    return text_of(plan_of_stage(recompute, layers[stage], first=sum(layers[:stage])))
-
-
-def _limits(plan: Plan, timeline: Timeline, rank: int) -> list[str]:
-    busy_s, peaks, limit = timeline.busy_s, timeline.memory.peak_bytes, plan.memory_bound_bytes
-    found = ["compute"] if busy_s[rank] >= _NEAR * busy_s.max() else []
-    return found + (["memory"] if limit is not None and peaks[rank] >= _NEAR * limit else [])
 
 
 _MOST_DOUBLINGS = 7
