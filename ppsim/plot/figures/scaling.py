@@ -65,7 +65,8 @@ def _draw_heights(axes: "Axes", points: ScalingPoints) -> None:
         axes.plot(positions, ideal, "--", color=palette.QUIET_TEXT, linewidth=0.7, label="proportional to GPUs")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_yticks(points.heights, [count(height) for height in points.heights])
+        ticks = _apart(points.heights)
+        axes.set_yticks(ticks, [count(height) for height in ticks])
     else:
         axes.set_ylim(bottom=0)
     if points.knee is not None:
@@ -76,6 +77,18 @@ def _draw_heights(axes: "Axes", points: ScalingPoints) -> None:
     axes.set_ylabel(points.height_label)
     axes.grid()
     axes.legend(loc="upper left" if points.counts else "best")
+
+
+_LEAST_RATIO = 1.3
+"""Ratio of neighbouring labels of a logarithmic axis, below which they would overlap."""
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    ticks: list[float] = []
+    for height in sorted(heights):
+        if not ticks or height >= _LEAST_RATIO * ticks[-1]:
+            ticks.append(height)
+    return ticks
 
 
 def _draw_shares(axes: "Axes", points: ScalingPoints) -> None:

@@ -34,6 +34,12 @@ def test_throughput_has_the_interval_of_the_iteration_the_ideal_and_the_knee():
     assert left.get_ylabel() == "tokens per second"
 
 
+def test_labels_of_the_throughput_do_not_overlap():
+    rows = [{"gpus": gpus} | row(gpus, time, 0.1) for gpus, time in ((8, 2.0), (16, 1.0), (32, 0.9))]
+    left, _ = scaling_figure(scaling_points(Scaling("gpus", rows))).axes
+    assert [label.get_text() for label in left.get_yticklabels()] == ["500", "1.00 k"]
+
+
 def test_shares_are_stacked_to_the_whole_iteration():
     _, right = scaling_figure(scaling_points(Scaling("gpus", ROWS))).axes
     heights = {bar.get_label(): [patch.get_height() for patch in bar] for bar in right.containers}
