@@ -32,6 +32,7 @@ from ppsim.runs.peaks import peak_errors, peaks_in
 from ppsim.runs.run import Run
 from ppsim.runs.spreads import spreads_of
 from ppsim.runs.timeline_file import FORMAT, timeline_from_json
+from ppsim.runs.traces import shortened
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.cost_files import costs_from
@@ -170,7 +171,7 @@ def explain(
     found = attribute_losses(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
     found = replace(
         found, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s),
-        faster_schedule=_faster_schedule(opened), note=_missing_ranks(opened.measured.run, ranks),
+        faster_schedule=_faster_schedule(opened), note=_missing_ranks(opened, ranks),
     )  # fmt: skip
     if against is None:
         return found
@@ -211,13 +212,20 @@ _WORTH_TRYING = 0.01
 """Least part of a step that another schedule must save."""
 
 
-def _missing_ranks(run: Run, ranks: int | None) -> str:
+def _missing_ranks(opened: RunResult, ranks: int | None) -> str:
     """Return a sentence on ranks without a recording, "" if there seems to be none."""
+    run, absent = opened.measured.run, opened.facts.get("missing_ranks")
     table = run.graph.schedule
+    if ranks is None and absent:
+        raise ConfigError(
+            f"{run.source} lacks rank {shortened(absent)} of the job's {table.num_ranks + len(absent)}, as its "
+            f"files count them: give all, --ranks {table.num_ranks + len(absent)} to explain the others alone, or "
+            f"--ranks {table.num_ranks} if these are a whole pipeline"
+        )
     if ranks is not None and ranks < table.num_ranks:
         raise ConfigError(f"--ranks {ranks}: there are recordings of {table.num_ranks} ranks")
     if ranks is not None:
-        missing = ", ".join(map(str, range(table.num_ranks, ranks)))
+        missing = shortened((absent or range(table.num_ranks, ranks))[: ranks - table.num_ranks])
         return (
             f"without rank {missing}: the time that others wait for it has another cause below" if missing else ""
         )

@@ -136,6 +136,7 @@ def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None)
         "chosen_step": told["chosen_step"] if isinstance(told.get("chosen_step"), int) else 0,
         "clocks": told["clocks"] if _is_alignment(told.get("clocks")) else None,
         "reserved_bytes": told["reserved_bytes"] if _are_numbers(told.get("reserved_bytes")) else None,
+        "missing_ranks": told["missing_ranks"] if _are_numbers(told.get("missing_ranks")) else [],
     }
     measured = ImportedRun(timeline, run, known["step_times_s"], known["chosen_step"])
     return MeasuredRun(measured, told | known)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--ranks", type=int, metavar="N",
     help="Number of pipeline ranks of the run, also those without a recording. [default: the recorded ones; asks "
-         "if the last one seems to be missing]",
+         "if one seems to be missing]",
 )  # fmt: skip
 @json_option
 @full_option

@@ -11,6 +11,7 @@ from ppsim.runs import loss_report as words
 from ppsim.runs.calibrate import FittedOverheads
 from ppsim.runs.compare import Comparison
 from ppsim.runs.peaks import PeakError
+from ppsim.runs.traces import shortened
 
 
 def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
@@ -69,7 +70,7 @@ def _recorded(run: dict[str, Any]) -> str:
 
 def _not_recorded(run: dict[str, Any]) -> str:
     """Return the quantities missing in a recording, with the consequence for the report."""
-    missing = []
+    missing = [f"rank {shortened(ranks)} of the job"] if (ranks := run.get("missing_ranks")) else []
     if not run.get("knows_transfers", True):
         missing.append("transfer times: the wait for a transfer counts as overhead of the action that needs it")
     if not run.get("reserved_bytes") and not run.get("memory"):

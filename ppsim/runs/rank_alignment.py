@@ -19,6 +19,7 @@ from ppsim.runs.traces import (
     RunRecordings,
     in_rank_order,
     message_bytes_of,
+    missing_ranks_of,
     require_like_steps,
     result_of,
     split_by_names,
@@ -59,6 +60,7 @@ class AlignedRun:
             "message_bytes": run.message_bytes,
             "clocks": clocks,
             "reserved_bytes": reserved,
+            "missing_ranks": missing_ranks_of(self.recordings.traces),
         }
 
 

@@ -50,8 +50,9 @@ class RankTrace:
     """The steps of one rank, each a list of ranges in the order of their start.
 
     While stages or microbatches are unknown, all ranges are in one list. `marks` are the known starts of steps, and
-    `numbers` are the iterations that begin there (for a trace without marks: of `steps`).
-    Times count from `base_ns`, on a clock that all ranks of a `host` share.
+    `numbers` are the iterations that begin there (for a trace without marks: of `steps`). `rank` counts the
+    `num_ranks` of the whole job, if that is known. Times count from `base_ns`, on a clock that all ranks of
+    a `host` share.
     """
 
     source: str
@@ -63,6 +64,7 @@ class RankTrace:
     marks: list[float] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     collectives: list[float] = field(default_factory=list)
+    num_ranks: int | None = None
 
     @property
     def is_told(self) -> bool:
@@ -164,6 +166,10 @@ def _later(told: Any, seconds: float) -> Any:
 _SHOWN = 8
 
 
+def shortened(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:_SHOWN])) + ", …" * (len(numbers) > _SHOWN)
+
+
 def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Return the traces by pipeline rank; raises `ConfigError` for a missing or repeated rank.
 
@@ -183,11 +189,21 @@ def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
     sends = [cell.members[0] for trace in traces for cell in trace.steps[0] if cell.members[0].op is Op.SEND_F]
     missing = sorted(set(range(beyond)) - set(holder)) or [beyond] * any(one.stage == beyond - 1 for one in sends)
     if missing:
-        named = ", ".join(map(str, missing[:_SHOWN])) + ", …" * (len(missing) > _SHOWN)
-        raise ConfigError(f"no trace of the rank with stage {named}: give the traces of all pipeline ranks")
+        raise ConfigError(
+            f"no trace of the rank with stage {shortened(missing)}: give the traces of all pipeline ranks"
+        )
     if sorted(-1 if trace.rank is None else trace.rank for trace in traces) == list(range(len(traces))):
         return sorted(traces, key=lambda trace: trace.rank or 0)
     return sorted(traces, key=lambda trace: trace.stages[0])
+
+
+def missing_ranks_of(traces: Sequence[RankTrace]) -> list[int]:
+    """Return the ranks of a job's pipeline without a trace, which are equally far apart in the job."""
+    ranks, size = sorted({trace.rank or 0 for trace in traces}), min(trace.num_ranks or 0 for trace in traces)
+    if len(ranks) < len(traces):
+        return []
+    apart = min((after - before for before, after in pairwise(ranks)), default=1)
+    return sorted(set(range(ranks[0] % apart, size, apart)) - {*ranks})
 
 
 def table_rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:

@@ -391,6 +391,46 @@ def test_the_bubble_names_the_schedule_of_the_recordings_trainer_that_saves_most
     assert "more microbatches per step make it smaller" in reasons(alone)[0].lower()
 
 
+@pytest.mark.parametrize(
+    ("of_job", "size", "said"),
+    [
+        ((0, 1, 2, 3), 4, ""),
+        ((1, 3, 5, 7), 8, ""),  # of two data-parallel ranks
+        ((0, 1, 2, 3), 8, "lacks rank 4, 5, 6, 7 of the job's 8"),
+        ((0, 1, 2), 4, "lacks rank 3 of the job's 4"),
+        ((0,), 2, "lacks rank 1 of the job's 2"),
+        ((0, 4, 12), 16, "lacks rank 8 of the job's 4"),
+    ],
+)
+def test_ranks_that_the_job_of_a_trace_has_beyond_the_traces_are_missing(
+    folder: Path, of_job: tuple[int, ...], size: int, said: str
+) -> None:
+    """Traces whose names tell no stage, of ranks of a job of `size`, as Kineto counts them."""
+    step = simulate(build("1f1b", pp=4, microbatches=5), StageCosts(forward_s=0.01, backward_s=0.02))
+    for place, rank in enumerate(of_job):
+        events = []
+        for number, entry in product(range(3), np.flatnonzero(step.schedule.rank == place).tolist()):
+            op, _, microbatch = step.schedule[entry]
+            begin, end = (1e6 * (times[entry] + 2.0 * number) for times in (step.start, step.end))
+            name = f"{'Forward' if op is Op.F else 'Backward'} {microbatch}"
+            events.append(
+                {"ph": "X", "cat": "user_annotation", "name": name, "ts": begin, "dur": end - begin, "args": {}}
+            )
+        trace = {"distributedInfo": {"rank": rank, "world_size": size}, "traceEvents": events}
+        Path(f"rank{rank}.json").write_text(json.dumps(trace))
+    assert ("not recorded rank" in words_of(ppsim("read", ".").stdout)) == bool(said)
+    if not said:
+        assert ppsim("explain", ".").stdout.startswith("mean step time")
+        return
+    refused = words_of(ppsim("explain", ".", code=2).output)
+    number = len(of_job) + len(said.split(" of ")[0].split(","))
+    assert said in refused
+    assert f"--ranks {number} to explain the others alone" in refused
+    without = words_of(ppsim("explain", ".", "--ranks", number).stdout)
+    assert without.startswith(f"without {said.split(' of ')[0].removeprefix('lacks ')}: the time that others wait")
+    assert ppsim("explain", ".", "--ranks", len(of_job)).stdout.startswith("mean step time")
+
+
 def test_a_missing_last_rank_is_asked_for_before_the_causes(folder: Path) -> None:
     """1F1B of four ranks, recorded on the first three; complete tables of other schedules raise no question."""
     costs = StageCosts(forward_s=0.01, backward_input_s=0.01, backward_weight_s=0.01)

@@ -52,6 +52,7 @@ class Recording:
     source: str
     names: NameCounts
     rank: int | None = None
+    num_ranks: int | None = None
     host: str = ""
     base_ns: int = 0
     ranges: list[tuple[float, float, int, ParsedName]] = field(default_factory=list)
@@ -172,6 +173,7 @@ def trace_of(recording: Recording) -> RankTrace:
             base_ns=recording.base_ns,
             marks=[begin for begin, _, _ in recording.steps],
             numbers=[number for _, _, number in recording.steps],
+            num_ranks=recording.num_ranks,
             collectives=sorted(recording.collectives),
         )
     )

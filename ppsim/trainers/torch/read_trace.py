@@ -76,8 +76,8 @@ def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequen
             elif key == "host_name":
                 found.host = str(value)
             elif key == "distributedInfo" and isinstance(value, dict):
-                rank = value.get("rank")
-                found.rank = rank if isinstance(rank, int) else None
+                counts = (value.get("rank"), value.get("world_size"))
+                found.rank, found.num_ranks = (count if isinstance(count, int) else None for count in counts)
     found.require_room(_FEWER)
     if not is_one:
         raise ConfigError(f"{source} is no trace of torch.profiler: it has no list 'traceEvents' with an event")
