@@ -197,7 +197,7 @@ def _digest_of_path(path: str) -> str:
 
 
 def _reusable(path: Path, read: Callable[[Path], Iterator[tuple[str, Row]]], options: set[str]) -> dict[str, str]:
-    """Raises `ConfigError` if no row is of one of the jobs."""
+    """Raises `ConfigError` if most rows are of other jobs, because they would be lost."""
     try:
         found = dict(read(path))
         if wrong := [key for key, row in found.items() if not (row.get(ERROR) or row["verdict"])]:
@@ -207,8 +207,12 @@ def _reusable(path: Path, read: Callable[[Path], Iterator[tuple[str, Row]]], opt
         raise ConfigError(
             f"{path} is no output of ppsim sweep ({error}): give another name, or --restart to replace it"
         ) from None
-    if rows and not any(key.partition("-")[0] in options for key in rows):
-        raise ConfigError(f"{path} has the results of other jobs: give another name, or --restart to replace it")
+    num_other = sum(key.partition("-")[0] not in options for key in rows)
+    if 2 * num_other > len(rows):
+        raise ConfigError(
+            f"{path} has the results of other jobs ({num_other} of {len(rows)}): give another name, or "
+            "--restart to replace it"
+        )
     return rows
 
 

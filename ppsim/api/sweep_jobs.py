@@ -1,6 +1,7 @@
 """The jobs of a sweep: a file of options, in which lists multiply."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from io import StringIO
@@ -45,7 +46,11 @@ def _rows(path: str | Path) -> Iterator[Mapping[str, Any]]:
     if suffix == ".csv":
         import csv
 
-        for row in csv.DictReader(StringIO(read_text(path, most=DATA_BYTES)), restkey="", restval=""):
+        reader = csv.DictReader(StringIO(read_text(path, most=DATA_BYTES)), restkey="", restval="")
+        names = [name for name in reader.fieldnames or () if name.strip()]
+        if twice := [name for name, number in Counter(names).items() if number > 1]:
+            raise ConfigError(f"{path} has two columns {twice[0]}: remove one of them")
+        for row in reader:
             if further := row.pop("", None):
                 raise ConfigError(f"{path}: a row has more cells than the first line has names: {further}")
             yield {name: cell for name, cell in row.items() if cell.strip()}  # an unnamed column is empty

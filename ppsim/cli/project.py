@@ -99,7 +99,7 @@ def project(
     names = _compared(options["schedule"])
     _require_layout(options)
     if ranges:
-        _require_one_range(ranges, has_schedules=bool(names), to_config=to_config)
+        _require_one_range(ranges, has_schedules=bool(names), to_config=to_config, full=full)
         _project_range(ranges[0], options, outputs, as_json=as_json)
         return
     config = options["run_config"] = run_config_of(options)
@@ -155,10 +155,13 @@ def _require_layout(options: Mapping[str, Any]) -> None:
     raise click.UsageError(f"--pp must be given: the number of pipeline ranks (1: no pipeline){searched}")
 
 
-def _require_one_range(ranges: list[str], *, has_schedules: bool, to_config: ConfigTarget | None) -> None:
+def _require_one_range(
+    ranges: list[str], *, has_schedules: bool, to_config: ConfigTarget | None, full: bool
+) -> None:
     first, *others = [*map(flag_of, ranges), *(["--schedule"] if has_schedules else [])]
-    if to_config is not None:
-        raise ConfigError(f"--to-config writes one plan: give one value of {first}")
+    if to_config is not None or full:
+        option = "--to-config" if to_config else "--full"
+        raise ConfigError(f"{option} is for one plan: give one value of {first}")
     if others:
         raise ConfigError(
             f"{first} and {others[0]} cannot both have several values; `ppsim sweep` multiplies lists"

@@ -48,30 +48,38 @@ def difference_of(
 
     Largest differences come first.
     """
+    for name, report in zip(names, reports, strict=True):
+        _require_parts(name, report)
     first, second = reports
-    try:
-        time_breakdown_s = _pairs(first["time_breakdown_s"], second["time_breakdown_s"])
-        components = _pairs(*(report["peak_components_bytes"] or {} for report in reports))
-        options = ({**report["options"], "layers_per_stage": report["layers_per_stage"]} for report in reports)
-        of_first, of_second = options
-        differing = {
-            name: (of_first.get(name), of_second.get(name))
-            for name in of_first | of_second
-            if of_first.get(name) != of_second.get(name)
-        }
+    of_first, of_second = (
+        {**report["options"], **{key: report.get(key) for key in _SETTINGS}} for report in reports
+    )
+    differing = {
+        name: (of_first.get(name), of_second.get(name))
+        for name in of_first | of_second
+        if of_first.get(name) != of_second.get(name)
+    }
+    numbers = {key: (first[key], second[key]) for key in _NUMBERS}
+    return PlanDifference(
+        names, (first["verdict"], second["verdict"]), **numbers,
+        time_breakdown_s=_pairs(first["time_breakdown_s"], second["time_breakdown_s"]),
+        components_bytes=_pairs(*(report["peak_components_bytes"] or {} for report in reports)),
+        options=differing, timelines=timelines,
+    )  # fmt: skip
 
-        def both(key: str) -> tuple[Any, Any]:
-            return first[key], second[key]
 
-        return PlanDifference(
-            names, both("verdict"), both("iteration_time_s"), both("tokens_per_s"), both("peak_bytes"),
-            time_breakdown_s, components, differing, timelines,
-        )  # fmt: skip
-    except (KeyError, TypeError, AttributeError) as error:
+_NUMBERS = ("iteration_time_s", "tokens_per_s", "peak_bytes")
+_SETTINGS = ("layers_per_stage",)
+
+
+def _require_parts(name: str, report: Mapping[str, Any]) -> None:
+    kinds = {"options": Mapping, "time_breakdown_s": Mapping, "peak_components_bytes": Mapping | None}
+    wrong = [key for key in ("verdict", *_NUMBERS, *_SETTINGS) if key not in report]
+    wrong += [key for key, kind in kinds.items() if not isinstance(report.get(key, ()), kind)]
+    if wrong:
         raise ConfigError(
-            f"{names[0]} or {names[1]} is no report of this version of ppsim ({error}): write both again with "
-            "ppsim project -o"
-        ) from None
+            f"{name} is no report of this version of ppsim ({wrong[0]}): write it again with ppsim project -o"
+        )
 
 
 def _pairs(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, Pair]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppsim.base.option_declarations import declared_options, option_values
+from ppsim.costs.cost_sources import RunCosts
 from ppsim.model.recompute import Recompute, plan_of_stage, text_of
 from ppsim.parallel.layer_partition import MegatronSplit
 from ppsim.projection.options import PlanOptions
@@ -14,7 +15,10 @@ from ppsim.simulation.timeline import Timeline
 
 
 def options_of(plan: Plan, table: Schedule, num_gpus: int) -> dict[str, Any]:
-    """Return the options of a plan with their defaults, by their names in Python."""
+    """Return the options of a plan with their defaults, by their names in Python.
+
+    `slow` are the slow ranks and links of a recorded run, without those that `--without` removes.
+    """
     job = plan.job
     settings = option_values(declared_options(PlanOptions), plan) | {
         "schedule": plan.schedule_name, "vpp": table.vpp, "microbatches": table.num_microbatches,
@@ -26,6 +30,8 @@ def options_of(plan: Plan, table: Schedule, num_gpus: int) -> dict[str, Any]:
             "model": job.model_name, "cluster": job.cluster.name, "gpus": num_gpus, "seq_len": job.length,
             "stack": job.stack_name, "overlap_tp": job.execution.overlap_tp,
         }  # fmt: skip
+    if isinstance(plan.measured, RunCosts):
+        settings |= {"run": plan.measured.source, "slow": ", ".join(plan.measured.faults)}
     return {
         name: setting if isinstance(setting, str | int | float) else str(setting)
         for name, setting in settings.items()

@@ -77,12 +77,17 @@ class Scaling(Printable):
 
     @classmethod
     def of(cls, option: str, settings: Sequence[Any], row_of: Callable[[Any], dict[str, Any]]) -> "Scaling":
-        rows = []
+        """Raises the error of the rows if all values have the same, because then another option is wrong."""
+        rows, errors = [], {}
         for setting in settings:
             try:
                 rows.append({option: setting, **row_of(setting)})
             except PpsimError as error:
-                rows.append({option: setting, ERROR: " ".join(str(error).split())})
+                text = " ".join(str(error).split())
+                rows.append({option: setting, ERROR: text})
+                errors[text] = error
+        if len(errors) == 1 and all(ERROR in row for row in rows):
+            raise next(iter(errors.values()))
         return cls(option, rows)
 
     @property

@@ -203,6 +203,8 @@ def test_a_slow_rank_or_link_stays_in_another_schedule(tmp_path: Path, names: tu
     assert line.endswith(f"if healthy: {seconds(healthy.iteration_time_s)} (--without 1)")
     assert ("one after the other" in line) == (fault == "queue")
     assert not any(line.startswith("from the run: ") for line in healthy.assumptions)
+    assert made.options["slow"] == named.partition(" (")[0]
+    assert "slow" not in healthy.options
     with pytest.raises(ConfigError, match=r"--without 7: .* has these: 1 \(slow (ranks 2|links 1-2)\)"):
         ppsim.project(**words, without=["7"])
 

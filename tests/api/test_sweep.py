@@ -155,6 +155,17 @@ def test_an_output_of_something_else_is_not_overwritten(tmp_path, computed, cont
     assert output.read_bytes() == before
 
 
+def test_rows_that_would_be_lost_are_counted(tmp_path, computed):
+    output = tmp_path / "a.csv"
+    sweep(JOBS[:3], output, run)
+    before = output.read_bytes()
+    with pytest.raises(ConfigError, match=r"a\.csv has the results of other jobs \(2 of 3\)"):
+        sweep(JOBS[2:], output, run)
+    assert output.read_bytes() == before
+    sweep(JOBS[1:], output, run)
+    assert len(computed) == len(JOBS)
+
+
 def test_a_worker_of_another_version_is_refused():
     with pytest.raises(ConfigError, match=r"a worker has ppsim .*, and this is 0\.0\.1: install the same on both"):
         module._rows_of_block("0.0.1", {})

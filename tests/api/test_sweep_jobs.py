@@ -94,6 +94,7 @@ def test_columns_have_the_names_of_flags():
         ("jobs.yaml", "jobs: 3\n", "jobs must be a list of jobs: got 3"),
         ("jobs.yaml", "- 3\n", "job 1 must be options with values"),
         ("jobs.csv", "tp\n", "has no jobs"),
+        ("jobs.csv", "tp,gpus,tp\n1,8,2\n", "has two columns tp: remove one"),
         ("jobs.csv", "tp\n1,2\n", "a row has more cells than the first line has names"),
         ("jobs.jsonl", '{"tp": 1}\n{"tp"\n', "is not valid JSON: line 2"),
         ("jobs.txt", "", "give it one of .csv, .jsonl"),

@@ -64,6 +64,17 @@ def test_an_impossible_value_is_a_row_with_its_reason():
     assert found.to_json()["rows"][1]["tokens_per_s"] is None
 
 
+def test_an_error_that_all_values_share_is_raised():
+    def row(number):
+        raise ConfigError(f"price must not be negative: got {price(number)}")
+
+    price = {2: -1, 3: -1}.get
+    with pytest.raises(ConfigError, match="price must not be negative: got -1"):
+        Scaling.of("gpus", [2, 3], row)
+    price = {2: -1, 3: -2}.get
+    assert len(Scaling.of("gpus", [2, 3], row).rows) == 2
+
+
 def test_the_parts_of_a_row_are_its_iteration():
     row = row_of_plan(ppsim.project(model="llama3-8b", gpus=8, pp=2, global_batch=16).plan)
     assert sum(causes_in(row).values()) == pytest.approx(row["iteration_time_s"])
