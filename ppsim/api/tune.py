@@ -14,7 +14,7 @@ from ppsim.api.trainer_configuration import names_trainer, with_run_config
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.name_lookup import NameLookup
 from ppsim.base.option_declarations import declared_options, flag_of, with_defaults
-from ppsim.model.recompute import is_by_stage, recompute_of
+from ppsim.model.recompute import recompute_of
 from ppsim.projection.changes import SWITCHES
 from ppsim.projection.options import ANY, JobOptions, PlanOptions, SearchBaseOptions
 from ppsim.projection.plan import Plan
@@ -93,8 +93,6 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
         fixed.add(name)
     if ranges["recompute"] is not None:
         ranges["recompute"] = [recompute_of(one) for one in ranges["recompute"]]
-        if by_stage := [one for one in ranges["recompute"] if is_by_stage(one)]:
-            raise ConfigError(f"--recompute {by_stage[0]} is for ppsim project: tune takes none, full or modules")
     if unknown := [one for one in ranges["split"] or () if one not in _SPLITS]:
         raise ConfigError(
             f"--split is '{','.join(ranges['split'] or ())}': {unknown[0]} is none of {', '.join(_SPLITS)}"
