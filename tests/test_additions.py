@@ -70,12 +70,11 @@ def test_a_schedule(tree: Tree) -> None:
         '\n\ndef my_gpipe(*, num_ranks: int, num_microbatches: int) -> Schedule:\n    """Return GPipe."""\n'
         "    return gpipe(num_ranks=num_ranks, num_microbatches=num_microbatches)\n",
     )
-    tree.replace("catalog/entries.py", "    gpipe,\n", "    gpipe,\n    my_gpipe,\n")
-    tree.replace(
-        "catalog/entries.py", "ENTRIES: tuple[ScheduleEntry, ...] = (\n",
-        'ENTRIES: tuple[ScheduleEntry, ...] = (\n    _one_stage(name="mine", title="Mine", build=my_gpipe, '
-        'splits_backward=False, bubble=Formula("(p - 1) * (F + I + W)"), peak_activations=Formula("m"), source="me"),\n',
-    )  # fmt: skip
+    tree.append(
+        "catalog/schedules.toml",
+        '\n[mine]\nkind = "one-stage"\ntitle = "Mine"\nbuild = "published.one_f_one_b:my_gpipe"\nsplits_backward = false\n'
+        'bubble = "(p - 1) * (F + I + W)"\npeak_activations = "m"\nsource = "me"\n',
+    )
     tree.require_files_of("schedule")
     assert "mine" in tree.run("-m", "ppsim", "schedules")
     tree.run("-m", "ppsim", "build", "mine", "--pp", "2", "--num-microbatches", "2", "-o", "T.csv")

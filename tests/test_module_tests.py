@@ -46,6 +46,12 @@ class Imports:
         self.homes = dict(re.findall(r'"(\w+)": "(ppsim[\w.]+)"', public))
         self.by_module = {module: self.of(ROOT / path) for module, path in self.paths.items()}
         self.by_module["ppsim"] = {self.module(name) for name in re.findall(r'"(ppsim[\w.]+):', public)}
+        builders = re.findall(
+            r'^build = "([\w.]+):', (ROOT / "ppsim/catalog/schedules.toml").read_text(), re.MULTILINE
+        )
+        self.by_module["ppsim.catalog.entries"] |= {
+            f"ppsim.catalog.{module}" for module in builders
+        }  # loaded by name
         commands = {module for module in self.paths if module.startswith("ppsim.cli.")}  # loaded by name
         self.by_test: dict[str, set[str]] = {}
         for name in {file for files in TABLE.values() for file in files}:

@@ -101,7 +101,7 @@ def _told(value: object) -> Iterator[bytes]:
 @cache
 def _state_of_code() -> list[object]:
     package = Path(__file__).parents[1]
-    files = sorted(path for room in _ROOMS for path in (package / room).rglob("*.py"))
+    files = sorted(path for room in _ROOMS for end in ("py", "toml") for path in (package / room).rglob(f"*.{end}"))
     states = [(path.relative_to(package).as_posix(), path.stat()) for path in files]
     return [np.__version__, *((name, state.st_size, state.st_mtime_ns) for name, state in states)]
 
