@@ -3,7 +3,7 @@
 The first replay has all measured times. Its difference from the step is the "rest".
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -179,7 +179,9 @@ def attribute_losses(
     chosen = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
     schedule, graph = run.graph.schedule, build_graph(run.graph.schedule)
     start, steps, usual, paces, excess = _usual_times(run)
-    causes = cause_removals(paces, steps, start, excess, usual, first_step=first_step, variation_s=variation_s)
+    causes = cause_removals(
+        paces, steps, start, excess, usual, first_step=first_step, variation_s=variation_s, work_s=run.work_s
+    )
     terms = _terms(graph, steps, lengths, causes)
     if call_s is not None and (calls := _calls_of(schedule)) is not None:
         terms = _with_gains(_with_calls(terms, graph, calls, steps, call_s), causes, calls, steps, call_s)
@@ -220,20 +222,29 @@ def _between(run: Run, first_step: int) -> str:
     """Describe the first rank to start a step, and a rank whose first collective is much later than others."""
     gaps, actions = np.array(run.gaps_s), run.graph.num_actions
     longest, usual = int(np.argmax(gaps)), float(np.median(gaps))
-    rank = run.graph.schedule.rank[np.argmin(run.start[-1, :actions])]
-    told = f"rank {rank} starts a step {seconds(usual)} after the last pass of the step before"
+    first = int(np.argmin(run.start[-1, :actions]))
+    rank = run.graph.schedule.rank[first]
+    work_s = {name: spent[1:, first] for name, spent in run.work_s.items() if len(spent) == len(gaps) + 1}
+    sentence = f"rank {rank} starts a step {seconds(usual)} after the last pass of the step before"
+    sentence += _work_in_words({name: float(np.median(spent)) for name, spent in work_s.items()})
     if len(run.to_collective_s):
         works = np.median(run.to_collective_s, axis=0)
         latest = int(np.argmax(works))
         others = float(np.median(np.delete(works, latest))) if len(works) > 1 else 0.0
         if works[latest] > LONG * others + usual / 2:
-            told = (
+            sentence = (
                 f"rank {latest} starts its first collective {seconds(float(works[latest]))} after its last pass, "
-                f"the other ranks after {seconds(others)}; {told}"
+                f"the other ranks after {seconds(others)}; {sentence}"
             )
     if gaps[longest] <= LONG * usual:
-        return told
-    return f"{told}, {seconds(float(gaps[longest]))} after step {first_step + longest}"
+        return sentence
+    after = _work_in_words({name: float(spent[longest]) for name, spent in work_s.items()}, most=1)
+    return f"{sentence}, {seconds(float(gaps[longest]))} after step {first_step + longest}{after}"
+
+
+def _work_in_words(work_s: Mapping[str, float], most: int = 4) -> str:
+    names = sorted((name for name, spent in work_s.items() if spent > 0), key=lambda name: -work_s[name])[:most]
+    return f" ({', '.join(f'{name} {seconds(work_s[name])}' for name in names)})" if names else ""
 
 
 def explain_difference(

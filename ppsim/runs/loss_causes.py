@@ -1,6 +1,6 @@
 """Causes of lost time in measured steps, and their removal from actions and waits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -195,6 +195,7 @@ def cause_removals(
     *,
     first_step: int = 1,
     variation_s: float = 0.0,
+    work_s: Mapping[str, Floats] = {},
 ) -> list[CauseRemoval]:
     """Return the causes in the order of removal.
 
@@ -203,7 +204,7 @@ def cause_removals(
     factors = paces.factors
     pauses = pauses_between(steps, usual_links, factors.step_s)
     words = (
-        waits_in_words(paces.schedule, pauses, usual_links, start, first_step),
+        waits_in_words(paces.schedule, pauses, usual_links, start, first_step, work_s),
         passes_in_words(paces.schedule, factors.pauses, steps.taken, first_step),
     )
     gaps = np.maximum(steps.after_own - pauses.after_own - excess.block_s - variation_s, 0.0)

@@ -1,11 +1,14 @@
 """Pauses: single actions, and single waits before actions, that take far longer than usual."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.units import seconds
 from ppsim.runs.links import LinkTimes
 from ppsim.runs.step_replay import MeasuredSteps
+from ppsim.runs.traces import RECEIVE
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Schedule
 
@@ -72,15 +75,20 @@ def passes_in_words(schedule: Schedule, pauses: Floats, durations: Floats, first
 
 
 def waits_in_words(
-    schedule: Schedule, pauses: MeasuredSteps, usual: LinkTimes, start: Floats, first_step: int
+    schedule: Schedule,
+    pauses: MeasuredSteps,
+    usual: LinkTimes,
+    start: Floats,
+    first_step: int,
+    work_s: Mapping[str, Floats] = {},
 ) -> str:
-    """Describe the longest pauses between actions; `start` has shape [steps, actions].
+    """Describe the longest pauses between actions; `start` has shape [steps, actions], `work_s` as in `Run`.
 
     A rank that pauses sends late, so that other ranks wait too. The text names the ranks that may have paused.
     """
     longest = np.maximum(pauses.after_own, pauses.hop)
     places = [
-        (float(longest[step, late].max()), step, *_culprits(schedule, usual, late, longest[step], start[step]))
+        (float(longest[step, late].max()), step, *_culprits(schedule, usual, late, step, longest, start, work_s))
         for step in np.flatnonzero(longest.any(axis=1)).tolist()
         for late in _at_the_same_time(longest[step], start[step])
     ]
@@ -105,20 +113,29 @@ def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
 
 
 def _culprits(
-    schedule: Schedule, usual: LinkTimes, late: list[int], pause: Floats, start: Floats
+    schedule: Schedule,
+    usual: LinkTimes,
+    late: list[int],
+    step: int,
+    pauses: Floats,
+    starts: Floats,
+    work_s: Mapping[str, Floats],
 ) -> tuple[list[int], str]:
     """Return the ranks that may have paused, and between which of their actions.
 
     A rank that pauses begins its own next action late. If it had not yet sent its previous result, the receiver is
-    late too, but later than the rank by the time of a message. The rank with the most of the late time paused.
+    late too, but later than the rank by the time of a message. The rank with the most of the late time paused. If a
+    rank is known to have waited in a receive, its sender is more likely.
     """
     needs, num = dependencies(schedule).neighbour, len(schedule)
+    pause, start = pauses[step], starts[step]
     explained = np.zeros(schedule.num_ranks)
     when = [""] * schedule.num_ranks
     for entry in sorted(late, key=lambda entry: -start[entry]):
         rank, sent = int(schedule.rank[entry]), int(needs[entry])
-        explained[rank] += pause[entry]
-        when[rank] = f"before {schedule[entry]}"
+        work = [name for name, spent_s in work_s.items() if spent_s[step, entry] > pause[entry] / 2]
+        explained[rank] += pause[entry] / (2 if RECEIVE in work else 1)
+        when[rank] = f"before {schedule[entry]}" + f" ({', '.join(work)})" * bool(work)
         if sent == NONE or schedule.rank[sent] == rank:
             continue
         sender, following = int(schedule.rank[sent]), sent + 1

@@ -1,7 +1,7 @@
 """The steps of a measured run, and the costs derived from them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import product
 from typing import Any
@@ -36,6 +36,8 @@ class Run:
         `reference_layers` has the number of layers per stage.
     `to_collective_s`
         Per gap and rank, seconds from the rank's last action to its first collective.
+    `work_s`
+        Seconds of the rank's other work between its previous action and each action, [steps, actions], by name.
     """
 
     source: str
@@ -52,6 +54,7 @@ class Run:
     reference_work: str = ""
     reference_layers: Sequence[int] = ()
     to_collective_s: Sequence[Sequence[float]] = ()
+    work_s: Mapping[str, Floats] = field(default_factory=dict)
 
     @property
     def step_times_s(self) -> Floats:

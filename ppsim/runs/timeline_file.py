@@ -39,6 +39,7 @@ class _Steps(FileSchema):
     reference_work: str = ""
     reference_layers: list[Count] = field(default_factory=list)
     to_collective_s: list[list[NonNegative]] = field(default_factory=list)
+    work_s: dict[str, list[list[NonNegative]]] = field(default_factory=dict)
     start_s: list[list[Moment]]
     end_s: list[list[Moment]]
 
@@ -165,6 +166,8 @@ def run_from_json(data: Any, source: str) -> Run:
         ("reference_layers", len(steps.reference_layers), (0, table.num_stages), "stages"),
         ("to_collective_s", len(steps.to_collective_s), (0, len(steps.between_steps_s)), "gaps"),
         *(("to_collective_s", len(one), (table.num_ranks,), "ranks") for one in steps.to_collective_s),
+        *(("work_s", len(named), (len(start),), "steps") for named in steps.work_s.values()),
+        *(("work_s", len(one), (len(table),), "actions") for named in steps.work_s.values() for one in named),
     ):
         if count not in allowed:
             raise ConfigError(f"{source} is wrong: steps.{name} has {count} entries for {allowed[-1]} {what}")
@@ -184,6 +187,7 @@ def run_from_json(data: Any, source: str) -> Run:
         reference_work=steps.reference_work if steps.reference_layers else "",
         reference_layers=steps.reference_layers,
         to_collective_s=steps.to_collective_s,
+        work_s={name: np.array(spent) for name, spent in steps.work_s.items()},
     )
 
 

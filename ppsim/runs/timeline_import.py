@@ -1,5 +1,6 @@
 """Convert the recorded steps of a run to a timeline like a simulated one. Does not import torch."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,7 @@ class ImportedRun:
         return {
             "between_steps_s": list(run.gaps_s),
             "to_collective_s": [list(ranks) for ranks in run.to_collective_s],
+            "work_s": {name: spent.tolist() for name, spent in run.work_s.items()},
             "message_bytes": run.message_bytes,
             "knows_transfers": run.knows_transfers,
             "communication": run.communication,
@@ -102,6 +104,12 @@ def run_of(
     graph = build_graph(table, channel=channel, receives=given.receives if given is not None else "torch")
     times = [_times_of(step, graph) for step in result["steps"][result["num_warm_up"] :]]
     start, end = np.stack([begin for begin, _ in times]), np.stack([finish for _, finish in times])
+    work: dict[str, Floats] = defaultdict(lambda: np.zeros((len(start), graph.num_actions)))
+    entry_of = {str(table[entry]): entry for entry in range(graph.num_actions)}
+    for number, step in enumerate(result["steps"][result["num_warm_up"] :]):
+        for record in (record for rank in step for record in rank["records"] if record.get("work")):
+            for name, spent_s in record["work"].items():
+                work[name][number, entry_of[record["name"]]] = spent_s
     knows_transfers = graph.num_transfers > 0 and all(
         sum(len(rank["transfers"]) for rank in step) == graph.num_transfers for step in result["steps"]
     )
@@ -134,6 +142,7 @@ def run_of(
         reference_work=result.get("reference_work", ""),
         reference_layers=result.get("reference_layers", ()),
         to_collective_s=to_collectives if is_known else (),
+        work_s=dict(work),
     )
 
 

@@ -1,7 +1,7 @@
 """Traces of a recorded run's ranks, which every reader returns, and their conversion to `ppsim train`'s records."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -9,6 +9,9 @@ from typing import Any, Literal
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.grammar import format_cell
 from ppsim.schedule.table import NONE, Action, Cell, Op
+
+RECEIVE = "receive"
+"""Name of the work of a rank that waits for a message."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class CellRange(TimeRange):
 
     `waits` are the waits for receives. `device` has the launch time and the time range of all launched work.
     `nodes` (of autograd) and `operators` (all others on the host) are recorded for fused actions only. An unknown
-    stage or microbatch is NONE. If the stage is unknown, `chunk` is its index among the rank's stages.
+    stage or microbatch is NONE. If the stage is unknown, `chunk` is its index among the rank's stages. `work` has
+    the seconds of the rank's other work after its previous action, by name.
     """
 
     cell: Cell
@@ -35,6 +39,7 @@ class CellRange(TimeRange):
     operators: list[TimeRange] = field(default_factory=list)
     message_bytes: float | None = None
     chunk: int | None = None
+    work: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def members(self) -> tuple[Action, ...]:
@@ -158,7 +163,7 @@ def _numbers_of(trace: RankTrace) -> list[int]:
 
 def _later(told: Any, seconds: float) -> Any:
     if isinstance(told, TimeRange):
-        times = [one.name for one in fields(told) if one.name not in ("cell", "message_bytes", "chunk")]
+        times = [one.name for one in fields(told) if one.name not in ("cell", "message_bytes", "chunk", "work")]
         return replace(told, **{name: _later(getattr(told, name), seconds) for name in times})
     return type(told)(_later(one, seconds) for one in told) if isinstance(told, list | tuple) else told + seconds
 
@@ -316,7 +321,8 @@ def _on_host(cell: CellRange, source: str) -> dict[str, Any]:
         first = max((wait.end for wait in cell.waits if wait.end <= done), default=cell.begin)
         later = [[done, wait.end] for wait in cell.waits if done < wait.end <= second]
         calls, waits = [first, second], [[cell.begin, first], *later[-1:]]
-    return {"name": format_cell(cell.cell), "begin": cell.begin, "end": cell.end, "waits": waits, "calls": calls}
+    times = {"begin": cell.begin, "end": cell.end, "waits": waits, "calls": calls}
+    return {"name": format_cell(cell.cell), **times, "work": cell.work}
 
 
 def _on_device(cell: CellRange, last: float, source: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Pauses are told by their steps, ranks and sizes."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,13 +64,23 @@ def test_the_longest_four_pauses_of_passes_are_listed_in_the_order_of_the_steps(
     )
 
 
-def stop_of(table: Schedule, entry: int, *, is_sent: bool, gaps_s: float = 0.0) -> str:
-    """Return the pause that is found if a rank stops for 0.8 s after an action, with gaps of up to `gaps_s`."""
+def stop_of(
+    table: Schedule, entry: int, *, is_sent: bool, gaps_s: float = 0.0, work: tuple[str, str] | None = None
+) -> str:
+    """Return the pause that is found if a rank stops for 0.8 s after an action, with gaps of up to `gaps_s`.
+
+    `work` is recorded before an action of that step, and then by name.
+    """
     steps = Made(table, seed=1, num_steps=6)
     steps.gap *= gaps_s / 2e-4
     steps.hop[:] = 3e-4
     steps.stop(3, entry, 0.8, is_sent=is_sent)
-    found = attribute_losses(steps.run())
+    run = steps.run()
+    if work:
+        spent = np.zeros((6, len(table)))
+        spent[3, [str(action) for action in table].index(work[0])] = 0.79
+        run = replace(run, work_s={work[1]: spent, "logging": np.full_like(spent, 1e-4)})
+    found = attribute_losses(run)
     return next(loss.detail for loss in found.losses if loss.cause == "pauses")
 
 
@@ -90,6 +101,14 @@ def test_the_rank_that_stopped_is_named_and_not_a_rank_that_waits_for_it(is_sent
 def test_a_last_result_that_comes_late_leaves_two_ranks() -> None:
     last = int(FOUR_RANKS.rank_offsets[2]) - 1
     assert stop_of(FOUR_RANKS, last, is_sent=False) == "step 4: rank 0 or 1, 800 ms before 0B4 or after 1B4"
+
+
+def test_a_recorded_receive_shows_that_its_rank_waited_and_other_work_names_the_pause() -> None:
+    last = int(FOUR_RANKS.rank_offsets[2]) - 1
+    waited = stop_of(FOUR_RANKS, last, is_sent=False, work=("0B4", "receive"))
+    assert waited == "step 4: rank 1, 800 ms after 1B4"
+    worked = stop_of(FOUR_RANKS, last, is_sent=False, work=("0B4", "checkpoint"))
+    assert worked == "step 4: rank 0 or 1, 800 ms before 0B4 (checkpoint) or after 1B4"
 
 
 def test_ranks_that_begin_closer_together_than_gaps_differ_are_named_together() -> None:

@@ -1,11 +1,14 @@
 """Reader of OpenTelemetry spans of Megatron-LM (`--otel-enabled`, NVIDIA/Megatron-LM#6438, August 2026).
 
-Spans measure host time: a kernel may run after its span. Two formats are read, one JSON object per line: OTLP JSON
-(`resourceSpans`) from the file exporter of the OpenTelemetry Collector, and spans of the SDK's console exporter.
+Spans measure host time: a kernel may run after its span. Two formats are read: OTLP JSON (`resourceSpans`) from the
+file exporter of the OpenTelemetry Collector, one object per line, and spans of the SDK's console exporter, which
+writes an object over several lines. megatron/training/training.py and megatron/core have the names.
 Pipeline ranks are the outermost dimension, as in Megatron-LM's default order tp-cp-ep-dp-pp.
 """
 
 import json
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,14 +18,27 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import LARGEST_COUNT, short_text
 from ppsim.runs.readers.stream import lines_of
-from ppsim.runs.traces import CellRange, RankTrace, RunRecordings
+from ppsim.runs.traces import RECEIVE, CellRange, RankTrace, RunRecordings
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import NONE, Action, Op
 
 _ITERATION = "megatron.train.iteration"
 _OPS = {"megatron.microbatch.forward": Op.F, "megatron.microbatch.backward": Op.B}
 _NUMBER = "megatron.iteration"
-_GROUPS = "--otel-span-groups step,microbatch"
+_EVALUATION = "evaluation"
+_WORK = {
+    "megatron.grad_sync.finish": "gradient reduction",
+    "megatron.train.iteration.optimizer": "optimizer",
+    "megatron.train.params_norm": "parameter norm",
+    "megatron.train.log": "logging",
+    "megatron.train.gc_collect": "garbage collection",
+    "megatron.checkpoint.exposed_save": "checkpoint",
+    "megatron.evaluate": _EVALUATION,
+    "megatron.p2p.recv_forward": RECEIVE,
+    "megatron.p2p.recv_backward": RECEIVE,
+}
+"""Spans between actions, none of which contains another, with the names in an explanation."""
+_GROUPS = "--otel-span-groups per_step,microbatch"
 
 
 @dataclass
@@ -35,6 +51,7 @@ class _Rank:
     host: str
     iterations: list[tuple[int, int]] = field(default_factory=list)
     actions: list[tuple[int, int, Op]] = field(default_factory=list)
+    work: list[tuple[int, int, str]] = field(default_factory=list)
 
 
 def read_spans(files: Sequence[str]) -> RunRecordings:
@@ -64,14 +81,19 @@ def _pipeline(source: str, ranks: Mapping[int, _Rank]) -> list[_Rank]:
     here = ", ".join(map(str, sorted(ranks)))
     raise ConfigError(
         f"{source} has spans of rank {here}, and no whole pipeline of {one.num_stages} ranks: set "
-        "MEGATRON_OTEL_EXPORT_STRATEGY=all_ranks, and give the files of all ranks"
+        "MEGATRON_OTEL_RANK_STRATEGY=all_ranks, and give the files of all ranks"
     )
 
 
 def _trace(rank: _Rank, place: int, base: int) -> RankTrace:
+    evaluations = [(begin, end) for begin, end, name in rank.work if name == _EVALUATION]
+    actions = sorted(one for one in rank.actions if not any(begin <= one[0] < end for begin, end in evaluations))
+    work: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for begin, end, name in rank.work:
+        work[bisect_left(actions, (begin,))][name] += (end - begin) / 1e9
     cells = [
-        CellRange((begin - base) / 1e9, (end - base) / 1e9, Action(op, NONE, NONE))
-        for begin, end, op in sorted(rank.actions)
+        CellRange((begin - base) / 1e9, (end - base) / 1e9, Action(op, NONE, NONE), work=work[place])
+        for place, (begin, end, op) in enumerate(actions)
     ]
     marks = [(begin - base) / 1e9 for begin, _ in sorted(rank.iterations)]
     numbers = (
@@ -84,16 +106,26 @@ def _trace(rank: _Rank, place: int, base: int) -> RankTrace:
 
 def _read(path: str, ranks: dict[int, _Rank]) -> None:
     with closing(lines_of(path)) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
+        for number, text in _objects(lines):
             try:
-                for resource, name, *times in _spans(json.loads(line)):
-                    if name == _ITERATION or name in _OPS:
+                for resource, name, *times in _spans(json.loads(text)):
+                    if name == _ITERATION or name in _OPS or name in _WORK:
                         _keep(path, ranks, resource, name, *times)
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
                 why = f"it lacks {error}" if isinstance(error, KeyError) else error
                 raise ConfigError(f"{path}: line {number} is no OpenTelemetry span: {why}") from None
+
+
+def _objects(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
+    """Yield each JSON object with the number of its last line; one of many lines begins with "{" alone."""
+    part = ""
+    for number, line in enumerate(lines, start=1):
+        part = (part + line).lstrip()
+        if part and (line.startswith("}") or not part.startswith("{\n")):
+            yield number, part
+            part = ""
+    if part:
+        yield number, part
 
 
 def _keep(
@@ -115,8 +147,10 @@ def _keep(
         raise ValueError(f"{shown}, but {first.source} is of {first.num_ranks}, pipeline of {first.num_stages}")
     if name == _ITERATION:
         rank.iterations.append((begin, iteration))
-    else:
+    elif name in _OPS:
         rank.actions.append((begin, end, _OPS[name]))
+    else:
+        rank.work.append((begin, end, _WORK[name]))
 
 
 def _spans(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, int, int, int]]:

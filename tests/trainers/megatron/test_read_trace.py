@@ -1,12 +1,18 @@
 """OpenTelemetry spans of Megatron-LM, in both of its formats, are read as the steps that made them."""
 
 import gzip
+import io
 import json
-from datetime import UTC, datetime
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 import ppsim
 from ppsim.base.errors import ConfigError
@@ -58,23 +64,12 @@ def as_otlp(resource: dict[str, Any], spans: list[tuple[str, int, int]]) -> str:
 
 
 def as_console(resource: dict[str, Any], spans: list[tuple[str, int, int]]) -> str:
-    """Lines of the SDK's console exporter, whose times have microseconds."""
-
-    def time(moment_ns: int) -> str:
-        return datetime.fromtimestamp(moment_ns // 1000 / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-    return "\n".join(
-        json.dumps(
-            {
-                "name": name,
-                "context": {"trace_id": "0x1", "span_id": "0x2"},
-                "start_time": time(begin),
-                "end_time": time(end),
-                "resource": {"attributes": resource},
-            }
-        )
-        for name, begin, end in spans
-    )
+    """The SDK's console exporter writes an object over several lines, with times in microseconds."""
+    out, provider = io.StringIO(), TracerProvider(resource=Resource(resource), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=out)))
+    for name, begin, end in spans:
+        provider.get_tracer("nemo.lens").start_span(name, start_time=begin).end(end)
+    return out.getvalue()
 
 
 def step_of(name: str, **shape: int) -> Timeline:
@@ -117,10 +112,10 @@ def test_one_file_may_hold_all_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda lines: lines[:1], "no whole pipeline of 2 ranks: set MEGATRON_OTEL_EXPORT_STRATEGY=all_ranks"),
+        (lambda lines: lines[:1], "no whole pipeline of 2 ranks: set MEGATRON_OTEL_RANK_STRATEGY=all_ranks"),
         (
             lambda lines: [line.replace("microbatch", "layer") for line in lines],
-            "--otel-span-groups step,microbatch",
+            "--otel-span-groups per_step,microbatch",
         ),
         (lambda lines: [line.replace("dl.rank", "rank") for line in lines], "line 1 is no OpenTelemetry span"),
         (lambda lines: [lines[0], lines[1][:-5]], "line 2 is no OpenTelemetry span"),
@@ -156,9 +151,10 @@ def test_a_span_with_a_number_that_no_run_has_is_refused_by_its_line(
 
 def test_a_rank_without_the_span_of_its_last_iteration_is_named_with_its_steps(tmp_path: Path) -> None:
     step = step_of("1f1b", pp=2, microbatches=4)
-    whole, killed = (as_console(resource_of(rank, 2, 1), spans_of(step, rank)).splitlines() for rank in range(2))
-    del killed[max(at for at, line in enumerate(killed) if "megatron.train.iteration" in line)]
-    (tmp_path / "spans.jsonl").write_text("\n".join([*whole, *killed]))
+    spans = [spans_of(step, rank) for rank in range(2)]
+    del spans[1][max(place for place, span in enumerate(spans[1]) if span[0] == "megatron.train.iteration")]
+    texts = [as_console(resource_of(rank, 2, 1), spans[rank]) for rank in range(2)]
+    (tmp_path / "spans.jsonl").write_text("".join(texts))
     with pytest.raises(ConfigError, match=r"spans.jsonl: rank 1 has 2 steps, .*: rank 0 has 4"):
         ppsim.read(tmp_path / "spans.jsonl")
 
@@ -200,3 +196,57 @@ def test_without_numbers_a_lost_step_is_refused(tmp_path: Path) -> None:
     (tmp_path / "spans.jsonl").write_text("\n".join(texts).replace("megatron.iteration", "iteration"))
     with pytest.raises(ConfigError, match=r"rank 1 has 3 steps, .*: rank 0 has 4"):
         ppsim.read(tmp_path / "spans.jsonl")
+
+
+MS = 10**6
+WORK = [  # after the last pass of an iteration: name, begin and length in ms
+    ("megatron.grad_sync.finish", 0, 20),
+    ("megatron.train.iteration.optimizer", 20, 100),
+    ("megatron.train.iteration_report", 121, 40),  # contains the next one
+    ("megatron.train.params_norm", 130, 30),
+]
+LATE_WORK = [
+    ("megatron.evaluate", 170, 300),
+    ("megatron.microbatch.forward", 180, 100),
+    ("megatron.microbatch.forward", 290, 100),
+    ("megatron.checkpoint.exposed_save", 500, 1900),
+]
+
+
+@pytest.mark.parametrize("form", [as_otlp, as_console])
+def test_work_between_steps_is_named_and_forwards_of_an_evaluation_are_no_passes(tmp_path: Path, form: Any) -> None:
+    """An evaluation and a checkpoint follow the fourth of six iterations; the gaps are 0.5 s, there 2.5 s."""
+    step = step_of("1f1b", pp=2, microbatches=4)
+    (tmp_path / "spans").mkdir()
+    for rank in range(2):
+        begin, spans = EPOCH_NS, []
+        for number in range(6):
+            spans += [
+                (name, begin + at - EPOCH_NS, begin + to - EPOCH_NS) for name, at, to in spans_of(step, rank)[:9]
+            ]
+            done = begin + round(step.step_time_s * 1e9)
+            work = WORK + LATE_WORK * (number == 3)
+            spans += [(name, done + after * MS, done + (after + length) * MS) for name, after, length in work]
+            begin = done + (2500 if number == 3 else 500) * MS
+        (tmp_path / "spans" / f"rank{rank}.jsonl").write_text(form(resource_of(rank, 2, 1), spans) + "\n")
+    if form is as_otlp:
+        ppsim.save(ppsim.read(tmp_path / "spans"), tmp_path / "run.json")
+    found = ppsim.explain(tmp_path / ("run.json" if form is as_otlp else "spans"))
+    assert (found.num_steps, found.step_s) == (5, pytest.approx(step.step_time_s, abs=1e-5))
+    between = next(loss for loss in found.losses if loss.cause == "time between steps")
+    assert between.detail == (
+        "rank 0 starts a step 500 ms after the last pass of the step before (optimizer 100 ms, parameter norm "
+        "30.0 ms, gradient reduction 20.0 ms), 2.50 s after step 4 (checkpoint 1.90 s)"
+    )
+
+
+@pytest.mark.torch
+def test_spans_of_two_real_ranks_name_the_pause_and_the_work_between_steps(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "scripts" / "megatron_spans.py"
+    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=120)
+    found = ppsim.explain(tmp_path)
+    assert found.num_steps == 5
+    details = {loss.cause: loss.detail for loss in found.losses}
+    assert re.search(r"step 3: rank 0, (29\d|3\d\d) ms before 0F3 \(garbage collection\)", details["pauses"])
+    between = r"rank 0 starts a step .* \(optimizer 5\d\.\d ms.*\), .* after step 4 \(checkpoint 4\d\d ms\)"
+    assert re.fullmatch(between, details["time between steps"])
