@@ -16,7 +16,7 @@ from ppsim.base.arrays import Floats
 from ppsim.costs.job import Job
 from ppsim.costs.pair_overlap import LayerTimes
 from ppsim.costs.replica_collectives import num_buckets, per_step_s
-from ppsim.costs.stage_rules import accumulated, head_in_passes, with_replicas
+from ppsim.costs.stage_rules import accumulated, head_in_passes, with_held_cores, with_replicas
 from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakdown
 from ppsim.model.architecture import Layer
 from ppsim.model.memory_ledger import MemoryLedger
@@ -50,7 +50,9 @@ class StageSums:
         job, costs = self.ledger.job, self.ledger.estimate(self.stage)
         if not job.gradient_accumulation_fusion:
             costs += accumulated(job, self.held)
-        return with_replicas(job, self.held, costs) if job.optimizer.zero_stage >= 2 else costs
+        if job.optimizer.zero_stage >= 2:
+            return with_replicas(job, self.held, costs)
+        return with_held_cores(job, self.held, costs, 1 - 1 / self.num_buckets)
 
     @cached_property
     def per_step_s(self) -> tuple[float, float]:

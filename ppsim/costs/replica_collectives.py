@@ -75,28 +75,32 @@ def num_buckets(job: Job, stage: Stage, held: RankParameters) -> float:
     A bucket of Megatron-LM closes after a whole tensor. The bucket that is reduced last and gathered first has the
     embedding table, and half a bucket of other tensors on average; with 8-bit parameters also an output table
     (core/distributed/param_and_grad_buffer.py at d98e8a64: `partition_buckets`). Buckets of stages without an
-    embedding are equal. Compute that hides the other buckets is slower by the SMs of NCCL.
+    embedding are equal.
     """
     optimizer, trained = job.optimizer, held.trained + held.trained_expert
     size = job.bucket_size or max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
-    exposed = 1 / max(1, -(-trained // size))
-    if optimizer.zero_stage >= 2:
-        return 1 / exposed
-    if stage.embedding and trained:
+    if optimizer.zero_stage < 2 and stage.embedding and trained:
         model, tp = job.model, job.layout.tp
         tables = model.trains("embedding") + (
             optimizer.fp8_param_gather and stage.head and not model.tied_embeddings and model.trains("head")
         )
         table = model.table(padded_vocabulary(model.vocab_size, tp=tp, multiple=job.vocab_multiple) // tp)
-        wide = min(trained, tables * table)
-        exposed = min(trained, wide + size / 2) / trained
-    return 1 / (exposed + (1 - exposed) * _held_cores(job, held))
+        return trained / min(trained, min(trained, tables * table) + size / 2)
+    return max(1, -(-trained // size))
 
 
-def _held_cores(job: Job, held: RankParameters) -> float:
-    """Return the fraction of the SMs that reductions and all-gathers hold, weighted by their seconds."""
+def slowed_s(job: Job, held: RankParameters, hidden: float) -> tuple[float, float]:
+    """Return the seconds per step that a stage's forwards and backwards take longer while NCCL holds SMs.
+
+    `hidden` is the fraction of the all-gather, and of the reduction, during which the stage computes.
+    """
     zero = job.optimizer.zero_stage
-    operations: tuple[collectives.Operation, ...] = ("reduce-scatter", "all-gather") if zero else ("all-reduce",)
-    groups = [pair for name in operations for pair in replica_collectives_s(job, held, name).items()]
-    total_s = sum(seconds for _, seconds in groups)
-    return sum(job.place.held_cores(group) * seconds for group, seconds in groups) / total_s if total_s else 0.0
+
+    def slower_s(operation: collectives.Operation) -> float:
+        seconds = replica_collectives_s(job, held, operation).items()
+        return hidden * sum(job.place.held_cores(group) * of_group for group, of_group in seconds)
+
+    return (
+        slower_s("all-gather") if zero == 1 and job.overlap_param_gather else 0.0,
+        slower_s("reduce-scatter" if zero else "all-reduce") if job.overlap_grad_reduce else 0.0,
+    )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ppsim.costs.job import Job
-from ppsim.costs.replica_collectives import passes_s
+from ppsim.costs.replica_collectives import passes_s, slowed_s
 from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown
 from ppsim.machine.kernels.times import memory_kernel_time
 from ppsim.model.parameters import RankParameters
@@ -64,6 +64,18 @@ def with_replicas(job: Job, held: RankParameters, costs: CostEstimate) -> CostEs
         backward_input=with_collectives(costs.backward_input, gather_s=gather_s),
         backward_weight=with_collectives(costs.backward_weight, reduce_s=reduce_s),
         whole_backward=None if whole is None else with_collectives(whole, gather_s=gather_s, reduce_s=reduce_s),
+    )
+
+
+def with_held_cores(job: Job, held: RankParameters, costs: CostEstimate, hidden: float) -> CostEstimate:
+    """Add the slower compute beside collectives of a step (up to ZeRO 1), divided among its microbatches."""
+    forward_s, backward_s = (seconds / job.num_microbatches for seconds in slowed_s(job, held, hidden))
+    whole, slower = costs.whole_backward, TimeBreakdown(matmul_loss_s=backward_s)
+    return replace(
+        costs,
+        forward=costs.forward + TimeBreakdown(matmul_loss_s=forward_s),
+        backward_weight=costs.backward_weight + slower,
+        whole_backward=None if whole is None else whole + slower,
     )
 
 

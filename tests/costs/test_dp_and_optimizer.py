@@ -65,20 +65,54 @@ def test_frozen_parameters_are_gathered_in_zero_3_only_and_never_reduced() -> No
 
 
 def test_the_exposed_bucket_has_the_embedding_and_half_a_bucket() -> None:
-    """With 8-bit parameters, the output table too; NCCL's SMs slow the compute that hides the other buckets."""
-    for options, tables, channels in (
-        ({"gpus": 8}, 1, 16),
-        ({"gpus": 16}, 1, 16),
-        ({"gpus": 16, "tp": 4}, 1, 4),  # two ranks per node, two channels each
-        ({"gpus": 8, "dtype": "float8", "fp8_param_gather": True}, 2, 16),
-        ({"gpus": 8, "bucket_size": 10**9}, 1, 16),
+    """With 8-bit parameters, the output table too."""
+    for options, tables in (
+        ({"gpus": 8}, 1),
+        ({"gpus": 16, "tp": 4}, 1),
+        ({"gpus": 8, "dtype": "float8", "fp8_param_gather": True}, 2),
+        ({"gpus": 8, "bucket_size": 10**9}, 1),
     ):
         job = ppsim.job(model="llama3-8b", stack="plain", zero=1, **options)
         [sums] = Ledger(job).stages(stages_of(job.model, [32]))
         bucket = options.get("bucket_size", 40_000_000)
         last = tables * 128256 * 4096 / options.get("tp", 1) + bucket / 2
-        exposed = last / sums.held.dense
-        assert 1 / sums.num_buckets == pytest.approx(exposed + (1 - exposed) * channels / 132, rel=0.01)
+        assert 1 / sums.num_buckets == pytest.approx(last / sums.held.dense, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "channels", "operations"),
+    [
+        ({"gpus": 8}, 16, (1, 1)),
+        ({"gpus": 16}, 16, (1, 1)),
+        ({"gpus": 16, "tp": 4}, 4, (1, 1)),  # two ranks per node, two channels each
+        ({"gpus": 8, "overlap_param_gather": False}, 16, (0, 1)),
+        ({"gpus": 8, "overlap_grad_reduce": False, "overlap_param_gather": False}, 16, (0, 0)),
+        ({"gpus": 8, "zero": 0}, 16, (0, 1)),
+    ],
+)
+def test_the_sms_of_nccl_slow_the_compute_that_hides_the_other_buckets(options, channels, operations) -> None:
+    job = ppsim.job(model="llama3-8b", stack="plain", **{"zero": 1, "global_batch": 128} | options)
+    [sums] = Ledger(job).stages(stages_of(job.model, [32]))
+    alone = Ledger(job).estimate(sums.stage)
+    hidden = (1 - 1 / sums.num_buckets) * channels / 132 / job.num_microbatches
+    gather_s, reduce_s = (
+        hidden * is_hidden * seconds for is_hidden, seconds in zip(operations, sums.per_step_s, strict=True)
+    )
+    assert sums.costs.forward.total_s - alone.forward.total_s == pytest.approx(gather_s)
+    assert sums.costs.backward.total_s - alone.backward.total_s == pytest.approx(reduce_s)
+    assert sums.costs.backward_input.total_s == alone.backward_input.total_s
+
+
+def test_two_stages_on_a_rank_are_slowed_as_one() -> None:
+    """The SMs are held for as long, however a rank's layers are divided."""
+    job = ppsim.job(model="llama3-8b", stack="plain", zero=1, gpus=8)
+
+    def slower_s(*layers: int) -> float:
+        ledger = Ledger(job)
+        pairs = [(sums.costs, ledger.estimate(sums.stage)) for sums in ledger.stages(stages_of(job.model, layers))]
+        return sum(slowed.backward.total_s - alone.backward.total_s for slowed, alone in pairs)
+
+    assert slower_s(16, 16) == pytest.approx(slower_s(32), rel=0.02)
 
 
 def test_stages_without_embedding_have_equal_buckets_of_40_million() -> None:

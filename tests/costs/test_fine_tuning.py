@@ -41,7 +41,7 @@ def test_weight_gradients_are_those_of_adapters_only() -> None:
     assert parts.ideal_s == pytest.approx(flops / peak)
     assert 0 < parts.total_s < 0.1 * weight_s()
     assert weight_s(freeze="layers@16-31") == 0
-    assert weight_s(freeze="norms") == weight_s()  # their gradients come with I
+    assert weight_s(freeze="norms") == pytest.approx(weight_s(), rel=1e-5)  # their gradients come with I
 
 
 def test_a_frozen_layer_has_an_input_gradient_if_anything_before_it_is_trained() -> None:

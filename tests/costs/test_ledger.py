@@ -45,7 +45,7 @@ def test_components_sum_to_the_simulated_peak_and_to_json(name: str) -> None:
 
 
 def test_a_stage_has_the_sum_of_its_layers_and_ends() -> None:
-    job = ppsim.job(**SMALL, stack="plain")
+    job = ppsim.job(**SMALL, stack="plain", overlap_grad_reduce=False, overlap_param_gather=False)
     ledger, layers = Ledger(job), job.model.layers
     first, middle, last = ledger.stages(stages_of(job.model, [10, 10, 12]))
     of_layer, (embedding, head) = job.costs.layer(layers[0]), job.costs.ends

@@ -178,15 +178,16 @@ def test_instances_that_cannot_be_are_refused() -> None:
             ppsim.job(model="llama3-8b", stack="plain", gpus=16, **options)  # type: ignore[arg-type]
 
 
+_EXPOSED = {"overlap_grad_reduce": False, "overlap_param_gather": False}
+
+
 def test_zero_3_exposes_what_compute_does_not_hide() -> None:
     """On a slow network each forward takes as long as its gathering; nothing hidden, it takes both."""
     table = build("1f1b", pp=2, microbatches=8)
     zero = {"pp": 2, "dp": 64, "sequence_length": 128}
     beside = assemble_job(job(**zero, optimizer=Optimizer(zero_stage=3)), table)
-    behind = assemble_job(
-        job(**zero, optimizer=Optimizer(zero_stage=3), overlap_grad_reduce=False, overlap_param_gather=False), table
-    )
-    without = assemble_job(job(**zero, optimizer=Optimizer(zero_stage=1)), table)
+    behind = assemble_job(job(**zero, optimizer=Optimizer(zero_stage=3), **_EXPOSED), table)
+    without = assemble_job(job(**zero, optimizer=Optimizer(zero_stage=1), **_EXPOSED), table)
     for stage in range(2):
         gather = behind.parts[stage].forward.dp_s
         compute = without.parts[stage].forward.total_s
@@ -218,8 +219,8 @@ def test_zero_3_slows_the_compute_that_hides_a_collective_by_the_sms_of_the_coll
     hidden, exposed, without, fsdp2 = (
         assemble_job(job(**zero, **more), table).parts[0]
         for more in (
-            {"optimizer": Optimizer(zero_stage=3)}, {"optimizer": Optimizer(zero_stage=3), "overlap_grad_reduce": False, "overlap_param_gather": False},
-            {"optimizer": Optimizer(zero_stage=1)}, {"optimizer": Optimizer(zero_stage=3), "fully_shard": True},
+            {"optimizer": Optimizer(zero_stage=3)}, {"optimizer": Optimizer(zero_stage=3), **_EXPOSED},
+            {"optimizer": Optimizer(zero_stage=1), **_EXPOSED}, {"optimizer": Optimizer(zero_stage=3), "fully_shard": True},
         )
     )  # fmt: skip
     for name in ("forward", "backward_input", "backward_weight"):
@@ -450,7 +451,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(fields: dict[str, int], words: 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_a_further_token_costs_the_same_wherever_its_layer_is(tp: int) -> None:
     """Layer, projection and second pass through the head: on the head's stage, before it, or two stages before it."""
-    one = job("deepseek-v3", layers=6, pp=4, tp=tp, dp=2, ep=2, sequence_length=1024)
+    one = job("deepseek-v3", layers=6, pp=4, tp=tp, dp=2, ep=2, sequence_length=1024, **_EXPOSED)
     table = build("1f1b", pp=4, microbatches=8)
     layouts = ["Etttt", "t", "t", "mL"], ["Etttt", "t", "tm", "L"], ["Etttt", "tm", "t", "L"]
     made = [assemble_job(one, table, split=list(layout)) for layout in layouts]
