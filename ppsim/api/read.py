@@ -144,7 +144,7 @@ def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None)
 
 def _is_alignment(told: Any) -> bool:
     names = [field.name for field in fields(Alignment)]
-    return isinstance(told, dict) and _are_numbers([told.get(name) for name in names])
+    return isinstance(told, dict) and _are_numbers([told.get(name, 0) for name in names])
 
 
 def _are_numbers(told: Any) -> bool:

@@ -34,6 +34,8 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
                 f"a P2P transfer takes at least {seconds(clocks['hop_s'])}",
             )
         )
+    if clocks and (drift := clocks.get("drift")):
+        extra.append(("drift", f"{1e6 * drift:.3g} ppm between the fastest and the slowest clock, removed"))
     if reserved := run.get("reserved_bytes"):
         extra.append(
             ("memory", f"{size(max(reserved))} reserved on the rank with most, {size(min(reserved))} with least")

@@ -13,11 +13,13 @@ from ppsim.base.arrays import Floats, Ints64
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
 from ppsim.runs.run import Run, gaps_between
-from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import last_of_cell
 
 _SLACK_S = 2e-6
 """Seconds per clock by which a message may seem to arrive before it was sent, due to the clocks' resolution."""
+
+_MOST_DRIFT = 2e-4
+"""Largest relative difference of two clocks' speeds. Quartz oscillators differ by less than 1e-4."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,14 @@ class Alignment:
     """Result of a clock alignment.
 
     `uncertainty_s` is half of the widest range of an offset that the messages allow. `hop_s` is the shortest P2P
-    transfer between two clocks.
+    transfer between two clocks. `drift` is the largest relative difference of the clocks' speeds, 0 if constant
+    offsets align them.
     """
 
     num_clocks: int
     uncertainty_s: float
     hop_s: float
+    drift: float = 0.0
 
 
 def align_clocks(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Alignment | None]:
@@ -43,15 +47,19 @@ def align_clocks(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run
     num_clocks = int(clock_of_rank.max()) + 1
     if num_clocks == 1:
         return run, None
-    graph, actions = run.graph, run.graph.num_actions
-    bounds = np.stack([_bounds(graph, clock_of_rank, *times) for times in zip(run.start, run.end, strict=True)])
+    graph, actions, drift = run.graph, run.graph.num_actions, 0.0
+    bounds = _bounds(run, clock_of_rank)
     if not by_step:
+        if _closed(bounds.min(axis=0)).diagonal().min() < -_SLACK_S * num_clocks:
+            run, drift = _without_drift(run, clock_of_rank, bounds)
+            bounds = _bounds(run, clock_of_rank)
         bounds = np.broadcast_to(bounds.min(axis=0), bounds.shape)
     offsets = np.zeros((len(bounds), num_clocks))
     widths, hops = np.zeros(len(bounds)), np.zeros(len(bounds))
     for step, bound in enumerate(bounds):
         if step == 0 or by_step:
-            closed = _closed(bound, graph, clock_of_rank, run.source)
+            closed = _closed(bound)
+            _require_order(closed, clock_of_rank, run.source)
             offsets[step], widths[step] = _middles(closed, run.source)
         else:
             offsets[step], widths[step] = offsets[0], widths[0]
@@ -67,26 +75,54 @@ def align_clocks(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run
     start[:, actions:] += sent
     end[:, actions:] += shift[:, graph.target] if known else end[:, made] - end[:, actions:]
     moved = replace(run, start=start, end=end, gaps_s=() if by_step else gaps_between(graph, start, end))
-    return moved, Alignment(num_clocks, float(widths.max()), float(np.median(hops)))
+    return moved, Alignment(num_clocks, float(widths.max()), float(np.median(hops)), drift)
 
 
-def _bounds(graph: EventGraph, clock_of_rank: Ints64, start: Floats, end: Floats) -> Floats:
-    """Upper bounds of offset(clock a) − offset(clock b) from the messages of one step."""
-    num_clocks = int(clock_of_rank.max()) + 1
-    rank = graph.schedule.rank
+def _bounds(run: Run, clock_of_rank: Ints64) -> Floats:
+    """Upper bounds of offset(clock a) − offset(clock b) from the messages of each step, [steps, a, b]."""
+    graph, num_clocks = run.graph, int(clock_of_rank.max()) + 1
+    clock = clock_of_rank[graph.schedule.rank]
     made = last_of_cell(graph.schedule)[graph.source]
-    bound = np.full((num_clocks, num_clocks), np.inf)
-    np.fill_diagonal(bound, 0.0)
-    pair = clock_of_rank[rank[graph.source]], clock_of_rank[rank[graph.target]]
-    apart = pair[0] != pair[1]
-    np.minimum.at(bound, (pair[0][apart], pair[1][apart]), (start[graph.target] - end[made])[apart])
-    return bound
+    bounds = np.full((len(run.start), num_clocks, num_clocks), np.inf)
+    bounds[:, range(num_clocks), range(num_clocks)] = 0.0
+    for bound, start, end in zip(bounds, run.start, run.end, strict=True):
+        np.minimum.at(bound, (clock[graph.source], clock[graph.target]), start[graph.target] - end[made])
+    return bounds
 
 
-def _closed(bound: Floats, graph: EventGraph, clock_of_rank: Ints64, source: str) -> Floats:
+def _without_drift(run: Run, clock_of_rank: Ints64, bounds: Floats) -> tuple[Run, float]:
+    """Return a run whose clocks have the speed of the first clock, and the largest difference of their speeds.
+
+    The middle of two clocks' bounds follows their offset from step to step. Each clock is compared with one before
+    it that it has messages with. A difference that no real clock has is left.
+    """
+    graph, half = run.graph, len(run.start) // 2
+    begin = run.start[:, : graph.num_actions].min(axis=1)
+    finite = np.where(np.isfinite(bounds), bounds, np.nan)
+    middles = (finite - finite.transpose(0, 2, 1)) / 2
+    changes = (middles[-half:] - middles[:half]) / (begin[-half:] - begin[:half])[:, None, None]
+    speeds = np.zeros(len(bounds[0]))
+    for clock in range(1, len(speeds)):
+        slopes = np.median(changes[:, :clock, clock], axis=0) if half else np.full(clock, np.nan)
+        nearest = int(np.argmax(np.isfinite(slopes)))
+        speeds[clock] = speeds[nearest] - slopes[nearest]
+    if not np.abs(speeds).max() <= _MOST_DRIFT:
+        return run, 0.0
+    of_action = speeds[clock_of_rank[graph.schedule.rank]]
+    starts, ends = (np.append(of_action, of_action[its]) for its in (graph.source, graph.target))
+    start, end = (times + speed * (times - begin[0]) for times, speed in ((run.start, starts), (run.end, ends)))
+    return replace(run, start=start, end=end), float(np.ptp(speeds))
+
+
+def _closed(bound: Floats) -> Floats:
+    """Return the bounds that follow from sums of bounds; a negative diagonal means that they contradict."""
     closed = bound.copy()
     for middle in range(len(closed)):
         np.minimum(closed, closed[:, middle, None] + closed[None, middle], out=closed)
+    return closed
+
+
+def _require_order(closed: Floats, clock_of_rank: Ints64, source: str) -> None:
     missing = -float(closed.diagonal().min())
     if missing > _SLACK_S * len(closed):
         worst = int(np.argmin(closed.diagonal()))
@@ -96,7 +132,6 @@ def _closed(bound: Floats, graph: EventGraph, clock_of_rank: Ints64, source: str
             f"messages arrive {seconds(missing)} before they are sent: recordings of two runs, of different steps, "
             f"or of another table than it seems (--schedule says which)"
         )
-    return closed
 
 
 def _middles(closed: Floats, source: str) -> tuple[Floats, float]:

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,9 +44,7 @@ class AlignedRun:
     def facts(self) -> dict[str, Any]:
         run, reserved = self.run, self.recordings.reserved_bytes
         found = self.alignment
-        clocks = found and {
-            "num_clocks": found.num_clocks, "uncertainty_s": found.uncertainty_s, "hop_s": found.hop_s,
-        }  # fmt: skip
+        clocks = found and asdict(found)
         return {
             "source": self.recordings.source,
             "kind": self.recordings.kind,
