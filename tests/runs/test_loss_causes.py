@@ -7,8 +7,10 @@ import pytest
 
 from benchmarks.made_steps import Made
 from ppsim import Op, build
+from ppsim.runs import loss_causes
 from ppsim.runs.links import SlowPairs, input_times, links_of
 from ppsim.runs.loss_causes import ActionSpeeds, cause_removals
+from ppsim.runs.pauses import MOST_PLACES
 from ppsim.runs.step_factors import StepFactors
 from ppsim.runs.step_replay import MeasuredSteps, steps_of
 from ppsim.schedule.graph import build_graph
@@ -73,3 +75,135 @@ def test_two_ranks_have_no_inner_rank() -> None:
     table = build("1f1b", pp=2, microbatches=4)
     taken = np.broadcast_to(np.where(table.rank == 1, 2.0, 1.0), (3, len(table)))
     assert (ActionSpeeds(table, StepFactors(table, taken, 50.0)).slow_ranks == 1).all()
+
+
+def speeds(name: str, seconds: dict[Op, list[float]], **shape: int) -> ActionSpeeds:
+    """Speeds of three equal steps whose actions take `seconds` by kind and stage."""
+    table = build(name, **shape)
+    taken = np.array([seconds[Op(op)][stage] for op, stage in zip(table.op, table.stage, strict=True)])
+    return ActionSpeeds(table, StepFactors(table, np.stack([taken] * 3), 50.0))
+
+
+def test_the_typical_stage_is_the_lower_median() -> None:
+    paces = speeds("1f1b", {Op.F: [1.0, 2.0, 3.0, 8.0], Op.B: [4.0, 7.0, 6.0, 5.0]}, pp=4, microbatches=4)
+    assert paces.typical == pytest.approx({Op.F: 2.0, Op.B: 5.0})
+    assert paces.whole_s == pytest.approx([5.0, 9.0, 9.0, 13.0])
+    assert (paces.backward_s, paces.all_weight, paces.is_told, paces.most_are_slow) == ({}, set(), False, False)
+    assert paces.even == pytest.approx(np.where(paces.schedule.op == Op.F, 2.0, 5.0))
+
+
+def test_a_first_stage_with_its_whole_backward_in_w_keeps_that() -> None:
+    seconds = {Op.F: [1.0, 1.0, 1.0], Op.I: [0.1, 3.0, 2.0], Op.W: [5.9, 1.0, 2.0]}
+    paces = speeds("zb-h1", seconds, pp=3, microbatches=6)
+    assert paces.backward_s == pytest.approx({0: 6.0, 1: 4.0, 2: 4.0})
+    assert paces.all_weight == {0}
+    assert paces.typical == pytest.approx({Op.F: 1.0, Op.I: 0.625 * 4, Op.W: 0.375 * 4}), "I: median of 3/4 and 2/4"
+    by_kind = {
+        (op, stage): time
+        for op, stage, time in zip(paces.schedule.op, paces.schedule.stage, paces.even, strict=True)
+    }
+    assert (by_kind[Op.I, 0], by_kind[Op.W, 0]) == pytest.approx((0.1, 4 - 0.1))
+    assert (by_kind[Op.I, 1], by_kind[Op.W, 2]) == pytest.approx((2.5, 1.5))
+
+
+def test_an_input_gradient_of_a_tenth_of_the_longest_is_not_empty() -> None:
+    seconds = {Op.F: [1.0] * 3, Op.I: [0.31, 3.0, 3.0], Op.W: [1.0] * 3}
+    assert speeds("zb-h1", seconds, pp=3, microbatches=6).all_weight == set()
+
+
+@pytest.mark.parametrize(
+    ("forwards", "are_slow", "is_told"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], False, True),
+        ([1.0, 1.5, 1.0, 1.5], False, True),  # the lower median is a fast stage
+        ([1.0, 1.5, 1.5, 1.5], True, False),  # a slow rank and a stage: one of each, either way
+        ([1.5, 1.0, 1.5, 1.5], True, False),
+        ([1.0, 3.0, 2.0, 3.0], True, True),  # rank 1 is slow relative to the fastest and to the median stage
+        ([1.0, 1.02, 1.03, 1.03], False, True),
+    ],
+)
+def test_most_stages_of_two_ranks_are_slow(forwards: list[float], are_slow: bool, is_told: bool) -> None:
+    seconds = {Op.F: forwards, Op.B: [2 * one for one in forwards]}
+    paces = speeds("interleaved-1f1b", seconds, pp=2, vpp=2, microbatches=4)
+    assert (paces.most_are_slow, paces.is_told) == (are_slow, is_told)
+    base = paces.of_base
+    assert sorted({stage for _, stage in base}) == ([0, 1, 2, 3] if not are_slow else [forwards.index(1.0)])
+
+
+def test_without_a_reference_no_rank_of_several_stages_is_slow() -> None:
+    forwards = [1.0, 1.5, 1.5, 1.5]
+    paces = speeds("interleaved-1f1b", {Op.F: forwards, Op.B: forwards}, pp=2, vpp=2, microbatches=4)
+    assert (paces.slow_ranks == 1).all()
+    assert paces.of_ranks == pytest.approx(np.array([[1.0, 1.5]] * 2))
+
+
+def of_steps(slow: list[list[float]]) -> str:
+    return loss_causes._slow_steps(np.array(slow), 3)
+
+
+def test_slow_steps_are_named_by_number_and_rank() -> None:
+    assert of_steps([[1.0, 1.0], [1.2, 1.2], [1.0, 1.5]]) == "step 4: all ranks +20.00 %; step 5: rank 1 +50.00 %"
+    assert of_steps([[1.0, 1.0]]) == ""
+
+
+def test_of_many_slow_steps_the_slowest_are_named_in_order() -> None:
+    text = of_steps([[1.1, 1.0], [1.2, 1.0], [1.3, 1.0], [1.4, 1.0], [1.5, 1.0], [1.6, 1.0]])
+    named = [part.partition(":")[0] for part in text.split("; ") if part.startswith("step")]
+    assert named == [f"step {3 + step}" for step in range(6 - MOST_PLACES, 6)]
+
+
+def test_the_worst_of_each_kind_is_described() -> None:
+    table = build("1f1b", pp=2, microbatches=2)
+    excess = np.zeros(len(table))
+    assert loss_causes._worst_pass(table, excess) == ""
+    excess[3] = 0.25
+    assert loss_causes._worst_pass(table, excess) == f"most: {table[3]} on rank {table.rank[3]}, 250 ms longer"
+    assert loss_causes._median_wait(np.array([0.0, 0.1, -1.0, 0.3]), "gap") == "200 ms per gap (median of 2)"
+    assert loss_causes._median_wait(np.zeros(2), "gap") == ""
+    paces = speeds("1f1b", {Op.F: [1.0, 2.0], Op.B: [2.0, 2.5]}, pp=2, microbatches=2)
+    assert (
+        loss_causes._worst_stage(paces)
+        == "stage 1 on rank 1: 4.50 s per microbatch, +50.00 % over the median stage"
+    )
+
+
+def test_a_rank_is_described_by_passes_that_differ() -> None:
+    of_ranks = [[1.0, 1.2], [1.0, 1.22]]
+    assert loss_causes._worst_rank(np.array(of_ranks)) == "rank 1: +22.00 %", "3 % more or less are equal"
+    assert (
+        loss_causes._worst_rank(np.array([[1.0, 1.0], [1.1, 1.0]])) == "rank 0: forward +0.00 %, backward +10.00 %"
+    )
+    assert loss_causes._worst_rank(np.ones((2, 3))) == ""
+
+
+def removals(hop_s: float, own_s: float, variation_s: float) -> tuple[MeasuredSteps, dict[str, MeasuredSteps]]:
+    """Return even steps with equal waits, and these without each cause."""
+    paces = speeds("1f1b", {Op.F: [1.0, 1.0], Op.B: [2.0, 2.0]}, pp=2, microbatches=4)
+    num_steps, actions = paces.factors.taken.shape
+    full = np.ones((num_steps, actions))
+    steps = MeasuredSteps(paces.factors.taken, hop_s * full, own_s * full)
+    none = np.zeros_like(full)
+    links = links_of(build_graph(paces.schedule), none, none, none)
+    slow = SlowPairs(0.25 * full[:1], 0.125 * full[0], {})
+    causes = cause_removals(paces, steps, none, slow, links, variation_s=variation_s)
+    return steps, {one.cause: one.without(steps) for one in causes}
+
+
+def test_each_cause_is_removed_from_its_own_waits() -> None:
+    steps, without = removals(hop_s=0.5, own_s=0.5, variation_s=0.0625)
+    slow = without["slow links"]
+    assert (np.unique(slow.hop), np.unique(slow.after_own)) == ([0.25], [0.375])
+    waits = without["waits for messages"]
+    assert (np.unique(waits.hop), np.unique(waits.after_own)) == ([0.0], [0.5])
+    between = without["gaps between passes"]
+    assert (np.unique(between.hop), np.unique(between.after_own)) == ([0.5], [0.0625])
+    varied = without["passes that vary"]
+    assert (np.unique(varied.hop), np.unique(varied.after_own)) == ([0.5], [0.4375])
+    assert all(np.array_equal(one.taken, steps.taken) for one in (slow, waits, between, varied))
+
+
+def test_no_wait_gets_negative() -> None:
+    _, without = removals(hop_s=0.125, own_s=0.03125, variation_s=0.0625)
+    assert (np.unique(without["slow links"].hop), np.unique(without["slow links"].after_own)) == ([0.0], [0.0])
+    assert np.unique(without["passes that vary"].after_own) == [0.0]
+    assert np.unique(without["gaps between passes"].after_own) == [0.03125]
