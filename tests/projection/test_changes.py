@@ -12,12 +12,15 @@ from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.costs.job import Job
 from ppsim.model.optimizer import Optimizer
 from ppsim.projection.changes import (
+    SWITCHES,
+    can_switch,
     change_text,
     changed_job,
     changed_plan,
     changes,
     changes_of_job,
     projected_changes,
+    projected_with_checkpoints,
 )
 from ppsim.projection.plan import Plan
 from tests.projection.jobs import job
@@ -187,3 +190,131 @@ def test_overlapped_experts_get_pairs_of_passes_and_stages() -> None:
     assert change == {"overlap_ep": "megatron", "schedule": "combined-1f1b", "vpp": 2}
     [back] = [one for one in changes(changed_plan(plan, change)) if "overlap_ep" in one]
     assert back == {"overlap_ep": 0.0, "schedule": "interleaved-1f1b"}
+
+
+def settings(name: str, own: Job) -> tuple[Any, ...]:
+    return tuple(SWITCHES[name].settings(own))
+
+
+def moe(**options: Any) -> Job:
+    return job("mixtral-8x7b", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("cp", {"cp": 2, "sequence_length": 8192}, (4, 1)),
+        ("cp", {"cp": 2, "sequence_length": 8188}, (1,)),
+        ("cp", {"cp": 1, "sequence_length": 4096}, (2, 0)),
+        ("micro_batch", {"micro_batch": 3, "global_batch": 6}, (6, 1)),
+        ("ep", {"name": "mixtral-8x7b", "ep": 4, "dp": 4}, (8, 2)),
+        ("ep", {"dp": 4}, ()),
+        ("etp", {"name": "mixtral-8x7b", "tp": 4}, (1, 4)),
+        ("etp", {"tp": 4}, ()),
+        ("zero", {"pp": 2}, ()),
+        ("zero", {"dp": 2, "pp": 2}, (0, 1)),
+        ("zero", {"cp": 2}, (0, 1, 2, 3)),
+        ("zero", {"dp": 2, "optimizer": Optimizer(name="muon")}, ()),
+        ("zero", {"dp": 2, "pp": 2, "fully_shard": True}, ()),
+        ("num_distributed_optimizer_instances", {"dp": 16}, (1, 2)),
+        ("num_distributed_optimizer_instances", {"dp": 16, "tp": 2}, (1, 4)),
+        ("num_distributed_optimizer_instances", {"dp": 16, "cp": 2}, (1, 4)),
+        ("num_distributed_optimizer_instances", {"dp": 16, "tp": 8}, (1,)),
+        ("num_distributed_optimizer_instances", {"dp": 8}, (1,)),
+        ("num_distributed_optimizer_instances", {"dp": 12}, (1,)),
+        ("num_distributed_optimizer_instances", {"dp": 16, "optimizer": Optimizer(zero_stage=0)}, (1,)),
+        ("moe_dispatcher", {"dp": 8}, ()),
+        ("moe_dispatcher", {"name": "mixtral-8x7b", "ep": 8, "dp": 8}, ("alltoall", "deepep")),
+        ("order", {"dp": 2}, ()),
+        ("order", {"pp": 2}, ()),
+        ("order", {"dp": 2, "pp": 2}, ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")),
+        ("cuda_graphs", {}, ("none", "layer")),
+        ("cuda_graphs", {"name": "mixtral-8x7b"}, ("none", "attn+moe_router+moe_preprocess")),
+        ("cuda_graphs", {"cluster": "mi300x"}, ()),
+        ("offload_modules", {}, ("", "core_attn", "attn_proj", "core_attn+attn_proj")),
+        ("offload_modules", {"offload": 0.5}, ()),
+        ("offload", {}, (0.0, 0.25, 0.5)),
+        ("offload", {"offload_modules": "core_attn"}, ()),
+        ("optimizer_offload_fraction", {}, (0.0, 1.0)),
+        ("context", {}, ()),
+        ("context", {"cp": 2}, ("ring", "all-to-all", "all-gather")),
+        ("context", {"cp": 2, "fully_shard": True}, ("ring", "all-gather")),
+        ("overlap_ep", {"name": "mixtral-8x7b", "ep": 1, "dp": 2}, ()),
+        ("overlap_ep", {"name": "mixtral-8x7b", "ep": 2, "dp": 2}, (0, "megatron")),
+        ("sequence_parallel", {"tp": 2}, (True,)),
+        ("sequence_parallel", {"tp": 1}, ()),
+        ("compile", {}, (True, False)),
+        ("overlap_grad_reduce", {}, (True,)),
+        ("overlap_param_gather", {}, (True,)),
+        ("overlap_param_gather", {"optimizer": Optimizer(zero_stage=0)}, ()),
+        ("attention", {}, ()),
+        ("attention", {"attention": "unfused"}, ("fused",)),
+        ("cross_entropy", {}, ("fused",)),
+        ("gradient_accumulation_fusion", {}, (True,)),
+        ("moe_permute_fusion", {"name": "mixtral-8x7b"}, (True,)),
+        ("moe_permute_fusion", {}, ()),
+    ],
+)  # fmt: skip
+def test_settings_that_suit_a_job_are_tried(name: str, options: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    assert settings(name, job(**options)) == expected
+
+
+def test_experts_offload_their_inputs_too_and_graphs_nothing() -> None:
+    assert len(settings("offload_modules", moe())) == 8
+    captured = job(dp=2)
+    captured = replace(captured, execution=replace(captured.execution, cuda_graphs="layer"))
+    assert (settings("offload_modules", captured), settings("offload", captured)) == ((), ())
+    assert settings("zero", captured) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("stack", "options", "names"),
+    [
+        ("plain", {}, {"tp": True, "context": True, "order": True, "compile": False}),
+        ("plain", {"fully_shard": True}, {"tp": True, "context": True, "order": False, "compile": True}),
+    ],
+)
+def test_a_stack_has_options_of_its_runtime(stack: str, options: dict[str, Any], names: dict[str, bool]) -> None:
+    own = replace(job(**options), stack=stack)
+    assert {name: can_switch(own, name) for name in names} == names
+
+
+def test_a_change_of_a_job_keeps_what_does_not_depend_on_it() -> None:
+    own = replace(job(tp=2, dp=4, pp=2), stage_plans=())
+    assert changed_job(own, {"recompute": "full"}).execution.recompute == "full"
+    assert changed_job(own, {"zero": 0, "micro_batch": 2}).micro_batch == 2
+    assert changed_job(own, {"zero": 0, "micro_batch": 2}).optimizer.zero_stage == 0
+    assert changed_job(own, {"tp": 1}, rest_s=3.0).rest_s == 3
+    sms = replace(own, execution=replace(own.execution, dispatcher_sms=8))
+    assert changed_job(sms, {"moe_dispatcher": "alltoall"}).execution.dispatcher_sms is None
+    assert changed_job(sms, {"recompute": "full"}).execution.dispatcher_sms == 8
+
+
+def test_a_change_of_the_schedule_forgets_its_groups_and_slices(plan: Plan) -> None:
+    given = replace(plan, schedule="interleaved-1f1b", vpp=2, group_size=4, split=(8,) * 4 + (0,) * 4)
+    other = changed_plan(given, {"schedule": "1f1b", "vpp": 1})
+    assert (other.schedule, other.vpp, other.group_size, other.split) == ("1f1b", 1, None, None)
+    assert changed_plan(replace(given, split="even"), {"schedule": "1f1b"}).split == "even"
+    assert changed_plan(given, {"vpp": 4}).group_size == 4
+
+
+def test_a_plan_with_slow_ranks_keeps_its_ranks() -> None:
+    own = Plan(job=job(dp=4, pp=2, layers=8), pp=2, microbatches=4, stragglers=((1, 1.5),))
+    assert not [change for change in changes(own) if "pp" in change]
+    assert [change for change in changes(replace(own, stragglers=())) if "pp" in change]
+
+
+def test_full_recomputation_is_added_to_each_change() -> None:
+    own = Plan(job=job(dp=4, pp=2, layers=8), pp=2, microbatches=4)
+    added = dict(projected_with_checkpoints(own, lambda one: one))
+    assert added
+    assert all(one.job is not None and one.job.execution.recompute == "full" for one in added.values())
+    assert all(name.startswith("--recompute full ") for name in added)
+    full = changed_plan(own, {"recompute": "full"})
+    assert list(projected_with_checkpoints(full, lambda one: one)) == []
+
+
+def test_layers_are_split_by_simulation_if_they_are_not() -> None:
+    own = Plan(job=job(dp=4, pp=2, layers=8), pp=2, microbatches=4, split="even")
+    assert [change for change in changes(own) if "split" in change] == [{"split": "auto"}]
+    assert not [change for change in changes(replace(own, split="auto")) if "split" in change]

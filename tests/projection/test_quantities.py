@@ -46,9 +46,9 @@ def test_texts_have_the_units_of_their_quantities() -> None:
         "model FLOP/s": "500 TFLOP/s per GPU",
     }  # fmt: skip
     assert texts_of(projection(), "page") == {
-        "iteration": "2 s", "throughput": "8.00 k tokens/s", "MFU": "50.0 %", "model FLOP/s": "500 TFLOP/s per GPU",
+        "iteration": "2.00 s", "throughput": "8.00 k tokens/s", "MFU": "50.00 %", "model FLOP/s": "500 TFLOP/s per GPU",
     }  # fmt: skip
-    assert texts_of(projection(), "card")["peak memory"] == "3 GiB"
+    assert texts_of(projection(), "card")["peak memory"] == "3.00 GiB"
     assert texts_of(projection(num_gpus=16384), "sweep")["GPUs"] == "16,384"
 
 
