@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ppsim.base.errors import ConfigError, Deadlock
 from ppsim.base.units import size
 from ppsim.catalog.build import CATALOG
+from ppsim.costs.cost_sources import RankCosts
 from ppsim.costs.profile import load_profile
 from ppsim.parallel.layer_partition import MegatronSplit, why_no_split
 from ppsim.projection.plan import RUNTIMES, Plan
@@ -532,3 +533,105 @@ def test_a_plan_and_a_search_for_one_ask_the_same_of_a_device() -> None:
     assert plan.memory_bound_bytes == found.question.memory_bound_bytes
     assert plan.memory_bound_bytes == plan.job.cluster.device.memory_bytes - 5 * 2**30
     assert " of 74.2 GiB (rank 0)\n" in str(ppsim.project(plan))
+
+
+def test_layouts_and_ranks_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ConfigError, match="the job's layout has pp 2: got pp 4"):
+        Plan(pp=4, job=job(pp=2))
+    for rank in (-1, 2):
+        with pytest.raises(ConfigError, match=f"one of the ranks 0 to 1: got {rank}"):
+            Plan(pp=2, stragglers=((rank, 1.5),))
+    for factor in (0.99, float("inf")):
+        with pytest.raises(ConfigError, match="takes at least 1 × as long"):
+            Plan(pp=2, stragglers=((1, factor),))
+    assert Plan(pp=2, stragglers=((1, 1.0),)).stragglers == ((1, 1.0),)
+
+
+def test_a_searched_plan_needs_a_model_and_no_layers() -> None:
+    with pytest.raises(ConfigError, match="--plan auto needs a model"):
+        Plan(pp=2, searches_stages=True)
+    with pytest.raises(ConfigError, match="leave out --split"):
+        Plan(pp=2, job=job(pp=2), searches_stages=True, split="even")
+    with pytest.raises(ConfigError, match="leave out --sequence-lengths"):
+        Plan(pp=2, job=job(pp=2), searches_stages=True, lengths=(1024,))
+    assert Plan(pp=2, job=job(pp=2), searches_stages=True, split="auto").split == "auto"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "microbatches"),
+    [
+        ({"pp": 3}, "1f1b", 12),
+        ({"pp": 3, "vpp": 1}, "1f1b", 12),
+        ({"pp": 3, "vpp": 2}, "interleaved-1f1b", 12),
+        ({"pp": 3, "vpp": 2, "schedule": "zbv-fixed", "microbatches": 5}, "zbv-fixed", 5),
+    ],
+)
+def test_schedule_and_microbatches_have_defaults(fields: dict, name: str, microbatches: int) -> None:
+    plan = Plan(**fields)
+    assert (plan.schedule_name, plan.num_microbatches) == (name, microbatches)
+
+
+def test_a_job_has_its_own_microbatches() -> None:
+    assert Plan(pp=2, job=job(pp=2, dp=2, global_batch=24)).num_microbatches == 12
+
+
+@pytest.mark.parametrize(
+    ("fields", "communication"),
+    [
+        ({"runtime": "megatron"}, "megatron"),
+        ({"runtime": "megatron", "vpp": 2}, "megatron"),
+        ({"runtime": "megatron", "overlap_p2p": False}, "megatron-no-overlap"),
+        ({"runtime": "megatron", "channel": "pair"}, "overlap"),
+        ({"runtime": "megatron", "schedule": "zb-h1"}, "overlap"),
+        ({"runtime": "megatron", "pp": 1}, "overlap"),
+        ({"runtime": "torch"}, "overlap"),
+    ],
+)
+def test_megatrons_calls_block_on_its_runtime(fields: dict, communication: str) -> None:
+    assert Plan(**({"pp": 2} | fields)).communication == communication
+
+
+def test_rounds_divide_the_microbatches() -> None:
+    assert Plan(pp=2, microbatches=12, gradient_accumulation_steps=3).round_microbatches == 4
+    with pytest.raises(ConfigError, match=r"does not divide the 12 microbatches .*\(nearest: 4\)"):
+        _ = Plan(pp=2, microbatches=12, gradient_accumulation_steps=5).round_microbatches
+    with pytest.raises(ConfigError, match=r"\(nearest: 12\)"):
+        _ = Plan(pp=2, microbatches=12, gradient_accumulation_steps=50).round_microbatches
+    with pytest.raises(ConfigError, match="must be at least 1: got 0"):
+        _ = Plan(pp=2, gradient_accumulation_steps=0).round_microbatches
+    with pytest.raises(ConfigError, match="Megatron-LM runs all 12 microbatches"):
+        _ = Plan(pp=2, microbatches=12, gradient_accumulation_steps=2, runtime="megatron").round_microbatches
+    assert Plan(pp=2, microbatches=12, runtime="megatron").round_microbatches == 12
+
+
+def test_a_limit_is_given_or_of_the_device() -> None:
+    assert Plan(pp=2).memory_bound_bytes == (80 - 5) * 2**30, "of the A100 of the default profile"
+    own = job(pp=2)
+    assert Plan(pp=2, job=own).memory_bound_bytes == own.cluster.device.memory_bytes - 5 * 2**30
+    assert Plan(pp=2, memory_limit_bytes=1e9).memory_bound_bytes == 1e9
+    assert Plan(pp=2, measured=RankCosts(1.0, 1.0, 1.0)).memory_limit is None
+
+
+def test_memory_is_known_with_a_model_or_measured_bytes() -> None:
+    times, more = RankCosts(1.0, 1.0, 1.0), RankCosts(1.0, 1.0, 1.0, activation_bytes=1.0)
+    assert [Plan(pp=2, measured=one).knows_memory for one in (None, times, more)] == [True, False, True]
+    assert [Plan(pp=2, measured=one).has_model for one in (None, times, more)] == [True, False, False]
+    assert Plan(pp=2, measured=times, profile=load_profile("zb-a100-6.2b")).has_model
+    with pytest.raises(ConfigError, match="times given by hand have no layers"):
+        _ = Plan(pp=2, measured=times).modelled_source
+
+
+def test_variation_is_measured_or_given() -> None:
+    assert Plan(pp=2).variation is None, "quartiles of a published profile may not be of actions"
+    assert Plan(pp=2, action_spread=0.1).variation == 0.1
+    assert Plan(pp=2, action_spread=0.1, pass_factors=(0.9, 1.1)).variation == (0.9, 1.1)
+    assert Plan(pp=2, profile=profile(example())).variation is not None
+    assert Plan(pp=2, profile=profile(example()), action_spread=0.0).variation == 0.0
+
+
+def test_the_split_of_a_runtime_is_its_own() -> None:
+    assert Plan(pp=2).layer_split_rule == "auto"
+    assert Plan(pp=2, runtime="megatron").layer_split_rule == MegatronSplit()
+    assert Plan(pp=2, runtime="megatron", split="even").layer_split_rule == "even"
+    assert [Plan(pp=2).criterion, Plan(pp=2, job=job(pp=2)).criterion] == ["step", "step"]
+    assert Plan(pp=2, job=replace(job(pp=2), update="post-validated")).criterion == "span"
