@@ -73,10 +73,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
     if options["global_batch"] is not None and options["microbatches"] is not None:
         raise ConfigError("--global-batch-size and --num-microbatches say the same twice: give one of them")
     given_dtype = options["dtype"] or _WORDS["dtype"].option.default
-    depending = {
-        "global_batch": microbatches * micro_batch * layout.dp,
-        "sequence_parallel": layout.tp > 1,
-    }
+    depending = {"global_batch": microbatches * micro_batch * layout.dp, "sequence_parallel": True}
     read = {
         "compute_share": parse_compute_scale(options["compute_share"], given_dtype),
         "recompute": recompute_of(options["recompute"] or "none"),
@@ -91,7 +88,6 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
     given = depending | given_options(options) | read
     execution = field_values(_WORDS, given, "job.execution")
     execution |= hidden_tp_of(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
-    execution["sequence_parallel"] &= layout.tp > 1
     precision = _PRECISIONS.get(execution["dtype"], "bf16")
     return Job(
         model=model,

@@ -125,18 +125,9 @@ class Job(HasRepr):
         return f"{self.model_name} on {layout.num_devices} × {self.cluster.device.name}, {sizes}, {batch}"
 
     def __post_init__(self) -> None:
-        sequences = self.micro_batch * self.layout.dp
-        if self.micro_batch < 1 or self.global_batch < 1:
-            raise ConfigError(
-                f"micro-batch and global batch are at least 1: got {self.micro_batch} and {self.global_batch}"
-            )
-        if self.global_batch % sequences:
-            below = self.global_batch // sequences * sequences
-            near = " or ".join(str(size) for size in (below, below + sequences) if size)
-            raise ConfigError(
-                f"the global batch must be a multiple of micro-batch · dp = {self.micro_batch} · {self.layout.dp}: "
-                f"got {self.global_batch} (nearest: {near})"
-            )
+        if self.execution.sequence_parallel and self.layout.tp == 1:
+            object.__setattr__(self, "execution", replace(self.execution, sequence_parallel=False))
+        self._require_batch()
         if self.length < 1:
             raise ConfigError(f"the sequence length must be at least 1: got {self.length}")
         if reason := why_no_context_parallel(self.length, self.layout.cp):
@@ -182,6 +173,20 @@ class Job(HasRepr):
             if reason:
                 raise ConfigError(reason)
         require_division(self.model, self.settings.cut)
+
+    def _require_batch(self) -> None:
+        sequences = self.micro_batch * self.layout.dp
+        if self.micro_batch < 1 or self.global_batch < 1:
+            raise ConfigError(
+                f"micro-batch and global batch are at least 1: got {self.micro_batch} and {self.global_batch}"
+            )
+        if self.global_batch % sequences:
+            below = self.global_batch // sequences * sequences
+            near = " or ".join(str(size) for size in (below, below + sequences) if size)
+            raise ConfigError(
+                f"the global batch must be a multiple of micro-batch · dp = {self.micro_batch} · {self.layout.dp}: "
+                f"got {self.global_batch} (nearest: {near})"
+            )
 
     @property
     def length(self) -> int:

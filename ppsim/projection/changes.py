@@ -237,7 +237,7 @@ def changed_job(job: "Job", change: Change, **fields: Any) -> "Job":
     settings = dict(change)
     if "tp" in change:
         keeps = job.execution.sequence_parallel or job.layout.tp == 1
-        settings.setdefault("sequence_parallel", change["tp"] > 1 and keeps)
+        settings.setdefault("sequence_parallel", keeps)
     parts: dict[str, dict[str, Any]] = {}
     if hidden := settings.pop("overlap_tp", None):
         from ppsim.costs.execution_context import hidden_tp_of  # heavy import

@@ -208,11 +208,11 @@ class SearchProblem:
         self, sizes: dict[str, int], micro_batch: int, recompute: Recompute, zero: int, switches: Change = NO_CHANGE
     ) -> Job:
         """Raises `ConfigError` for an invalid combination."""
-        job, sp = self.job_for(sizes["pp"]), self.sequence_parallel
+        job = self.job_for(sizes["pp"])
         others = {name: setting for name, setting in switches.items() if name not in ("etp", "order")}
         settings = self._stack_changes(recompute, switches) | {
             "recompute": "none" if recompute == PLANNED else recompute,
-            "sequence_parallel": sizes["tp"] > 1 and sp is not False,
+            "sequence_parallel": self.sequence_parallel is not False,
             "zero": zero,
             "micro_batch": micro_batch,
         }

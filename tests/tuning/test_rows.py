@@ -28,8 +28,9 @@ SMALL = "--global-batch-size 16 --tp 1 --cp 1 --pp 1,2 --micro-batch-size 2 --to
     [
         f"--model gpt2 --gpus 8 --memory-limit 2GiB --stack plain {SMALL}",
         f"--model llama3.2-1b --gpus 8 --stack torchtitan --recompute none --split auto {SMALL}",
+        f"--model gpt2 --gpus 4 --stack plain --recompute block/2,full/3,full@0-3 --zero 1 {SMALL}",
     ],
-    ids=["little memory", "torchtitan"],
+    ids=["little memory", "torchtitan", "some layers"],
 )
 def test_the_command_of_a_row_has_its_numbers_and_fits(job):
     found = check.search(job)
@@ -93,3 +94,12 @@ def test_a_switched_option_cancels_settings_of_the_stack_as_in_a_projection() ->
     made = ppsim.project(**job, tp=2, pp=1, sequence_parallel=False).plan.job
     assert found.question.job_of(switched).execution == made.execution
     assert made.execution.overlap_tp != found.question.job_of(own).execution.overlap_tp
+
+
+def test_sequence_parallelism_without_tensor_parallel_ranks_is_off_as_in_a_projection() -> None:
+    job = {"model": "qwen3-30b-a3b", "gpus": 16, "global_batch": 16, "stack": "plain", "etp": 2, "ep": 2}
+    made = ppsim.project(**job, tp=1, pp=1, sequence_parallel=True)
+    assert not made.plan.job.execution.sequence_parallel
+    assert (
+        replace(made.plan.job, execution=replace(made.plan.job.execution, sequence_parallel=True)) == made.plan.job
+    )
