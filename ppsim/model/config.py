@@ -70,9 +70,19 @@ def model_from(data: Any, where: str = "config.json") -> Model:
         raise UnknownModelType(f"{where}: unknown model_type '{kind}' (nearest: {nearest})")
     fields = ConfigFields(data, where)
     with prefix_errors(where):
-        model = _READERS[kind](fields)
+        model = _read_as(kind, fields)
     fields.require_all_known()
     return model
+
+
+def _read_as(kind: str, fields: ConfigFields) -> Model:
+    fields.kinds.add(kind)
+    return _READERS[kind](fields)
+
+
+def _with_encoders(kind: str, *encoders: str) -> Reader:
+    """Return the reader of a model with encoders and a text model of some kind."""
+    return partial(multimodal_model, read=partial(_read_as, kind), kinds=encoders or ("vision",))
 
 
 _TEXT_CONFIGS = "text_config", "llm_config", "language_config", "thinker_config"
@@ -121,7 +131,6 @@ def _qwen(fields: ConfigFields, *, version: int, has_experts: bool = False) -> M
         attention = _with_head_size(fields, attention, 128)
     part: Part | Sequence[Part]
     if has_experts:
-        fields.seen.add("qkv_bias")
         part = _qwen_parts(fields, fields.number("shared_expert_intermediate_size", default=0))
     else:
         part = FeedForward(fields.count("intermediate_size"))
@@ -138,7 +147,6 @@ def _qwen_parts(fields: ConfigFields, shared_size: int) -> list[Part]:
     )  # fmt: skip
     only_dense, step = fields.layers("mlp_only_layers"), fields.count("decoder_sparse_step", default=1)
     are_dense = [layer in only_dense or (layer + 1) % step != 0 for layer in range(fields.num_layers())]
-    fields.seen.add("intermediate_size")
     dense = FeedForward(fields.count("intermediate_size")) if any(are_dense) else experts
     return [dense if is_dense else experts for is_dense in are_dense]
 
@@ -152,7 +160,6 @@ def _qwen3_next(fields: ConfigFields, *, has_experts: bool = True) -> Model:
     )  # fmt: skip
     attention = attention_of(fields, head_size=256, qk_norm=True, gated=True)
     number = fields.num_layers()
-    fields.seen |= {"attn_output_gate", "mamba_ssm_dtype", "mtp_use_dedicated_embeddings", "mlp_only_layers"}
     shared = fields.number("shared_expert_intermediate_size", default=0)
     parts: list[Part] = _qwen_parts(fields, shared) if has_experts else [dense_of(fields)] * number
     every = fields.count("full_attention_interval", default=4)
@@ -215,9 +222,6 @@ def _compressed_blocks(fields: ConfigFields, number: int, num_mtp: int) -> tuple
 
 
 def _compressed_attention(fields: ConfigFields) -> CompressedAttention:
-    fields.seen |= {"kv_lora_rank", "qk_nope_head_dim", "first_k_dense_replace"}  # fields of earlier versions
-    if fields.flag("attention_bias", default=False):
-        fields.refuse("attention_bias", "true is not known with compressed attention; it is false in every release")
     return CompressedAttention(
         fields.count("num_attention_heads"), fields.count("head_dim", default=512), fields.count("q_lora_rank"),
         fields.count("qk_rope_head_dim", default=64), fields.count("sliding_window", default=128),
@@ -241,18 +245,11 @@ def _kimi_linear(fields: ConfigFields) -> Model:
         heads, heads, size, size, kernel=linear.count("short_conv_kernel_size", default=4),
         full_gate=linear.flag("use_full_rank_gate", default=False),
     )  # fmt: skip
-    linear.seen.add("gate_lower_bound")
     attends = linear.layers("full_attn_layers")
     if linear.layers("kda_layers") != set(numbers) - attends:
         fields.refuse("linear_attn_config", f"must have each of {len(numbers)} layers in one of its two lists")
     linear.require_all_known()
     attention = replace(latent_attention_of(fields), gated=fields.flag("mla_use_output_gate", default=False))
-    fields.seen |= {"activation_situ_beta", "activation_situ_linear_beta"}
-    # These fields follow from others, or change no GEMM.
-    fields.seen |= {"mla_use_nope", "moe_renormalize", "moe_router_activation_func", "num_expert_group"}
-    fields.seen.add("use_grouped_topk")
-    if fields.number("num_nextn_predict_layers", default=0):
-        fields.refuse("num_nextn_predict_layers", "is not known with kimi_linear; it is 0 in every release")
     expert = FeedForward(fields.count("moe_intermediate_size"))
     experts = experts_of(
         fields, ("num_experts",), expert, chosen=("num_experts_per_token",),
@@ -272,23 +269,14 @@ def _kimi_linear(fields: ConfigFields) -> Model:
 
 def _gemma4(fields: ConfigFields) -> Model:
     """A model with an audio encoder is traced."""
-    fields.seen |= {"boi_token_id", "eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id",
-                    "vision_soft_tokens_per_image"}  # fmt: skip
     if not fields.is_word("audio_config", None):
         fields.require_trace("audio_config")
-    return multimodal_model(fields, heterogeneous.READERS["gemma4_text"])
-
-
-def _kimi_k3(fields: ConfigFields) -> Model:
-    fields.seen.add("image_placeholder")
-    return multimodal_model(fields, _kimi_linear)
+    return _with_encoders("gemma4_text")(fields)
 
 
 def _step3p7(fields: ConfigFields) -> Model:
-    read = heterogeneous.READERS["step3p5"]
-    fields.seen |= {"understand_projector_stride", "projector_bias", "im_end_token", "image_token_len",
-                    "im_patch_token"}  # fmt: skip
-    return read(fields) if fields.is_word("text_config", None) else multimodal_model(fields, read)
+    has_text = not fields.is_word("text_config", None)
+    return _with_encoders("step3p5")(fields) if has_text else _read_as("step3p5", fields)
 
 
 def _gpt2(fields: ConfigFields) -> Model:
@@ -337,7 +325,6 @@ def _gpt_oss(fields: ConfigFields) -> Model:
 
 
 def _gemma(fields: ConfigFields, *, version: int) -> Model:
-    fields.seen.add("hidden_activation")
     attention = attention_of(fields, heads=8, kv_heads=4, head_size=256, qk_norm=version == 3)
     ffn = FeedForward(fields.count("intermediate_size", default=9216))
     layer = Layer(fields.count("hidden_size", default=2304), attention, ffn, num_norms=4)
@@ -358,7 +345,6 @@ def _llama4(fields: ConfigFields) -> Model:
     sparse = fields.layers("moe_layers") or set(range(step - 1, num_layers, step))
     layers = layers_of(fields, attention, [experts if one in sparse else dense for one in range(num_layers)])
     every = fields.count("no_rope_layer_interval", default=4)
-    fields.seen.add("no_rope_layers")
     are_chunked = are_of_kind(fields, "chunked_attention", num_layers, lambda one: (one + 1) % every != 0)
     chunk = fields.optional("attention_chunk_size")
     return decoder_of(fields, with_windows(layers, chunk, are_chunked, is_chunked=True))
@@ -373,7 +359,6 @@ def _nemotron_h(fields: ConfigFields) -> Model:
     given = fields.optional("num_hidden_layers")
     if given is not None and given != len(pattern):
         fields.refuse("num_hidden_layers", f"{given} is not the {len(pattern)} layers of the pattern")
-    fields.seen.update(("intermediate_size", "mlp_bias"))
     heads = fields.count("mamba_num_heads"), fields.count("mamba_head_dim"), fields.count("ssm_state_size")
     parts = HybridMixers(
         fields.count("hidden_size"),
@@ -416,7 +401,6 @@ def _bamba(fields: ConfigFields) -> Model:
         size = expanded // heads
     mamba = mamba_of(fields, heads, size, fields.count("mamba_d_state"), chunk=256, groups=1)
     attention, attends = attention_of(fields), fields.layers("attn_layer_indices")
-    fields.seen.update(("attn_rotary_emb", "z_loss_coefficient"))
     mixers = [attention if layer in attends else mamba for layer in range(fields.num_layers())]
     return decoder_of(fields, layers_of(fields, mixers, dense_of(fields)), length=262_144)
 
@@ -445,33 +429,33 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "gpt_oss": _gpt_oss,
         "gemma2": partial(_gemma, version=2),
         "gemma3_text": partial(_gemma, version=3),
-        "gemma3": partial(multimodal_model, read=partial(_gemma, version=3)),
+        "gemma3": _with_encoders("gemma3_text"),
         "gemma4": _gemma4,
         "llama4_text": _llama4,
-        "llama4": partial(multimodal_model, read=_llama4),
-        "kimi_k25": partial(multimodal_model, read=families.READERS["kimi_k2"]),
-        "mistral3": partial(multimodal_model, read=_mistral),
+        "llama4": _with_encoders("llama4_text"),
+        "kimi_k25": _with_encoders("kimi_k2"),
+        "mistral3": _with_encoders("mistral"),
         "qwen3_next": _qwen3_next,
         "qwen3_5_text": partial(_qwen3_next, has_experts=False),
         "qwen3_5_moe_text": _qwen3_next,
-        "qwen3_5": partial(multimodal_model, read=partial(_qwen3_next, has_experts=False)),
-        "qwen3_5_moe": partial(multimodal_model, read=_qwen3_next),
+        "qwen3_5": _with_encoders("qwen3_5_text"),
+        "qwen3_5_moe": _with_encoders("qwen3_5_moe_text"),
         "kimi_linear": _kimi_linear,
-        "qwen2_5_vl": partial(multimodal_model, read=partial(_qwen, version=2)),
-        "qwen3_vl": partial(multimodal_model, read=partial(_qwen, version=3)),
-        "qwen3_vl_moe": partial(multimodal_model, read=partial(_qwen, version=3, has_experts=True)),
-        "glm4v_moe": partial(multimodal_model, read=families.READERS["glm4_moe"]),
-        "kimi_vl": partial(multimodal_model, read=families.READERS["deepseek_v3"]),
-        "qwen2_audio": partial(multimodal_model, read=partial(_qwen, version=2), kinds=("audio",)),
-        "qwen2_5_omni": partial(omni_thinker, read=partial(_qwen, version=2)),
-        "qwen3_omni_moe": partial(omni_thinker, read=partial(_qwen, version=3, has_experts=True)),
+        "qwen2_5_vl": _with_encoders("qwen2"),
+        "qwen3_vl": _with_encoders("qwen3"),
+        "qwen3_vl_moe": _with_encoders("qwen3_moe"),
+        "glm4v_moe": _with_encoders("glm4_moe"),
+        "kimi_vl": _with_encoders("deepseek_v3"),
+        "qwen2_audio": _with_encoders("qwen2", "audio"),
+        "qwen2_5_omni": partial(omni_thinker, read=partial(_read_as, "qwen2")),
+        "qwen3_omni_moe": partial(omni_thinker, read=partial(_read_as, "qwen3_moe")),
         "nemotron_h": _nemotron_h,
         "mamba2": _mamba2,
         "bamba": _bamba,
         **families.READERS,
         **heterogeneous.READERS,
-        "kimi_k3": _kimi_k3,
-        "minimax_m3_vl": partial(multimodal_model, read=heterogeneous.READERS["minimax_m3"]),
+        "kimi_k3": _with_encoders("kimi_linear"),
+        "minimax_m3_vl": _with_encoders("minimax_m3"),
         "step3p7": _step3p7,
         **DIFFUSERS,
         **_of_mixers(),

@@ -58,7 +58,6 @@ def _stable_diffusion_3(fields: ConfigFields) -> Model:
         fields.refuse("out_channels", "is as many as in_channels in Stable Diffusion 3")
     if fields.count("caption_projection_dim", default=heads * size) != heads * size:
         fields.refuse("caption_projection_dim", f"is the width of all heads, {heads * size}")
-    fields.seen |= {"pos_embed_max_size", "sample_size"}
     text = 154
     conditioned = Conditioning(6, text / (_IMAGE + text))
     layer = _layer(_attention(heads, size), conditioned)
@@ -74,7 +73,6 @@ def _flux(fields: ConfigFields) -> Model:
     single = replace(double, attention=replace(attention, out_bias=False), num_norms=1, conditioned=Conditioning(3))
     layers = [double] * fields.num_layers("num_layers") + [single] * fields.count("num_single_layers")
     patch = fields.count("in_channels", default=64) * fields.count("patch_size", default=1) ** 2
-    fields.seen |= {"axes_dims_rope", "out_channels"}
     return _with_text(fields, layers, patch, 1 + fields.flag("guidance_embeds", default=False), text)
 
 

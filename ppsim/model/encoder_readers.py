@@ -56,8 +56,6 @@ def _qwen(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     hidden, depth = fields.count("hidden_size"), fields.num_layers("depth")
     merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
     positions, out = fields.count("num_position_embeddings", default=2304), fields.count("out_hidden_size")
-    fields.seen |= {"deepstack_visual_indexes", "apply_vit_abs_pos_embed", "image_size", "spatial_patch_size",
-                    "tokens_per_second"}  # fmt: skip
     deep = len(fields.counts("deepstack_visual_indexes", 0) or ())
     layer = _layer(hidden, fields.count("num_heads"), fields.count("intermediate_size"))
     wide = merge**2 * hidden
@@ -76,7 +74,6 @@ def _qwen25(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     patch, heads = fields.count("patch_size", default=14), fields.count("num_heads", default=16)
     window = (fields.count("window_size", default=112) // patch) ** 2
     full = fields.layers("fullatt_block_indexes") or {7, 15, 23, 31}
-    fields.seen |= {"tokens_per_second", "spatial_patch_size", "embed_dim"}
     size, out = fields.count("intermediate_size", default=3420), fields.count("out_hidden_size", default=text_size)
     kinds = [_layer(hidden, heads, size, gated=True, norm="rmsnorm", window=wide) for wide in (None, window)]
     side = round(_MOCK_IMAGE / (patch * merge))
@@ -123,8 +120,6 @@ def _llama4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
         fields.count("projector_output_dim", default=4096),
     )
     out = fields.count("vision_output_dim", default=7680)
-    fields.seen |= {"multi_modal_projector_bias", "projector_dropout", "vision_feature_layer",
-                    "vision_feature_select_strategy"}  # fmt: skip
     projector = (
         WeightMatrix("adapter up", "patches of a token", merge * hidden, (inner,)),
         WeightMatrix("adapter down", "adapter activation", middle, (middle,)),
@@ -143,8 +138,6 @@ def _siglip(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     layer = _layer(hidden, heads, fields.count("intermediate_size", default=3072))
     patches = (fields.count("image_size", default=224) // fields.count("patch_size", default=16)) ** 2
     tokens = top.count("mm_tokens_per_image", default=256)
-    if fields.flag("vision_use_head", default=False):
-        fields.refuse("vision_use_head", "true is not known; it is false in every release")
     return Encoder(
         "image", (layer,) * fields.num_layers(default=12), (_patches(fields, hidden, side=16),),
         (WeightMatrix("projector", "pooled", hidden, (text_size,)),), own=(patches * hidden + 2 * hidden, hidden),
@@ -158,8 +151,6 @@ def _gemma4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     attention = Attention(heads, kv_heads, size, qk_norm=True, value_norm=True, is_causal=False)
     layer = Layer(hidden, attention, FeedForward(fields.count("intermediate_size", default=3072)), num_norms=4)
     positions = fields.count("position_embedding_size", default=10 * 1024)
-    fields.seen |= {"default_output_length", "global_head_dim", "hidden_activation", "standardize"}
-    fields.seen |= {"use_clipped_linears", "attention_bias", "max_position_embeddings"}
     return Encoder(
         "image", (layer,) * fields.num_layers(default=16), (_patches(fields, hidden, bias=False, side=16),),
         (WeightMatrix("projector", "pooled", hidden, (text_size,)),), own=(2 * positions * hidden, 0),
@@ -177,7 +168,6 @@ def _pixtral(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
     )
     merge, bias = top.count("spatial_merge_size", default=2), top.flag("multimodal_projector_bias", default=False)
     side = fields.count("image_size", default=1540) // fields.count("patch_size", default=14)
-    fields.seen.add("head_dim")
     projector = (
         WeightMatrix("merger", "patches of a token", merge**2 * hidden, (hidden,)),
         WeightMatrix("projector up", "merged", hidden, (text_size,), biased=bias),
@@ -201,8 +191,6 @@ def _moonvit(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
     )
     first, second = fields.counts("merge_kernel_size", 2) or (2, 2)
     merge = first * second
-    fields.seen |= {"init_pos_emb_time", "merge_type", "mm_hidden_size", "mm_projector_type", "pos_emb_time",
-                    "pos_emb_type", "projector_ln_eps", "text_hidden_size", "video_attn_type"}  # fmt: skip
     return Encoder(
         "image", (_layer(hidden, heads, size),) * number, (_patches(fields, hidden),),
         _pair(merge * hidden, merge * hidden, text_size), own=(high * wide * hidden + 2 * hidden, 2 * hidden),
@@ -216,7 +204,6 @@ def _whisper(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
     positions, mels = fields.count("max_source_positions", default=1500), fields.count("num_mel_bins", default=128)
     layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120))
     number = fields.num_layers("encoder_layers", default=32)
-    fields.seen |= {"num_hidden_layers", "encoder_layerdrop", "scale_embedding", "activation_dropout", "init_std"}
     convolutions = (
         WeightMatrix("convolution 1", "spectrum", 3 * mels, (hidden,), biased=True, rows=2.0),
         WeightMatrix("convolution 2", "frames", 3 * hidden, (hidden,), biased=True),
@@ -232,7 +219,6 @@ def _whisper(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
 
 def _qwen2_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen2.5-Omni: Whisper's layers, with attention in windows of `n_window` rows, and two learned tokens."""
-    fields.seen.add("n_window")
     window, out = fields.count("n_window", default=100), fields.count("output_dim", default=3584)
     found = _whisper(fields, top, out)
     hidden, number = found.layers[0].hidden_size, len(found.layers)
@@ -266,8 +252,6 @@ def _qwen3_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Enco
     )  # fmt: skip
     window = max(1, seen // chunk) * long[-1]
     layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120), window=window)
-    fields.seen |= {"num_hidden_layers", "scale_embedding", "activation_dropout", "conv_chunksize"}
-    fields.seen |= {"max_source_positions"}
     return Encoder(
         "audio", (layer,) * fields.num_layers("encoder_layers", default=32),
         (*convolutions, WeightMatrix("convolved", "frames", channels * wide[-1], (hidden,))),

@@ -67,7 +67,6 @@ def _biases(fields: ConfigFields, *, default: bool, out: str = "attention_bias")
 
 
 def _seed_oss(fields: ConfigFields) -> Model:
-    fields.seen.add("residual_dropout")
     return _dense(
         fields, attention_of(fields, head_size=128, **_biases(fields, default=True, out="attention_out_bias"))
     )
@@ -75,42 +74,23 @@ def _seed_oss(fields: ConfigFields) -> Model:
 
 def _phi3(fields: ConfigFields) -> Model:
     """The fused matrices have the sizes of separate ones; all layers have the window."""
-    fields.seen |= {"full_attn_mod", "interpolate_factor"}  # transformers does not read them
-    if fields.flag("lm_head_bias", default=False):
-        fields.refuse("lm_head_bias", "true is not known; it is false in every release")
     layers = layers_of(fields, attention_of(fields), dense_of(fields))
     return decoder_of(fields, with_windows(layers, fields.optional("sliding_window"), [True] * len(layers)))
 
 
 def _mimo(fields: ConfigFields) -> Model:
     """Qwen2 with multi-token prediction."""
-    fields.seen |= {"attention_bias", "use_mrope"}
     model = _dense(fields, attention_of(fields, qkv_bias=True))
     return replace(model, mtp=(model.layers[-1],) * fields.number("num_nextn_predict_layers", default=0))
 
 
-def _ernie_biases(fields: ConfigFields) -> dict[str, bool]:
-    if fields.flag("use_bias", default=False):
-        fields.refuse("use_bias", "true is not known; it is false in every release")
-    fields.seen |= {"compression_ratio", "fuse_rms_norm", "fuse_swiglu", "fuse_rope", "micro_batch_size"}
-    fields.seen |= {
-        "ignored_index",
-        "max_sequence_length",
-        "use_flash_attention",
-        "use_rmsnorm",
-        "weight_share_add_bias",
-    }
-    return {"qkv_bias": False}
-
-
 def _ernie(fields: ConfigFields) -> Model:
-    model = _dense(fields, attention_of(fields, head_size=128, **_ernie_biases(fields)))
+    model = _dense(fields, attention_of(fields, head_size=128, qkv_bias=False))
     return replace(model, tied_embeddings=fields.flag("tie_word_embeddings", default=True))
 
 
 def _ernie_moe(fields: ConfigFields) -> Model:
-    fields.seen |= {"moe_capacity", "moe_gate", "moe_gate_act", "moe_norm_min", "moe_use_aux_free"}
-    attention = attention_of(fields, **_ernie_biases(fields))
+    attention = attention_of(fields, qkv_bias=False)
     expert = FeedForward(fields.count("moe_intermediate_size"))
     shared = expert.size * fields.number("moe_num_shared_experts", default=2)
     experts = experts_of(
@@ -129,10 +109,6 @@ def _ernie_moe(fields: ConfigFields) -> Model:
 
 
 def _minimax_m2(fields: ConfigFields) -> Model:
-    fields.seen |= {"attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "rotary_dim"}
-    fields.seen |= {"use_mtp", "use_routing_bias"}
-    if fields.number("shared_intermediate_size", default=0):
-        fields.refuse("shared_intermediate_size", "is 0 in every release")
     attention = attention_of(fields, head_size=128, qk_norm=True, joint_norm=True, qkv_bias=False)
     expert = FeedForward(fields.count("intermediate_size"))
     experts = experts_of(fields, ("num_local_experts", "num_experts"), expert, router_bias=True)
@@ -141,7 +117,6 @@ def _minimax_m2(fields: ConfigFields) -> Model:
 
 
 def _olmoe(fields: ConfigFields) -> Model:
-    fields.seen.add("clip_qkv")
     attention = attention_of(fields, qk_norm=True, joint_norm=True, **_biases(fields, default=False))
     expert = FeedForward(fields.count("intermediate_size"))
     return decoder_of(fields, layers_of(fields, attention, experts_of(fields, ("num_experts",), expert)))
@@ -149,7 +124,6 @@ def _olmoe(fields: ConfigFields) -> Model:
 
 def _granite(fields: ConfigFields, *, has_experts: bool = False, has_shared: bool = False) -> Model:
     """The multipliers change no size."""
-    fields.seen |= {f"{name}_multiplier" for name in ("attention", "embedding", "residual")} | {"logits_scaling"}
     dense = dense_of(fields)
     part: Part = dense
     if has_experts:
@@ -158,38 +132,14 @@ def _granite(fields: ConfigFields, *, has_experts: bool = False, has_shared: boo
     return decoder_of(fields, layers_of(fields, attention_of(fields, **_biases(fields, default=False)), part))
 
 
-_HUNYUAN = frozenset(
-    {
-        "add_classification_head", "anyres_pooling_size", "anyres_vit_max_image_size", "anyres_vit_two_views",
-        "cla_share_factor", "class_num", "dense_list", "eod_token_id", "group_limited_greedy", "im_end_id",
-        "im_newline_id", "im_start_id", "image_token_id", "kv_lora_rank", "mask_init_id", "moe_drop_tokens",
-        "moe_random_routing_dropped_token", "norm_type", "num_media_embeds", "org_vocab_size", "pad_id",
-        "pool_type", "position_embedding_xdrope", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
-        "sep_token_id", "skip_cls_token", "text_end_id", "text_start_id", "use_cla", "use_mixed_mlp_moe",
-        "use_mla", "use_rotary_pos_emb", "v_head_dim", "video_end_id", "video_start_id", "vit_add_patchemb_bias",
-        "vit_input_resolution", "vit_mapping_type", "vit_norm_type", "vit_patch", "vit_path", "vit_remove_prenorm",
-        "vit_token", "vit_type", "vit_used_rms_norm", "xdrope_section",
-    }
-)  # fmt: skip
-"""Fields of Hunyuan's config.json for images, tokens and kinds of attention that no release with experts uses."""
-
-
 def _hunyuan(fields: ConfigFields) -> Model:
     """Sizes of experts may be lists, whose entries are equal in every release."""
-    for name in ("use_cla", "use_mla"):
-        if fields.flag(name, default=False):
-            fields.refuse(name, "true is not known; it is false in every release of experts")
-    fields.seen |= _HUNYUAN
-    if fields.number("moe_layer_num_skipped", default=0):
-        fields.refuse("moe_layer_num_skipped", "is 0 in every release")
     expert = FeedForward(_same(fields, "moe_intermediate_size") or fields.count("intermediate_size"))
-    fields.seen |= {"intermediate_size", "use_qk_norm"}
     experts = MixtureOfExperts(
         expert, fields.count("num_experts"), _same(fields, "moe_topk") or 1,
         shared_size=expert.size * (_same(fields, "num_shared_expert") or 1),
     )  # fmt: skip
     attention = attention_of(fields, qk_norm=True, **_biases(fields, default=False))
-    fields.seen |= {"attention_head_dim", "mlp_bias"}
     return decoder_of(fields, layers_of(fields, attention, experts))
 
 
@@ -214,10 +164,6 @@ def _exaone_moe(fields: ConfigFields) -> Model:
 def _nemotron_nas(fields: ConfigFields) -> Model:
     """Llama-Nemotron Super and Ultra."""
     hidden, heads, layers = fields.count("hidden_size"), fields.count("num_attention_heads"), []
-    for name in ("attention_bias", "mlp_bias"):
-        if fields.flag(name, default=False):
-            fields.refuse(name, "true is not known; it is false in every release")
-    fields.seen |= {"intermediate_size", "num_key_value_heads"}  # null: they are in block_configs
     for block in fields.objects("block_configs"):
         mixer, part = (
             ConfigFields(block.get(name) or {}, f"block_configs, {name}") for name in ("attention", "ffn")
@@ -244,15 +190,12 @@ def _glm(fields: ConfigFields) -> Model:
 
 
 def _hy_v3(fields: ConfigFields) -> Model:
-    fields.seen |= {"router_scaling_factor", "mlp_bias"}
     attention = attention_of(fields, head_size=128, qk_norm=True, **_biases(fields, default=False))
     return _sparse(fields, attention, first=1)
 
 
 def _bailing(fields: ConfigFields) -> Model:
     """Ling 2.0 and Sarvam."""
-    fields.seen |= {"embedding_dropout", "output_dropout", "mtp_loss_scaling_factor", "norm_head", "norm_softmax"}
-    fields.seen |= {"moe_shared_expert_intermediate_size", "rotary_dim", "router_dtype", "score_function"}
     bias, out = fields.flag("use_qkv_bias", default=False), fields.flag("use_bias", default=False)
     attention = attention_of(fields, qk_norm=fields.flag("use_qk_norm", default=True), qkv_bias=bias, out_bias=out)
     return _sparse(fields, attention, router_bias=fields.flag("moe_router_enable_expert_bias", default=True))
@@ -261,17 +204,12 @@ def _bailing(fields: ConfigFields) -> Model:
 def _latent(fields: ConfigFields, *, router_bias: bool = True, is_sparse: bool = False) -> Model:
     """DeepSeek-V2, V3, Kimi K2, GLM-4.7-Flash, Sarvam 105B; with `is_sparse` V3.2 and GLM-5."""
     attention = latent_attention_of(fields)
-    fields.seen |= {"qk_head_dim", "q_head_dim", "mlp_bias"}
-    if fields.flag("attention_bias", default=False):
-        fields.refuse("attention_bias", "true is not known with latent attention; it is false in every release")
     mixers = _choosing(fields, attention) if is_sparse else [attention] * fields.num_layers()
     return _sparse(fields, mixers, router_bias=router_bias)
 
 
 def _choosing(fields: ConfigFields, attention: LatentAttention) -> list[LatentAttention]:
     """A layer has an indexer, or attends to the keys that an earlier layer chose."""
-    fields.seen |= {"index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk_freq"}
-    fields.seen |= {"index_topk_pattern", "indexer_rope_interleave", "moe_router_dtype"}
     num_keys, number = fields.count("index_topk", default=2048), fields.num_layers()
     indexer = Indexer(fields.count("index_n_heads"), fields.count("index_head_dim", default=128), num_keys)
     have = fields.words("indexer_types", {"full": True, "shared": False}, number) or [True] * number

@@ -32,7 +32,6 @@ from ppsim.parallel.layer_partition import require_layers
 
 
 def _mimo_v2_flash(fields: ConfigFields) -> Model:
-    fields.seen |= {"attention_value_scale", "layernorm_epsilon", "swa_rope_theta", "attention_chunk_size"}
     number = fields.num_layers()
     whole = replace(
         attention_of(fields, head_size=192),
@@ -56,7 +55,6 @@ def _mimo_v2_flash(fields: ConfigFields) -> Model:
         int(one)
         for one in are_of_kind(fields, "sliding_attention", number, lambda one: one > 0 and (one + 1) % 6 != 0)
     ]
-    fields.seen.add("n_shared_experts")
     expert = FeedForward(fields.count("moe_intermediate_size"))
     experts = experts_of(fields, ("n_routed_experts", "num_local_experts"), expert, router_bias=True)
     mixers = [windowed if one else whole for one in are_windowed[:number]]
@@ -65,20 +63,9 @@ def _mimo_v2_flash(fields: ConfigFields) -> Model:
 
 def _step(fields: ConfigFields) -> Model:
     """`layer_types` may contain the MTP layers; `attention_other_setting` has the sizes of layers with a window."""
-    fields.seen |= {
-        "max_seq_len",
-        "norm_expert_weight",
-        "zero_centered",
-        "need_fp32_gate",
-        "partial_rotary_factors",
-    }
-    fields.seen |= {"moe_router_activation", "moe_router_scaling_factor", "rope_theta", "swiglu_limits", "sink"}
-    fields.seen |= {"swiglu_limits_shared", "yarn_only_types", "use_rope_layers", "n_shared_experts", "gating"}
-    fields.seen |= {"per_layer_config", "num_mtp_layers", "mtp_mlp_layer_types"}
     number, num_mtp = fields.num_layers(), fields.number("num_nextn_predict_layers", default=0)
     require_layers(number + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
     has_gate = fields.flag("use_head_wise_attn_gate", default=True)
-    fields.seen |= {"attention_output_gate", "use_qk_norm"}
     whole = Attention(
         fields.count("num_attention_heads", default=64),
         fields.count("num_attention_groups", "num_key_value_heads", default=8),
@@ -86,7 +73,6 @@ def _step(fields: ConfigFields) -> Model:
         qk_norm=True, gated=has_gate, head_gates=has_gate,
     )  # fmt: skip
     other = fields.nested("attention_other_setting")
-    other.seen |= {"attention_type", "true_head_dim"}
     windowed = replace(
         whole,
         num_heads=other.optional("num_attention_heads")
@@ -122,8 +108,6 @@ def _step(fields: ConfigFields) -> Model:
 
 def _minimax_m3(fields: ConfigFields) -> Model:
     """The release has no weights of MTP layers (Megatron-Bridge 067f987, docs/models/minimax/minimax-m3.md)."""
-    fields.seen |= {"attention_output_gate", "qk_norm_type", "rotary_dim", "use_gemma_norm", "num_mtp_modules"}
-    fields.seen |= {"use_routing_bias", "num_nextn_predict_layers", "n_shared_experts", "first_k_dense_replace"}
     number, sparse = fields.num_layers(), fields.nested("sparse_attention_config")
     whole = attention_of(fields, head_size=128, qkv_bias=False, qk_norm=True)
     block = sparse.count("sparse_block_size", default=fields.count("index_block_size", default=128))
@@ -133,9 +117,6 @@ def _minimax_m3(fields: ConfigFields) -> Model:
         sparse.count("sparse_index_dim", default=fields.count("index_head_dim", default=128)),
         blocks * block, block=block,
     )  # fmt: skip
-    sparse.seen |= {"sparse_disable_index_value", "sparse_init_block", "sparse_local_block", "sparse_score_type"}
-    sparse.seen |= {"use_sparse_attention"}
-    fields.seen.add("index_local_blocks")
     are_sparse = sparse.counts("sparse_attention_freq", number) or fields.words(
         "layer_types", {"minimax_m3_sparse": 1, "full_attention": 0}, number
     )
@@ -145,7 +126,6 @@ def _minimax_m3(fields: ConfigFields) -> Model:
     ]
     expert = FeedForward(fields.count("moe_intermediate_size", "intermediate_size"), clamped=True)
     shared = fields.count("shared_intermediate_size", default=expert.size)
-    fields.seen.add("intermediate_size")
     experts = experts_of(fields, ("num_local_experts",), expert, shared_size=shared, router_bias=True)
     dense = FeedForward(fields.count("dense_intermediate_size"), clamped=True)
     parts = sparse_parts(fields, experts, dense=dense)
@@ -160,8 +140,6 @@ def _gemma4(fields: ConfigFields) -> Model:
     for name, default in (("hidden_size_per_layer_input", 256), ("num_kv_shared_layers", 0)):
         if size := fields.number(name, default=default):
             fields.require_trace(f"{name} {size}")
-    fields.seen |= {"hidden_activation", "num_global_key_value_heads", "use_double_wide_mlp"}
-    fields.seen |= {"vocab_size_per_layer_input", "num_experts", "top_k_experts", "moe_intermediate_size"}
     number, hidden = fields.num_layers(default=30), fields.count("hidden_size", default=2304)
     windowed = replace(
         attention_of(fields, heads=8, kv_heads=4, head_size=256, qk_norm=True),
@@ -193,9 +171,6 @@ def _gemma4(fields: ConfigFields) -> Model:
 
 
 def _granite_hybrid(fields: ConfigFields) -> Model:
-    fields.seen |= {"attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"}
-    fields.seen |= {"init_method", "mamba_expand", "normalization_function", "position_embedding_type"}
-    fields.seen |= {"intermediate_size", "num_experts_per_tok"}
     number, attention = fields.num_layers(), attention_of(fields)
     kinds = dict.fromkeys(("mamba", "linear_attention"), True) | dict.fromkeys(
         ("attention", "full_attention"), False
@@ -210,7 +185,6 @@ def _granite_hybrid(fields: ConfigFields) -> Model:
         size = inner // heads if is_auto else fields.count("mamba_d_head")
         mamba = mamba_of(fields, heads, size, fields.count("mamba_d_state", default=256), chunk=256, groups=1)
         mixers = [mamba if is_mamba else attention for is_mamba in are_mamba]
-    fields.seen |= {name for name in fields.names() if name.startswith("mamba_")}
     shared = fields.number("shared_intermediate_size", default=1024)
     part: Part = FeedForward(shared)
     if fields.number("num_local_experts", default=8):
@@ -222,7 +196,6 @@ def _granite_hybrid(fields: ConfigFields) -> Model:
 def _zebra_llama(fields: ConfigFields) -> Model:
     pattern, mixer = fields.text("hybrid_override_pattern") or "", _recurrent_of(fields)
     latent = latent_attention_of(fields) if "*" in pattern else None
-    fields.seen.add("num_attention_heads")
     parts = HybridMixers(fields.count("hidden_size"), mamba=mixer, attention=latent, dense=dense_of(fields))
     layers: list[Layer] = list(parts.layers(pattern))
     return decoder_of(fields, layers, tied=True)

@@ -2,53 +2,13 @@
 
 import difflib
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, TypeVar
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import data_folder, read_toml
 from ppsim.parallel.layer_partition import require_layers
-
-_HARMLESS = frozenset(
-    {
-        "activation_function", "architectures", "attention_dropout", "attn_implementation",
-        "attn_logit_softcapping", "attn_pdrop", "attn_scale", "attn_temperature_tuning", "auto_map",
-        "aux_loss_alpha", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout",
-        "compress_rope_parameters", "compress_rope_theta", "dropout", "dtype", "embd_pdrop", "eos_token_id",
-        "ep_size", "expand", "expert_dtype", "final_logit_softcapping", "floor_scale", "for_llm_compressor",
-        "gradient_checkpointing", "hc_eps", "hc_sinkhorn_iters", "hidden_act", "hidden_dropout", "id2label",
-        "init_std", "initial_context_length", "initializer_range", "is_decoder", "is_encoder_decoder",
-        "label2id", "layer_norm_elementwise_affine", "layer_norm_eps", "layer_norm_epsilon", "layer_types",
-        "layerdrop", "mamba_dt_rank", "mamba_hidden_act", "mamba_ssm_cache_dtype", "max_window_layers",
-        "mlp_hidden_act", "moe_shared_expert_overlap", "n_ctx", "n_group", "name_or_path", "norm_before_gate",
-        "norm_eps", "norm_topk_prob", "num_logits_to_keep", "original_max_position_embeddings",
-        "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id",
-        "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "quantization_config",
-        "query_pre_attn_scalar", "reorder_and_upcast_attn", "rescale_prenorm_residual", "resid_pdrop",
-        "residual_in_fp32", "return_dict", "rms_norm", "rms_norm_eps", "rope_interleave",
-        "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base",
-        "rotary_pct", "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise",
-        "scale_attn_by_inverse_layer_idx", "scale_attn_weights", "scoring_func", "seq_aux", "sliding_window",
-        "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-        "summary_use_proj", "swiglu_alpha", "swiglu_limit", "task_specific_params", "time_step_floor",
-        "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "tokenizer_class",
-        "topk_group", "topk_method", "torch_dtype", "transformers_version", "use_bidirectional_attention",
-        "use_cache", "use_mamba_kernels", "use_parallel_residual", "use_qk_norm", "use_sliding_window",
-    }
-)  # fmt: skip
-
-_OF_GENERATION = frozenset(
-    {
-        "add_cross_attention", "bad_words_ids", "begin_suppress_tokens", "cross_attention_hidden_size",
-        "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping",
-        "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task",
-        "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length",
-        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
-        "pruned_heads", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "sep_token_id",
-        "suppress_tokens", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "top_k", "top_p", "torchscript",
-        "typical_p", "use_bfloat16",
-    }
-)  # fmt: skip
-"""Options of generation, which transformers used to write into config.json."""
-
 
 _LARGEST = 10**9
 T = TypeVar("T")
@@ -58,16 +18,24 @@ class UnknownModelType(ConfigError):
     """A config.json that ppsim does not read by name, but that transformers may build."""
 
 
+@cache
+def _tables() -> list[dict[str, Any]]:
+    tables: list[dict[str, Any]] = read_toml(data_folder("model/data") / "ignored_fields.toml")["fields"]
+    return tables
+
+
 class ConfigFields:
     """Typed access to the fields of a config.json; `seen` has the names of the fields that were read.
+
+    `kinds` are the kinds of file in data/ignored_fields.toml whose fields are known, but not read.
 
     The first of several names that has a value is read. Methods raise `ConfigError` for a missing field without
     default, or a value of the wrong type.
     """
 
-    def __init__(self, data: dict[str, Any], where: str) -> None:
+    def __init__(self, data: dict[str, Any], where: str, *kinds: str) -> None:
         self._data, self._where = data, where
-        self.seen = {"model_type"}
+        self.seen, self.kinds = {"model_type"}, {"any", *kinds}
 
     def count(self, name: str, *others: str, default: int | None = None) -> int:
         """Return a whole number of 1 or more."""
@@ -94,9 +62,6 @@ class ConfigFields:
         self.seen.add(name)
         value = self._data.get(name)
         return len(value) if isinstance(value, list) else 0
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._data)
 
     def optional(self, name: str) -> int | None:
         """Return a whole number of 1 or more, or None if the field is missing or null."""
@@ -170,7 +135,7 @@ class ConfigFields:
         value = self._get(name, default={})
         if not isinstance(value, dict):
             raise ConfigError(f"{self._where}: {name} must be an object: got {value!r}")
-        return ConfigFields(value, f"{self._where}, {name}")
+        return ConfigFields(value, f"{self._where}, {name}", name)
 
     def words(self, name: str, known: Mapping[str, T], length: int) -> list[T] | None:
         """`known[word]` for each layer's word in a list; None if the list is missing or null."""
@@ -228,8 +193,19 @@ class ConfigFields:
     def require_all_known(self) -> None:
         """Raise `ConfigError` for the first field that was not read, unless it has no effect on costs or memory."""
         for name in self._data:
-            if name in self.seen or name in _HARMLESS or name in _OF_GENERATION or name.startswith("_"):
-                continue
-            near = difflib.get_close_matches(name, sorted(self.seen), n=1)
-            hint = f"is '{near[0]}' meant?" if near else "remove it if it changes no weights"
-            raise ConfigError(f"{self._where}: unknown field '{name}' ({hint})")
+            if name not in self.seen and not self._is_ignored(name):
+                near = difflib.get_close_matches(name, sorted(self.seen), n=1)
+                hint = f"is '{near[0]}' meant?" if near else "remove it if it changes no weights"
+                raise ConfigError(f"{self._where}: unknown field '{name}' ({hint})")
+
+    def _is_ignored(self, name: str) -> bool:
+        tables = [table for table in _tables() if not self.kinds.isdisjoint(table["of"])]
+        fixed = {field: usual for table in tables for field, usual in table.get("fixed", {}).items()}
+        if name not in fixed:
+            return any(fnmatchcase(name, known) for table in tables for known in table.get("ignored", ()))
+        usual = fixed[name]
+        given = self.flag(name, default=usual) if isinstance(usual, bool) else self.number(name, default=usual)
+        if given != usual:
+            shown = str(usual).lower()
+            self.refuse(name, f"{str(given).lower()} is not known; it is {shown} in every release")
+        return True

@@ -255,7 +255,7 @@ WRONG = {
     "word": ({"compress_ratios": None, "layer_types": ["full_attention"] * 43}, "must be of compressed_sparse_attention"),
     "keys": ({"num_key_value_heads": 8}, "num_key_value_heads is 1 in compressed attention"),
     "groups": ({"o_groups": 7}, "the groups of the output must divide the columns of all heads: got 7 with 32768"),
-    "biases": ({"attention_bias": True}, "attention_bias true is not known with compressed attention"),
+    "biases": ({"attention_bias": True}, "attention_bias true is not known; it is false"),
     "rates": ({"compress_rates": {"linear_attention": 2}}, "compress_rates: unknown field 'linear_attention'"),
 }  # fmt: skip
 

@@ -225,7 +225,7 @@ WRONG = {
     "dense first": (DEEPSEEK_V3 | {"first_k_dense_replace": 70}, "70 is more than num_hidden_layers 61"),
     "latent bias": (
         DEEPSEEK_V3 | {"attention_bias": True},
-        "attention_bias true is not known with latent attention",
+        "attention_bias true is not known; it is false",
     ),
     "gpt2 heads": (RELEASED["gpt2"][0] | {"n_head": 7}, "n_embd 768 is no multiple of n_head 7"),
 }

@@ -105,12 +105,12 @@ def test_granite_has_a_dense_part_next_to_its_experts() -> None:
 
 
 WRONG = {
-    "experts that are shared": ("minimax-m2.5", {"shared_intermediate_size": 8}, "shared_intermediate_size is 0 in"),
+    "experts that are shared": ("minimax-m2.5", {"shared_intermediate_size": 8}, "shared_intermediate_size 8 is not known; it is 0 in"),
     "a bias of ERNIE": ("ernie-4.5-0.3b", {"use_bias": True}, "use_bias true is not known"),
     "a bias of the head": ("phi-4", {"lm_head_bias": True}, "lm_head_bias true is not known"),
     "keys shared by layers": ("hunyuan-a13b", {"use_cla": True}, "use_cla true is not known"),
     "lists that differ": ("hunyuan-a13b", {"moe_topk": [8] * 31 + [4]}, "moe_topk must be one number for all layers"),
-    "dense layers of Hunyuan": ("hunyuan-a13b", {"moe_layer_num_skipped": 1}, "moe_layer_num_skipped is 0 in"),
+    "dense layers of Hunyuan": ("hunyuan-a13b", {"moe_layer_num_skipped": 1}, "moe_layer_num_skipped 1 is not known; it is 0 in"),
     "a window that is missing": ("olmo-3-7b", {"sliding_window": None}, "sliding_window is missing"),
     "an unknown field": ("glm-4.5", {"n_groups_of_experts": 2}, "unknown field 'n_groups_of_experts'"),
     "blocks that are missing": ("phi-4", {"model_type": "nemotron-nas"}, "block_configs is missing"),

@@ -188,7 +188,7 @@ WRONG = {
         "config.json, text_config: unknown field 'laurel_rank'",
     ),
     "further tokens of kimi": (
-        KIMI_LINEAR | {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers is not known with kimi_linear"
+        KIMI_LINEAR | {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers 1 is not known; it is 0 in"
     ),
     "a layer of neither kind": (
         KIMI_LINEAR | {"num_hidden_layers": 28}, "linear_attn_config must have each of 28 layers in one of its two"

@@ -65,12 +65,8 @@ def test_values_of_another_type_are_refused_with_the_name(read: Callable[..., An
 def test_missing_fields_are_none_or_empty() -> None:
     empty = fields(a=None)
     assert (empty.optional("a"), empty.counts("a", 1), empty.words("a", {}, 1), empty.text("a")) == (None,) * 4
-    assert (empty.length("a"), empty.layers("a"), empty.sentences("a"), empty.nested("a").names()) == (
-        0,
-        set(),
-        [],
-        (),
-    )
+    assert (empty.length("a"), empty.layers("a"), empty.sentences("a")) == (0, set(), [])
+    empty.nested("a").require_all_known()
     assert empty.is_word("a", None)
     assert not empty.is_list("a")
     assert not empty.has_any("a", "b")
@@ -109,3 +105,19 @@ def test_a_field_that_was_not_read_is_refused_unless_it_has_no_effect_on_costs()
     known.require_all_known()
     with pytest.raises(ConfigError, match="is 'hiden_size' meant"):
         fields(hiden_size=2).count("hidden_size")
+
+
+def test_fields_of_other_kinds_of_files_are_unknown() -> None:
+    """A pattern of ignored_fields.toml covers each name that it matches, and only in files of its kind."""
+    given = fields(eos_token_id=1, mamba_dt_min=1)
+    with pytest.raises(ConfigError, match="unknown field 'mamba_dt_min'"):
+        given.require_all_known()
+    given.kinds.add("granitemoehybrid")
+    given.require_all_known()
+
+
+def test_a_field_with_one_value_in_every_release_is_refused_with_another() -> None:
+    given = fields(lm_head_bias=True)
+    given.kinds.add("phi3")
+    with pytest.raises(ConfigError, match="lm_head_bias true is not known; it is false in every release"):
+        given.require_all_known()

@@ -53,33 +53,29 @@ class ParallelMixers(Mixer):
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        for number, one in enumerate(self.mixers):
-            for operator in one.operators(h, cut, kernels, sequence_length):
-                yield _numbered(operator, number)
+        for number, mixer in enumerate(self.mixers):
+            for operator in mixer.operators(h, cut, kernels, sequence_length):
+                yield numbered(operator, str(number))
         mixed = tuple(f"{number} mixed" for number in range(len(self.mixers)))
         yield Operator(
             "add mixers", "", mixed, (Tensor("mixed", "own_tokens", h, "norms"),), passes_gradient=True, kind="add"
         )
 
 
-def _numbered(one: Operator, number: int) -> Operator:
+def numbered(operator: Operator, prefix: str) -> Operator:
     """Make the names of operators and tensors unique, except the norm's output."""
 
     def named(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name if name == "n1" else f"{number} {name}" for name in names)
+        return tuple(name if name == "n1" else f"{prefix} {name}" for name in names)
 
     writes = tuple(
-        replace(made, name=f"{number} {made.name}", storage=made.storage and f"{number} {made.storage}")
-        for made in one.writes
+        replace(tensor, name=f"{prefix} {tensor.name}", storage=tensor.storage and f"{prefix} {tensor.storage}")
+        for tensor in operator.writes
     )
     return replace(
-        one,
-        name=f"{number} {one.name}",
-        reads=named(one.reads),
-        writes=writes,
-        saved_for_i=named(one.saved_for_i),
-        saved_for_w=named(one.saved_for_w),
-    )
+        operator, name=f"{prefix} {operator.name}", writes=writes, reads=named(operator.reads),
+        saved_for_i=named(operator.saved_for_i), saved_for_w=named(operator.saved_for_w),
+    )  # fmt: skip
 
 
 def _falcon_h1(fields: ConfigFields) -> Model:
@@ -89,14 +85,8 @@ def _falcon_h1(fields: ConfigFields) -> Model:
     size = columns // heads if is_auto else fields.count("mamba_d_head")
     if heads * size != columns:
         fields.refuse("mamba_d_ssm", f"{columns} is not mamba_n_heads {heads} × mamba_d_head {size}")
-    if fields.flag("projectors_bias", default=False):
-        fields.refuse("projectors_bias", "true is not known; it is false in every release")
     mamba = mamba_of(fields, heads, size, fields.count("mamba_d_state", default=256), chunk=256, groups=1)
     mamba = replace(mamba, gated_norm=fields.flag("mamba_rms_norm", default=False))
-    fields.seen |= {"attn_layer_indices", "mamba_expand", "mamba_norm_before_gate", "mamba_use_mlp"}
-    fields.seen |= {f"{name}_multiplier" for name in ("attention_in", "attention_out", "embedding", "key")}
-    fields.seen |= {"lm_head_multiplier", "mlp_expansion_factor", "mlp_multipliers"}
-    fields.seen |= {"ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier"}
     mixers = ParallelMixers((attention_of(fields), mamba))
     return decoder_of(fields, layers_of(fields, mixers, dense_of(fields)), length=8192)
 

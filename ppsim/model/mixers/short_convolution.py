@@ -84,9 +84,6 @@ def _lfm2(fields: ConfigFields, parts: Part | Sequence[Part]) -> Model:
     kernel, bias = fields.count("conv_L_cache", default=3), fields.flag("conv_bias", default=False)
     mixer = ShortConvolution(fields.count("hidden_size"), kernel, bias)
     attention = attention_of(fields, qk_norm=True, qkv_bias=False)
-    fields.seen |= {"block_dim", "conv_dim", "conv_dim_out", "num_heads", "theta"}  # derived from other fields
-    fields.seen |= {"block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu"}
-    fields.seen |= {"block_use_xavier_init", "conv_use_xavier_init", "use_pos_enc"}
     layers = layers_of(fields, [mixer if one else attention for one in convolves], parts)
     return decoder_of(fields, layers, tied=fields.flag("tie_embedding", default=True), length=128_000)
 

@@ -26,7 +26,7 @@ from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Reader
 from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.mixer import Mixer, gemm, scored_core
-from ppsim.model.mixers.parallel import ParallelMixers
+from ppsim.model.mixers.parallel import ParallelMixers, numbered
 from ppsim.model.operators import Kind, Operator, Tensor
 from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba, Recurrent
 from ppsim.model.weight_matrices import WeightMatrix
@@ -236,8 +236,8 @@ class TracedMixer(Mixer):
             kind: Kind = kept.does if kept.does in _DOES else "gate"  # type: ignore[assignment]
             yield Operator(f"{kept.module} {number}", "attn", (), (made,), saved_for_i=(made.name,), kind=kind)
         for number, part in enumerate(self.parts):
-            for one in part.operators(h, cut, kernels, sequence_length):
-                yield _numbered(one, number)
+            for operator in part.operators(h, cut, kernels, sequence_length):
+                yield numbered(operator, f"call {number}")
         written = {"n1", *(f"call {number} o" for number in range(len(self.cores)))}
         for number, (one_gemm, linear) in enumerate(zip(self.gemms, self.linears(h, cut.tp), strict=True)):
             if one_gemm.reads not in written:
@@ -261,17 +261,6 @@ def _linear(one: TracedGemm, tp: int) -> WeightMatrix:
         one.module, one.reads, one.inputs // (tp if one.split == "inputs" else 1),
         tuple(columns // by_outputs for columns in one.columns), split=one.split,  # type: ignore[arg-type]
         biased=one.biased, rows=one.rows, count=one.count,
-    )  # fmt: skip
-
-
-def _numbered(one: Operator, number: int) -> Operator:
-    def named(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(f"call {number} {name}" for name in names)
-
-    writes = tuple(replace(made, name=f"call {number} {made.name}") for made in one.writes)
-    return replace(
-        one, name=f"call {number} {one.name}", writes=writes, reads=named(one.reads),
-        saved_for_i=named(one.saved_for_i), saved_for_w=named(one.saved_for_w),
     )  # fmt: skip
 
 
@@ -355,7 +344,6 @@ def _traced(fields: ConfigFields) -> Model:
     if len(widths := {one.hidden_size for one in kinds}) > 1:
         fields.refuse("kinds", f"must have one hidden_size: got {' and '.join(map(str, sorted(widths)))}")
     before, behind, multiplied = fields.counts("extra", 3) or (0, 0, 0)
-    fields.seen |= {"assumptions", "traced"}
     return Model(
         tuple(kinds[one] for one in order),
         fields.count("vocab_size"),
