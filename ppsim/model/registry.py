@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cache
 from os.path import isdir, isfile
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ppsim.base.errors import ConfigError
@@ -30,10 +29,21 @@ def gpt(
 
 
 @cache
+def _tables() -> dict[str, Any]:
+    return read_toml(data_folder("model/data") / "models.toml")
+
+
+@cache
+def aliases() -> dict[str, str]:
+    """Return the model's name for each further name."""
+    return {alias: name for name, others in _tables()["aliases"].items() for alias in others}
+
+
+@cache
 def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
     """Config.json, source and, if given, number of norms per layer, for each model in data/models.toml."""
     found: dict[str, tuple[dict[str, Any], str, int | None]] = {}
-    for family in read_toml(data_folder("model/data") / "models.toml")["family"]:
+    for family in _tables()["family"]:
         source, num_norms = family.pop("source"), family.pop("num_norms", None)
         columns, rows = family.pop("columns"), family.pop("models")
         for name, row in rows.items():
@@ -54,53 +64,6 @@ def _read(name: str) -> Model:
     return replace(model, layers=(replace(model.layers[0], num_norms=num_norms),) * len(model.layers))
 
 
-_OLMO_3 = ("1025", "7b"), ("1025", "32b"), ("1125", "32b")
-_OLMO_2 = ("0425", "1b"), ("1124", "7b"), ("1124", "13b"), ("0325", "32b")
-ALIASES = MappingProxyType(
-    {
-        # later training of the same sizes
-        **{f"llama3.1-{size}": f"llama3-{size}" for size in ("8b", "70b", "405b")},
-        "llama3.3-70b": "llama3-70b",
-        **dict.fromkeys(("deepseek-v3.1", "deepseek-v3-671b", "deepseek-r1"), "deepseek-v3"),
-        # other names of the same model; TorchTitan calls all sizes of DeepSeek V3
-        **dict.fromkeys(("deepseek-16b", "deepseek-v2-16b", "deepseek-v3-16b"), "deepseek-v2-lite"),
-        **dict.fromkeys(("deepseek-236b", "deepseek-v2-236b", "deepseek-v3-236b"), "deepseek-v2"),
-        "deepseek-671b": "deepseek-v3",
-        "kimi-k2-1t": "kimi-k2",
-        "grok1-314b": "grok-1",
-        "gpt-175b": "gpt3-175b",
-        "mt-nlg-530b": "megatron-530b",
-        **dict.fromkeys(("flux.1", "flux", "flux-dev"), "flux.1-dev"),
-        "flux-schnell": "flux.1-schnell",
-        **dict.fromkeys(("stable-diffusion-3-medium", "sd3-2b"), "sd3-medium"),
-        "qwen3-next": "qwen3-next-80b-a3b",
-        **{f"llama4-{name}": "llama4-scout" for name in ("scout-17b-16e", "17b-16e", "17bx16e")},
-        **{f"llama4-{name}": "llama4-maverick" for name in ("maverick-17b-128e", "17b-128e", "17bx128e")},
-        "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
-        "nemotron-3-super": "nemotron-3-super-120b-a12b",
-        "nemotron-3-ultra": "nemotron-3-ultra-550b-a55b",
-        "nemotron-3.5-lightning": "nemotron-3.5-lightning-30b-a3b",
-        # ids of Hugging Face with a date, another order of words, or another rounding of the size
-        **{f"olmo-2-{date}-{size}": f"olmo-2-{size}" for date, size in _OLMO_2},
-        **{f"olmo-3-{date}-{size}": f"olmo-3-{size}" for date, size in _OLMO_3},
-        "ling-mini-base-2.0": "ling-mini-2.0",
-        "llama-30b": "llama-33b",
-        "dit-xl-2-256": "dit-xl-2",
-        "stable-diffusion-3-medium-diffusers": "sd3-medium",
-        # later training of the same sizes, according to the config.json or preset of each model
-        **dict.fromkeys(("minimax-m2", "minimax-m2.7"), "minimax-m2.5"),
-        **dict.fromkeys(("glm-4.6", "glm-4.7"), "glm-4.5"),
-        "step-3.7-flash": "step-3.5-flash",
-        **{f"qwen3.{number}-27b": "qwen3.5-27b" for number in (6, 8)},
-        "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
-        "gemma4-26b": "gemma4-26b-a4b",
-        "glm-5.1": "glm-5",
-        **dict.fromkeys(("kimi-k2.5", "kimi-k2.6", "kimi-k2.7-code"), "kimi-k2"),
-        **{f"deepseek-r1-distill-llama-{size}": f"llama3-{size}" for size in ("8b", "70b")},
-        "deepseek-v3.2-exp": "deepseek-v3.2",
-        "llama-3.1-nemotron-70b": "llama3-70b",
-    }
-)
 NAMES: tuple[str, ...]
 
 
@@ -113,7 +76,7 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _names() -> NameLookup:
-    return NameLookup("model", _told(), also=ALIASES, plain_of=plain_model, listed_by="`ppsim models`")
+    return NameLookup("model", _told(), also=aliases(), plain_of=plain_model, listed_by="`ppsim models`")
 
 
 def known_name(name: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.name_lookup import NameLookup
-from ppsim.model.registry import ALIASES, NAMES, plain_model
+from ppsim.model.registry import NAMES, aliases, plain_model
 from ppsim.model.registry import find_model as model_by_name
 from ppsim.model.shapes import LayerShape, ModelShape, model_shape_of
 from ppsim.runtime.train_config import MODELS as GPTS
@@ -45,7 +45,7 @@ MODELS: dict[str, ModelShape] = {
 
 def find_model(name: str) -> ModelShape:
     """Raise `ConfigError` with the close matches for an unknown name."""
-    also = {word: known for word, known in ALIASES.items() if known in MODELS}
+    also = {word: known for word, known in aliases().items() if known in MODELS}
     names = NameLookup("model", MODELS, also=also, plain_of=plain_model)
     if (known := names.find(name)) is None:
         raise ConfigError(names.unknown(name))
