@@ -8,30 +8,19 @@ from functools import cache
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import data_folder
+from ppsim.base.files import data_folder, read_toml
 from ppsim.base.limits import LARGEST, count_from
 from ppsim.base.option_declarations import flag_of
 from ppsim.trainers.option_relevance import defaults, effect_of, require_full_training
 from ppsim.trainers.run_config import IgnoredOption
 
-_RENAMED = {
-    "disable_bias_linear": ("add_bias_linear", False),
-    "recompute_activations": ("recompute_granularity", "selective"),
-    "no_rope_fusion": ("apply_rope_fusion", False),
-    "no_overlap_p2p_communication": ("overlap_p2p_comm", False),
-    "no_position_embedding": ("add_position_embedding", False),
-    "use_rotary_position_embeddings": ("position_embedding_type", "rope"),
-    "use_flash_attn": ("attention_backend", "flash"),
-}
-"""Flags that set another name in `args`, with the value that they set (megatron/training/arguments.py)."""
 
-_SPELLED = {
-    "fp8_format": "fp8",
-    "fp4_format": "fp4",
-    "microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage",
-    "num_moe_experts": "num_experts",
-    "gated_linear_unit": "swiglu",
-}
+@cache
+def megatron_names_of(group: str) -> dict[str, Any]:
+    """Return a group of names in data/megatron_names.toml."""
+    names: dict[str, Any] = read_toml(data_folder("trainers/data") / "megatron_names.toml")[group]
+    return names
+
 
 _NONE_IS_A_VALUE = ("position_embedding_type",)
 """Options for which "none" is a value of its own, not the default."""
@@ -39,16 +28,17 @@ _NONE_IS_A_VALUE = ("position_embedding_type",)
 
 def megatron_names(given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    flags, spelled = megatron_names_of("flags"), megatron_names_of("spelled")
     for option, value in given.items():
         name = option.lstrip("-").replace("-", "_")
         value = _plain(value)
-        if name in _RENAMED and value is not False:
-            name, value = _RENAMED[name]
+        if name in flags and value is not False:
+            name, value = flags[name]
         elif name == "share_embeddings_and_output_weights":
             name, value = "untie_embeddings_and_output_weights", not value
         elif name.startswith("no_") and value is True:
             name, value = name[3:], False
-        found[_SPELLED.get(name, name)] = "none" if value is None and name in _NONE_IS_A_VALUE else value
+        found[spelled.get(name, name)] = "none" if value is None and name in _NONE_IS_A_VALUE else value
     return found
 
 
@@ -234,7 +224,8 @@ def command_name(name: str) -> str:
     >>> command_name("fp8"), command_name("num_experts")
     ('fp8_format', 'num_experts')
     """
-    return next((long for long, short in _SPELLED.items() if short == name and long in _releases()), name)
+    spelled = megatron_names_of("spelled").items()
+    return next((long for long, short in spelled if short == name and long in _releases()), name)
 
 
 def is_argument(name: str, release: str = "") -> bool:

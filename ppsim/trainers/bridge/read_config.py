@@ -7,32 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.trainers.arguments import Arguments, megatron_names
+from ppsim.trainers.arguments import Arguments, megatron_names, megatron_names_of
 from ppsim.trainers.megatron.read_config import from_megatron
 from ppsim.trainers.option_relevance import effect_of, require_no_sizes
 from ppsim.trainers.run_config import IgnoredOption, RunConfig
 
 _SECTIONS = ("model", "train", "dataset", "data", "optimizer", "ddp", "tokenizer", "mixed_precision", "trainer",
              "strategy", "plugins", "config", "comm_overlap", "dist", "checkpoint", "scheduler", "rng")  # fmt: skip
-_RENAMED = {
-    "sequence_length": "seq_length",
-    "devices": "nproc_per_node",
-    "num_nodes": "nnodes",
-    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
-    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
-    "add_bias": "add_bias_linear",
-    "encoder_seq_length": "seq_length",
-    # NeMo 1 (examples/nlp/language_modeling/conf/megatron_gpt_config.yaml)
-    "activations_checkpoint_granularity": "recompute_granularity",
-    "activations_checkpoint_method": "recompute_method",
-    "activations_checkpoint_num_layers": "recompute_num_layers",
-    "bias": "add_bias_linear",
-    "override_vocab_size": "vocab_size",
-    "type": "tokenizer_type",
-    "ub_tp_comm_overlap": "tp_comm_overlap",
-}
-
-
 _OTHER_MODELS = re.compile("megatron_(bart|bert|t5|ul2|retro|griffin|mamba|gpt_hyena)")
 _INERT_SECTIONS = ("exp_manager", "logger")
 _OWN_SECTIONS = {"train", "ddp", "mixed_precision", "comm_overlap", "trainer", "strategy", "plugins"}
@@ -163,6 +144,6 @@ def _flatten(content: Mapping[str, Any], flat: dict[str, Any], others: dict[str,
             elif field not in _INERT_SECTIONS and any(value.values()):
                 others[str(name)] = value
         elif not sections or all(section in _SECTIONS for section in sections):
-            flat.setdefault(_RENAMED.get(field, field), value)
+            flat.setdefault(megatron_names_of("bridge").get(field, field), value)
         elif value:
             others[str(name)] = value

@@ -3,16 +3,14 @@
 Biases, norms, positions and tied weights follow `GPTModel`, so that parameter counts match the published ones.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model, Norm
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.hybrid import HybridMixers
 from ppsim.parallel.layer_partition import require_layers
-from ppsim.trainers.arguments import Arguments
+from ppsim.trainers.arguments import Arguments, megatron_names_of
 from ppsim.trainers.megatron.hybrid_layers import (
     HYBRIDS,
     hybrid_layers,
@@ -24,37 +22,6 @@ from ppsim.trainers.megatron.hybrid_layers import (
     yarn_factor,
 )
 from ppsim.trainers.megatron.layer_sizes import sizes_in
-
-_VOCABULARIES: Mapping[str, int] = MappingProxyType(
-    {
-        "meta-llama/Llama-2": 32_000,
-        "meta-llama/Meta-Llama-3": 128_256,
-        "meta-llama/Llama-3": 128_256,
-        "meta-llama/Llama-4": 202_048,
-        "mistralai/Mixtral-8x7B": 32_000,
-        "mistralai/Mixtral-8x22B": 32_768,
-        "deepseek-ai/DeepSeek-V2": 102_400,
-        "deepseek-ai/DeepSeek-V3": 129_280,
-        "Qwen/Qwen2.5": 152_064,
-        "Qwen/Qwen3.5": 248_320,
-        "Qwen/Qwen3": 151_936,
-        "moonshotai/Kimi-K2": 163_840,
-        "THUDM/glm-4-9b": 151_552,
-        "unsloth/gpt-oss": 201_088,
-    }
-)
-"""Rows of the embedding in the config.json published with a tokenizer, by the start of the tokenizer's name."""
-
-_BY_TYPE: Mapping[str, int] = MappingProxyType(
-    {
-        "GPT2BPETokenizer": 50_257,
-        "BertWordPieceCase": 28_996,
-        "BertWordPieceLowerCase": 30_522,
-        "Llama2Tokenizer": 32_000,
-        "Llama3Tokenizer": 128_256,
-    }
-)
-"""Tokenizer types that are used with one vocabulary only."""
 
 _TYPICAL = 128_256
 
@@ -158,12 +125,14 @@ def _vocabulary(arguments: Arguments) -> int:
     if given:
         return given
     name = str(arguments.get("tokenizer_model") or "")
-    for known, size in _VOCABULARIES.items():
+    size: int
+    for known, size in megatron_names_of("vocabularies").items():
         if name.startswith(known):
             arguments.assumed.append(f"vocabulary of {known}: {size:,} rows")
             return size
     kind = str(arguments.get("tokenizer_type") or ("GPT2BPETokenizer" if arguments.has("merge_file") else ""))
-    size = _BY_TYPE.get(kind, _TYPICAL)
-    why = f"that of {kind}" if kind in _BY_TYPE else "the file names none (give vocab-size)"
+    of_types = megatron_names_of("tokenizer_types")
+    size = of_types.get(kind, _TYPICAL)
+    why = f"that of {kind}" if kind in of_types else "the file names none (give vocab-size)"
     arguments.assumed.append(f"vocabulary of {size:,} rows: {why}")
     return size

@@ -18,28 +18,30 @@ MODELS = {
 }  # fmt: skip
 UNUSUAL = {"linear_conv_kernel_dim": 3, "moe_grouped_gemm": False}
 """Values that are not the default of the field."""
-ROWS = [(kind, row) for kind, rows in layer_sizes._SIZES.items() for row in rows]
+ROWS = [(kind, name) for kind, rows in layer_sizes._sizes().items() for name in rows]
 
 
 def read(arguments: dict[str, Any]) -> Model:
     return model_of(Arguments(megatron_names(arguments), "F"))
 
 
-@pytest.mark.parametrize(("kind", "row"), ROWS, ids=lambda part: part[0] if isinstance(part, tuple) else "")
+@pytest.mark.parametrize(("kind", "name"), ROWS)
 def test_without_a_row_of_the_table_a_size_is_neither_read_nor_written(
-    monkeypatch: pytest.MonkeyPatch, kind: type, row: tuple[str, str, object]
+    monkeypatch: pytest.MonkeyPatch, kind: str, name: str
 ) -> None:
-    model = find_model(MODELS.get(row[0], MODELS[kind.__name__]))
+    model = find_model(MODELS.get(name, MODELS[kind]))
     arguments = model_arguments(model, 4096)
     assert arguments is not None
-    assert row[0] in arguments
-    arguments |= {row[0]: UNUSUAL.get(row[0], arguments[row[0]])}
+    assert name in arguments
+    arguments |= {name: UNUSUAL.get(name, arguments[name])}
     again = read(arguments)
-    others = {kind: tuple(other for other in layer_sizes._SIZES[kind] if other != row)}
-    monkeypatch.setattr(layer_sizes, "_SIZES", layer_sizes._SIZES | others)
+    rows = {other: row for other, row in layer_sizes._sizes()[kind].items() if other != name}
+    without = layer_sizes._sizes() | {kind: rows}
+    monkeypatch.setattr(layer_sizes, "_sizes", lambda: without)
     with pytest.raises((TypeError, KeyError, AssertionError)):  # a field is missing, or has its default
         assert read(arguments) == again
-    assert row[0] not in layer_sizes.sizes_of(next(part for part in parts(model) if isinstance(part, kind)))
+    of_kind = (part for part in parts(model) if kind in {base.__name__ for base in type(part).__mro__})
+    assert name not in layer_sizes.sizes_of(next(of_kind))
 
 
 def parts(model: Model) -> list[object]:
