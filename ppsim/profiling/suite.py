@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ppsim.base.files import read_json, to_json, write_atomically
 from ppsim.profiling.device_microbenchmarks import add_facts, has_facts
 from ppsim.profiling.duration_estimate import FACTS_S, DurationEstimate, estimate_duration
-from ppsim.profiling.grids import QUICK, BenchmarkGrid
+from ppsim.profiling.grids import BenchmarkGrid, grid_named, tables
 from ppsim.profiling.harness import model_header, type_of
 from ppsim.profiling.measuring_progress import MeasuringProgress, Watch
 from ppsim.profiling.model_shapes import find_model
@@ -39,7 +39,6 @@ class SuiteModel:
 class Suite:
     """Shapes of models in parts, the most important part first, because the time may not suffice for all parts."""
 
-    device: str
     parts: tuple[SuiteModel, ...]
     settings: MeasuringSettings
     grid: BenchmarkGrid | None = None
@@ -56,37 +55,12 @@ class Suite:
         ]
 
 
-_LENGTHS = (4096, 8192)
+def _suite(settings: dict[str, Any], parts: Sequence[Sequence[Any]], grid: str | None = None) -> Suite:
+    models = tuple(SuiteModel(*part) for part in parts)
+    return Suite(models, MeasuringSettings(**settings), grid_named(grid) if grid else None)
 
-SUITES = {
-    "standard": Suite(
-        device="cuda",
-        parts=(
-            SuiteModel("llama3-8b", ((1, 1),), _LENGTHS, (1, 2, 4), "bfloat16"),
-            SuiteModel("mixtral-8x7b", ((1, 8), (1, 2)), _LENGTHS, (1, 2), "bfloat16"),
-            SuiteModel("llama3-70b", ((8, 1), (4, 1)), _LENGTHS, (1, 2), "bfloat16"),
-            SuiteModel("llama3-8b", ((1, 1),), _LENGTHS, (1, 2), "fp8"),
-            SuiteModel("deepseek-v3-like", ((1, 64), (1, 32)), _LENGTHS, (1, 2), "bfloat16"),
-            SuiteModel("llama3-405b", ((8, 1),), _LENGTHS, (1, 2), "bfloat16"),
-            SuiteModel("gpt3-175b", ((8, 1),), _LENGTHS, (1, 2), "bfloat16"),
-            SuiteModel("llama3-70b", ((2, 1), (1, 1)), _LENGTHS, (1, 2), "bfloat16"),
-            SuiteModel("llama3-70b", ((8, 1),), _LENGTHS, (1, 2), "fp8"),
-        ),
-        settings=MeasuringSettings("cuda", num_repeats=30, num_warm_up=2, component_s=1.2),
-    ),
-    "smoke": Suite(
-        device="cpu",
-        parts=(
-            SuiteModel("nano", ((1, 1),), (16, 32), (1,), "float32"),
-            SuiteModel("llama-mini", ((1, 1), (2, 1)), (16, 32), (1,), "float32"),
-            SuiteModel("moe-mini", ((1, 4),), (16, 32), (1,), "float32"),
-            SuiteModel("nano", ((1, 1),), (16,), (2,), "float32"),
-        ),
-        settings=MeasuringSettings("cpu", num_repeats=5, num_warm_up=1, component_s=0.05),
-        grid=QUICK,
-    ),
-}
-"""`standard` makes the profiles that ppsim ships; `smoke` only tests the code, in seconds on a CPU."""
+
+SUITES = {name: _suite(**table) for name, table in tables()["suites"].items()}
 
 
 def waiting_keys(job: SuiteJob) -> list[MeasurementKey]:
