@@ -202,7 +202,7 @@ class ConfigFields:
         tables = [table for table in _tables() if not self.kinds.isdisjoint(table["of"])]
         fixed = {field: usual for table in tables for field, usual in table.get("fixed", {}).items()}
         if name not in fixed:
-            return any(fnmatchcase(name, known) for table in tables for known in table.get("ignored", ()))
+            return any(fnmatchcase(name, pattern) for table in tables for pattern in table.get("ignored", ()))
         usual = fixed[name]
         given = self.flag(name, default=usual) if isinstance(usual, bool) else self.number(name, default=usual)
         if given != usual:
