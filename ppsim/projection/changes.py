@@ -43,6 +43,11 @@ def _neighbours(name: str) -> "Callable[[Job], Iterable[int]]":
     return lambda job: (2 * getattr(job.layout, name), getattr(job.layout, name) // 2)
 
 
+def _expert_tensor_parallel(job: "Job") -> Iterable[int]:
+    etp = job.layout.expert_tp
+    return dict.fromkeys((1, job.layout.tp, 2 * etp, etp // 2)) if job.model.has_experts else ()
+
+
 def _context_parallel(job: "Job") -> Iterator[int]:
     cp = job.layout.cp
     return (size for size in (2 * cp, cp // 2) if size < cp or job.length // size >= _LEAST_TOKENS)
@@ -155,7 +160,7 @@ SWITCHES = {
     "cp": Switch(_context_parallel),
     "pp": Switch(_neighbours("pp")),
     "ep": Switch(lambda job: _neighbours("ep")(job) if job.model.has_experts else ()),
-    "etp": Switch(lambda job: (1, job.layout.tp) if job.model.has_experts else (), "megatron"),
+    "etp": Switch(_expert_tensor_parallel, "megatron"),
     "recompute": Switch(lambda job: ("none", *recomputed_modules(job), "full"), fastest="none", saves_memory=True),
     "zero": Switch(_zero_stages),
     "num_distributed_optimizer_instances": Switch(_instances, "current"),
@@ -283,7 +288,7 @@ def changes_of_job(job: "Job", *, saving: bool = False) -> Iterator[Change]:
                 yield {name: setting, "dp": replicas // setting}
 
 
-_SIZES = ("micro_batch", "tp", "cp", "pp", "ep")
+_SIZES = ("micro_batch", "tp", "cp", "pp", "ep", "etp")
 
 
 @dataclass(frozen=True)
