@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from stack_errors import calibration_errors, errors_by_stack, rows_by_stack
+from stack_errors import OF_RELEASE, calibration_errors, errors_by_stack, rows_by_stack
 
 from ppsim.api.project import plan_of_keywords
 from ppsim.api.validate import validate
@@ -29,7 +29,7 @@ from ppsim.results.validation import (
     section_rows,
     source_rows,
 )
-from ppsim.trainers.stacks import ERRORS, PLAIN, StackErrors
+from ppsim.trainers.stacks import ERRORS, PLAIN, StackErrors, base_of, current_stacks
 from ppsim.validation.error_summary import SetValidation, coverage_of, score_of
 from ppsim.validation.fit_result import AfterFit, AfterFits
 from ppsim.validation.source_errors import leave_source_out
@@ -130,8 +130,13 @@ def write_stacks() -> None:
     calibration = calibration_errors(plan_of_keywords)
     text = json.dumps([asdict(one) for one in calibration], indent=1)
     write_atomically(data_folder("trainers/data") / ERRORS, f"{text}\n")
-    test = errors_by_stack(list(rows_by_stack(plan_of_keywords, "test", lambda generation: (None, PLAIN))))
+    test = errors_by_stack(list(rows_by_stack(plan_of_keywords, "test", tested_stacks)))
     put(PAGE, STACKS, stack_table(calibration, test))
+
+
+def tested_stacks(generation: str) -> list[str | None]:
+    has_releases = base_of(OF_RELEASE) in current_stacks(generation)
+    return [None, PLAIN, *[OF_RELEASE] * has_releases]
 
 
 def stack_table(calibration: Sequence[StackErrors], test: Sequence[StackErrors]) -> str:
@@ -146,7 +151,7 @@ def stack_table(calibration: Sequence[StackErrors], test: Sequence[StackErrors])
             "calibration rows": str(one.rows),
             **{name: _absolute_and_mean(one, name) for name in names},
             "test rows": str(found.rows) if found else "–",
-            "plain, test": _absolute_and_mean(found, PLAIN),
+            **{f"{name}, test": _absolute_and_mean(found, name) for name in (PLAIN, OF_RELEASE)},
             "default, test": _absolute_and_mean(found, ""),
             "default": one.nearest,
         })  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ppsim.base.errors import PpsimError
 from ppsim.machine.cluster_files import cluster_of
 from ppsim.projection.project import outcome_of
+from ppsim.trainers.recipe_table import find_recipe
 from ppsim.trainers.stacks import PLAIN, StackErrors, base_of, current_stacks, stacks
 from ppsim.validation.error_summary import score_of
 from ppsim.validation.project_case import PlanOf, measured_of
@@ -19,6 +20,9 @@ OPTIONS = (
     "offload", "offload_modules", "optimizer", "zero", "memory_limit",
     *(name for name, word in WORDS.items() if (word.option.field or "").startswith("split.")),
 )  # fmt: skip
+
+OF_RELEASE = "megatron-bridge@RELEASE"
+"""The stack with the release of a row's recipe."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,13 @@ def options_of(case: PublishedRun) -> dict[str, Any]:
 
 def _row(case: PublishedRun, plan_of: PlanOf, stacks_of: Callable[[str], Sequence[str | None]]) -> StackRow | None:
     options, errors = options_of(case), {}
+    release = find_recipe(case.options["recipe"]).release if "recipe" in case.options else ""
     generation = cluster_of(options["cluster"]).device.generation
     kind: Literal["dense", "MoE"] = "dense"
     for stack in stacks_of(generation):
         try:
-            plan = plan_of(options | {"stack": stack})
+            name = stack if release or stack != OF_RELEASE else base_of(stack)
+            plan = plan_of(options | {"stack": name and name.replace("RELEASE", release)})
             errors[stack or ""] = outcome_of(plan)[0] / measured_of(case, plan) - 1
         except PpsimError:
             return None

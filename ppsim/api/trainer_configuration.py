@@ -209,6 +209,8 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
             name, basis = default_stack(cluster.device.generation, has_experts=has_experts, measured=measured)
     stack = stack_of(name, options, device=cluster.device.name, has_experts=has_experts)
     said = {word: value for word, value in stack.options.items() if options.get(word, "") is None}
+    if stack.remark and options.get("run_config") is None:
+        basis = f"{basis}; {stack.remark}" if basis else stack.remark
     return options | said | {"stack": stack.name, "stack_basis": basis, "assumed": stack.sentences}
 
 

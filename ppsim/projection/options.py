@@ -247,8 +247,9 @@ class SearchBaseOptions(TypedDict, total=False):
     )]
     stack: Annotated[str | None, Option(
         "Framework whose defaults apply to options not given: plain (a generic trainer), megatron-bridge, "
-        "torchtitan or primus. megatron-bridge includes the settings that its MoE recipes of a release share for "
-        "the device and dtype: of the newest, of megatron-bridge@RELEASE, or none with megatron-bridge@none. "
+        "torchtitan or primus. For MoE models, megatron-bridge includes the settings of the newest release's "
+        "recipe for the model, device and dtype, or those that its MoE recipes share; megatron-bridge@RELEASE of "
+        "another release, megatron-bridge@none neither. "
         "[default: the trainer of --run-config, otherwise the framework with the smallest error on measured runs "
         "of this GPU generation and kind of model]",
         metavar="NAME[@RELEASE]", section="cluster", field="job.stack",

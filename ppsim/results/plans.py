@@ -310,7 +310,7 @@ _Row = tuple[str, str]  # label and value
 
 
 def first_screen(projection: Projection, answer: ProjectionSummary) -> None:
-    """Print at most `SCREEN_LINES` lines of 100 columns, and two more for a stack that was not named.
+    """Print at most `SCREEN_LINES` lines of 100 columns, and two more for the basis of the stack.
 
     A narrower terminal has more lines.
     """

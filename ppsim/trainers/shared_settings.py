@@ -1,26 +1,37 @@
-"""Settings of experts and CUDA graphs that the MoE recipes of a release share, for a device and a number format."""
+"""Settings that a release sets for a model: of its recipe for the model, or shared by its MoE recipes.
 
+A recipe counts if it is for the device and the number format of the job.
+"""
+
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.option_declarations import flag_of
+from ppsim.model.registry import find_model, known_name
+from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.recipe_table import Recipe, recipes
+from ppsim.trainers.stacks import is_among
 
 SETTINGS = (
-    "moe_dispatcher", "moe_flex_dispatcher_num_sms", "fused_experts", "moe_expert_rank_capacity_factor",
-    "moe_paged_stash", "cuda_graphs",
+    "overlap_grad_reduce", "overlap_param_gather", "overlap_ep", "attention", "moe_permute_fusion",
+    "moe_expert_capacity_factor", "moe_dispatcher", "moe_flex_dispatcher_num_sms", "fused_experts",
+    "moe_expert_rank_capacity_factor", "moe_paged_stash", "cuda_graphs",
 )  # fmt: skip
-"""A setting comes after the ones that it requires."""
+"""Settings that change the time. A setting comes after the ones that it requires. Not among them: sizes, batch,
+number format and recomputation, which the user decides."""
 
 _DTYPES = {
     "bfloat16": "bf16", "float8": "fp8", "float8-block": "fp8-block", "mxfp8": "mxfp8", "nvfp4": "nvfp4",
 }  # fmt: skip
 
 _CANCELLED: dict[str, dict[str, tuple[str, ...]]] = {
-    "cuda_graphs": {"recompute": ("full", "moe"), "offload": ()},
+    "overlap_ep": {"schedule": (), "profile": (), "recompute": ("full", "moe", "selective-op")},
+    "cuda_graphs": {"recompute": ("full", "moe", "selective-op"), "offload": ()},
     "moe_paged_stash": {"offload": (), "offload_modules": ()},
 }
 """Options, with values (empty: any value), that exclude a setting; keyed by setting."""
@@ -51,40 +62,74 @@ def release_named(trainer: str, release: str) -> str:
     return release
 
 
-def moe_recipes(trainer: str, release: str, device: str, dtype: str) -> list[Recipe]:
+def _recipes_for(trainer: str, release: str, device: str, dtype: str) -> list[Recipe]:
     """A recipe is for a device if its device type is a word of the device's name."""
     words, precision = device.lower().split(), _DTYPES.get(dtype)
     return [
         one for one in recipes()
         if (one.trainer, one.release, one.precision) == (trainer, release, precision) and one.device in words
-        and _is_moe_text_model(one.model)
     ]  # fmt: skip
+
+
+def moe_recipes(trainer: str, release: str, device: str, dtype: str) -> list[Recipe]:
+    return [one for one in _recipes_for(trainer, release, device, dtype) if _is_moe_text_model(one.model)]
+
+
+def recipe_of(
+    trainer: str, release: str, device: str, dtype: str, model: str | None, gpus: int | None
+) -> Recipe | None:
+    """Return the recipe for a model with the nearest number of GPUs, of equally near ones without a variant."""
+    return min(
+        (one for one in _recipes_for(trainer, release, device, dtype) if one.model == model),
+        key=lambda one: (abs(math.log((gpus or 1) / (one.gpus or 1))), one.base.count("/")),
+        default=None,
+    )
+
+
+@dataclass(frozen=True)
+class ReleaseSettings:
+    """`origin`: the recipes with these settings; `remark`: a sentence for the first screen.
+
+    Shared settings are those that more than half of the MoE recipes set, each with its most common value. A setting
+    that requires other settings is counted only among the recipes with these other settings. A setting is left out
+    if its two most common values are equally common. CUDA graphs get the scope that more than half of the recipes
+    set, or the modules that more than half capture.
+    """
+
+    settings: Mapping[str, Any]
+    origin: str
+    remark: str
+
+
+@cache
+def release_settings(
+    trainer: str, release: str, device: str, dtype: str, model: str | None, gpus: int | None, has_experts: bool
+) -> ReleaseSettings | None:
+    """Return None without a recipe for the model, and without MoE recipes for the device and number format."""
+    from ppsim.trainers.read_recipe import read_recipe  # heavy import
+
+    if recipe := recipe_of(trainer, release, device, dtype, model, gpus):
+        options = read_recipe(recipe.name).options
+        settings = {name: options[name] for name in SETTINGS if options.get(name) is not None}
+        remark = f"recipe {recipe.name} is for this model: use --recipe"
+        return ReleaseSettings(settings, f"its recipe {recipe.name}", remark)
+    given = [read_recipe(one.name).options for one in moe_recipes(trainer, release, device, dtype)]
+    if not (has_experts and given):
+        return None
+    differing = [flag_of(name) for name in SETTINGS if len({one.get(name) for one in given}) > 1]
+    remark = f"settings of most of its {len(given)} MoE recipes, which differ in {', '.join(differing)}"
+    origin = f"more than half of its {len(given)} MoE recipes for this device and dtype"
+    shared = {name: value for name in SETTINGS if (value := _shared(name, given)) is not None}
+    return ReleaseSettings(shared, origin, remark if differing else "")
 
 
 @cache
 def _is_moe_text_model(model: str) -> bool:
     """Recipes of models with encoders have other settings."""
-    from ppsim.model.registry import find_model, known_name
-
     if known_name(model) is None:
         return False
     found = find_model(model)
     return not found.encoders and found.has_experts
-
-
-@cache
-def shared_settings(trainer: str, release: str, device: str, dtype: str) -> Mapping[str, Any]:
-    """Return the settings that more than half of the MoE recipes set, each with its most common value.
-
-    A setting that requires other settings is counted only among the recipes with these other settings. A setting is
-    left out if its two most common values are equally common. CUDA graphs get the scope that more than half of the
-    recipes set, or the modules that more than half capture.
-    """
-    from ppsim.trainers.read_recipe import read_recipe  # heavy import
-
-    found = [read_recipe(one.name).options for one in moe_recipes(trainer, release, device, dtype)]
-    shared = {name: value for name in SETTINGS if (value := _shared(name, found)) is not None}
-    return MappingProxyType(shared)
 
 
 def _shared(name: str, found: Sequence[Mapping[str, Any]]) -> Any:
@@ -110,22 +155,34 @@ def _captured(scopes: Counter[str]) -> str | None:
     return "+".join(one for one, count in modules.items() if 2 * count > scopes.total()) or None
 
 
-def applicable_settings(shared: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def applicable_settings(
+    settings: Mapping[str, Any], options: Mapping[str, Any], *, has_experts: bool = True
+) -> dict[str, Any]:
+    """Return the settings that go with the options; a given option replaces its setting."""
     kept: dict[str, Any] = {}
     for name in SETTINGS:
-        if options.get(name) is not None or name not in shared:
-            continue
-        there = {**options, **kept}
-        cancels, requires = _CANCELLED.get(name, {}), _REQUIRED.get(name, {})
-        if any(_has(there, word, values) for word, values in cancels.items()):
-            continue
-        if shared[name] == "full" and not any(_has(there, word, ()) for word in _FIXED_SIZES):
-            continue  # the host would wait for token counts
-        if all(_has(there, word, values) for word, values in requires.items()):
-            kept[name] = shared[name]
+        if options.get(name) is None and name in settings:
+            there = {**options, **kept, name: settings[name]}
+            has_open_sizes = has_experts and not any(_has(there, word, ()) for word in _FIXED_SIZES)
+            if has_open_sizes and settings[name] in ("full", "layer"):
+                continue  # the host would wait for token counts
+            if not _is_refused(name, there):
+                kept[name] = settings[name]
     return kept
+
+
+def _is_refused(name: str, options: Mapping[str, Any]) -> bool:
+    cancels, requires = _CANCELLED.get(name, {}), _REQUIRED.get(name, {})
+    return (
+        any(_has(options, word, values) for word, values in cancels.items())
+        or not all(_has(options, word, values) for word, values in requires.items())
+        or any(name in rule.options and rule.refuses(options) for rule in RULES)
+    )
 
 
 def _has(options: Mapping[str, Any], word: str, values: tuple[Any, ...]) -> bool:
     given = options.get(word)
-    return given is not None and (not values or given in values)
+    if given is None or not values:
+        return given is not None
+    is_exact = options.get("cuda_graphs") == "full"  # which captures layers that are recomputed in part
+    return given in values if is_exact else is_among(word, given, values)

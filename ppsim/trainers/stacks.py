@@ -4,7 +4,7 @@ The defaults are in data/stacks.toml, the errors of the stacks on measured runs 
 (scripts/make_accuracy.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import FileSchema, load_packaged
 from ppsim.base.files import data_folder, read_json, read_toml
-from ppsim.base.option_declarations import given_options
+from ppsim.base.option_declarations import flag_of, given_options
 from ppsim.trainers.same_settings import each_setting
 
 PLAIN = "plain"
@@ -46,12 +46,25 @@ class StackDefault(FileSchema):
             return False
         for word, values in self.unless.items():
             given = options.get(word)
-            if given is not None and (given in values if values else not _is_off(given)):
+            if given is not None and (is_among(word, given, values) if values else not _is_off(given)):
                 return False
         is_pipelined = (options.get("pp") or 1) > 1 if isinstance(options.get("pp"), int | None) else True
         return (self.dtypes is None or (options.get("dtype") or "bfloat16") in self.dtypes) and (
             self.pipelined in (None, is_pipelined)
         )
+
+
+def is_among(word: str, given: Any, values: Collection[Any]) -> bool:
+    """Return whether an option has one of the values; --recompute, whether any layer or any module has one.
+
+    >>> is_among("recompute", "block/2", ["full"]), is_among("recompute", "mlp+moe", ["moe"])
+    (True, True)
+    """
+    if word != "recompute" or not isinstance(given, str):
+        return given in values
+    from ppsim.model.recompute import words_of_layers  # heavy import
+
+    return any(part in values for layers in words_of_layers(given) for part in layers.split("+"))
 
 
 def _is_off(option: Any) -> bool:
@@ -96,6 +109,7 @@ class Stack:
     name: str
     options: Mapping[str, Any]
     sentences: tuple[str, ...] = ()
+    remark: str = ""
 
 
 @cache
@@ -184,22 +198,21 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
         return Stack(base, said)
     if release == WITHOUT_RECIPES:
         return Stack(name if has_experts else base, said)
-    from ppsim.trainers.shared_settings import applicable_settings, moe_recipes, release_named, shared_settings
+    from ppsim.model.registry import known_name
+    from ppsim.trainers.shared_settings import applicable_settings, release_named, release_settings
 
-    dtype = options.get("dtype") or "bfloat16"
-    release = release_named(base, release)
-    shared = shared_settings(base, release, device, dtype) if has_experts else {}
-    if not shared:
+    release, model, dtype = release_named(base, release), options.get("model"), options.get("dtype") or "bfloat16"
+    model = known_name(model) if isinstance(model, str) else None
+    found = release_settings(base, release, device, dtype, model, options.get("gpus"), has_experts)
+    if found is None:
         return Stack(base, said)
-    brought = applicable_settings(shared, options)
-    count = len(moe_recipes(base, release, device, dtype))
+    brought = applicable_settings(found.settings, options, has_experts=has_experts)
     texts = ", ".join(_option_text(word, value) for word, value in brought.items()) or "nothing else"
+    missing = [flag_of(word) for word in found.settings if word not in brought and options.get(word) is None]
+    left_out = f"; left out, because the other options exclude them: {', '.join(missing)}" if missing else ""
     name = f"{base}@{release}"
-    sentence = f"{name} sets, as more than half of its {count} MoE recipes for this device and dtype: {texts}"
-    return Stack(name, {**said, **brought}, (sentence,))
+    return Stack(name, {**said, **brought}, (f"{name} sets, as {found.origin}: {texts}{left_out}",), found.remark)
 
 
 def _option_text(word: str, value: Any) -> str:
-    from ppsim.base.option_declarations import flag_of
-
     return flag_of(word) if value is True else f"{flag_of(word)} {value}"

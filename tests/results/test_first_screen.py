@@ -30,7 +30,7 @@ PLANS = (
 @pytest.mark.parametrize("options", PLANS)
 def test_a_plan_is_told_on_one_screen(options: str) -> None:
     lines = command("project", *options.split(), "--allow-oom").stdout.splitlines()
-    assert len(lines) <= (18 if "--stack" in options or "--model" not in options else 20)
+    assert len(lines) <= 18 + sum(line.startswith(("stack ", "by stack")) for line in lines)
     assert max(map(len, lines)) <= 100
     labels = [line[:15].strip() for line in lines]
     assert {"iteration", "throughput", "where it goes", "try next", "assumed", "more"} <= set(labels)
