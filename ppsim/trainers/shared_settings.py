@@ -65,14 +65,16 @@ def release_named(trainer: str, release: str) -> str:
 def _recipes_for(trainer: str, release: str, device: str, dtype: str) -> list[Recipe]:
     """A recipe is for a device if its device type is a word of the device's name."""
     words, precision = device.lower().split(), _DTYPES.get(dtype)
+    wanted = trainer, release, precision
     return [
-        one for one in recipes()
-        if (one.trainer, one.release, one.precision) == (trainer, release, precision) and one.device in words
+        recipe for recipe in recipes()
+        if (recipe.trainer, recipe.release, recipe.precision) == wanted and recipe.device in words
     ]  # fmt: skip
 
 
 def moe_recipes(trainer: str, release: str, device: str, dtype: str) -> list[Recipe]:
-    return [one for one in _recipes_for(trainer, release, device, dtype) if _is_moe_text_model(one.model)]
+    recipes_for = _recipes_for(trainer, release, device, dtype)
+    return [recipe for recipe in recipes_for if _is_moe_text_model(recipe.model)]
 
 
 def recipe_of(
@@ -80,8 +82,8 @@ def recipe_of(
 ) -> Recipe | None:
     """Return the recipe for a model with the nearest number of GPUs, of equally near ones without a variant."""
     return min(
-        (one for one in _recipes_for(trainer, release, device, dtype) if one.model == model),
-        key=lambda one: (abs(math.log((gpus or 1) / (one.gpus or 1))), one.base.count("/")),
+        (recipe for recipe in _recipes_for(trainer, release, device, dtype) if recipe.model == model),
+        key=lambda recipe: (abs(math.log((gpus or 1) / (recipe.gpus or 1))), recipe.base.count("/")),
         default=None,
     )
 
@@ -113,10 +115,10 @@ def release_settings(
         settings = {name: options[name] for name in SETTINGS if options.get(name) is not None}
         remark = f"recipe {recipe.name} is for this model: use --recipe"
         return ReleaseSettings(settings, f"its recipe {recipe.name}", remark)
-    given = [read_recipe(one.name).options for one in moe_recipes(trainer, release, device, dtype)]
+    given = [read_recipe(recipe.name).options for recipe in moe_recipes(trainer, release, device, dtype)]
     if not (has_experts and given):
         return None
-    differing = [flag_of(name) for name in SETTINGS if len({one.get(name) for one in given}) > 1]
+    differing = [flag_of(name) for name in SETTINGS if len({options.get(name) for options in given}) > 1]
     remark = f"settings of most of its {len(given)} MoE recipes, which differ in {', '.join(differing)}"
     origin = f"more than half of its {len(given)} MoE recipes for this device and dtype"
     shared = {name: value for name in SETTINGS if (value := _shared(name, given)) is not None}
