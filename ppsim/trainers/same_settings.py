@@ -1,6 +1,6 @@
 """Options of `ppsim project` that express the same setting; a light import."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 COUNTED_IN_SPLIT = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
@@ -34,3 +34,16 @@ def each_setting(options: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None:
             found |= {one: value for one in _BOTH[name] if found.get(one) is None}
     return found
+
+
+def is_among(word: str, given: Any, values: Collection[Any]) -> bool:
+    """Return whether an option has one of the values; --recompute, whether any layer or any module has one.
+
+    >>> is_among("recompute", "block/2", ["full"]), is_among("recompute", "mlp+moe", ["moe"])
+    (True, True)
+    """
+    if word != "recompute" or not isinstance(given, str):
+        return given in values
+    from ppsim.model.recompute import words_of_layers  # heavy import
+
+    return any(part in values for layers in words_of_layers(given) for part in layers.split("+"))

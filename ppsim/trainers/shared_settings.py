@@ -15,7 +15,7 @@ from ppsim.base.option_declarations import flag_of
 from ppsim.model.registry import find_model, known_name
 from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.recipe_table import Recipe, recipes
-from ppsim.trainers.stacks import is_among
+from ppsim.trainers.same_settings import is_among
 
 SETTINGS = (
     "overlap_grad_reduce", "overlap_param_gather", "overlap_ep", "attention", "moe_permute_fusion",

@@ -4,7 +4,7 @@ The defaults are in data/stacks.toml, the errors of the stacks on measured runs 
 (scripts/make_accuracy.py).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -13,7 +13,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import FileSchema, load_packaged
 from ppsim.base.files import data_folder, read_json, read_toml
 from ppsim.base.option_declarations import flag_of, given_options
-from ppsim.trainers.same_settings import each_setting
+from ppsim.trainers.same_settings import each_setting, is_among
 
 PLAIN = "plain"
 WITHOUT_RECIPES = "none"
@@ -52,19 +52,6 @@ class StackDefault(FileSchema):
         return (self.dtypes is None or (options.get("dtype") or "bfloat16") in self.dtypes) and (
             self.pipelined in (None, is_pipelined)
         )
-
-
-def is_among(word: str, given: Any, values: Collection[Any]) -> bool:
-    """Return whether an option has one of the values; --recompute, whether any layer or any module has one.
-
-    >>> is_among("recompute", "block/2", ["full"]), is_among("recompute", "mlp+moe", ["moe"])
-    (True, True)
-    """
-    if word != "recompute" or not isinstance(given, str):
-        return given in values
-    from ppsim.model.recompute import words_of_layers  # heavy import
-
-    return any(part in values for layers in words_of_layers(given) for part in layers.split("+"))
 
 
 def _is_off(option: Any) -> bool:
