@@ -171,3 +171,11 @@ def test_an_answer_goes_on_from_its_file(folder):
 )  # fmt: skip
 def test_mistakes_get_a_sentence(folder, args, code, words):
     assert words in words_of(ppsim("tune", *args, code=code).stderr)
+
+
+def test_rows_that_gather_experts_say_so():
+    line = ("tune", "--model", "deepseek-v2-lite", "--gpus", 16, "--global-batch-size", 16, "--tp", 1, "--pp", 1)
+    line += ("--micro-batch-size", 1, "--recompute", "full", "--schedule", "1f1b", "--top", 1)
+    sentence = "experts gathered, not exchanged: rows with ep 1 and ZeRO 3."
+    assert sentence in ppsim(*line, "--ep", 1, "--zero", 3).stdout
+    assert sentence not in ppsim(*line, "--ep", 8, "--zero", 1).stdout
