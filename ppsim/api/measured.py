@@ -291,7 +291,8 @@ def calibrate(
     `measured` are runs, or anything that `ppsim.read` reads. A folder is one run; all single trace files together
     are one run. The first `warm_up` steps of recordings are dropped. `schedule` is the schedule that was traced
     (None: inferred). `costs` are the expected action times (None: the emulated costs, else the run's median times).
-    Raises `ConfigError` for runs of another schedule.
+    Constants that make the simulation of steps outside the fit worse are dropped (`.not_fitted`). Raises
+    `ConfigError` for runs of another schedule or of a single step.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -306,7 +307,7 @@ def calibrate(
         raise ConfigError("there must be at least one measured run")
     table = schedule if schedule is None or isinstance(schedule, Schedule) else read_schedule(schedule)
     given = None if costs is None else _costs_of(costs)
-    return fitting.calibrate(_runs(measured, table, given, warm_up))
+    return fitting.calibrate_tested(_runs(measured, table, given, warm_up))
 
 
 def _costs_of(given: StageCosts | str | Path) -> StageCosts:

@@ -172,6 +172,8 @@ def print_totals(found: Any) -> None:
         out.add("", TableLines.of(timers))
 
 
+_BUSY = 0.1
+"""Difference of the machine speed from which on the error at equal speed comes first."""
 _WORTH_SAYING = 0.01
 """Share of a step; shorter waits are not mentioned."""
 
@@ -187,7 +189,10 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
     ]
     if comparison.pace is not None and comparison.error_at_pace is not None:
         at_pace = comparison.pace * measured.step_time_s
-        steps.insert(1, ("at equal speed", at_pace, projected.step_time_s, comparison.error_at_pace))
+        is_busy = abs(comparison.pace - 1) > _BUSY
+        steps.insert(
+            0 if is_busy else 1, ("at equal speed", at_pace, projected.step_time_s, comparison.error_at_pace)
+        )
     if comparison.periods_s is not None:
         real, expected = comparison.periods_s
         steps.append(("step to next step", real, expected, expected / real - 1))

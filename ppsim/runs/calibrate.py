@@ -3,13 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32, Ints64
 from ppsim.base.display import Printable
-from ppsim.base.units import seconds, size
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import percent, seconds, size
 from ppsim.runs.links import SlowPairs, input_times, slow_links_of
 from ppsim.runs.run import Run, passes_of, unslowed_costs
 from ppsim.runs.spreads import TimeSpreads, ends_of, spreads_of
@@ -72,6 +74,9 @@ class Residual:
     slow_links: tuple[str, ...] = ()
 
 
+_CONSTANTS = dict(zip(OVERHEADS, ("action", "hop", "slowdown", "step", "first_pass", "last_pass"), strict=True))
+
+
 @dataclass(frozen=True, repr=False)
 class FittedOverheads(Printable):
     """The fitted constants, None if not fitted; `not_fitted` gives the reason per constant.
@@ -87,7 +92,7 @@ class FittedOverheads(Printable):
     ['action_overhead_s', 'hop_overhead_s', 'overlap_slowdown', 'step_overhead_s', 'first_pass_s', 'last_pass_s']
     """
 
-    action: FittedConstant
+    action: FittedConstant | None
     hop: FittedConstant | None
     slowdown: FittedConstant | None
     step: FittedConstant | None
@@ -110,8 +115,16 @@ class FittedOverheads(Printable):
     @property
     def fits(self) -> dict[str, FittedConstant | None]:
         """The constants by their field of `StageCosts`."""
-        found = (self.action, self.hop, self.slowdown, self.step, self.first_pass, self.last_pass)
-        return dict(zip(OVERHEADS, found, strict=True))
+        return {name: getattr(self, constant) for name, constant in _CONSTANTS.items()}
+
+    def without(self, name: str) -> "FittedOverheads":
+        """Return a copy without a constant of `fits`, or without the variation of action times ("pass_factors")."""
+        if name == "pass_factors":
+            return replace(self, spreads=replace(self.spreads, factors=None))
+        if name == "hop_overhead_s":
+            return replace(self, hop=None, latency_s=None, bandwidth_bytes_per_s=None)
+        dropped: dict[str, Any] = {_CONSTANTS[name]: None}
+        return replace(self, **dropped)
 
     def on(self, costs: StageCosts, message_bytes: float | None) -> StageCosts:
         """Return `costs` with the constants, and with the latency and bandwidth of transfers if `line` is known.
@@ -197,7 +210,7 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
     not_fitted: dict[str, str] = {}
     slowdown = _fit_slowdown(runs, not_fitted)
     factor = slowdown.value if slowdown else 0.0
-    bases = [run.costs if run.has_own_costs else unslowed_costs(run, factor) for run in runs]
+    bases = [_base(run, factor) for run in runs]
     communication = runs[0].communication
     slow = [_slow_links(run) for run in runs]
     if communication == "overlap":
@@ -219,10 +232,57 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
         not_fitted=not_fitted, first_pass=first, last_pass=last, communication=communication,
         fitted_runs=tuple(run.fingerprint for run in runs),
     )  # fmt: skip
-    found.residuals.extend(
-        _residual(run, base, found, links) for run, base, links in zip(runs, bases, slow, strict=True)
-    )
+    found.residuals.extend(_residual(run, run, found) for run in runs)
     return found
+
+
+_LEAST_HARM = 2e-3
+"""A constant is dropped if the replay's error falls by more than this fraction of a step without it."""
+
+
+def calibrate_tested(runs: Sequence[Run]) -> FittedOverheads:
+    """Fit the constants, and drop those with which the replay of other steps is worse.
+
+    The constants of every second step are tested on the steps between, and the other way round. The constant that
+    adds most to the mean error is dropped, as long as this error falls by more than the standard error of the
+    measured medians. Raises `ConfigError` for a run of one step.
+    """
+    if short := [run.source for run in runs if len(run.start) < 2]:
+        raise ConfigError(f"{short[0]} has one step: to fit overheads and to test them, there must be two")
+    halves = [[run.steps_from(first) for run in runs] for first in range(2)]
+    fits = [calibrate(half) for half in halves]
+
+    def error_without(*names: str) -> float:
+        tests = zip(
+            halves[::-1], halves, [reduce(FittedOverheads.without, names, fit) for fit in fits], strict=True
+        )
+        return float(np.mean([
+            abs(_residual(*pair, fit).error) for test, half, fit in tests for pair in zip(test, half, strict=True)
+        ]))  # fmt: skip
+
+    medians = [_fit([*run.step_times_s[:, None]]) for half in halves for run in half]
+    harm = max(_LEAST_HARM, float(np.mean([fit.deviation / fit.value for fit in medians if fit and fit.value])))
+    dropped: list[str] = []
+    fitted, error = calibrate(runs), error_without()
+    names = [*(name for name, fit in fitted.fits.items() if fit and fit.value and name != "step_overhead_s")]
+    names += ["pass_factors"] * bool(fitted.spreads.factors)
+    while names:
+        errors = {name: error_without(*dropped, name) for name in names}
+        worst = min(errors, key=lambda name: errors[name])
+        if errors[worst] > error - harm:
+            break
+        fitted.not_fitted[worst] = (
+            f"dropped, because the replay of other steps is off by {percent(error)} with it, and by "
+            f"{percent(errors[worst])} without it"
+        )
+        fitted, error = fitted.without(worst), errors[worst]
+        names.remove(worst)
+        dropped.append(worst)
+    return replace(fitted, residuals=[_residual(run, run, fitted) for run in runs])
+
+
+def _base(run: Run, slowdown: float) -> StageCosts:
+    return run.costs if run.has_own_costs else unslowed_costs(run, slowdown)
 
 
 def _fit_calls(runs: Sequence[Run], not_fitted: dict[str, str]) -> tuple[FittedConstant, FittedConstant | None]:
@@ -440,8 +500,10 @@ def _slow_links(run: Run) -> SlowPairs | None:
     return found if found.named else None
 
 
-def _residual(run: Run, base: StageCosts, found: FittedOverheads, slow: SlowPairs | None) -> Residual:
-    measured = float(np.median(run.step_times_s))
+def _residual(run: Run, fitted: Run, found: FittedOverheads) -> Residual:
+    """Compare steps with their simulation by the costs of the steps of the fit."""
+    measured, slow = float(np.median(run.step_times_s)), _slow_links(fitted)
+    base = _base(fitted, found.slowdown.value if found.slowdown else 0.0)
     without = simulate_graph(run.graph, run.costs).step_time_s
     costs = found.on(base, run.message_bytes).with_calls(run.communication)
     costs = with_variation(run.graph.schedule, costs, found.spreads.factors)

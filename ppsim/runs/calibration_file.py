@@ -34,7 +34,7 @@ class _Residual(FileSchema):
 
 
 class _Overheads(FileSchema):
-    action_overhead_s: NonNegative
+    action_overhead_s: NonNegative | None
     hop_overhead_s: NonNegative | None
     overlap_slowdown: NonNegative | None = None
     step_overhead_s: NonNegative | None = None

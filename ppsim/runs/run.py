@@ -103,6 +103,10 @@ class Run:
         )
         return replace(self, start=start, end=end, costs=costs, reference_s=[list(reference_s)] * len(start))
 
+    def steps_from(self, first: int) -> "Run":
+        """Return every second step."""
+        return replace(self, start=self.start[first::2], end=self.end[first::2], gaps_s=(), work_s={})
+
     @property
     def bytes_of_transfers(self) -> Floats | None:
         if self.message_bytes is None:

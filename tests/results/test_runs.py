@@ -55,6 +55,8 @@ def test_speeds_and_times_between_steps_are_lines_of_their_own(
     measured_s, projected_s = comparison.measured.step_time_s, comparison.projected.step_time_s
     assert list(rows).index("at equal speed") == list(rows).index("step time") + 1
     assert rows["at equal speed"][0] == f"{0.9 * measured_s:.1f} s"
+    busy = list(rows_of(printed(replace(comparison, pace=0.8), capsys)))
+    assert busy.index("at equal speed") == busy.index("step time") - 1, "the machine was 20 % slower"
     error = 100 * ((projected_s + 3) / (measured_s + 4) - 1)
     assert rows["step to next step"] == [f"{measured_s + 4:.1f} s", f"{projected_s + 3:.1f} s", f"{error:.2f} %"]
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from benchmarks.made_steps import Made, made
 from ppsim import StageCosts, build
+from ppsim.base.errors import ConfigError
 from ppsim.runs import calibrate as calibrate_module
-from ppsim.runs.calibrate import FittedConstant, calibrate
+from ppsim.runs.calibrate import FittedConstant, calibrate, calibrate_tested
 from ppsim.runs.compare import expected_costs
 from ppsim.runs.links import pairs_of
 from ppsim.runs.run import Run, median_costs, unslowed_costs
@@ -359,3 +360,36 @@ def test_no_transfer_takes_less_than_no_time() -> None:
     found = calibrate([steps.run()])
     assert found.hops == []
     assert found.not_fitted["transfer"] == "the message size is unknown"
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "dropped"),
+    [
+        ("zb-h1", "falling microbatches", {"pass_factors", "last_pass_s", "action_overhead_s"}),
+        ("1f1b", "drift over the step", {"pass_factors"}),
+        ("gpipe", "uneven microbatches", {"first_pass_s"}),
+    ],
+)
+def test_constants_that_make_the_replay_of_other_steps_worse_are_dropped_and_named(name, cause, dropped):
+    run = made(build(name, pp=4, microbatches=8), 3, [cause]).run()
+    worse, found = calibrate([run]), calibrate_tested([run])
+    reasons = {
+        constant for constant, why in found.not_fitted.items() if why.startswith("dropped, because the replay")
+    }
+    assert dropped <= reasons
+    assert all(found.fits[constant] is None for constant in reasons & found.fits.keys())
+    assert ("pass_factors" in reasons) == (found.spreads.factors is None)
+    error, all_taken = (abs(one.residuals[0].error) for one in (found, worse))
+    assert error < min(all_taken - 5e-3, abs(found.residuals[0].error_without) + 2e-3)
+
+
+def test_constants_that_explain_the_other_steps_are_all_taken():
+    runs = [run_of(action=1e-3, hop=2e-3, slowdown=0.25, gap=0.05, size=size, noise=1e-3) for size in SIZES]
+    found, plain = calibrate_tested(runs), calibrate(runs)
+    assert found == plain
+    assert not any("dropped" in why for why in found.not_fitted.values())
+
+
+def test_one_step_is_not_enough_to_fit_and_to_test():
+    with pytest.raises(ConfigError, match="run has one step: to fit overheads and to test them, there must be two"):
+        calibrate_tested([run_of(), run_of(steps=1)])
