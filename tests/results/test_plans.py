@@ -169,7 +169,7 @@ def test_schedules_are_a_table_without_repeated_columns(capsys: pytest.CaptureFi
     print_plans(replace(found, rejected={"zb-h1": "no", "zb-h2": "zb-h2 no", "gpipe": "odd"}), full=True)
     lines = capsys.readouterr().out.splitlines()
     assert lines[lines.index("not possible  zb-h1, zb-h2: no") + 1].strip() == "gpipe: odd"
-    assert [line for line in lines if line.startswith("assumed for zb-auto  costs: ")]
+    assert [line for line in lines if line.startswith("assumed for zb-auto  schedule: fitted")]
 
 
 def test_a_list_of_one_has_all_columns_and_may_be_drawn(capsys: pytest.CaptureFixture[str]) -> None:
