@@ -1,11 +1,14 @@
 """What tensor-parallel ranks gather and sum around the operators of a layer."""
 
+from dataclasses import replace
+
 import pytest
 
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.execution_context import Execution, ExecutionContext
 from ppsim.costs.layer_messages import LayerMessages
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 from tests.costs.timed import timed
@@ -72,3 +75,40 @@ def test_recomputing_a_module_repeats_the_messages_of_its_operators() -> None:
         expected = sum(where.seconds("all-gather", float(one * TOKENS * E), "tp") for one in gathered)
         expected += sum(where.seconds("reduce-scatter", float(one * TOKENS * E), "tp") for one in summed)
         assert found.sent_again_s == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("tp", "is_parallel"), [(1, False), (2, False), (2, True)])
+def test_adapters_gather_their_outputs_and_sum_gradients(tp: int, is_parallel: bool) -> None:
+    """By hand, of LoRA at rank 8 on the matrix of queries, keys and values, whose outputs tp ranks divide."""
+    tuning = fine_tuning_of("8", "")
+    assert tuning is not None
+    layer = find_model("llama3-8b").with_layers(1).with_fine_tuning(tuning).layers[0]
+    where = place(sequence_parallel=is_parallel)
+    where = replace(where, layout=Layout(tp=tp, dp=4))
+    operators = timed(layer, where)
+    found = LayerMessages.of(operators).adapters
+    if tp == 1:
+        assert set(found.values()) == {(0.0, 0.0)}
+        return
+    by_name = {one.name: one for one in operators.operators}
+    for name, (forward_s, backward_s) in found.items():
+        one = by_name[name]
+        assert one.weight is not None
+        rows = operators.rows[one.rows] * 2
+        read, written = operators.tensors[one.reads[0]].columns, one.writes[0].columns
+        gather_s = where.seconds("all-gather", rows * written, "tp") if one.weight.outputs < written else 0.0
+        sum_s = where.seconds("all-reduce", rows * read, "tp")
+        if name.endswith(" B"):
+            assert (forward_s, backward_s) == pytest.approx((gather_s, sum_s + (gather_s if is_parallel else 0)))
+        elif gather_s:
+            assert (forward_s, backward_s) == pytest.approx((gather_s, 0.0 if is_parallel else sum_s))
+        else:
+            assert (forward_s, backward_s) == pytest.approx(
+                (where.seconds("all-reduce", rows * written, "tp"), 0.0)
+            )
+    messages = LayerMessages.of(operators)
+    plain = replace(messages, adapters={})
+    assert messages.forward_s() - plain.forward_s() == pytest.approx(sum(forward for forward, _ in found.values()))
+    assert messages.backward_s() - plain.backward_s() == pytest.approx(
+        sum(backward for _, backward in found.values())
+    )

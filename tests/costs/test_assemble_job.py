@@ -1,0 +1,126 @@
+"""Rules and transfers of a job's stages."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ppsim.base.errors import ScheduleError
+from ppsim.catalog.build import build
+from ppsim.costs.assemble_job import _hops, _require_backwards, _require_pairs, _why_not_in_megatron, assemble_job
+from ppsim.costs.job import Job
+from ppsim.costs.ledger import Ledger
+from ppsim.costs.pair_overlap import pair_s
+from ppsim.machine.collectives import point_to_point_s
+from ppsim.model.pipeline_stages import stages_of
+from tests.projection.jobs import job
+
+FULL = "full recomputation (give --recompute none, or modules such as layernorm+moe_act)"
+
+
+def moe(**execution: Any) -> Job:
+    own = job("mixtral-8x7b", layers=8, ep=2, dp=2, pp=2)
+    return replace(own, execution=replace(own.execution, **({"overlap_ep": "megatron"} | execution)))
+
+
+@pytest.mark.parametrize(
+    ("execution", "reason"),
+    [
+        ({}, None),
+        ({"recompute": "full"}, FULL),
+        ({"recompute": "block/2"}, FULL),
+        ({"recompute": "uniform/2"}, FULL),
+        ({"recompute": "full*1"}, FULL),
+        ({"recompute": "moe"}, "--recompute moe (moe_act, layernorm and core_attn do)"),
+        ({"recompute": "layernorm+moe_act"}, None),
+        ({"dtype": "float32"}, "--dtype float32 (bfloat16 does)"),
+        ({"moe_dispatcher": "allgather"}, "--moe-dispatcher allgather (alltoall does)"),
+        ({"moe_dispatcher": "alltoall"}, None),
+        ({"cuda_graphs": "attn+moe_router"}, None),
+    ],
+)
+def test_megatron_overlaps_no_experts_of_these_jobs(execution: dict[str, Any], reason: str | None) -> None:
+    assert _why_not_in_megatron(moe(**execution)) == reason
+
+
+def test_pairs_need_experts_stages_and_a_schedule_with_pairs() -> None:
+    own = moe()
+    combined = build("combined-1f1b", pp=2, vpp=2, microbatches=4)
+    _require_pairs(own, combined)
+    with pytest.raises(ScheduleError, match="has no pairs of a forward and a backward"):
+        _require_pairs(own, build("1f1b", pp=2, microbatches=4))
+    with pytest.raises(ScheduleError, match="needs --ep above 1"):
+        _require_pairs(replace(own, layout=replace(own.layout, ep=1)), combined)
+    with pytest.raises(ScheduleError, match="does not go with --recompute moe"):
+        _require_pairs(moe(recompute="moe"), combined)
+    _require_pairs(moe(overlap_ep=0.5, recompute="moe"), build("1f1b", pp=2, microbatches=4))
+
+
+def test_split_backwards_leave_nothing_on_the_host() -> None:
+    own = job(layers=8, pp=2)
+    split, whole = (build(name, pp=2, microbatches=4) for name in ("zb-h1", "1f1b"))
+    _require_backwards(own, split)
+    _require_backwards(replace(own, offload=0.5), whole)
+    with pytest.raises(ScheduleError, match=r"leave out --offload$"):
+        _require_backwards(replace(own, offload=0.5), split)
+    with pytest.raises(ScheduleError, match=r"leave out --offload-modules$"):
+        _require_backwards(replace(own, offload_modules="core_attn"), split)
+
+
+@pytest.mark.parametrize(("layout", "divisor"), [({}, 1), ({"tp": 2}, 2), ({"cp": 2}, 2)])
+def test_a_transfer_sends_the_hidden_states_of_a_rank(layout: dict[str, int], divisor: int) -> None:
+    own = job(layers=8, pp=2, micro_batch=2, **layout)
+    hops, by_link = _hops(own, build("1f1b", pp=2, microbatches=2), stages_of(own.model, [4, 4]))
+    num_bytes = 2 * 4096 * 4096 * 2 / divisor
+    link = own.cluster.tiers[0].p2p_link
+    assert hops[0] == pytest.approx(point_to_point_s(num_bytes, link))
+    assert by_link == {link.name: hops[0]}
+
+
+def test_scattered_transfers_are_gathered_by_the_receivers() -> None:
+    own = job(layers=8, pp=2, tp=2, scatter_gather=True)
+    own = replace(own, execution=replace(own.execution, sequence_parallel=False))
+    table, stages = build("1f1b", pp=2, microbatches=2), stages_of(own.model, [4, 4])
+    whole, link = 4096 * 4096 * 2, own.cluster.tiers[0].p2p_link
+    hops, _ = _hops(own, table, stages)
+    assert hops[0] == pytest.approx(
+        point_to_point_s(whole / 2, link) + own.place.seconds("all-gather", whole, "tp")
+    )
+    hops, _ = _hops(replace(own, scatter_gather=False), table, stages)
+    assert hops[0] == pytest.approx(point_to_point_s(whole, link))
+
+
+def test_the_assembled_stages_have_layers_parts_and_contents() -> None:
+    own = job(layers=8, pp=2)
+    found = assemble_job(own, build("1f1b", pp=2, microbatches=4), split=(3, 5))
+    assert found.split == [3, 5]
+    assert found.forward_flops == own.forward_flops
+    assert [part.forward.total_s for part in found.parts] == pytest.approx(list(found.costs.forward_s))
+    assert found.costs.backward_s is None
+    assert [part.backward_input.total_s for part in found.parts] == pytest.approx(
+        list(found.costs.backward_input_s)
+    )
+    assert [part.backward_weight.total_s for part in found.parts] == pytest.approx(
+        list(found.costs.backward_weight_s)
+    )
+    assert (found.layer_times, found.pair_host_s) == ([], None)
+
+
+def test_pairs_of_stages_of_a_rank_hide_the_messages_that_others_do_not() -> None:
+    own = moe()
+    table = build("combined-1f1b", pp=2, vpp=2, microbatches=4)
+    found = assemble_job(own, table, split="even")
+    of_stage = Ledger(own).layer_times(stages_of(own.model, [2] * 4)[1])
+    silent = [replace(one, launches=(0.0, 0.0), waits=(0.0, 0.0)) for one in of_stage]
+    one, other = found.parts[1].forward, found.parts[3].backward
+    together_s = pair_s(of_stage, of_stage, "megatron", slowdown=own.place.dispatch_slowdown)
+    waits_s = together_s - pair_s(silent, silent, "megatron", slowdown=own.place.dispatch_slowdown)
+    apart_s = sum(layer.forward_s + layer.backward_s for layer in of_stage)
+    assert found.costs.fused_s[1][3] == pytest.approx(one.total_s + other.total_s + together_s - apart_s)
+    waits_apart_s = sum(sum(layer.waits) for layer in of_stage)
+    assert found.pair_host_s[1][3] == pytest.approx(one.host_s + other.host_s + waits_s - waits_apart_s)
+    apart_s = found.parts[0].forward.total_s + found.parts[1].backward.total_s
+    assert found.costs.fused_s[0][1] == pytest.approx(apart_s), "stages of two ranks are never a pair"
+    host_s = found.parts[0].forward.host_s + found.parts[1].backward.host_s
+    assert found.pair_host_s[0][1] == pytest.approx(host_s)
+    assert found.pair_host_s.min() >= -1e-12
