@@ -1,8 +1,9 @@
 """Convert the events of a traced layer to the parts that `ppsim.model.mixers.traced` reads."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ _BY_ROWS = (
     "o",
 )
 _NO_MATRICES = ("conv1d.weight", "A_log", "embedding.weight", "bias")
-_SCANS = ("mamba", "delta rule", "kimi delta rule", "selective scan")
+_SCANS = ("mamba", "delta rule", "selective scan")
 _OF_ENCODERS = ("encoder_attn", "cross_attn", "crossattention", "encoder_attention")
 _WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_a_proj", "gate", "router", "compressor", "x_proj")
 
@@ -88,7 +89,8 @@ class TracedLayer:
         self.names: dict[int, str] = {}
         self._join_eager_attention()
         self._require_used()
-        self.mixers = self._mixer_components()
+        scans_and_calls = self.of_kind("attention", "product", "convolution", *_SCANS)
+        self.mixers = {_component(operation.module) for operation in scans_and_calls}
         self.ffn, taken = self._feed_forward()
         self.taken = {id(one) for one in taken}
         self.fed = {_component(one.module) for one in taken}
@@ -138,10 +140,7 @@ class TracedLayer:
     def _require_used(self) -> None:
         used = {one.weight for one in self.events if one.weight}
         for name, shape in self.parameters.items():
-            size = 1
-            for columns in shape:
-                size *= columns
-            is_matrix = len(shape) > 1 and min(shape[-2:]) > 1 and size >= 64 * self.hidden
+            is_matrix = len(shape) > 1 and min(shape[-2:]) > 1 and math.prod(shape) >= 64 * self.hidden
             if not is_matrix or name in used or name.endswith(_NO_MATRICES):
                 continue
             module = name.rpartition(".")[0]
@@ -149,10 +148,6 @@ class TracedLayer:
                 self.notes.append(f"{module.rpartition('.')[0]} reads an encoder, and does not run without one")
                 continue
             raise self.refusal(module, f"has weights {list(shape)} that no traced GEMM multiplies by")
-
-    def _mixer_components(self) -> set[str]:
-        kinds = ("attention", "product", "convolution", *_SCANS)
-        return {_component(one.module) for one in self.of_kind(*kinds)}
 
     # The feed-forward part.
 
@@ -203,19 +198,9 @@ class TracedLayer:
         shared = [
             one for one in (*inside, *outside) if id(one) not in {id(other) for other in (*router, *gate, *latents)}
         ]
-        shared_size = 0
-        if shared:
-            dense = _dense(shared, h)
-            if dense is None or dense.gated != expert.gated:
-                return self._with_extra(expert, up, router, [], 0, latents, grouped)
-            shared_size = dense.size
-        return self._with_extra(expert, up, router, gate, shared_size, latents, [*grouped, *shared])
-
-    def _with_extra(
-        self, expert: FeedForward, up: TracedOperation, router: list[TracedOperation], gate: list[TracedOperation],
-        shared: int,
-        latents: list[TracedOperation], others: list[TracedOperation],
-    ) -> tuple[Ffn, list[TracedOperation]]:  # fmt: skip
+        dense = _dense(shared, h) if shared else None
+        if shared and (dense is None or dense.gated != expert.gated):
+            dense, gate, shared = None, [], []
         pairs = up.m / self.tokens
         if pairs != int(pairs) or not 1 <= pairs <= up.count:
             raise self.refusal(up.module, f"takes {pairs:g} experts per token")
@@ -223,14 +208,13 @@ class TracedLayer:
             raise self.refusal(
                 up.module, f"has experts of width {up.k} without a projection from {self.hidden} and back"
             )
-        made = MixtureOfExperts(
-            expert, up.count, int(pairs), shared, shared_gate=bool(gate), latent_size=up.k if latents else None
-        )
-        biases = [
-            name for name, shape in self.parameters.items()
-            if shape == (up.count,) and _component(name) in {_component(up.module), _component(router[0].module)}
-        ]  # fmt: skip
-        return replace(made, router_bias=bool(biases)), [*router, *gate, *latents, *others]
+        places = {_component(up.module), _component(router[0].module)}
+        shapes = {shape for name, shape in self.parameters.items() if _component(name) in places}
+        experts = MixtureOfExperts(
+            expert, up.count, int(pairs), dense.size if dense else 0, router_bias=(up.count,) in shapes,
+            shared_gate=bool(gate), latent_size=up.k if latents else None,
+        )  # fmt: skip
+        return experts, [*router, *gate, *latents, *grouped, *shared]
 
     # The mixer.
 
@@ -358,7 +342,7 @@ class TracedLayer:
         if one.kind == "mamba":
             mixer = Mamba(sizes["heads"], sizes["head"], sizes["state"], sizes["groups"], chunk_size=sizes["chunk"])
             return TracedScan(sizes["heads"], sizes["chunk"], mixer.chunk_products())
-        if one.kind in ("delta rule", "kimi delta rule"):
+        if one.kind == "delta rule":
             net = GatedDeltaNet(sizes["heads"], sizes["heads"], sizes["key"], sizes["value"])
             return TracedScan(sizes["heads"], net.chunk_size, net.chunk_products())
         products = (ChunkProduct(1, sizes["channels"], 1, sizes["state"]),) if sizes["state"] else ()
@@ -429,17 +413,14 @@ def _matches(pattern: str, module: str) -> bool:
 
 def plain(part: Any) -> Any:
     """Return a part in the stored form: its class as `kind`, and the fields that differ from the default."""
-    from dataclasses import MISSING, fields, is_dataclass
-
     if isinstance(part, tuple):
         return [plain(one) for one in part]
     if not is_dataclass(part):
         return part
-    found: dict[str, Any] = {}
-    for one in fields(part):
-        value = getattr(part, one.name)
-        if one.default is MISSING or value != one.default:
-            found[one.name] = plain(value)
+    found = {
+        field.name: plain(getattr(part, field.name)) for field in fields(part)
+        if field.default is MISSING or getattr(part, field.name) != field.default
+    }  # fmt: skip
     is_part = isinstance(part, Mixer | FeedForward | MixtureOfExperts) and not isinstance(
         part, TracedCore | TracedScan
     )
@@ -555,7 +536,7 @@ def _multiplied_around(model: Any, recorder: ForwardRecorder, path: str, head: T
 
     Raises `ConfigError` for attention and scans outside the layers.
     """
-    multiplied = 0.0
+    multiplied, tokens = 0.0, int(recorder.inputs[""].shape[-1])
     for event in recorder.events:
         if event.module.startswith(f"{path}."):
             continue
@@ -565,9 +546,5 @@ def _multiplied_around(model: Any, recorder: ForwardRecorder, path: str, head: T
                 "which ppsim cannot express"
             )
         if event.kind == "gemm" and event.weight and model.get_parameter(event.weight) is not head:
-            multiplied += event.k * event.n * event.count * event.m / recorder_tokens(recorder)
+            multiplied += event.k * event.n * event.count * event.m / tokens
     return round(multiplied)
-
-
-def recorder_tokens(recorder: ForwardRecorder) -> int:
-    return int(recorder.inputs[""].shape[-1])

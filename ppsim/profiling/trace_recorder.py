@@ -376,20 +376,13 @@ def _chosen(module: Any) -> int:
 
 
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any) -> tuple[Tensor, None]:
-    """Replaces the gated delta rule; queries, keys and values are [b, s, heads, size]."""
+    """Replaces a gated delta rule, with one decay per head or, as Kimi's, per key column.
+
+    Queries, keys and values are [b, s, heads, size].
+    """
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
-    sizes["key_heads"] = int(key.shape[2])
-    more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
+    more = [tensor for tensor in (*others, *keywords.values()) if isinstance(tensor, Tensor)]
     return opaque("delta rule", sizes, tuple(value.shape), value, query, key, *more), None
-
-
-def kimi_delta_rule(
-    query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any
-) -> tuple[Tensor, None]:
-    """Replaces Kimi's delta rule, which has one decay factor per key column."""
-    sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
-    more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
-    return opaque("kimi delta rule", sizes, tuple(value.shape), value, query, key, *more), None
 
 
 def chunk_scan(
@@ -431,7 +424,7 @@ def linear_attention(*tensors: Tensor, **keywords: Any) -> Any:
 
 STAND_INS = {
     "torch_chunk_gated_delta_rule": delta_rule,
-    "chunk_kimi_delta_attention": kimi_delta_rule,
+    "chunk_kimi_delta_attention": delta_rule,
     "mamba2_chunk_scan": chunk_scan,
     "mamba_selective_scan": selective_scan,
     "rwkv_linear_attention": linear_attention,

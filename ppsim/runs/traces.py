@@ -290,19 +290,13 @@ def _step_record(ranks: list[list[CellRange]], traces: Sequence[RankTrace]) -> l
             action = cell.members[0]
             lines.append({"name": str(action), "begin": cell.begin, "end": cell.end, "waits": [], "calls": []})
             if action.op in (Op.RECV_F, Op.RECV_B):
-                sender = _sender_of(action)
+                sender = str(action.matching_send)
                 if str(action) in ends and sender in ends:
                     here, there = ends[str(action)], ends[sender]
                     # Each kernel runs from its launch on, but no data moves before both kernels have started.
                     transfers[sender] = (max(here.begin, there.begin), max(here.end, there.end))
         records.append({"records": lines, "transfers": transfers})
     return records
-
-
-def _sender_of(receive: Action) -> str:
-    """Return the name of the matching send: `1SEND_F0` for `2RECV_F0`."""
-    step = -1 if receive.op is Op.RECV_F else 1
-    return str(Action(Op(receive.op - 1), receive.stage + step, receive.microbatch))
 
 
 def _on_host(cell: CellRange, source: str) -> dict[str, Any]:

@@ -188,7 +188,7 @@ class EmulatedNetwork:
         is_send = action.op in (Op.SEND_F, Op.SEND_B)
         towards_later = action.op in (Op.SEND_F, Op.RECV_B)
         seconds = float(self._hop_s[action.stage if towards_later else action.stage - 1])
-        name = "" if is_send else _name_at_sender(action)
+        name = "" if is_send else str(action.matching_send)
         if self._channel == "ideal":
             return self._issue_ideal(operation, is_send, seconds, name)
         key = self._queue_key(operation.group_peer, is_send, forward=action.op in (Op.SEND_F, Op.RECV_F))
@@ -244,9 +244,3 @@ def _post(operation: Any) -> Any:
             operation.tensor, group=operation.group, group_dst=operation.group_peer, tag=operation.tag
         )
     return dist.irecv(operation.tensor, group=operation.group, group_src=operation.group_peer, tag=operation.tag)
-
-
-def _name_at_sender(receive: Action) -> str:
-    """Return `1SEND_F0` for `2RECV_F0`."""
-    step = -1 if receive.op is Op.RECV_F else 1
-    return str(Action(Op(receive.op - 1), receive.stage + step, receive.microbatch))

@@ -87,7 +87,8 @@ def parse_table(
     text: str, *, name: str = "", source: str = "the table", num_replicas: int = 1, num_slices: int | None = None
 ) -> Schedule:
     """Arguments and errors as in `read_schedule`; error messages start with `source`."""
-    text, named_slices = _without_slices_line(text)
+    match = _SLICES_LINE.match(text)
+    text, named_slices = (text[match.end() :], int(match[1])) if match else (text, None)
     if named_slices and num_slices not in (None, named_slices):
         raise ScheduleError(f"{source} is a table of {named_slices} slices per microbatch: got {num_slices}")
     num_slices = named_slices or (1 if num_slices is None else num_slices)
@@ -120,11 +121,6 @@ def parse_table(
 
 
 _SLICES_LINE = re.compile(r"# slices ([1-9]\d{0,5})\r?\n")
-
-
-def _without_slices_line(text: str) -> tuple[str, int | None]:
-    match = _SLICES_LINE.match(text)
-    return (text[match.end() :], int(match[1])) if match else (text, None)
 
 
 _DIGIT, _COMMA, _NEWLINE, _OTHER = 16, 17, 18, 19

@@ -75,6 +75,12 @@ class Action(NamedTuple):
             return ""
         return f"{self.stage}{self.op.name}{self.microbatch if self.op.has_microbatch else ''}"
 
+    @property
+    def matching_send(self) -> "Action":
+        """Return the send of a receive: `1SEND_F0` for `2RECV_F0`."""
+        sender = self.stage + (-1 if self.op is Op.RECV_F else 1)
+        return Action(Op(self.op - 1), sender, self.microbatch)
+
 
 IDLE = Action(Op.IDLE, NONE)
 

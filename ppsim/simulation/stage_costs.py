@@ -137,7 +137,7 @@ class StageCosts(HasRepr):
         if missing and (len(missing) == 1 or self.backward_s is None):
             problems += [f"{name}: missing (only backward_s can stand for both of I and W)" for name in missing]
         for name in _PER_SLICE:
-            if not problems and (shares := getattr(self, name)) is not None and not _is_whole(shares):
+            if not problems and (shares := getattr(self, name)) is not None and abs(np.sum(shares) - 1) > 1e-9:
                 problems.append(f"{name} sum to {np.sum(shares):g}; the shares of a microbatch's slices sum to 1")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
@@ -225,7 +225,7 @@ class StageCosts(HasRepr):
         factors = np.ones(1) if self.microbatch_factors is None else np.atleast_1d(self.microbatch_factors)
         columns = {"microbatch_factors": len(factors)} if self.microbatch_factors is not None else {}
         given = self._given(num_stages, num_replicas, problems)
-        of_ranks = {
+        of_ranks: dict[str, Any] = {
             name: _entries(name, getattr(self, name), num_ranks, "rank", num_ranks, problems)[:, 0]
             for name in _PER_RANK
         }
@@ -244,6 +244,7 @@ class StageCosts(HasRepr):
         _refuse(problems)
         found = _filled_in(given)
         of_all: dict[str, Any] = {name: _of_all(name, values) for name, values in found.items()}
+        of_all |= {name: getattr(self, name) for name in _OF_ALL_STAGES}
         return CostArrays(
             **of_all,
             fused_s=None if fused_s is None else fused_s * float(factors.mean()),
@@ -251,13 +252,6 @@ class StageCosts(HasRepr):
             **of_ranks,
             time_shares=time_shares,
             token_shares=token_shares,
-            action_overhead_s=self.action_overhead_s,
-            hop_overhead_s=self.hop_overhead_s,
-            variation_s=self.variation_s,
-            first_pass_s=self.first_pass_s,
-            last_pass_s=self.last_pass_s,
-            between_rounds_s=self.between_rounds_s,
-            slow_links=self.slow_links,
             by_microbatch={name: values for name, values in found.items() if values.shape[1] > 1},
         )
 
@@ -348,7 +342,9 @@ class StageCosts(HasRepr):
             found["backward_weight_s"] = np.where(is_first, found["backward_s"], found["backward_weight_s"])
             kept = np.where(is_first, costs["activation_bytes"], costs["kept_bytes"])
             found["activation_bytes_kept_for_weight"] = kept
-        changed: dict[str, Any] = {name: as_given(values) for name, values in found.items()}
+        changed: dict[str, Any] = {
+            name: values[:, 0] if values.shape[1] == 1 else values for name, values in found.items()
+        }
         if fused_s is not None and factor is not None:
             changed["fused_s"] = fused_s * factor[:, None]  # both stages of a pair are on one rank
         return self.replace(**changed)
@@ -400,6 +396,10 @@ MATRICES = (
 PAIRS = ("fused_s", "fused_activation_bytes")
 """Fields per forward-backward pair; each may be a square matrix."""
 
+_OF_ALL_STAGES = (
+    "action_overhead_s", "hop_overhead_s", "variation_s", "first_pass_s", "last_pass_s", "between_rounds_s",
+    "slow_links",
+)  # fmt: skip
 _LINK_COLUMNS = 5
 _PER_RANK = ("static_bytes", "update_bytes")
 
@@ -430,10 +430,6 @@ def _refuse(problems: Sequence[str]) -> None:
         raise CostsError("costs do not match the schedule: " + "\n  ".join(problems))
 
 
-def _is_whole(shares: Any) -> bool:
-    return abs(float(np.sum(shares)) - 1) <= 1e-9
-
-
 def _what_is_wrong(name: str, value: Any) -> str | None:
     if (value is None and name in _OPTIONAL) or (type(value) is float and 0 <= value < np.inf):
         return None
@@ -452,10 +448,6 @@ def _what_is_wrong(name: str, value: Any) -> str | None:
     if len(bad):
         return f"{name} holds {bad[0]:g}; costs are finite and not negative"
     return None
-
-
-def as_given(values: Floats) -> Floats:
-    return values[:, 0] if values.shape[1] == 1 else values
 
 
 def _of_all(name: str, values: Floats) -> Floats:

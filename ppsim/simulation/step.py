@@ -189,13 +189,11 @@ def _pipeline(
     if gathers or reduce_s.any():
         for number in range(schedule.num_rounds):
             if number:
-                pieces += [_shifted(piece, float(reduced[piece.rank])) for piece in gathers]
+                for piece in gathers:
+                    begin_s = float(reduced[piece.rank])
+                    pieces.append(replace(piece, start_s=piece.start_s + begin_s, end_s=piece.end_s + begin_s))
             reduced = _reduced(timeline, reduce_s, buckets, pieces, overlap=around.overlap_reduce, number=number)
     return timeline, ready, reduced
-
-
-def _shifted(piece: StepActivity, seconds: float) -> StepActivity:
-    return replace(piece, start_s=piece.start_s + seconds, end_s=piece.end_s + seconds)
 
 
 def between_rounds_s(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) -> float:
