@@ -211,30 +211,26 @@ class RunCosts(RankCosts):
         return sizes
 
     def without(self, causes: Sequence[str]) -> "RunCosts":
-        """Remove slow ranks and links by number or name; raises `ConfigError` for an unknown one."""
-        names = list(self.faults)
-        left = set(names)
+        """Remove slow ranks and links by number, name or kind; raises `ConfigError` for an unknown one."""
+        numbered = {str(number): name for number, name in enumerate(self.faults, start=1)}
+        removed: set[str] = set()
         for cause in causes:
-            name = names[int(cause) - 1] if cause.isdecimal() and 0 < int(cause) <= len(names) else cause
-            if name not in names:
-                known = ", ".join(f"{number} ({name})" for number, name in enumerate(names, start=1))
-                raise ConfigError(
-                    f"--without {cause}: {self.source} has {f'these: {known}' if known else 'no slow rank or link'}"
-                )
-            left.discard(name)
+            chosen = {name for number, name in numbered.items() if cause in (number, name, name.rpartition(" ")[0])}
+            if not chosen:
+                listed = ", ".join(f"{number} ({name})" for number, name in numbered.items())
+                why = f"no such cause: give {listed}" if listed else "no slow rank or link"
+                raise ConfigError(f"--without '{cause}': {self.source} has {why}")
+            removed |= chosen
         return replace(
             self,
-            slow_ranks=tuple(row for row in self.slow_ranks if f"slow ranks {row[0]}" in left),
-            slow_links=tuple(row for row in self.slow_links if _link_name(*row[:2]) in left),
+            slow_ranks=tuple(row for row in self.slow_ranks if f"slow ranks {row[0]}" not in removed),
+            slow_links=tuple(row for row in self.slow_links if _link_name(*row[:2]) not in removed),
         )
 
     def with_faults(self, healthy: StageCostSet, schedule: Schedule) -> StageCostSet:
         """Return the costs on the slow ranks and links, which stay if the number of ranks does."""
-        if not self.faults:
+        if not self.faults or schedule.num_ranks != self.table.num_ranks:
             return healthy
-        if schedule.num_ranks != self.table.num_ranks:
-            line = f"left out, because the run has {self.table.num_ranks} ranks: {', '.join(self.faults)}"
-            return replace(healthy, assumptions=[*healthy.assumptions, line])
         factors = np.ones((2, schedule.num_ranks))
         for rank, *of_rank in self.slow_ranks:
             factors[:, rank] = of_rank

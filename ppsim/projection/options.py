@@ -630,8 +630,8 @@ class PlanOptions(JobOptions, total=False):
         metavar="PATH", section="measured", after="profile",
     )]
     without: Annotated[Sequence[str] | None, Option(
-        "Slow ranks or links of --run to remove, by the number or name in the output (slow links 1-2). [default: "
-        "none, all stay]",
+        "Slow ranks or links of --run to remove, by number or name in the output (slow links 1-2), or all (slow "
+        "links). [default: none, all stay]",
         metavar="CAUSE,…", section="measured",
     )]
     calibration: Annotated["str | Path | FittedOverheads | None", CALIBRATION]

@@ -217,9 +217,15 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
 
 
 def _faults_of_run(plan: Plan, schedule: Schedule) -> Iterator[str]:
-    """Yield the slow ranks and links of the recorded run, each with the iteration time without it."""
+    """Yield the slow ranks and links of the recorded run, each with the iteration time without it.
+
+    They are left out on another number of ranks.
+    """
     measured = plan.measured
-    if isinstance(measured, RunCosts) and schedule.num_ranks == measured.table.num_ranks:
+    if isinstance(measured, RunCosts) and schedule.num_ranks != measured.table.num_ranks and measured.faults:
+        faults = ", ".join(f"{name} ({extent})" for name, extent in measured.faults.items())
+        yield f"{FROM_RUN}left out, because it has {measured.table.num_ranks} ranks: {faults}"
+    elif isinstance(measured, RunCosts):
         for number, (name, extent) in enumerate(measured.faults.items(), start=1):
             healthy_s, _ = iteration_of(replace(plan, measured=measured.without([name])), schedule)
             yield f"{FROM_RUN}{number}. {name} ({extent}); if healthy: {seconds(healthy_s)} (--without {number})"

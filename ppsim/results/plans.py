@@ -436,10 +436,11 @@ def _effect(one: ConfigurationChange) -> str:
 
 def _assumed(projection: Projection) -> list[_Row]:
     plan, job = projection.plan, projection.plan.job
+    faults = [line for line in projection.assumptions if line.startswith(FROM_RUN)]
     if job is None:
         if not plan.has_model:
-            faults = [("", line) for line in projection.assumptions if line.startswith(FROM_RUN)]
-            return [("assumed", "no model: --model for throughput, MFU and memory"), *faults]
+            no_model = ("assumed", "no model: --model for throughput, MFU and memory")
+            return [no_model, *(("", line) for line in faults)]
         profile = plan.source.to_json()["profile"]["name"]
         given = " (packaged example; --model and --cluster for yours)" if profile == DEFAULT else ""
         return [
@@ -458,7 +459,7 @@ def _assumed(projection: Projection) -> list[_Row]:
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]
     stack = "" if job.stack_basis else f"stack {job.stack_name}: "  # with a basis, the stack has a line above
-    lines = [*job.model.notes[:1], f"{stack}{', '.join(said)}", *costs]
+    lines = [*job.model.notes[:1], f"{stack}{', '.join(said)}", *costs, *faults]
     return [("" if number else "assumed", line) for number, line in enumerate(lines)]
 
 

@@ -121,14 +121,14 @@ def require_like_steps(trace: RankTrace) -> RankTrace:
     names = [[format_cell(cell.cell) for cell in step if cell.is_compute] for step in trace.steps]
     if len(names) < 2:
         raise ConfigError(f"{trace.source} has one step only: the first is warm-up, trace three or more")
-    for number, step in enumerate(names[1:], start=1):
+    for number, step in enumerate(names[1:], start=2):
         missing = [name for name in names[0] if name not in set(step)]
         if missing:
             raise ConfigError(
-                f"{trace.source}: step {number} lacks {missing[0]}, which step 0 has: trace whole steps"
+                f"{trace.source}: step {number} lacks {missing[0]}, which step 1 has: trace whole steps"
             )
         if step != names[0]:
-            raise ConfigError(f"{trace.source}: step {number} has other actions than step 0, or another order")
+            raise ConfigError(f"{trace.source}: step {number} has other actions than step 1, or another order")
     return trace
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from ppsim.base.files import data_folder
 from ppsim.cli import main
 from tests.cli.conftest import ANSWER, COSTS
-from tests.cli.running import ppsim
+from tests.cli.running import measured_from, ppsim
 from tests.fuzzing.corpus import TRACE
 from tests.runs.test_readers import LOG, csv_of, dump_of, export_of, timeline_of
 from tests.runtime.traces import traces_of
@@ -93,12 +93,7 @@ def sound(folder):
     cluster = (resources.files("ppsim.machine") / "data" / "clusters" / "dgx-h100.toml").read_text()
     ppsim("export", "T.csv", "--to", "json", "-o", "t.json")
     ppsim("simulate", "zbv.csv", "--costs", "C.json", "-o", "measured.json")
-    measured = json.loads((folder / "measured.json").read_text())
-    times = measured["timeline"]
-    measured |= {"origin": "measured", "run": {"emulated": True}, "steps": {
-        "between_steps_s": [0.1], "message_bytes": 1000.0, "knows_transfers": True,
-        "start_s": [times["start_s"]] * 2, "end_s": [times["end_s"]] * 2,
-    }}  # fmt: skip
+    measured = measured_from(folder / "measured.json") | {"run": {"emulated": True}}
     profile = json.loads((data_folder("profiles") / "zb-a100-6.2b.json").read_text())
     whole = {
         "measured.json": measured, "overheads.json": OVERHEADS, "profile.json": profile, "config.json": LLAMA,

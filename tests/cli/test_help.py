@@ -13,7 +13,7 @@ import pytest
 
 from ppsim.cli import main
 from tests.cli.conftest import ANSWER
-from tests.cli.running import ppsim, words_of
+from tests.cli.running import measured_from, ppsim, words_of
 
 ROOT = Path(__file__).parents[2]
 NEED_TORCH = ("train", "profile")
@@ -73,8 +73,7 @@ def test_an_example_of_every_command_runs(folder, name):
     (folder / "tune.json").write_text(json.dumps(ANSWER))
     (folder / "jobs.yaml").write_text("{model: gpt2, gpus: [1, 2], pp: 1}")
     ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "projected.json")
-    measured = json.loads((folder / "projected.json").read_text()) | {"origin": "measured"}
-    (folder / "measured.json").write_text(json.dumps(measured))
+    (folder / "measured.json").write_text(json.dumps(measured_from(folder / "projected.json")))
     line = run_example_of(name)
     ppsim(*shlex.split(line)[1:])
     outputs = [

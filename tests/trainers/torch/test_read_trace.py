@@ -184,7 +184,7 @@ REFUSED = {
     "a rank twice": ([TRACES[0], TRACES[0], TRACES[1]], [], "both hold stage 0: two traces of one rank"),
     "one step": (traces_of([timeline_of("1f1b")], gap_s=GAP_S, cuda=False), [], "has one step only"),
     "no step after the warm-up": (TRACES, ["--warm-up", "3"], "has 3 steps: none is left after 3 of warm-up"),
-    "a step that is cut off": (edited(TRACES, 1, lambda event: event.get("ts", 0) < THIRD), [], "rank1.json: step 2 lacks 1F"),
+    "a step that is cut off": (edited(TRACES, 1, lambda event: event.get("ts", 0) < THIRD), [], "rank1.json: step 3 lacks 1F"),
     "an action missing": (edited(TRACES, 1, is_range("PP:1B5")), [], "1B5 is missing"),
     "unlike steps": ([TRACES[0], traces_of([timeline_of("1f1b")] * 2, gap_s=GAP_S, cuda=False)[1]], [], "has 2 steps, t/rank0.json has 3: files of two runs"),
     "no kernels on a rank": ([ON_DEVICE[0], TRACES[1]], [], "rank1.json holds no kernels, other ranks' traces do"),
