@@ -15,7 +15,7 @@ from ppsim.parallel.layer_partition import Split
 from ppsim.runs.calibrate import FittedOverheads, calibrate
 from ppsim.runs.loss_attribution import lasting_faults
 from ppsim.runs.run import Run, unslowed_costs
-from ppsim.schedule.pairs import fused_pairs
+from ppsim.schedule.table import fused_pairs
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,8 @@ from ppsim.projection.options import GPT
 from ppsim.projection.projection import Projection, ProjectionSummary
 from ppsim.projection.quantities import texts_of
 from ppsim.projection.scaling import Scaling, causes_in
-from ppsim.schedule.pairs import fused_pairs
 from ppsim.schedule.rounds import microbatches_in_words
-from ppsim.schedule.table import NONE, Op
+from ppsim.schedule.table import NONE, Op, fused_pairs
 from ppsim.simulation.report import gap_of
 from ppsim.simulation.step import StepActivity
 from ppsim.tuning.command_line import command_of

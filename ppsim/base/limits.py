@@ -1,13 +1,17 @@
-"""Limits on users' files, used by all readers: size, depth, expansion and numbers.
+"""Limits on users' files, used by all readers: size, depth, expansion and numbers; and on the size of tables.
 
-YAML anchors, shell variables and gzip have a limit on the expanded size.
+YAML anchors, shell variables and gzip have a limit on the expanded size. A schedule table must fit in the free
+memory of this machine.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.units import size
 
 CONFIG_BYTES = 2**20
 """Maximum bytes of a configuration. The largest known, a printed Megatron-LM configuration, has 0.1 MB."""
@@ -177,3 +181,32 @@ def _check_tag(event: Any, source: str) -> None:
         raise ConfigError(
             f"{source} has the tag {event.tag} in line {line}: only plain lists, tables and values are read"
         )
+
+
+BYTES_BUILT = 160
+"""Bytes per action while a table is built, measured for tables of 400,000 to 1,200,000 actions."""
+
+BYTES_PROJECTED = 4_800
+"""Bytes per action while a plan is projected and explained, measured for the same tables."""
+
+_MEMORY = Path("/proc/meminfo")
+_ALWAYS_FREE = 2**24
+"""Requests up to 16 MiB are always allowed: Python and numpy need more themselves."""
+
+
+def require_memory(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
+    needed = num_actions * bytes_each
+    if needed > _ALWAYS_FREE and needed > (free := free_bytes()):
+        raise ConfigError(
+            f"{num_actions:,} actions (two or three for each stage and microbatch) need about {size(needed)}, and "
+            f"{size(free)} of memory are free on this machine, enough for {free // bytes_each:,}"
+        )
+
+
+def free_bytes() -> int:
+    """Return all physical memory if the system does not report the available memory."""
+    try:
+        told = _MEMORY.read_text(encoding="ascii")
+        return int(told.partition("MemAvailable:")[2].split()[0]) * 1024
+    except (OSError, IndexError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -4,6 +4,8 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from ppsim.base.errors import ConfigError
+
 
 def plain(name: str) -> str:
     """Remove case, blanks, dashes and underscores.
@@ -78,3 +80,25 @@ _MOST_SUGGESTED = 3
 
 _FEW = 30
 """Maximum number of names in a message."""
+
+
+def joined_modules(
+    field: str,
+    text: str,
+    modules: Iterable[str],
+    *,
+    words: str,
+    also: Mapping[str, str] | None = None,
+    near: Iterable[str] = (),
+) -> str:
+    """Return the modules that a text names, in the order of `modules`.
+
+    `also`: further names of modules. `words`, `near`: other options, which an error mentions.
+    """
+    known = list(modules)
+    named = [(also or {}).get(module.strip(), module.strip()) for module in text.split("+")]
+    for module in named:
+        if module not in known:
+            hint = NameLookup("module", [*known, *near], plain_of=str).hint(module)
+            raise ConfigError(f"{field} must be {words} or modules joined by +: got '{text}' ({hint})")
+    return "+".join(module for module in known if module in named)

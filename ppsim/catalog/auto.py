@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
+from ppsim.base.limits import require_memory
 from ppsim.base.numba_jit import TimeIsUp, time_limit, working_clock
 from ppsim.base.units import percent
 from ppsim.catalog.build import ScheduleEntry, build, every_schedule, optimise_entry, require_shape
@@ -19,7 +20,6 @@ from ppsim.catalog.cost_optimised import memory_cap
 from ppsim.catalog.search.best_table import SearchTimeout, join_backwards, tables_without_end
 from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.placement import STYLES
-from ppsim.schedule.size_limit import require_memory
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.for_table import bounds_of, problem_of
 from ppsim.simulation.bounds.problem import Criterion, is_within

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError, require_kind
+from ppsim.base.limits import require_memory
 from ppsim.base.lru_cache import LRUCache
 from ppsim.base.name_lookup import NameLookup, plain
 from ppsim.catalog.entries import ENTRIES
 from ppsim.catalog.entry import Formula, ScheduleEntry
 from ppsim.catalog.search_cache import cached_result
-from ppsim.schedule.size_limit import require_memory
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import Criterion
 from ppsim.simulation.stage_costs import StageCosts

@@ -23,10 +23,10 @@ from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.architecture import Layer, Model, mtp_linears
 from ppsim.model.attention_and_mlp import Attention, MixtureOfExperts
 from ppsim.model.attention_base import ScoredAttention
+from ppsim.model.batch import CHUNKS
 from ppsim.model.blocks import layer_input
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.hyper_connections import end_passes, mtp_passes
-from ppsim.model.losses import CHUNKS
 from ppsim.model.mixer import Mixer
 from ppsim.model.operators import Operator
 from ppsim.model.parameters import padded_vocabulary

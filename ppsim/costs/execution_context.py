@@ -14,8 +14,8 @@ from ppsim.machine.kernels.corrected import Corrected
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.published_tables import kernel_times
 from ppsim.machine.kernels.times import KernelTime, KernelTimes
+from ppsim.model.batch import CrossEntropy
 from ppsim.model.cuda_graphs import CudaGraphs, cuda_graphs_of
-from ppsim.model.losses import CrossEntropy
 from ppsim.model.recompute import Recompute, require_spelling
 from ppsim.parallel.groups import GroupName, RankGroup, group
 from ppsim.parallel.layout import Layout

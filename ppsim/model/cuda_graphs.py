@@ -7,7 +7,7 @@
 from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.modules import joined_modules
+from ppsim.base.name_lookup import joined_modules
 
 CudaGraphs: TypeAlias = str
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import MOST_LAYERS
-from ppsim.model.modules import joined_modules
+from ppsim.base.name_lookup import joined_modules
 from ppsim.model.recompute import numbers_of_layers, spelled_layers
 from ppsim.model.weight_matrices import UP_AND_DOWN, WeightMatrix
 

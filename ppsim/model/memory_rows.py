@@ -14,9 +14,8 @@ from ppsim.model.activations import (
     weight_gradient_bytes,
 )
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.batch import Batch
+from ppsim.model.batch import CHUNKS, Batch
 from ppsim.model.encoder import Encoder, EncoderPart
-from ppsim.model.losses import CHUNKS
 from ppsim.model.memory_settings import GraphBuffers, MemorySettings
 from ppsim.model.parameters import RankParameters, held_of_layer
 from ppsim.model.recompute import BY_OPERATORS, recomputes

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.modules import joined_modules
+from ppsim.base.name_lookup import joined_modules
 
 MODULES = {
     "attn_norm": "the input of the norm before attention",

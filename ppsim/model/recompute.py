@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import MOST_LAYERS, short_text
-from ppsim.model.modules import joined_modules
+from ppsim.base.name_lookup import joined_modules
 from ppsim.model.weight_matrices import WeightMatrix
 from ppsim.parallel.sizes import ParallelSizes
 

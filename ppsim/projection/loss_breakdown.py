@@ -12,9 +12,8 @@ from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.costs.time_breakdown import TimeBreakdown
 from ppsim.projection.projection import ALL_STAGES, Interval, Projection
 from ppsim.schedule.graph import build_graph
-from ppsim.schedule.pairs import fused_pairs
 from ppsim.schedule.rounds import round_starts
-from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.table import NONE, Op, Schedule, fused_pairs
 from ppsim.simulation.engine import RankTimes, evaluate_many
 from ppsim.simulation.idle_causes import gaps
 from ppsim.simulation.simulate import durations_s, overheads_s, simulate_graph

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
+from ppsim.base.limits import BYTES_PROJECTED, require_memory
 from ppsim.base.units import percent, seconds
 from ppsim.catalog.build import ScheduleEntry, build, every_schedule, find, optimise_entry, require_shape
 from ppsim.costs.cost_sources import RunCosts
@@ -26,7 +27,6 @@ from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.option_types import Communication
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.rounds import repeat_rounds
-from ppsim.schedule.size_limit import BYTES_PROJECTED, require_memory
 from ppsim.schedule.table import NONE, Schedule
 from ppsim.simulation.simulate import simulate_graph
 from ppsim.simulation.stage_costs import StageCosts

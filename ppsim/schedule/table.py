@@ -479,3 +479,21 @@ def _renumbered(fused: Ints32) -> Ints32:
     ids = np.zeros(len(fused), dtype=np.int32)
     ids[changes] = 1
     return np.where(fused >= 0, np.cumsum(ids), NONE).astype(np.int32)
+
+
+def fused_pairs(schedule: Schedule) -> tuple[Ints64, Ints64]:
+    """Return the entries of the forwards and of the backwards.
+
+    >>> import ppsim
+    >>> forward, backward = fused_pairs(ppsim.build("combined-1f1b", pp=1, microbatches=3))
+    >>> [f"{ppsim.build('combined-1f1b', pp=1, microbatches=3)[entry]}" for entry in (*forward, *backward)]
+    ['0F1', '0F2', '0B0', '0B1']
+    """
+    fused, op = schedule.fused, schedule.op
+    size = np.bincount(fused[fused != NONE], minlength=1)
+    first = np.flatnonzero((fused[:-1] != NONE) & (fused[:-1] == fused[1:]))
+    first = first[size[fused[first]] == 2]
+    first = first[np.minimum(op[first], op[first + 1]) == Op.F]
+    first = first[np.maximum(op[first], op[first + 1]) == Op.B]
+    forward = np.where(op[first] == Op.F, first, first + 1)
+    return forward, 2 * first + 1 - forward

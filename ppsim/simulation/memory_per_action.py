@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats, Ints32, Ints64
-from ppsim.schedule.pairs import fused_pairs
-from ppsim.schedule.table import Schedule
+from ppsim.schedule.table import Schedule, fused_pairs
 from ppsim.simulation.cost_arrays import CostArrays
 
 

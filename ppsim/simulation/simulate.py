@@ -10,9 +10,8 @@ from ppsim.base.errors import require_kind
 from ppsim.base.numba_jit import Engine, running_on
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph
-from ppsim.schedule.pairs import fused_pairs
 from ppsim.schedule.rounds import round_starts
-from ppsim.schedule.table import Op, Schedule
+from ppsim.schedule.table import Op, Schedule, fused_pairs
 from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.memory_per_action import slice_shares
 from ppsim.simulation.overlap import evaluate_slowed

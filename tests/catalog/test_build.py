@@ -179,7 +179,7 @@ def step_or_never(table, costs):
 
 
 def test_a_small_table_does_not_ask_how_much_memory_is_free(monkeypatch) -> None:
-    monkeypatch.setattr("ppsim.schedule.size_limit.free_bytes", lambda: 0)
+    monkeypatch.setattr("ppsim.base.limits.free_bytes", lambda: 0)
     ppsim.build("1f1b", pp=4, microbatches=8)
     with pytest.raises(ConfigError, match="and 0 B of memory are free on this machine"):
         ppsim.build("1f1b", pp=4, microbatches=1_000_000)
