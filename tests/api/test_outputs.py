@@ -1,0 +1,124 @@
+"""Saved files and exports: which formats a result has, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ppsim
+from ppsim.api import output_formats
+from ppsim.api.output_formats import _in_unit, _report_markdown
+from ppsim.api.outputs import _drawn, _explained_view
+from ppsim.base.errors import ConfigError
+
+TABLE = ppsim.build("1f1b", pp=2, microbatches=2)
+COSTS = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+TIMELINE = ppsim.simulate(TABLE, COSTS)
+
+
+def test_a_table_is_saved_as_csv_or_json(tmp_path: Path) -> None:
+    for suffix in (".csv", ".json"):
+        ppsim.save(TABLE, tmp_path / f"t{suffix}")
+    assert ppsim.read_schedule(tmp_path / "t.csv") == TABLE
+    assert json.loads((tmp_path / "t.json").read_text())["stage_to_rank"] == [0, 1]
+    with pytest.raises(ConfigError, match=r"a table \(simulate it for a timeline\) goes into \.csv or \.json"):
+        ppsim.save(TABLE, tmp_path / "t.html")
+
+
+def test_the_json_of_a_timeline_has_its_costs(tmp_path: Path) -> None:
+    ppsim.save(TIMELINE, tmp_path / "t.json", costs=COSTS)
+    assert json.loads((tmp_path / "t.json").read_text())["step_time_s"] == TIMELINE.step_time_s
+    with pytest.raises(ConfigError, match="give them as costs="):
+        ppsim.save(TIMELINE, tmp_path / "u.json")
+    assert not (tmp_path / "u.json").exists()
+    ppsim.save([TIMELINE], tmp_path / "t.csv")
+    assert ppsim.read_schedule(tmp_path / "t.csv") == TABLE
+
+
+@pytest.mark.parametrize(
+    ("those", "titles", "name", "sentence"),
+    [
+        ([], None, "t.html", "there is nothing to save"),
+        ([TIMELINE, 3], None, "t.html", "cannot save int: it is no timeline, projection or run"),
+        ([TIMELINE, TIMELINE], ["a"], "t.html", "titles names 1 of 2"),
+        ([TIMELINE, TIMELINE], None, "t.json", r"\.json holds one of them: got 2"),
+        ([TIMELINE, TIMELINE], None, "t.csv", r"\.csv holds one of them: got 2"),
+    ],
+)
+def test_what_a_file_cannot_hold_is_refused(those: Any, titles: Any, name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        ppsim.save(those, name, titles=titles)
+
+
+def test_views_are_named_by_their_titles_or_tables() -> None:
+    assert _drawn([TIMELINE], "t.svg", None, None).titles == ["1f1b"]
+    assert _drawn([TIMELINE, TIMELINE], "t.svg", ["a", "b"], None).titles == ["a", "b"]
+    assert _drawn([TIMELINE], "t.svg", None, None).memory_limit_bytes is None
+    projected = [ppsim.project(pp=2, microbatches=2, memory_limit=limit) for limit in ("40GiB", "40GiB", "50GiB")]
+    assert _drawn(projected[:2], "t.svg", None, None).memory_limit_bytes == 40 * 2**30
+    assert _drawn(projected, "t.svg", None, None).memory_limit_bytes is None, "there is no common limit"
+
+
+def test_causes_that_no_one_can_see_have_no_bar() -> None:
+    step_s = TIMELINE.step_time_s
+    view = _explained_view(TIMELINE, "measured", [], {"a": 0.5 * step_s, "b": 1e-9 * step_s, "c": -0.5 * step_s})
+    assert list(view.time_breakdown_s) == ["a", "c"]
+    assert (view.title, view.budget_title) == ("measured", "Where a step goes")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"to": "other"}, "there is no target 'other'"),
+        ({"to": "torch", "receives": "deferred"}, "--receives is for --to torch-comms: got --to torch"),
+        ({"to": "torch", "torch_version": "2.13"}, "got --to torch, which every version from 2.9 on takes"),
+        ({"to": "json", "torch_version": "2.13"}, "got --to json$"),
+        ({"to": "json", "split": "1,1"}, "--split is for --to megatron: got --to json"),
+    ],
+)
+def test_options_of_other_targets_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        ppsim.export(TABLE, **options)
+
+
+def test_a_table_is_exported_with_and_without_communication() -> None:
+    assert ppsim.export(TABLE, to="torch") == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+    assert "SEND_F" in ppsim.export(TABLE, to="torch-comms", receives="deferred")
+    assert ppsim.export(TABLE, to="torchtitan") == ppsim.export(TABLE, to="torch")
+    assert json.loads(ppsim.export(TABLE, to="json"))["num_microbatches"] == 2
+
+
+def test_a_report_in_markdown_has_numbers_in_their_units() -> None:
+    report = {
+        "format": "x", "schedule": "1f1b", "step_time_s": 1.5, "bubble_ratio": 0.25, "peak_bytes": 2**30, "empty": "",
+        "tokens_per_s": 8000.0, "fits": True, "pp": 1234567, "model_flops_utilization": 0.5, "list": [1],
+        "parts_s": {"small": 0.25, "zero": 0.0, "large": 0.5}, "none_s": {"zero": 0.0}, "texts": {"a": "b"},
+    }  # fmt: skip
+    lines = [line.replace(" ", "") for line in _report_markdown(report).splitlines()]
+    for line in (
+        "|schedule|1f1b|", "|step_time_s|1.50s|", "|bubble_ratio|25.00%|", "|peak_bytes|1.00GiB|",
+        "|tokens_per_s|8.00k|", "|fits|True|", "|model_flops_utilization|50.00%|",
+    ):  # fmt: skip
+        assert line in lines
+    assert not [line for line in lines if "format" in line or "empty" in line or "none_s" in line or "list" in line]
+    parts = [line for line in lines if line.startswith(("|small|", "|large|", "|zero|"))]
+    assert parts == ["|large|500ms|", "|small|250ms|"]
+    assert (_in_unit("pp", 1234567), _in_unit("loss", 0.1234567)) == ("1.23457e+06", "0.123457")
+
+
+def test_a_date_is_that_of_reproducible_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    assert output_formats._today() == "1970-01-02"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
+    assert output_formats._today() > "2026"
+
+
+def test_each_result_has_its_suffixes() -> None:
+    figures = {".svg", ".pdf", ".png"}
+    assert set(output_formats.TIMELINE) == {".html", ".json", ".csv", ".json.gz", ".md", ".toml", *figures}
+    assert set(output_formats.SEARCH) == {".html", ".json", ".csv", ".md", *figures}
+    assert set(output_formats.DIFFERENCE) == {".html", ".json", ".md", *figures}
+    assert set(output_formats.SCALING) == {".csv", ".json", ".md", *figures}
+    assert set(output_formats.EXPLANATION) == {".html", ".json", ".md"}
+    assert set(output_formats.TABLE) == set(output_formats.VALIDATION) == {".csv", ".json"}
