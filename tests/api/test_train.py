@@ -12,6 +12,7 @@ from ppsim.api.train import _emulated, _layers, _planned, _shape, _straggling, _
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, with_defaults
 from ppsim.runtime.options import TrainOptions
+from ppsim.simulation.cost_files import read_costs
 
 TABLE = ppsim.build("1f1b", pp=2, microbatches=2)
 COSTS = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
@@ -42,7 +43,7 @@ def test_objects_are_written_for_the_processes_of_a_run() -> None:
     with as_files(TABLE, COSTS) as (table, costs):
         assert ppsim.read_schedule(table) == TABLE
         assert costs is not None
-        assert read_costs(costs).forward_s == 1.0
+        assert read_costs(costs).forward_s == [1.0]
         folder = Path(table).parent
     assert not folder.exists()
     with as_files("T.csv", None) as found:
