@@ -5,6 +5,7 @@
     python scripts/mutants.py run --sample 100     # changes per package, drawn with --seed
     python scripts/mutants.py show                 # the surviving fraction, and every survivor as a diff
     python scripts/mutants.py near -n 60           # changes over all packages against the tests next to them
+    python scripts/mutants.py near --module costs  # of one package or module
 
 cosmic-ray makes the changes (comparisons, arithmetic, numbers, conditions, loops); annotations are left out. Each
 change is made in a copy of the checkout. Then the tests that execute the changed line run, the fastest first, until
@@ -88,6 +89,9 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=100, help="changes of each room (default: 100)")
     parser.add_argument("--seed", help="of the draw (default: 0; for `near` the commit's hash, in hexadecimal)")
     parser.add_argument("-n", type=int, default=60, help="changes that `near` draws (default: 60)")
+    parser.add_argument(
+        "--module", default="", help="start of the paths below ppsim/ that `near` changes (default: all)"
+    )
     parser.add_argument("--all", action="store_true", help="`near` also runs the marked tests of the folder")
     parser.add_argument("--seconds", type=float, default=120, help="of tests a change at most (default: 120)")
     arguments = parser.parse_args()
@@ -97,7 +101,13 @@ def main() -> None:
     elif arguments.what == "run":
         judge_all(folder, arguments.sample, int(arguments.seed or 0), arguments.seconds)
     elif arguments.what == "near":
-        judge_near(folder, int(arguments.seed or commit()[:8], 16), arguments.n, with_marked=arguments.all)
+        judge_near(
+            folder,
+            int(arguments.seed or commit()[:8], 16),
+            arguments.n,
+            arguments.module,
+            with_marked=arguments.all,
+        )
     else:
         show(folder)
 
@@ -218,13 +228,14 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def judge_near(folder: Path, seed: int, number: int, *, with_marked: bool) -> None:
+def judge_near(folder: Path, seed: int, number: int, module: str, *, with_marked: bool) -> None:
     """Print a verdict and the changed line of each change, and the killed fraction."""
     by_line: dict[tuple[Path, int], list[Mutation]] = {}
     for path in sorted((ROOT / "ppsim").rglob("*.py")):
         for one in mutations(path.read_text()):
-            by_line.setdefault((path.relative_to(ROOT), one.line), []).append(one)
-    random_ = random.Random(seed)
+            if str(path.relative_to(ROOT / "ppsim")).startswith(module):
+                by_line.setdefault((path.relative_to(ROOT), one.line), []).append(one)
+    number, random_ = min(number, len(by_line)), random.Random(seed)
     drawn = [(path, random_.choice(by_line[path, line])) for path, line in random_.sample(sorted(by_line), number)]
     print(f"seed {seed:08x}: {number} of {len(by_line)} lines", flush=True)
     _fresh_copy(copy := folder / "near")
