@@ -1,0 +1,147 @@
+"""Signed errors, coverage, order and constant MFU of rows by hand."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ppsim.validation.error_summary import (
+    CaseError,
+    SetValidation,
+    _best_share,
+    _constant_mfu,
+    _is_in_order,
+    coverage_of,
+    hardware_scores,
+    rank_correlation,
+    score_of,
+)
+
+
+def job(dtype: str = "bfloat16", peak: float = 10.0, *, has_experts: bool = False) -> Any:
+    """A job of 1,000 FLOPs per token, 20 tokens and 4 GPUs."""
+    device = SimpleNamespace(peak=lambda _: peak)
+    model = SimpleNamespace(training_flops=lambda length, causal: 1000.0, has_experts=has_experts)
+    return SimpleNamespace(
+        model=model, length=5, tokens_per_step=20, layout=SimpleNamespace(num_devices=4),
+        cluster=SimpleNamespace(device=device, name="own", constants=SimpleNamespace(fitted_on=("a.csv, b.csv",))),
+        execution=SimpleNamespace(dtype=dtype),
+    )  # fmt: skip
+
+
+def row(
+    measured: float, projected: float, *, use: str = "test", constant: float | None = None, memory: bool = False,
+    of: Any = None, other: float | None = None, value: float = 1.0, **fields: Any,
+) -> CaseError:  # fmt: skip
+    case: Any = SimpleNamespace(is_memory=memory, properties=SimpleNamespace(use=use, other=other, value=value))
+    plan: Any = SimpleNamespace(job=of, measured=None)
+    return CaseError(case, plan, measured, projected, constant, **fields)
+
+
+def validated(
+    *rows: CaseError, name: str = "own", order_only: bool = False, ranks: dict[str, float] | None = None
+) -> SetValidation:
+    properties: Any = SimpleNamespace(order_only=order_only)
+    return SetValidation(name, properties, list(rows), "", ranks or {}, 0, [])
+
+
+def test_an_error_is_negative_if_the_projection_is_optimistic() -> None:
+    found = row(2.0, 1.5, constant=3.0, other=0.5, value=2.0)
+    assert (found.error, found.constant_mfu_error, found.other_error) == (-0.25, 0.5, -0.75)
+    assert (row(2.0, 1.5).constant_mfu_error, row(2.0, 1.5).other_error) == (None, None)
+    assert [row(1, 1, of=one).kind for one in (None, job(), job(has_experts=True))] == ["dense", "dense", "MoE"]
+
+
+@pytest.mark.parametrize(
+    ("measured", "fields", "is_inside"),
+    [
+        (1.0, {}, True), (1.01, {}, False), (1.17, {"spread": 0.1}, True), (1.19, {"spread": 0.1}, False),
+        (0.85, {"spread": 0.1}, True), (0.84, {"spread": 0.1}, False), (1.5, {"spread": 0.1, "slow_host_s": 1.5}, True),
+        (1.6, {"spread": 0.1, "slow_host_s": 1.5}, False), (1.17, {"spread": 0.1, "slow_host_s": 1.1}, True),
+        (1.0, {"memory": True}, None),
+    ],
+)  # fmt: skip
+def test_times_are_inside_their_interval_or_not(
+    measured: float, fields: dict[str, Any], is_inside: bool | None
+) -> None:
+    assert row(measured, 1.0, **fields).inside_interval == is_inside
+
+
+def test_coverage_counts_times_only() -> None:
+    assert coverage_of([row(1.0, 1.0), row(2.0, 1.0), row(1.0, 1.0, memory=True)]) == (1, 2)
+    assert coverage_of([row(1.0, 1.0, memory=True)]) is None
+    assert validated(row(1.0, 1.0)).coverage == (1, 1)
+    assert validated(row(1.0, 1.0), order_only=True).coverage is None
+
+
+def test_scores_are_of_the_test_rows() -> None:
+    found = validated(row(1.0, 1.5, use="fit"), row(1.0, 0.8, constant=1.1), row(1.0, 1.1, constant=0.9))
+    assert found.score.num_rows == 2
+    assert (found.score.mean, found.score.mean_absolute, found.score.worst) == pytest.approx((-0.05, 0.15, -0.2))
+    assert found.calibration_score is not None
+    assert found.calibration_score.mean == pytest.approx(0.5)
+    assert found.constant_mfu is not None
+    assert found.constant_mfu.mean_absolute == pytest.approx(0.1)
+    only_fit = validated(row(1.0, 1.5, use="fit"))
+    assert only_fit.score.mean == pytest.approx(0.5)
+    assert validated(row(1.0, 1.0)).calibration_score is None
+    assert validated(row(1.0, 1.0), row(1.0, 1.0, constant=1.0)).constant_mfu is None, "not of all rows"
+    assert validated(row(1.0, 1.0)).other is None
+    assert validated(row(1.0, 1.0), row(1.0, 1.0, other=2.0)).other == score_of([1.0])
+    assert score_of([]).num_rows == 0
+    assert validated(ranks={"a": 1.0, "b": 0.5}).mean_rank_correlation == 0.75
+    assert validated().mean_rank_correlation is None
+
+
+def test_clusters_fitted_on_the_rows_themselves_are_named() -> None:
+    assert validated(row(1.0, 1.0, of=job()), name="runs/b.csv").clusters_fitted_on_file == ["own"]
+    assert validated(row(1.0, 1.0, of=job()), row(1.0, 1.0), name="c.csv").clusters_fitted_on_file == []
+
+
+def test_hardware_groups_rows_by_cluster_dtype_and_kind() -> None:
+    rows = [
+        row(1.0, 1.2, constant=1.0, of=job("float8")), row(1.0, 1.1, constant=1.3, of=job()),
+        row(1.0, 0.9, constant=1.1, of=job()), row(1.0, 2.0, of=job()), row(1.0, 2.0, constant=1.0),
+        row(1.0, 1.5, constant=1.0, of=job(has_experts=True)),
+    ]  # fmt: skip
+    found = hardware_scores([validated(*rows), validated(rows[0], order_only=True)])
+    assert [(one.cluster, one.dtype, one.kind, one.score.num_rows) for one in found] == [
+        ("own", "bfloat16", "MoE", 1), ("own", "bfloat16", "dense", 2), ("own", "float8", "dense", 1),
+    ]  # fmt: skip
+    assert found[1].score.mean_absolute == pytest.approx(0.1)
+    assert found[1].constant_mfu.mean_absolute == pytest.approx(0.2)
+    assert found[1].coverage == (0, 2)
+
+
+def test_an_order_is_right_if_all_different_measurements_are() -> None:
+    assert _is_in_order([1.0, 2.0, 2.0], [5.0, 7.0, 6.0])
+    assert not _is_in_order([1.0, 2.0, 3.0], [5.0, 7.0, 6.0])
+    assert not _is_in_order([1.0, 2.0], [5.0, 5.0])
+    assert rank_correlation([1.0, 2.0, 2.0], [1.0, 2.5, 2.5]) == pytest.approx(1.0)
+
+
+def constant(*rows: tuple[float, str, Any], memory: bool = False) -> tuple[list[float | None], str]:
+    cases: Any = [
+        (SimpleNamespace(is_memory=memory, properties=SimpleNamespace(use=use)), SimpleNamespace(job=of), seconds)
+        for seconds, use, of in rows
+    ]
+    return _constant_mfu(cases)
+
+
+def test_a_constant_mfu_is_the_mean_of_the_fit_rows_or_the_best_fit() -> None:
+    # At the peak, 1000 · 20 FLOPs on 4 GPUs with 10 FLOP/s take 500 s.
+    times, basis = constant((1000.0, "fit", job()), (2000.0, "fit", job()), (1.0, "test", job()))
+    assert times == pytest.approx([500 / 0.375] * 3)
+    assert basis == "37.5 % of bfloat16's peak, mean of the fit rows"
+    times, basis = constant((1000.0, "test", job()), (2000.0, "test", job()), (1100.0, "test", job()))
+    assert times == pytest.approx([1100.0] * 3), "the share of the middle row leaves the least errors"
+    assert basis.endswith("% of bfloat16's peak, best fit to the rows")
+    mixed, basis = constant((1000.0, "fit", job()), (250.0, "fit", job("float8", 20.0)))
+    assert mixed == pytest.approx([1000.0, 250.0])
+    assert (
+        basis == "50.0 % of bfloat16's peak, mean of the fit rows; 100.0 % of float8's peak, mean of the fit rows"
+    )
+    assert constant((1000.0, "test", job())) == ([None], "")
+    assert constant((1000.0, "fit", job()), memory=True) == ([None], "")
+    assert constant((1000.0, "fit", None)) == ([None], "")
+    assert _best_share([(10.0, 5.0), (10.0, 8.0), (10.0, 4.0)]) == 0.5
