@@ -149,7 +149,7 @@ def load_packaged(model: type[Model], data: Any) -> Model:
 
 @cache
 def _maker(kind: Any) -> Callable[[Any], Any]:
-    origin, inner = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
+    origin, inner = get_origin(kind), [argument for argument in get_args(kind) if argument is not NoneType]
     if isinstance(kind, type) and issubclass(kind, FileSchema):
         makers = {one.name: _maker(one.type) for one in fields(kind)}  # type: ignore[arg-type]
         return lambda data: kind(**{name: makers[name](value) for name, value in data.items()})
@@ -248,5 +248,5 @@ def _keys_at(model: type[FileSchema], path: tuple[Any, ...]) -> list[str]:
 def _models_in(kind: Any) -> "Iterator[type[FileSchema]]":
     if isinstance(kind, type) and issubclass(kind, FileSchema):
         yield kind
-    for one in get_args(kind):
-        yield from _models_in(one)
+    for argument in get_args(kind):
+        yield from _models_in(argument)

@@ -208,7 +208,7 @@ def _forget_older(dispatcher: Any) -> None:
 def _is_kept(kernel: Callable[..., Any], arguments: Sequence[Any]) -> bool:
     if kernel not in _KEPT:
         compiled = _compiled(kernel)
-        types = tuple(compiled.typeof_pyval(one) for one in arguments)
+        types = tuple(compiled.typeof_pyval(argument) for argument in arguments)
         found = compiled._cache.load_overload(types, compiled.targetctx)
         if found:
             compiled.add_overload(found)
@@ -281,8 +281,8 @@ def run_kernel(
 def _run(kernel: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any], *, is_compiled: bool) -> Any:
     if is_compiled:
         return _compiled(kernel)(*inputs, *outputs)
-    filled = [_in_plain(one) for one in outputs]
-    result = kernel(*(_in_plain(one) for one in inputs), *filled)
+    filled = [_in_plain(output) for output in outputs]
+    result = kernel(*(_in_plain(array) for array in inputs), *filled)
     for target, values in zip(outputs, filled, strict=True):
         _copy_back(target, values)
     return result

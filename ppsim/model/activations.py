@@ -98,7 +98,7 @@ def layer_offload(
             for one in offload_groups(operators, source, plan, modules, casts=casts)
         ]
         size = partial(_size, rows, widths)
-        both = ((round(sum(map(size, one.copied))), round(sum(map(size, one.freed)))) for one in groups)
+        both = ((round(sum(map(size, group.copied))), round(sum(map(size, group.freed)))) for group in groups)
         layer.lists[key] = LayerOffload(
             tuple(one for one in both if one[0]),
             forward_peak(operators, source, plan, size, groups, casts=casts),
@@ -151,7 +151,7 @@ def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: Kerne
     a, tokens, e = layer.attention, batch.tokens(cut), batch.element_bytes
     assert isinstance(a, ScoredAttention)
     kept, _ = by_operators(layer.linears(cut), cut)
-    of_mixer = {one.name for one in a.linears(layer.hidden_size, cut.tp)}
+    of_mixer = {linear.name for linear in a.linears(layer.hidden_size, cut.tp)}
     outputs = {True: a.num_heads * a.v_head_size // cut.tp, False: 0}
     for one in kept:
         outputs[one.name in of_mixer] += one.outputs
@@ -176,7 +176,7 @@ def unused_output_bytes(layer: Layer, batch: Batch, cut: ParallelSizes, kernels:
     matrices = list(counted_matrices(layer.linears(cut)))
     if matrices[-1].name != "down":
         return 0, 0
-    counted = sum(not one.biased for one in matrices)
+    counted = sum(not matrix.biased for matrix in matrices)
     return whole * (counted % 2), share(whole, cut.norm_divisor) * (cut.tp > 1)
 
 

@@ -19,10 +19,10 @@ def trained_matrices(
     matrices: Iterable[WeightMatrix], mixer: Sequence[WeightMatrix], training: LayerTraining, cut: ParallelSizes
 ) -> Iterator[WeightMatrix]:
     """Yield each matrix, followed by its adapter."""
-    for one in matrices:
-        yield replace(one, trainable=training.trains(group_of(one, 1 if one in mixer else 2)))
-        if lora_module_of(one, mixer) in training.adapted:
-            yield from adapter_of(one, training.rank, cut)
+    for matrix in matrices:
+        yield replace(matrix, trainable=training.trains(group_of(matrix, 1 if matrix in mixer else 2)))
+        if lora_module_of(matrix, mixer) in training.adapted:
+            yield from adapter_of(matrix, training.rank, cut)
 
 
 def adapter_of(linear: WeightMatrix, rank: int, cut: ParallelSizes) -> tuple[WeightMatrix, WeightMatrix]:
@@ -53,15 +53,15 @@ def trained_operators(
 ) -> Iterator[Operator]:
     """A frozen GEMM saves nothing, because its input gradient reads only the weight."""
     tensors = {source.name: source} | {tensor.name: tensor for one in operators for tensor in one.writes}
-    for one in operators:
-        if one.weight is None:
-            yield one if one.kind != "norm" else replace(one, trainable=training.trains("norms"))
+    for operator in operators:
+        if operator.weight is None:
+            yield operator if operator.kind != "norm" else replace(operator, trainable=training.trains("norms"))
             continue
-        base = one
-        if not training.trains(group_of(one.weight, one.sublayer)):
-            base = replace(one, saved_for_i=(), saved_for_w=(), trainable=False)
-        if one.writes and lora_module_of(one.weight, mixer) in training.adapted:
-            yield from _with_adapter(base, tensors[one.reads[0]], training.rank, cut)
+        base = operator
+        if not training.trains(group_of(operator.weight, operator.sublayer)):
+            base = replace(operator, saved_for_i=(), saved_for_w=(), trainable=False)
+        if operator.writes and lora_module_of(operator.weight, mixer) in training.adapted:
+            yield from _with_adapter(base, tensors[operator.reads[0]], training.rank, cut)
         else:
             yield base
 

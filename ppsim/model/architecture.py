@@ -81,7 +81,7 @@ class Layer:
 
     @property
     def has_trained_weights(self) -> bool:
-        return self.trains_norms or any(one.trainable for one in self.all_linears)
+        return self.trains_norms or any(linear.trainable for linear in self.all_linears)
 
     @property
     def trains_norms(self) -> bool:
@@ -133,11 +133,11 @@ class Layer:
 
     @property
     def expert_parameters(self) -> int:
-        return sum(one.weights + one.biases for one in self.all_linears if one.kind == "routed")
+        return sum(linear.weights + linear.biases for linear in self.all_linears if linear.kind == "routed")
 
     @property
     def parameters(self) -> int:
-        return sum(one.weights + one.biases for one in self.all_linears) + self.norm_parameters
+        return sum(linear.weights + linear.biases for linear in self.all_linears) + self.norm_parameters
 
     @property
     def active_parameters(self) -> int:
@@ -157,9 +157,9 @@ class Layer:
     @cached_property
     def frozen_weights_per_token(self) -> float:
         return sum(
-            self._weights_a_token(one)
-            for one in self.all_linears
-            if not one.trainable and one.kind not in ("vector", "condition")
+            self._weights_a_token(linear)
+            for linear in self.all_linears
+            if not linear.trainable and linear.kind not in ("vector", "condition")
         )
 
     def _weights_a_token(self, one: WeightMatrix) -> float:
@@ -270,15 +270,15 @@ class Model:
     def parameters(self) -> int:
         """All parameters as published: tied ones once, without multi-token prediction."""
         head = self.own_parameters[1] if self.tied_embeddings else self.head_parameters
-        encoders = sum(one.parameters for one in self.encoders)
+        encoders = sum(encoder.parameters for encoder in self.encoders)
         return encoders + self.embedding_parameters + sum(layer.parameters for layer in self.layers) + head
 
     @cached_property
     def encoder_parts(self) -> tuple[EncoderPart, ...]:
-        return tuple(EncoderPart(one, 0, len(one.layers)) for one in self.encoders)
+        return tuple(EncoderPart(encoder, 0, len(encoder.layers)) for encoder in self.encoders)
 
     def with_images(self, text: str) -> "Model":
-        images = [one for one in self.encoders if one.kind == "image"]
+        images = [encoder for encoder in self.encoders if encoder.kind == "image"]
         if not images:
             raise ConfigError("--image-tokens is for a model with an image encoder, and this one has none")
         given = parse_images(text)
@@ -323,8 +323,8 @@ class Model:
             raise ConfigError(f"sequence_length must be at least 1: got {length}")
         forward = sum(layer.forward_flops(length, causal=causal) for layer in (*self.layers, *self.mtp))
         forward += (1 + len(self.mtp)) * self.head_forward_flops()
-        forward += sum(2.0 * one.size * one.rows for layer in self.mtp for one in mtp_linears(layer))
-        encoders = sum(one.training_flops for one in self.encoders) / length
+        forward += sum(2.0 * linear.size * linear.rows for layer in self.mtp for linear in mtp_linears(layer))
+        encoders = sum(encoder.training_flops for encoder in self.encoders) / length
         return 3.0 * forward + encoders - self._left_out_flops(length, causal=causal)
 
     def _left_out_flops(self, length: int, *, causal: bool) -> float:
@@ -332,7 +332,7 @@ class Model:
             return 0.0
         layers = sum(layer.left_out_flops(length, causal=causal) for layer in (*self.layers, *self.mtp))
         heads = (not self.trains("head")) + (not self.head_gives_gradient)
-        of_mtp = sum(2.0 * one.size * one.rows for layer in self.mtp for one in mtp_linears(layer))
+        of_mtp = sum(2.0 * linear.size * linear.rows for layer in self.mtp for linear in mtp_linears(layer))
         return layers + heads * (1 + len(self.mtp)) * self.head_forward_flops() + (not self.trains("mtp")) * of_mtp
 
     def trains(self, word: str) -> bool:
@@ -361,7 +361,7 @@ class Model:
         base = self.with_fine_tuning(None)
         _require_parts(base, tuning)
         made: dict[tuple[int, LayerTraining], Layer] = {}
-        encoders = tuple(one.with_training(tuning) for one in base.encoders)
+        encoders = tuple(encoder.with_training(tuning) for encoder in base.encoders)
         has_backward = replace(base, fine_tuning=tuning).trains("embedding")
         has_backward = has_backward or any(one.trains_layers or one.trains_projector for one in encoders)
         layers = []
@@ -410,7 +410,7 @@ def _require_parts(model: Model, tuning: FineTuning) -> None:
     modules, groups = set[str](), {"embedding", "norms", "head", "layers"}
     for layer in model.kinds:
         mixer = layer.attention.linears(layer.hidden_size, 1)
-        modules |= {name for one in layer.all_linears if (name := lora_module_of(one, mixer))}
+        modules |= {name for linear in layer.all_linears if (name := lora_module_of(linear, mixer))}
         groups |= {group_of(one, 1 if one in mixer else 2) for one in layer.all_linears}
     # A model may lack some of the default modules: latent attention has no linear_qkv.
     wanted = (
@@ -451,5 +451,5 @@ def mtp_linears(layer: Layer, tp: int = 1) -> list[WeightMatrix]:
 def mtp_own_parameters(layer: Layer, tp: int = 1) -> int:
     """Parameters besides the layer: norms before it and before the head, projection, and stream sum."""
     h = layer.hidden_size
-    projections = sum(one.weights for one in mtp_linears(layer, tp))
+    projections = sum(linear.weights for linear in mtp_linears(layer, tp))
     return 3 * norm_parameters(layer.norm, h) + projections + joining_parameters(layer.streams, h)

@@ -269,7 +269,7 @@ class LatentAttention(ScoredAttention):
     ) -> Iterator[Operator]:
         """Keys and values are written to separate tensors (Megatron-LM, `fused_apply_mla_rope_for_kv`)."""
         linears = self.linears(h, cut.tp)
-        by_name, out = {one.name: one for one in linears}, linears[-1]
+        by_name, out = {linear.name: linear for linear in linears}, linears[-1]
         q_up, kv_down, kv_up = (
             by_name[name] for name in ("queries up", "keys and values down", "keys and values up")
         )

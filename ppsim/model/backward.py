@@ -43,7 +43,7 @@ def backward_peak(
     is not counted: it is the message from the next stage.
     """
     tensors = tensors_of(operators, layer_input)
-    needs = {one.name: _needs(one, tensors, size, casts=casts) for one in operators}
+    needs = {operator.name: _needs(operator, tensors, size, casts=casts) for operator in operators}
     dropped = frozenset(name for one in plan if one.discards_output for name in one.operators)
     reused = {name for one in operators for name in (*one.saved_for_i, *one.saved_for_w)}
     for one in operators:
@@ -96,11 +96,11 @@ def forward_peak(
             last[tensor.name] = max(last.get(tensor.name, 0), ends[group.module])
     source = stored(tensors, layer_input.name)
     alive, peak = {source.name: size(source)}, 0.0
-    for at, one in enumerate(operators):
-        made = [stored(tensors, tensor.name) for tensor in one.writes]
-        made += [stored(tensors, name, is_operand=casts and one.quantized) for name in one.saved_for_w]
+    for at, operator in enumerate(operators):
+        made = [stored(tensors, tensor.name) for tensor in operator.writes]
+        made += [stored(tensors, name, is_operand=casts and operator.quantized) for name in operator.saved_for_w]
         alive |= {tensor.name: size(tensor) for tensor in made}
-        gathered = next(_gathered(one, tensors, size), None)
+        gathered = next(_gathered(operator, tensors, size), None)
         peak = max(peak, sum(alive.values()) + (size(gathered) if gathered else 0.0))
         alive = {name: bytes_ for name, bytes_ in alive.items() if name in kept or last.get(name, at) > at}
     return peak - sum(alive.values())

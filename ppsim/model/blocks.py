@@ -29,7 +29,7 @@ def operators_of(
     key = cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
     if key not in layer.lists:
         found = list(_mixer_half(layer, cut, kernels, sequence_length))
-        found += [replace(one, sublayer=2) for one in _channel_half(layer, cut, kernels)]
+        found += [replace(operator, sublayer=2) for operator in _channel_half(layer, cut, kernels)]
         if layer.conditioned:
             found = list(layer.conditioned.conditioned(found, layer.hidden_size, cut.tp))
         if layer.training:
@@ -58,8 +58,8 @@ def _mixer_half(
     h = layer.hidden_size
     yield from _before_half(layer, 1, "x", "attention", kernels)
     rotates = layer.norm != "layernorm"  # models with LayerNorms add positions to the embedding
-    for one in layer.attention.operators(h, cut, kernels, sequence_length):
-        yield one if rotates or "rotation" not in one.kind else replace(one, kind="")
+    for operator in layer.attention.operators(h, cut, kernels, sequence_length):
+        yield operator if rotates or "rotation" not in operator.kind else replace(operator, kind="")
     yield from _after_half(layer, 1, "mixed", h, kernels)
 
 
@@ -176,7 +176,7 @@ def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelCh
     The row count `capacity` is T·k·etp/q token-expert pairs, times `KernelChoice.expert_buffer_factor`, with the
     letters of `ppsim.model.activations`.
     """
-    linears = {(one.kind, one.name): one for one in ffn.linears(h, cut)}
+    linears = {(linear.kind, linear.name): linear for linear in ffn.linears(h, cut)}
     width, component = ffn.latent_size or h, "experts"
     numbers = [
         Tensor(name, "own_tokens", ffn.num_experts, component, "f32") for name in ("logits", "probabilities")

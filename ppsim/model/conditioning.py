@@ -34,7 +34,7 @@ class Conditioning:
         found = [replace(one, rows=1 - self.text) for one in of_layer] + [
             self._modulation(h, tp, "", self.modulations)
         ]
-        of_text = [one for one in of_layer if not self.text_ends or one.name == _KEYS_AND_VALUES]
+        of_text = [matrix for matrix in of_layer if not self.text_ends or matrix.name == _KEYS_AND_VALUES]
         found += [replace(one, reads=f"{one.reads} of text", rows=self.text) for one in of_text if self.text]
         return [*found, *self._of_text(h, tp)]
 
@@ -91,7 +91,7 @@ class Patches:
         ]
 
     def embedding_parameters(self, h: int) -> int:
-        return sum(one.weights + one.biases for one in self.linears(h))
+        return sum(linear.weights + linear.biases for linear in self.linears(h))
 
     def conditioning_parameters(self, h: int) -> int:
         return sum((columns + 1) * h + (h + 1) * h for columns in self.conditions) + self.classes * h

@@ -343,7 +343,7 @@ def _llama4(fields: ConfigFields) -> Model:
     experts = MixtureOfExperts(expert, fields.count("num_local_experts"), chosen, shared_size=expert.size)
     step = fields.count("interleave_moe_layer_step", default=1)
     sparse = fields.layers("moe_layers") or set(range(step - 1, num_layers, step))
-    layers = layers_of(fields, attention, [experts if one in sparse else dense for one in range(num_layers)])
+    layers = layers_of(fields, attention, [experts if layer in sparse else dense for layer in range(num_layers)])
     every = fields.count("no_rope_layer_interval", default=4)
     are_chunked = are_of_kind(fields, "chunked_attention", num_layers, lambda one: (one + 1) % every != 0)
     chunk = fields.optional("attention_chunk_size")

@@ -101,11 +101,11 @@ class Encoder:
 
     @property
     def _embedding_flops(self) -> float:
-        return 2.0 * self.tokens * self.merge * sum(one.size * one.rows for one in self.embedding)
+        return 2.0 * self.tokens * self.merge * sum(matrix.size * matrix.rows for matrix in self.embedding)
 
     @property
     def _projector_flops(self) -> float:
-        return 2.0 * self.tokens * sum(one.size * one.rows for one in self.projector)
+        return 2.0 * self.tokens * sum(matrix.size * matrix.rows for matrix in self.projector)
 
     def cut(self, cut: ParallelSizes) -> ParallelSizes:
         tp = cut.tp if self.is_divided else 1
@@ -115,11 +115,11 @@ class Encoder:
         """LoRA adapters are never on an encoder."""
         layers, projector = (tuning is None or tuning.trains(word) for word in ("encoder", "projector"))
         training = None if layers else LayerTraining(frozenset(GROUPS), has_backward=False)
-        same = {id(one): replace(one, training=training) for one in self.layers}
+        same = {id(layer): replace(layer, training=training) for layer in self.layers}
         return replace(
             self,
             layers=tuple(same[id(one)] for one in self.layers),
-            embedding=tuple(replace(one, trainable=layers) for one in self.embedding),
+            embedding=tuple(replace(matrix, trainable=layers) for matrix in self.embedding),
             projector=tuple(replace(one, trainable=projector) for one in self.projector),
             trains_layers=layers,
             trains_projector=projector,
@@ -170,19 +170,19 @@ class EncoderPart(NamedTuple):
     def own_projector(self, cut: ParallelSizes) -> tuple[WeightMatrix, ...]:
         tp = self.encoder.cut(cut).tp
         return tuple(
-            replace(one, columns=tuple(column // tp for column in one.columns))
-            if one.split == "outputs"
-            else replace(one, inputs=one.inputs // tp)
-            if one.split == "inputs"
-            else one
-            for one in self.projector
+            replace(matrix, columns=tuple(column // tp for column in matrix.columns))
+            if matrix.split == "outputs"
+            else replace(matrix, inputs=matrix.inputs // tp)
+            if matrix.split == "inputs"
+            else matrix
+            for matrix in self.projector
         )
 
     def held(self, cut: ParallelSizes) -> tuple[int, int]:
         """Parameters on a rank, and the frozen ones among them."""
         encoder, own_cut = self.encoder, self.encoder.cut(cut)
-        matrices = [one for layer in self.layers for one in layer.linears(own_cut)] + list(self.embedding)
-        layers = sum(one.weights + one.biases for one in matrices)
+        matrices = [linear for layer in self.layers for linear in layer.linears(own_cut)] + list(self.embedding)
+        layers = sum(matrix.weights + matrix.biases for matrix in matrices)
         layers += sum(layer.norm_parameters for layer in self.layers) + encoder.own[0] * (self.first == 0)
         projector = sum(one.weights + one.biases for one in self.own_projector(cut))
         projector += encoder.own[1] * self.is_last

@@ -78,7 +78,7 @@ def _qwen25(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     kinds = [_layer(hidden, heads, size, gated=True, norm="rmsnorm", window=wide) for wide in (None, window)]
     side = round(_MOCK_IMAGE / (patch * merge))
     return Encoder(
-        "image", tuple(kinds[one not in full] for one in range(depth)),
+        "image", tuple(kinds[layer not in full] for layer in range(depth)),
         (_patches(fields, hidden, times=times, bias=False),), _pair(merge**2 * hidden, merge**2 * hidden, out),
         own=(0, hidden), merge=merge**2, num_tokens=side**2,
         source=f"{_MOCK_IMAGE} × {_MOCK_IMAGE} pixels, as in Megatron-Bridge's synthetic data",

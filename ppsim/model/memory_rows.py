@@ -209,7 +209,7 @@ def encoder_activations(part: EncoderPart, settings: MemorySettings) -> int:
         return 0
     number, e = settings.batch.micro_batch * encoder.tokens, own.batch.element_bytes
     layers = sum(times * saved_bytes(layer, own) for layer, times in Counter(part.layers).items())
-    columns = sum(encoder.merge * one.rows * one.inputs for one in part.embedding if encoder.trains_layers)
+    columns = sum(encoder.merge * matrix.rows * matrix.inputs for matrix in part.embedding if encoder.trains_layers)
     projector = part.own_projector(settings.cut)
     columns += sum(one.rows * one.inputs for one in projector if encoder.trains_projector)
     if encoder.trains_layers or encoder.trains_projector:

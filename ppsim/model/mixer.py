@@ -104,7 +104,7 @@ def scored_core(
             *probabilities,
             Tensor("mask of scores", "tokens", columns, "scores", "mask"),
         ]
-    names = tuple(one.name for one in probabilities)
+    names = tuple(probability.name for probability in probabilities)
     scores = Tensor("scores", "tokens", columns, "scores")
     yield Operator("scores", "core_attn", read[:2], (scores,), saved_for_i=read[:2])
     yield Operator(
@@ -128,18 +128,18 @@ def opaque_mixer(linears: list[WeightMatrix], saved_columns: dict[str, tuple[str
         made = Tensor(name, "tokens", columns, "scores" if name == "index" else "attention")
         made = replace(made, dtype="f32") if name == "index" else made
         yield Operator(f"makes {name}", module, (), (made,), saved_for_i=(name,))
-    for one in linears:
-        if not one.is_product:
+    for linear in linears:
+        if not linear.is_product:
             continue
-        before, after = (_rows_of(one, side) for side in ("inputs", "outputs"))
-        if one.reads != "attention input":
-            view = Tensor(one.reads, before, one.inputs, "attention", storage="kept")
-            yield Operator(f"view of {one.name}", "attn", ("kept",), (view,), passes_gradient=True)
-        is_last = one is linears[-1]
-        module = "attn/mla_up_proj" if one.name in UPS_OF_LATENTS else "attn"
-        made = Tensor("mixed" if is_last else f"{one.name} out", after, one.outputs, "norms")
-        source, reads_input = one.reads, one.reads == "attention input"
-        yield gemm(one, module, "n1" if reads_input else source, (made,), quantized=reads_input)
+        before, after = (_rows_of(linear, side) for side in ("inputs", "outputs"))
+        if linear.reads != "attention input":
+            view = Tensor(linear.reads, before, linear.inputs, "attention", storage="kept")
+            yield Operator(f"view of {linear.name}", "attn", ("kept",), (view,), passes_gradient=True)
+        is_last = linear is linears[-1]
+        module = "attn/mla_up_proj" if linear.name in UPS_OF_LATENTS else "attn"
+        made = Tensor("mixed" if is_last else f"{linear.name} out", after, linear.outputs, "norms")
+        source, reads_input = linear.reads, linear.reads == "attention input"
+        yield gemm(linear, module, "n1" if reads_input else source, (made,), quantized=reads_input)
 
 
 def _rows_of(linear: WeightMatrix, side: str) -> Rows:

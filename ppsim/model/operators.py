@@ -119,7 +119,7 @@ def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
         return (Checkpoint(tuple(one.name for one in operators)),)
     found = []
     for word in recompute.split("+"):
-        inside = tuple(one.name for one in operators if word in one.module.split("/"))
+        inside = tuple(operator.name for operator in operators if word in operator.module.split("/"))
         found.append(Checkpoint(inside, discards_output=word in DISCARDING))
     return tuple(found)
 
@@ -138,11 +138,11 @@ def stored(tensors: Mapping[str, Tensor], name: str, *, is_operand: bool = False
 def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first operator that reads them."""
     found: dict[str, Tensor] = {}
-    for one in operators:
-        if one.weight is not None and one.weight.split == "outputs" and one.writes:
-            tensor = tensors[one.reads[0]]
+    for operator in operators:
+        if operator.weight is not None and operator.weight.split == "outputs" and operator.writes:
+            tensor = tensors[operator.reads[0]]
             if tensor.rows == "own_tokens" and tensor not in found.values():
-                found[one.name] = tensor
+                found[operator.name] = tensor
     return found
 
 
@@ -159,7 +159,7 @@ class _Saved:
     """A walk over the operators, which finds the storages that stay from F to B."""
 
     def __init__(self, operators: Sequence[Operator], source: Tensor, plan: MemoryPlan, *, casts: bool) -> None:
-        self.makers = {tensor.name: one.name for one in operators for tensor in one.writes}
+        self.makers = {tensor.name: operator.name for operator in operators for tensor in operator.writes}
         self.reads = {one.name: one.reads for one in operators}
         self.tensors, self.source = tensors_of(operators, source), source.name
         regions = [one.operators for one in plan if not one.discards_output]
@@ -256,16 +256,16 @@ class TensorColumns:
 
 def sum_columns(tensors: Iterable[Tensor]) -> tuple[TensorColumns, ...]:
     found: Counter[tuple[str, Rows, Dtype]] = Counter()
-    for one in tensors:
-        found[one.component, one.rows, one.dtype] += one.columns  # type: ignore[assignment]
+    for tensor in tensors:
+        found[tensor.component, tensor.rows, tensor.dtype] += tensor.columns  # type: ignore[assignment]
     return tuple(TensorColumns(*key, columns) for key, columns in found.items())
 
 
 def bytes_of(columns: Iterable[TensorColumns], rows: RowCounts, widths: Mapping[Dtype, float]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for one in columns:
-        size = round(rows[one.rows] * one.columns * widths[one.dtype])
-        found[one.component] = found.get(one.component, 0) + size
+    for column in columns:
+        size = round(rows[column.rows] * column.columns * widths[column.dtype])
+        found[column.component] = found.get(column.component, 0) + size
     return found
 
 

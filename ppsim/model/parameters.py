@@ -151,17 +151,17 @@ def held_of_row(model: Model, row: Row, cut: ParallelSizes) -> RankParameters:
 def held_of_layer(layer: Layer, cut: ParallelSizes) -> RankParameters:
     dense, expert, matrices, gemms, expert_gemms = layer.norm_parameters, 0, 0, 0, 0
     frozen, frozen_expert = 0 if layer.trains_norms else layer.norm_parameters, 0
-    for one in layer.linears(cut):
-        held = one.weights + one.biases
-        if one.kind in ("routed", "routed adapter"):
+    for linear in layer.linears(cut):
+        held = linear.weights + linear.biases
+        if linear.kind in ("routed", "routed adapter"):
             expert += held
-            frozen_expert += held * (not one.trainable)
-            expert_gemms += one.weights * (one.is_orthogonalised and not layer.in_16_bits)
+            frozen_expert += held * (not linear.trainable)
+            expert_gemms += linear.weights * (linear.is_orthogonalised and not layer.in_16_bits)
         else:
             dense += held
-            frozen += held * (not one.trainable)
-            gemms += one.weights * (one.is_orthogonalised and not layer.in_16_bits)
-            matrices += one.weights * (one.is_orthogonalised and one.trainable)
+            frozen += held * (not linear.trainable)
+            gemms += linear.weights * (linear.is_orthogonalised and not layer.in_16_bits)
+            matrices += linear.weights * (linear.is_orthogonalised and linear.trainable)
     return RankParameters(dense, expert, matrices, frozen, frozen_expert, gemms, expert_gemms)
 
 

@@ -67,9 +67,9 @@ def plans_of_stages(
     """
     first = [0, *accumulate(layers)]
     before: dict[int, int] = {}
-    for mine in stages_of_ranks:
+    for rank in stages_of_ranks:
         number = 0
-        for at in mine:
+        for at in rank:
             before.setdefault(at, number)
             number += layers[at]
     return [
@@ -142,7 +142,7 @@ def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
 def contents_of(stages: Sequence[Stage]) -> list[str]:
     """The inverse of `stages_of_layout`."""
     return [
-        "v" * sum(last - first for _, first, last in one.encoder or ())
-        + "E" * one.embedding + "t" * len(one.layers) + "m" * len(one.mtp) + "L" * one.head
-        for one in stages
+        "v" * sum(last - first for _, first, last in stage.encoder or ())
+        + "E" * stage.embedding + "t" * len(stage.layers) + "m" * len(stage.mtp) + "L" * stage.head
+        for stage in stages
     ]  # fmt: skip

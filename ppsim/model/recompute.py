@@ -198,7 +198,7 @@ def text_of(plan: Sequence[LayerPlan]) -> Recompute:
         return runs[0].recompute if runs else "none"
     if runs[-1].recompute == "none":
         runs.pop()
-    return ",".join(f"{one.recompute}*{one.layers}" for one in runs)
+    return ",".join(f"{run.recompute}*{run.layers}" for run in runs)
 
 
 def is_by_stage(recompute: Recompute) -> bool:
@@ -307,15 +307,15 @@ def by_operators(
     kept: list[WeightMatrix] = []
     again: list[WeightMatrix] = []
     counted = 0
-    for one in counted_matrices(linears):
-        counted += not one.biased
-        if one.name != "down" and not (one.name == "attention output" and cut.tp > 1):
-            (kept if one.biased or counted % 2 else again).append(one)
+    for matrix in counted_matrices(linears):
+        counted += not matrix.biased
+        if matrix.name != "down" and not (matrix.name == "attention output" and cut.tp > 1):
+            (kept if matrix.biased or counted % 2 else again).append(matrix)
     return kept, again
 
 
 def counted_matrices(linears: Iterable[WeightMatrix]) -> Iterator[WeightMatrix]:
     """Yield the separate GEMMs that `selective-op` counts, or that have a bias, in TorchTitan's order."""
     products = filter(counts, linears)
-    for one in sorted(products, key=lambda one: (*_LATENTS, one.name).index(one.name)):
-        yield from one.separate_matrices() if one.name in _JOINED_IN_MEGATRON else (one,)
+    for product in sorted(products, key=lambda product: (*_LATENTS, product.name).index(product.name)):
+        yield from product.separate_matrices() if product.name in _JOINED_IN_MEGATRON else (product,)

@@ -156,7 +156,7 @@ def model_shape_of(model: Model) -> ModelShape | None:
 
 def layer_parameters(shape: LayerShape) -> int:
     layer = layer_of(shape)
-    return sum(one.weights + one.biases for one in layer.linears(cut_of(shape))) + layer.norm_parameters
+    return sum(linear.weights + linear.biases for linear in layer.linears(cut_of(shape))) + layer.norm_parameters
 
 
 def why_no_context_parallel(sequence_length: int, cp: int) -> str | None:

@@ -153,7 +153,7 @@ def rehearsal_of(
         results = launch_all(configs, quiet=True, turns=turns.turns, watch=watched)
     runs = [run_of(one, table, None, source="") for one in results]
     pair = [join_turns(runs[index::2]) for index in range(2)]
-    reference_times_s = [np.median(one.reference_s, axis=0).tolist() for one in runs]
+    reference_times_s = [np.median(run.reference_s, axis=0).tolist() for run in runs]
     found = CalibrationRun(
         num_processes=num_processes, num_threads=settings.num_threads,
         **fit_overheads(profile, shape, pair, reference_times_s=reference_times_s),
@@ -341,5 +341,5 @@ def join_turns(turns: Sequence[Run]) -> ImportedRun:
 
 
 def _grown(costs: Sequence[StageCosts]) -> float:
-    few, more = (float(np.sum(one.forward_s) + np.sum(cast(Any, one.backward_s))) for one in costs)
+    few, more = (float(np.sum(cost.forward_s) + np.sum(cast(Any, cost.backward_s))) for cost in costs)
     return more - few

@@ -51,7 +51,7 @@ class _Recipe:
         self.parameters = tuple(function.parameters()) if isinstance(function, nn.Module) else ()
         self.pointer = 0
         self.num_references = 0
-        self._inputs = [(_reference(one.detach()), one.requires_grad) for one in inputs]
+        self._inputs = [(_reference(tensor.detach()), tensor.requires_grad) for tensor in inputs]
         self._made: tuple[Tensor, list[Tensor]] | None = None
         self._num_asked = 0
         self._had_backward = False
@@ -67,7 +67,7 @@ class _Recipe:
         if not self._had_backward:  # in B or I: all references have asked already
             self._had_backward, self._num_asked, self._made = True, 0, None
         everything = (*leaves, *self.parameters)
-        wanted = [one for one in everything if one.requires_grad]
+        wanted = [tensor for tensor in everything if tensor.requires_grad]
         found = iter(torch.autograd.grad(result, wanted, grad))
         return [next(found) if one.requires_grad else None for one in everything]
 

@@ -54,7 +54,7 @@ def add_facts(
 
 
 def has_facts(facts: dict[str, Any], dtype: str) -> bool:
-    return any(one["dtype"] == dtype for one in facts.get("products", []))
+    return any(product["dtype"] == dtype for product in facts.get("products", []))
 
 
 def measure_facts(

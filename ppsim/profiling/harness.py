@@ -83,7 +83,7 @@ def why_not_split(subject: MeasuredModule) -> str | None:
     if subject.is_first:
         return None
     x = subject.next_input()
-    devices = {one.device.index or 0 for one in x if one.is_cuda}
+    devices = {tensor.device.index or 0 for tensor in x if tensor.is_cuda}
     with torch.random.fork_rng(devices=list(devices)):
         state = torch.random.get_rng_state()
         cuda_states = [torch.cuda.get_rng_state(device) for device in devices]
@@ -318,7 +318,7 @@ def profile_module(
     first = inputs[0]
     how = MeasuringSettings(first.device.type, **settings)
     torch.set_num_threads(how.num_threads)
-    rotated = [tuple(one.clone() for one in inputs) for _ in range(num_inputs(first.device, *inputs))]
+    rotated = [tuple(tensor.clone() for tensor in inputs) for _ in range(num_inputs(first.device, *inputs))]
     subject = MeasuredModule(module, rotated, is_first=not any(one.is_floating_point() for one in inputs))
     flops, width = count_flops(subject)
     [layer] = measured_components(
@@ -402,7 +402,7 @@ def measured_costs(parts: Sequence[MeasuredPart], settings: MeasuringSettings, *
         subjects += part.subjects
         can_split += [reason is None] * len(part.subjects)
     if settings.cuda_graphs:
-        found = [_replayed(one, settings) for one in subjects]
+        found = [_replayed(subject, settings) for subject in subjects]
     else:
         found = measure(subjects, settings.of_many(len(parts)), can_split=can_split)
     samples = iter(found)
@@ -417,7 +417,7 @@ def _costs_of(part: MeasuredPart, found: Sequence[Samples], settings: MeasuringS
         "activation_bytes_kept_for_weight": whole.kept_bytes // num_units,
         "output_bytes": whole.output_bytes,
         "transient_bytes": whole.transient_bytes,
-        "parameters": sum(one.numel() for one in part.subjects[0].module.parameters()) // num_units,
+        "parameters": sum(parameter.numel() for parameter in part.subjects[0].module.parameters()) // num_units,
     }
     if len(found) > 1:
         content["alone"] = {"num_in_row": num_units, **_times(found[1].seconds)}
@@ -448,7 +448,7 @@ def num_inputs(device: torch.device, *inputs: torch.Tensor) -> int:
     if device.type != "cuda":
         return _NUM_INPUTS
     cache = torch.cuda.get_device_properties(device).L2_cache_size
-    return int(max(_NUM_INPUTS, cache // sum(one.nbytes for one in inputs) + 2))
+    return int(max(_NUM_INPUTS, cache // sum(tensor.nbytes for tensor in inputs) + 2))
 
 
 def type_of(key: MeasurementKey) -> torch.dtype:

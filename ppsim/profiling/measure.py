@@ -63,14 +63,14 @@ class MeasuredModule:
         loss: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.module, self.is_first, self.loss = module, is_first, loss
-        self._inputs = [(one,) if isinstance(one, Tensor) else one for one in inputs]
+        self._inputs = [(tensor,) if isinstance(tensor, Tensor) else tensor for tensor in inputs]
         self._grads: list[Tensor] = []
         self._turn = 0
 
     def next_input(self) -> Input:
         self._turn += 1
         x = tuple(one.detach() for one in self._inputs[self._turn % len(self._inputs)])
-        return x if self.is_first else tuple(one.requires_grad_(one.is_floating_point()) for one in x)
+        return x if self.is_first else tuple(tensor.requires_grad_(tensor.is_floating_point()) for tensor in x)
 
     def forward(self, x: Input) -> Tensor:
         """Raise `ConfigError` if the module's output is not one tensor."""
@@ -123,7 +123,7 @@ def measure(
     device, num_repeats = torch.device(settings.device), settings.num_repeats
     clock = clock_of(device)
     splits = [True] * len(subjects) if can_split is None else can_split
-    runs = [_Run(subject, clock.time, can_split=one) for subject, one in zip(subjects, splits, strict=True)]
+    runs = [_Run(subject, clock.time, can_split=split) for subject, split in zip(subjects, splits, strict=True)]
 
     def repeat() -> dict[tuple[int, str], Seconds]:
         return {(index, name): taken for index, run in enumerate(runs) for name, taken in run.repeat().items()}

@@ -113,7 +113,7 @@ def measure_step(
 class _Step:
     def __init__(self, parameters: list[Tensor], name: str, *, is_hidden: bool) -> None:
         self.parameters = parameters
-        self.has_masters = any(one.element_size() < 4 for one in parameters)
+        self.has_masters = any(parameter.element_size() < 4 for parameter in parameters)
         masters = [one.float() if one.element_size() < 4 else one.clone() for one in parameters]
         self.masters = masters
         matrices: list[Tensor] = []
@@ -137,15 +137,15 @@ class _Step:
         torch.nn.utils.clip_grad_norm_(self._learning, 1.0)
 
     def step(self) -> None:
-        for one in self._optimizers:
-            one.step()
+        for optimizer in self._optimizers:
+            optimizer.step()
         if self.has_masters:
             torch._foreach_copy_(self.parameters, self.masters)
 
     @property
     def state_bytes(self) -> int:
         """Bytes of moments and separate master weights."""
-        states = [state for one in self._optimizers for state in one.state.values()]
+        states = [state for optimizer in self._optimizers for state in optimizer.state.values()]
         held = [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
         held += self.masters if self.has_masters else []
         return sum(one.numel() * one.element_size() for one in held)
@@ -275,7 +275,7 @@ class _Filling:
 
 def require_success(contents: Sequence[dict[str, Any]]) -> None:
     """Raise `RunFailed` if profile files have failures other than lack of memory."""
-    failed = [one for content in contents for one in content["failed"]]
+    failed = [failure for content in contents for failure in content["failed"]]
     if failed:
         what = f"{describe_key(failed[0]['shape'])}: {failed[0]['error']}"
         raise RunFailed(f"{len(failed)} {'shape' if len(failed) == 1 else 'shapes'} failed, first {what}")

@@ -54,7 +54,7 @@ def is_certain(samples: Sequence[float]) -> bool:
 
 def are_enough(samples: Iterable[Sequence[float]], spent_s: float, least_s: float) -> bool:
     """Return whether `least_s` seconds were spent, and the medians are certain or unlikely to become so."""
-    return spent_s >= least_s and (spent_s >= PATIENCE * least_s or all(is_certain(one) for one in samples))
+    return spent_s >= least_s and (spent_s >= PATIENCE * least_s or all(is_certain(sample) for sample in samples))
 
 
 def sample_times(

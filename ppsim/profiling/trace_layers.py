@@ -45,7 +45,7 @@ _WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_a_proj", "gate", "router", "comp
 
 def router_biases(module: nn.Module) -> list[tuple[str, Tensor]]:
     """Return the router biases. They are buffers, but ppsim counts them as parameters, as released weights do."""
-    return [(name, one) for name, one in module.named_buffers() if name.endswith("correction_bias")]
+    return [(name, buffer) for name, buffer in module.named_buffers() if name.endswith("correction_bias")]
 
 
 def _component(module: str) -> str:
@@ -69,7 +69,7 @@ class TracedLayer:
         self.parameters = {name: tuple(one.shape) for name, one in (*layer.named_parameters(), *biases.items())}
         self.classes = {name: type(one).__name__ for name, one in layer.named_modules()}
         self.total = sum(one.numel() for one in (*layer.parameters(), *biases.values()))
-        self.element_bytes = max((one.element_size() for one in layer.parameters()), default=2)
+        self.element_bytes = max((parameter.element_size() for parameter in layer.parameters()), default=2)
         given, runs = recorder.inputs.get(path), recorder.order.get(path, 0)
         if given is None or runs != 1:
             raise self.refusal("", f"runs {runs} times in a forward")
@@ -77,8 +77,8 @@ class TracedLayer:
         self.events = [
             replace(one, module=self.inner(one.module)) for one in recorder.events if self.has(one.module)
         ]
-        for one in self.events:
-            one.weight = self.inner(one.weight) if one.weight else None
+        for event in self.events:
+            event.weight = self.inner(event.weight) if event.weight else None
         self.kept = {
             number: (self.inner(module), tensor)
             for number, (module, tensor) in recorder.fused().items()
@@ -106,7 +106,7 @@ class TracedLayer:
         return ConfigError(f"{self.where}: module {path} {why}, which ppsim cannot express")
 
     def of_kind(self, *kinds: str) -> list[TracedOperation]:
-        return [one for one in self.events if one.kind in kinds]
+        return [event for event in self.events if event.kind in kinds]
 
     @property
     def gemms(self) -> list[TracedOperation]:
@@ -138,7 +138,7 @@ class TracedLayer:
         self.events = found
 
     def _require_used(self) -> None:
-        used = {one.weight for one in self.events if one.weight}
+        used = {event.weight for event in self.events if event.weight}
         for name, shape in self.parameters.items():
             is_matrix = len(shape) > 1 and min(shape[-2:]) > 1 and math.prod(shape) >= 64 * self.hidden
             if not is_matrix or name in used or name.endswith(_NO_MATRICES):
@@ -166,14 +166,14 @@ class TracedLayer:
         The first group has the GEMMs that are alone in their part, if there are several.
         """
         found: list[tuple[str, list[TracedOperation]]] = []
-        for one in self.gemms:
-            part = _component(one.module)
+        for gemm in self.gemms:
+            part = _component(gemm.module)
             if part in self.mixers or not part:
                 continue
             if found and found[-1][0] == part:
-                found[-1][1].append(one)
+                found[-1][1].append(gemm)
             else:
-                found.append((part, [one]))
+                found.append((part, [gemm]))
         groups = [events for _, events in found]
         singles = [events[0] for events in groups if len(events) == 1]
         return [*([singles] if len(singles) > 1 else []), *groups]
@@ -187,7 +187,7 @@ class TracedLayer:
         if up.n not in (size, 2 * size) or down.n != width:
             raise self.refusal(up.module, f"has experts of {up.k} → {up.n} and {down.k} → {down.n} columns")
         expert = FeedForward(size, gated=up.n == 2 * size, bias=up.biased and down.biased)
-        inside = [one for one in self.gemms if _component(one.module) == part]
+        inside = [gemm for gemm in self.gemms if _component(gemm.module) == part]
         outside = [one for one in self.gemms if "shared" in _component(one.module) and one not in inside]
         router = [one for one in (*inside, *self.gemms) if one.k == h and one.n == up.count]
         router = sorted(router, key=lambda one: "shared" in one.module or one.module.endswith("_proj"))[:1]
@@ -221,7 +221,7 @@ class TracedLayer:
     @property
     def own(self) -> list[TracedOperation]:
         """The events of the token mixer."""
-        return [one for one in self.events if id(one) not in self.taken]
+        return [event for event in self.events if id(event) not in self.taken]
 
     def norms(self) -> list[str]:
         """Return the norms of `hidden` columns that are direct submodules of the layer."""
@@ -274,13 +274,13 @@ class TracedLayer:
         return "inputs" if is_last else "outputs"
 
     def _mixer(self, norm: Norm, num_norms: int) -> tuple[TracedMixer, int]:
-        calls = [one for one in self.own if one.kind == "attention"]
+        calls = [event for event in self.own if event.kind == "attention"]
         used: set[int] = {self.source}
         cores = tuple(self._core(one, used) for one in calls)
-        outputs = {one.writes: f"call {number} o" for number, one in enumerate(calls)}
+        outputs = {call.writes: f"call {number} o" for number, call in enumerate(calls)}
         gemms = tuple(self._gemm(one, used, outputs) for one in self.own if one.kind == "gemm")
         scans = tuple(self._scan(one) for one in self.own if one.kind in _SCANS)
-        has_indexer = any(one.index_columns for one in cores)  # the indexer's scores are counted with the core
+        has_indexer = any(core.index_columns for core in cores)  # the indexer's scores are counted with the core
         products = [
             one for one in self.own if one.kind == "product" and not (has_indexer and "indexer" in one.module)
         ]
@@ -442,7 +442,7 @@ def outside_of(
     described: Mapping[str, Any],
     where: str,
 ) -> dict[str, Any]:
-    counts = [sum(one.numel() for one in layer.parameters()) for layer in layers]
+    counts = [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
     if sum(counts) != sum(
         one.numel() for one in {id(p): p for layer in layers for p in layer.parameters()}.values()
     ):
@@ -488,8 +488,8 @@ ENCODERS = ("image", "vision", "visual", "audio", "speech", "multi_modal", "mult
 
 def encoder_parameters(model: nn.Module, recorder: ForwardRecorder) -> list[Tensor]:
     return [
-        one
-        for name, one in model.named_parameters()
+        parameter
+        for name, parameter in model.named_parameters()
         if name.rpartition(".")[0] not in recorder.order and any(word in name for word in ENCODERS)
     ]
 
@@ -506,23 +506,23 @@ def _parameters_around(
     Embedding and head are not counted.
     """
     entered, last = {name: number for number, name in enumerate(recorder.order)}, _last_entry(recorder, path)
-    known = {id(one) for layer in layers for one in layer.parameters()} | {id(one) for one in tables}
+    known = {id(one) for layer in layers for one in layer.parameters()} | {id(table) for table in tables}
     known |= {id(one) for one in encoder_parameters(model, recorder)}
     before = behind = positions = 0
-    for name, one in model.named_parameters():
-        if id(one) in known:
+    for name, parameter in model.named_parameters():
+        if id(parameter) in known:
             continue
         if (
             "pos" in name
-            and one.ndim == 2
-            and one.shape[1] == recorder.inputs[f"{path}.0"].shape[-1]
+            and parameter.ndim == 2
+            and parameter.shape[1] == recorder.inputs[f"{path}.0"].shape[-1]
             and not positions
         ):
-            positions = int(one.shape[0])
+            positions = int(parameter.shape[0])
         elif entered.get(name.rpartition(".")[0], 0) > last:
-            behind += one.numel()
+            behind += parameter.numel()
         else:
-            before += one.numel()
+            before += parameter.numel()
     return before, behind, positions
 
 

@@ -214,7 +214,7 @@ def layers_in(model: Any, where: str) -> tuple[str, list[Any]]:
     if not lists:
         raise NotTraced(f"{where}: module {type(model).__name__} has no list of layers")
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists if other != name)]
-    found = max(outer, key=lambda name: sum(one.numel() for one in lists[name].parameters()))
+    found = max(outer, key=lambda name: sum(parameter.numel() for parameter in lists[name].parameters()))
     return found, list(lists[found])
 
 
@@ -318,8 +318,8 @@ def _skipped(layers: list[Any], kinds: list[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in handles:
-            one.remove()
+        for handle in handles:
+            handle.remove()
         for number, layer in enumerate(layers):
             if kinds[number] != number:
                 del layer.forward
@@ -360,7 +360,7 @@ def _described(model: Any, config: Any, found: RecordedModel, where: str) -> dic
     length = next(
         (value for name in _LENGTHS if isinstance(value := getattr(config, name, None), int) and value > 0), 4096
     )
-    notes = list(dict.fromkeys(note for one in traced.values() for note in one.notes))
+    notes = list(dict.fromkeys(note for layer in traced.values() for note in layer.notes))
     if found.why_no_backward:
         notes.append(
             f"the backward was not traced ({found.why_no_backward}): saved tensors are those of the forward"
@@ -391,7 +391,7 @@ def _unseen(config: Any, recorder: ForwardRecorder) -> list[str]:
             unseen.append(f"{number} multi-token prediction layer{'s' * (number > 1)} ({name})")
             break
     unseen += ["the type of router", "fused kernels of the trainer", "words of --recompute for single modules"]
-    has_choice = any("num_blocks" in one.sizes for one in recorder.events)
+    has_choice = any("num_blocks" in event.sizes for event in recorder.events)
     if isinstance(chosen := getattr(config, "index_topk", None), int) and not has_choice:
         unseen.append(f"the choice of {chosen} keys per query (index_topk): attention has all keys")
     return [f"not seen in a trace: {', '.join(unseen)}"]

@@ -63,7 +63,7 @@ class ForwardRecorder(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.parameters = {storage(one): name for name, one in model.named_parameters()}
+        self.parameters = {storage(parameter): name for name, parameter in model.named_parameters()}
         self.shapes = {name: tuple(one.shape) for name, one in model.named_parameters()}
         self.copies: dict[int, str] = {}
         self.stack = [""]
@@ -86,7 +86,7 @@ class ForwardRecorder(TorchDispatchMode):
             self.stack.append(name)
             self.order[name] = self.order.get(name, 0) + 1
             self.failed_in = name
-            if tensors := [one for one in tree_leaves((arguments, keywords)) if isinstance(one, Tensor)]:
+            if tensors := [leaf for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor)]:
                 self.inputs.setdefault(name, tensors[0])
 
         def leave(*_: Any) -> None:
@@ -103,8 +103,8 @@ class ForwardRecorder(TorchDispatchMode):
         try:
             yield
         finally:
-            for one in handles:
-                one.remove()
+            for handle in handles:
+                handle.remove()
 
     def parameter(self, tensor: Tensor) -> str | None:
         """Return the name of the parameter that a tensor is, or is a copy or view of."""
@@ -143,10 +143,10 @@ class ForwardRecorder(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if self.backward:
             return out
-        made = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         self.alive.append(made)
-        given = {storage(one) for one in inputs}
+        given = {storage(tensor) for tensor in inputs}
         for one in made:
             number = storage(one)
             if number in given:
@@ -217,10 +217,10 @@ class ForwardRecorder(TorchDispatchMode):
             return False
         seen.add(number)
         return all(
-            (storage(one) in kept and storage(one) != number)
-            or storage(one) in self.parameters
-            or self._is_made_again(storage(one), kept, seen)
-            for one in self.sources[number][1]
+            (storage(source) in kept and storage(source) != number)
+            or storage(source) in self.parameters
+            or self._is_made_again(storage(source), kept, seen)
+            for source in self.sources[number][1]
         )
 
 
@@ -250,7 +250,7 @@ class _Opaque(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         *inputs, _ = ctx.saved_tensors
-        return (None, None, None, *(torch.empty_like(one) for one in inputs))
+        return (None, None, None, *(torch.empty_like(tensor) for tensor in inputs))
 
 
 def opaque(kind: str, sizes: dict[str, Any], shape: tuple[int, ...], *inputs: Tensor) -> Tensor:

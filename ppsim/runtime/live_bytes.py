@@ -130,7 +130,7 @@ class AllocatedPeak:
     def bytes(self) -> int | None:
         if self._where.type != "cuda":
             return None
-        gradients = sum(one.grad.nbytes for one in self._parameters if one.grad is not None)
+        gradients = sum(parameter.grad.nbytes for parameter in self._parameters if parameter.grad is not None)
         return int(torch.cuda.max_memory_allocated(self._where)) - self._before - gradients
 
 

@@ -38,7 +38,7 @@ _TYPES: dict[Any, Any] = {Numbers: OneOrMany, Numbers | None: OneOrMany | None, 
 _PARTS = {"backward_input_s", "backward_weight_s"}
 _Costs = with_field_types(
     FileSchema,
-    {one.name: _TYPES.get(one.type, one.type) for one in fields(StageCosts)},
+    {field.name: _TYPES.get(field.type, field.type) for field in fields(StageCosts)},
     {one.name: one.default for one in fields(StageCosts) if one.default is not MISSING and one.name not in _PARTS},
 )
 

@@ -70,7 +70,7 @@ TRAINERS = (
 
 
 def export_targets() -> tuple[str, ...]:
-    return (*(one.export for one in TRAINERS if one.export), "torch-comms", "json")
+    return (*(trainer.export for trainer in TRAINERS if trainer.export), "torch-comms", "json")
 
 
 def title_of(export: str) -> str:
@@ -79,8 +79,8 @@ def title_of(export: str) -> str:
 
 
 def configurations() -> str:
-    return ", ".join([*(one.config for one in TRAINERS if one.config), "a Hugging Face config.json"])
+    return ", ".join([*(trainer.config for trainer in TRAINERS if trainer.config), "a Hugging Face config.json"])
 
 
 def recordings() -> str:
-    return ", ".join(one.recording for one in TRAINERS if one.recording)
+    return ", ".join(trainer.recording for trainer in TRAINERS if trainer.recording)

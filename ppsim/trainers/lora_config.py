@@ -83,7 +83,7 @@ def _read(section: Mapping[str, Any], path: str, source: str) -> RunConfig:
     modules = section.get("target_modules")
     if modules in _ALL_LINEAR:
         modules = list(DEFAULT_MODULES)
-    if not isinstance(modules, list) or not all(isinstance(one, str) for one in modules):
+    if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
         raise ConfigError(f"{source}: {path}.target_modules must be a list of modules: got {modules!r}")
     name = "rank" if "rank" in section else "dim"
     try:

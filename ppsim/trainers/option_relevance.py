@@ -82,9 +82,9 @@ def require_full_training(options: Mapping[str, Any], source: str) -> None:
             adapters.setdefault(".".join(parts[:first]), []).append((path, value))
         elif parts[-1] == "converters" and "lora" in str(value).lower():  # TorchTitan
             raise _partial(source, path, value)
-    for found in adapters.values():
-        switches = [one for one in found if _SWITCH.fullmatch(one[0].rpartition(".")[2])]
-        on = [one for one in (*switches, *found) if _is_on(one[1])]
+    for adapter in adapters.values():
+        switches = [one for one in adapter if _SWITCH.fullmatch(one[0].rpartition(".")[2])]
+        on = [one for one in (*switches, *adapter) if _is_on(one[1])]
         if on and all(_is_on(value) for _, value in switches):
             raise _partial(source, *on[0])
 

@@ -104,7 +104,7 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
         settings.setdefault("tp_comm_overlap", False)
     settings.setdefault("cross_entropy_loss_fusion", True)
     found = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
-    read = {*dict(found.read_options), *(one.name for one in found.ignored), *_READ_HERE}
+    read = {*dict(found.read_options), *(option.name for option in found.ignored), *_READ_HERE}
     ignored += [
         IgnoredOption(name, value, "unknown")
         for name, value in recipe.settings.items()

@@ -157,7 +157,7 @@ def find_recipe(name: str) -> Recipe:
     base, _, release = name.strip().lower().partition("@")
     model, *others = base.split("/")
     base = "/".join([known_name(model) or model, *others])
-    named = [one for one in recipes() if one.base == base]
+    named = [recipe for recipe in recipes() if recipe.base == base]
     if not named:
         raise ConfigError(_why_unknown(base, release))
     if not release:
@@ -171,8 +171,8 @@ def find_recipe(name: str) -> Recipe:
 
 
 def _why_unknown(base: str, release: str) -> str:
-    names = list(dict.fromkeys(one.base for one in recipes() if release in ("", one.release)))
-    if variants := [one for one in names if one.startswith(f"{base}/")]:
+    names = list(dict.fromkeys(recipe.base for recipe in recipes() if release in ("", recipe.release)))
+    if variants := [name for name in names if name.startswith(f"{base}/")]:
         return f"recipe {base} has variants: give {' or '.join(variants)}"
     names = names or list(dict.fromkeys(one.base for one in recipes()))
     near = difflib.get_close_matches(base, names, n=3, cutoff=0)

@@ -67,7 +67,7 @@ class RunConfig(Printable):
         of_model = []
         if self.model and "model" not in self.typed:
             has_images = "image_tokens" in words or {"image_tokens", "text_only"} & set(self.typed)
-            of_model = [] if has_images else [one.sentence for one in self.model.encoders]
+            of_model = [] if has_images else [encoder.sentence for encoder in self.model.encoders]
             of_model += [self.model.left_out] if self.model.left_out else []
         return (*gpus, *of_model, *self.notes)
 
@@ -86,7 +86,7 @@ class RunConfig(Printable):
 
     @property
     def ignored_memory_options(self) -> tuple[str, ...]:
-        return tuple(one.in_words for one in self.ignored if "memory" in one.effect)
+        return tuple(option.in_words for option in self.ignored if "memory" in option.effect)
 
     def to_json(self) -> dict[str, Any]:
         return {

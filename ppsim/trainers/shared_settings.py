@@ -48,7 +48,7 @@ _FIXED_SIZES = ("moe_expert_rank_capacity_factor", "moe_expert_capacity_factor")
 
 
 def releases_of(trainer: str) -> list[str]:
-    return list(dict.fromkeys(one.release for one in recipes() if one.trainer == trainer))
+    return list(dict.fromkeys(recipe.release for recipe in recipes() if recipe.trainer == trainer))
 
 
 def release_named(trainer: str, release: str) -> str:

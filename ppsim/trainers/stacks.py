@@ -141,8 +141,8 @@ def current_stacks(generation: str) -> list[str]:
     """Leave out software of past years."""
     return [
         name
-        for name, one in stacks().items()
-        if not one.ended and (one.generations is None or generation in one.generations)
+        for name, stack in stacks().items()
+        if not stack.ended and (stack.generations is None or generation in stack.generations)
     ]
 
 

@@ -29,26 +29,26 @@ class ParallelMixers(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        return {what: count for one in self.mixers for what, count in one.divided.items()}
+        return {what: count for mixer in self.mixers for what, count in mixer.divided.items()}
 
     @property
     def norm_parameters(self) -> int:
-        return sum(one.norm_parameters for one in self.mixers)
+        return sum(mixer.norm_parameters for mixer in self.mixers)
 
     @property
     def transient_bytes(self) -> int:
         """The largest value of all mixers, because their backwards run one after the other."""
-        return max(one.transient_bytes for one in self.mixers)
+        return max(mixer.transient_bytes for mixer in self.mixers)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        return sum(one.core_flops(sequence_length, causal=causal) for one in self.mixers)
+        return sum(mixer.core_flops(sequence_length, causal=causal) for mixer in self.mixers)
 
     def require_division(self, cut: ParallelSizes) -> None:
-        for one in self.mixers:
-            one.require_division(cut)
+        for mixer in self.mixers:
+            mixer.require_division(cut)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        return [linear for one in self.mixers for linear in one.linears(h, tp)]
+        return [linear for mixer in self.mixers for linear in mixer.linears(h, tp)]
 
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int

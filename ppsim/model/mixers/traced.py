@@ -130,7 +130,7 @@ class TracedScan(Recurrent):
         return {"heads": self.num_heads}
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
-        return tuple(replace(one, count=max(1, one.count // tp)) for one in self.products)
+        return tuple(replace(product, count=max(1, product.count // tp)) for product in self.products)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         return []
@@ -193,11 +193,11 @@ class TracedMixer(Mixer):
 
     @property
     def num_heads(self) -> int:  # type: ignore[override]
-        return sum(one.num_heads for one in self.cores)
+        return sum(core.num_heads for core in self.cores)
 
     @property
     def window(self) -> int | None:
-        return min((one.window for one in self.cores if one.window), default=None)
+        return min((core.window for core in self.cores if core.window), default=None)
 
     @cached_property
     def parts(self) -> tuple[Mixer, ...]:
@@ -209,7 +209,7 @@ class TracedMixer(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        found = {f"heads of attention call {number}": one.num_heads for number, one in enumerate(self.cores)}
+        found = {f"heads of attention call {number}": core.num_heads for number, core in enumerate(self.cores)}
         found |= {f"key/value heads of call {number}": one.num_kv_heads for number, one in enumerate(self.cores)}
         for one in self.gemms:
             for columns in one.columns if one.split == "outputs" else (one.inputs,) if one.split else ():
@@ -222,7 +222,7 @@ class TracedMixer(Mixer):
             raise ConfigError(f"context parallelism of a traced scan is not known: got cp {cut.cp} (nearest: 1)")
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        return sum(one.core_flops(sequence_length, causal=causal) for one in self.parts)
+        return sum(part.core_flops(sequence_length, causal=causal) for part in self.parts)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         return [_linear(one, tp) for one in self.gemms]
@@ -280,7 +280,7 @@ T = TypeVar("T")
 def _made(cls: type[T], data: Any, where: str) -> T:
     if not isinstance(data, dict):
         raise ConfigError(f"{where} must be an object: got {data!r}")
-    hints, known = get_type_hints(cls), {one.name for one in fields(cls)}  # type: ignore[arg-type]
+    hints, known = get_type_hints(cls), {field.name for field in fields(cls)}  # type: ignore[arg-type]
     if wrong := [name for name in data if name not in known and name != "kind"]:
         raise ConfigError(f"{where} has an unknown field '{wrong[0]}'")
     values = {
@@ -303,7 +303,7 @@ def _value(hint: Any, given: Any, where: str) -> Any:
         return _part(given, where)
     if FeedForward in allowed:
         return _made(FeedForward, given, where)
-    if any(one in (TracedGemm, TracedCore, TracedScan, TracedSaved, ChunkProduct) for one in allowed):
+    if any(kind in (TracedGemm, TracedCore, TracedScan, TracedSaved, ChunkProduct) for kind in allowed):
         return _made(allowed[0], given, where)
     of_number = float in allowed and isinstance(given, int) and not isinstance(given, bool)
     if type(given) not in allowed and not of_number:
@@ -341,7 +341,7 @@ def _traced(fields: ConfigFields) -> Model:
     order = fields.counts("layers", 1) or []
     if not kinds or not order or max(order) >= len(kinds):
         fields.refuse("layers", f"must be numbers of the {len(kinds)} kinds")
-    if len(widths := {one.hidden_size for one in kinds}) > 1:
+    if len(widths := {kind.hidden_size for kind in kinds}) > 1:
         fields.refuse("kinds", f"must have one hidden_size: got {' and '.join(map(str, sorted(widths)))}")
     before, behind, multiplied = fields.counts("extra", 3) or (0, 0, 0)
     return Model(

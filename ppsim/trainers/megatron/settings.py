@@ -670,7 +670,7 @@ def _read_graphs(arguments: Arguments, _: Options) -> Options:
     scopes = [arguments.get(name, word=word) for name in ("cuda_graph_modules", "cuda_graph_scope")]
     if how is None or how == "none":
         return {}
-    asked = re.findall(r"\w+", " ".join(_text(one) for one in scopes if one is not None))
+    asked = re.findall(r"\w+", " ".join(_text(scope) for scope in scopes if scope is not None))
     if how == "full_iteration" or "full_iteration" in asked:
         return {word: "full"}
     modules = [module for module in asked if module not in ("full", "full_iteration_inference")]

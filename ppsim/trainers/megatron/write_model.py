@@ -90,7 +90,7 @@ def _arguments(model: Model, length: int) -> _Found:
 
 def _of_mixers(layers: Sequence[Layer]) -> _Found:
     mixers = [layer.attention for layer in layers if layer.has_mixer]
-    attention = next((one for one in mixers if isinstance(one, Attention | LatentAttention)), None)
+    attention = next((mixer for mixer in mixers if isinstance(mixer, Attention | LatentAttention)), None)
     found: _Found = {"num_attention_heads": 64, "kv_channels": 64}  # required of a model without attention, too
     if isinstance(attention, LatentAttention):
         # kv_channels is unused, but required if the heads do not divide the hidden size
@@ -110,7 +110,7 @@ def _of_mixers(layers: Sequence[Layer]) -> _Found:
 
 
 def _of_indexers(mixers: Sequence[Mixer]) -> _Found:
-    have = [isinstance(one, LatentAttention) and one.indexer is not None for one in mixers]
+    have = [isinstance(mixer, LatentAttention) and mixer.indexer is not None for mixer in mixers]
     first = next((one.indexer for one in mixers if isinstance(one, LatentAttention) and one.indexer), None)
     if first is None:
         return {}
