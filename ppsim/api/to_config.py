@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppsim.api.project import plan_of_keywords
-from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.errors import CannotRun, ConfigError, PpsimError
 from ppsim.base.option_declarations import command_arguments, declared_options, given_options, option_values
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
@@ -16,17 +16,19 @@ from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.parallel.layer_partition import MegatronSplit, even_split
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import AUTO, Plan
+from ppsim.projection.plan_description import sizes_of
 from ppsim.projection.project import project
 from ppsim.projection.projection import Projection
 from ppsim.simulation.stage_costs import OVERHEADS
 from ppsim.trainers import ConfigTarget
-from ppsim.trainers.megatron.write_model import without_source
+from ppsim.trainers.megatron.write_model import model_arguments, without_source
 from ppsim.trainers.megatron.write_schedule import layout_string, parse_layout
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.run_config import RunConfig
 from ppsim.trainers.write_config import WrittenPlan, files_of
-from ppsim.tuning.command_line import sizes_of
-from ppsim.tuning.search import TuneResult
+
+if TYPE_CHECKING:
+    from ppsim.tuning.search import TuneResult
 
 WORDS = declared_options(PlanOptions)
 MODEL = tuple(
@@ -206,7 +208,7 @@ def _model_stages(plan: Plan, vpp: int) -> int:
 
 
 def trainer_options(
-    result: Projection | TuneResult, trainer: ConfigTarget, *, given: Mapping[str, Any] | None = None
+    result: "Projection | TuneResult", trainer: ConfigTarget, *, given: Mapping[str, Any] | None = None
 ) -> str:
     """Return a projection's plan, or the best configuration of a search, as a trainer's configuration.
 
@@ -225,9 +227,9 @@ def trainer_options(
     torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py \\
     ...
     """
-    made = project(result.question.plan_of(result.best[0].candidate)) if isinstance(result, TuneResult) else result
+    made = _projection_of(result)
     plan = made.plan
-    if isinstance(result, TuneResult):
+    if not isinstance(result, Projection):
         given = {"calibration": result.question.calibration_file} | dict(given or {})
     written = _written(made, given or {})
     own = _own_plan((given or {}).get("run_config")) if trainer.startswith("megatron") else None
@@ -236,6 +238,26 @@ def trainer_options(
         comments = _Comments(plan, written.words, marks_of(plan, made.split)).of(_read(text))
         found.append((len(comments), "\n".join([*comments, text])))
     return min(found)[1]
+
+
+def _projection_of(answer: "Projection | TuneResult") -> Projection:
+    return answer if isinstance(answer, Projection) else project(answer.question.plan_of(answer.best[0].candidate))
+
+
+def refusal_of(answer: "Projection | TuneResult") -> str | None:
+    """Return why Megatron-LM, if it is the plan's trainer, cannot run the plan; None if it can.
+
+    Megatron-Bridge, with the same rules, has layers that Megatron-LM lacks.
+    """
+    projection = _projection_of(answer)
+    plan = projection.plan
+    if plan.job is None or plan.trainer != "megatron" or model_arguments(plan.job.model, plan.job.length) is None:
+        return None
+    try:
+        _written(projection, {}).arguments("")
+    except CannotRun as error:
+        return str(error)
+    return None
 
 
 def _written(projection: Projection, given: Mapping[str, Any]) -> WrittenPlan:

@@ -186,12 +186,12 @@ to_config_option = click.option(
 def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str, Any]) -> dict[str, str]:
     """Return the key `to_config` of --json, if requested; `given` are the options as typed, which name files.
 
-    The key is `cannot_run`, with the reason, if the trainer refuses the plan.
+    The key is `cannot_run`, with the reason, if the requested trainer or that of the plan's stack refuses the plan.
     """
-    if trainer is None:
-        return {}
-    from ppsim.api.to_config import trainer_options
+    from ppsim.api.to_config import refusal_of, trainer_options
 
+    if trainer is None:
+        return {"cannot_run": reason} if (reason := refusal_of(result)) else {}
     try:
         return {"to_config": trainer_options(result, trainer, given=given)}
     except CannotRun as error:
@@ -199,11 +199,11 @@ def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str,
 
 
 def print_trainer_lines(lines: Mapping[str, str], trainer: ConfigTarget | None, *, as_json: bool) -> None:
-    """Raises `CannotRun` if the trainer refuses the plan."""
-    if reason := lines.get("cannot_run"):
+    """Raises `CannotRun` if the requested trainer refuses the plan."""
+    if trainer and (reason := lines.get("cannot_run")):
         raise CannotRun(reason)
     if lines and not as_json:
-        click.echo(f"\n# {trainer}\n{lines['to_config']}")
+        click.echo(f"\n# {trainer}\n{lines['to_config']}" if trainer else f"\n{lines['cannot_run']}")
 
 
 def run_config_of(options: dict[str, Any]) -> Any:

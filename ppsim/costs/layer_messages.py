@@ -17,8 +17,9 @@ class LayerMessages:
 
     Without sequence parallelism nothing is gathered, and gradients of inputs are all-reduced instead. `scales`:
     number of float8 scales that ranks agree on, in a forward and in a backward. `pairs`: tokens dispatched to
-    experts, which etp ranks gather and reduce (Megatron-LM, `MoEAlltoAllTokenDispatcher`). `again`: bytes gathered
-    again for a weight gradient. `adapters`: seconds of LoRA adapters in a forward and in a backward.
+    experts, which etp ranks gather and reduce (Megatron-LM, `MoEAlltoAllTokenDispatcher`), not beside GEMMs
+    (core/extensions/transformer_engine.py at d98e8a64, `explicit_expert_comm`). `again`: bytes gathered again for a
+    weight gradient. `adapters`: seconds of LoRA adapters in a forward and in a backward.
     """
 
     place: ExecutionContext
@@ -58,12 +59,12 @@ class LayerMessages:
         hidden = self.place.execution.hidden_tp_forward
         gather_s = sum(self._gather_s(size) for name, size in self.gathered.items() if name in wanted)
         sum_s = sum(self.place.reduced_s(size) for name, size in self.summed.items() if name in wanted)
-        sum_s += self._pairs_s(wanted)
         exposed, is_whole = 1.0 if self._waits_for_gathers else 1 - hidden, wanted >= self.gathered.keys()
         adapters_s = sum(
             forward_s for name, (forward_s, _) in self.adapters.items() if names is None or name in wanted
         )
-        return exposed * gather_s + (1 - hidden) * sum_s + self.scales[0] * self._agreed_s * is_whole + adapters_s
+        own_s = self._pairs_s(wanted) + self.scales[0] * self._agreed_s * is_whole + adapters_s
+        return exposed * gather_s + (1 - hidden) * sum_s + own_s
 
     def backward_s(self) -> float:
         """torch overlaps no gradient reduction with a GEMM.
@@ -74,15 +75,16 @@ class LayerMessages:
         execution = self.place.execution
         exposed = 1 - execution.hidden_tp_backward
         gather_s = sum(self._gather_s(size) for size in self.summed.values())
-        sum_s = sum(self.place.reduced_s(size) for size in self.gathered.values()) + self._pairs_s(self.pairs)
+        sum_s = sum(self.place.reduced_s(size) for size in self.gathered.values())
         again_s = sum(self._gather_s(size) for size in self.again.values())
         adapters_s = sum(backward_s for _, backward_s in self.adapters.values())
+        own_s = self._pairs_s(self.pairs) + adapters_s
         if not self._is_torch:
-            return exposed * (gather_s + sum_s + again_s) + adapters_s
+            return exposed * (gather_s + sum_s + again_s) + own_s
         exposed_of_gathers = 1.0 if self._waits_for_gathers else exposed
         repeats = execution.recompute == BY_OPERATORS
         gathers_s = exposed_of_gathers * (gather_s + repeats * again_s)
-        return gathers_s + sum_s + self.scales[1] * self._agreed_s + adapters_s
+        return gathers_s + sum_s + self.scales[1] * self._agreed_s + own_s
 
     @property
     def _is_torch(self) -> bool:

@@ -1,17 +1,20 @@
 """A plan in a report: its options, and a row per stage."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppsim.base.option_declarations import declared_options, option_values
 from ppsim.costs.cost_sources import RunCosts
 from ppsim.model.recompute import Recompute, plan_of_stage, text_of
 from ppsim.parallel.layer_partition import MegatronSplit
-from ppsim.projection.options import PlanOptions
+from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import Plan
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ppsim.costs.job import Job
 
 
 def options_of(plan: Plan, table: Schedule, num_gpus: int) -> dict[str, Any]:
@@ -37,6 +40,27 @@ def options_of(plan: Plan, table: Schedule, num_gpus: int) -> dict[str, Any]:
         for name, setting in settings.items()
         if setting not in (None, "", ())
     }
+
+
+def sizes_of(job: "Job") -> dict[str, Any]:
+    """Return sizes in which the model differs from the known model of its name."""
+    from ppsim.trainers.read_config import model_named  # heavy import: models
+
+    model, layers = job.model, job.model.layers
+    if job.model_name != GPT:
+        named = model_named(job.model_name)
+        return {
+            "layers": len(layers) if len(layers) != len(named.layers) else None,
+            "mtp": False if named.mtp and not model.mtp else None,
+            "mtp_num_layers": len(model.mtp) if model.mtp and len(named.mtp) != len(model.mtp) else None,
+            "mtp_use_repeated_layer": True if model.repeats_mtp and not named.repeats_mtp else None,
+        }
+    heads, kv_heads = (getattr(layers[0].attention, name, None) for name in ("num_heads", "num_kv_heads"))
+    return {
+        "layers": len(layers), "hidden": model.hidden_size, "heads": heads, "vocab": model.vocab_size,
+        "kv_heads": None if kv_heads == heads else kv_heads,
+        "tied_embeddings": None if model.tied_embeddings else False,
+    }  # fmt: skip
 
 
 _NEAR = 0.95

@@ -8,12 +8,9 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.trainers import ConfigTarget
-from ppsim.trainers.automodel.write_config import write_automodel
 from ppsim.trainers.megatron.edit_config import OwnCommand
 from ppsim.trainers.megatron.write_config import as_flags, megatron_arguments, write_megatron
-from ppsim.trainers.primus.write_config import write_primus
 from ppsim.trainers.run_config import RunConfig
-from ppsim.trainers.torchtitan.write_config import models_of, write_torchtitan
 
 
 @dataclass(frozen=True)
@@ -55,10 +52,16 @@ def files_of(
         flags = _own_command(*own, plan, version).with_changes(arguments) if own else as_flags(arguments)
         yield write_megatron(given, flags, version)
     elif trainer == "automodel":
+        from ppsim.trainers.automodel.write_config import write_automodel  # heavy imports, here and below
+
         yield write_automodel(given)
     elif trainer == "primus":
+        from ppsim.trainers.primus.write_config import write_primus
+
         yield write_primus(given, plan.model, plan.layout)
     else:
+        from ppsim.trainers.torchtitan.write_config import models_of, write_torchtitan
+
         for choice in models_of(plan.model, version or "0.3"):
             yield write_torchtitan(given, choice, version or "0.3")
 

@@ -4,12 +4,11 @@ import pickle
 from typing import Any
 
 from ppsim.base.option_declarations import command_arguments, declared_options, option_values, options_by_section
-from ppsim.costs.job import Job
 from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.parallel.layer_partition import Split, even_split
-from ppsim.projection.options import GPT, PlanOptions
+from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import AUTO, Plan
-from ppsim.trainers.read_config import model_named
+from ppsim.projection.plan_description import sizes_of
 from ppsim.trainers.stacks import PLAIN, stack_of
 from ppsim.tuning.lower_bounds import bounds_calculator
 from ppsim.tuning.options import TuneOptions
@@ -85,22 +84,3 @@ def _split(question: SearchProblem, one: Configuration) -> Split | None:
         return "even" if one.split == "even" else "auto"
     counts = bounds_calculator(pickle.dumps(question)).counts(one)
     return "even" if list(counts) == even_split(sum(counts), len(counts)) else counts
-
-
-def sizes_of(job: Job) -> dict[str, Any]:
-    """Return sizes in which the model differs from the known model of its name."""
-    model, layers = job.model, job.model.layers
-    if job.model_name != GPT:
-        named = model_named(job.model_name)
-        return {
-            "layers": len(layers) if len(layers) != len(named.layers) else None,
-            "mtp": False if named.mtp and not model.mtp else None,
-            "mtp_num_layers": len(model.mtp) if model.mtp and len(named.mtp) != len(model.mtp) else None,
-            "mtp_use_repeated_layer": True if model.repeats_mtp and not named.repeats_mtp else None,
-        }
-    heads, kv_heads = (getattr(layers[0].attention, name, None) for name in ("num_heads", "num_kv_heads"))
-    return {
-        "layers": len(layers), "hidden": model.hidden_size, "heads": heads, "vocab": model.vocab_size,
-        "kv_heads": None if kv_heads == heads else kv_heads,
-        "tied_embeddings": None if model.tied_embeddings else False,
-    }  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 
 import ppsim
 from ppsim.api.project import plan_of_options
+from ppsim.api.to_config import refusal_of
 from ppsim.base.errors import PpsimError
 from ppsim.base.option_declarations import allowed_values, declared_options
 from ppsim.catalog.build import CATALOG
@@ -223,3 +224,19 @@ def test_options_of_files_are_comments_with_the_names_of_the_files(folder: Path)
     words: dict[str, Any] = {"model": "gpt2", "gpus": 2, "pp": 2, "lengths": folder / "lengths.txt"}
     text = ppsim.trainer_options(ppsim.project(**words), "megatron", given=words)
     assert f"# not expressible: --sequence-lengths {folder / 'lengths.txt'}" in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            {"overlap_tp": "0.5", "sequence_parallel": False},
+            "overlap of TP communication needs sequence parallelism",
+        ),
+        ({"stack": "plain", "overlap_tp": "0.5", "sequence_parallel": False}, None),
+        ({}, None),
+    ],
+)
+def test_a_plan_that_its_own_trainer_refuses_has_the_reason(options, reason) -> None:
+    made = ppsim.project(model="llama3-8b", gpus=8, tp=2, pp=2, **options)
+    assert str(refusal_of(made)).startswith(f"Megatron-LM cannot run this: {reason}" if reason else "None")

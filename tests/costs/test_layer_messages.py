@@ -55,6 +55,16 @@ def test_ranks_that_share_an_expert_gather_and_sum_its_pairs() -> None:
     assert not pairs
 
 
+def test_pairs_of_shared_experts_are_not_hidden_by_gemms() -> None:
+    """TransformerEngine's userbuffers know only the messages of dense GEMMs."""
+    layer, hidden = find_model("mixtral-8x7b").layers[-1], {"hidden_tp_forward": 1.0, "hidden_tp_backward": 1.0}
+    where = place(etp=4, **hidden)
+    exchange_s = where.sum_over_tp_s(2 * 4096 * TOKENS * E, "etp")
+    found = LayerMessages.of(timed(layer, where, tokens=TOKENS))
+    assert found.forward_s() == pytest.approx(exchange_s)
+    assert found.backward_s() == pytest.approx(exchange_s)
+
+
 def test_without_sequence_parallelism_outputs_are_summed_forward_and_inputs_backward() -> None:
     layer, where = find_model("deepseek-v3").layers[-1], place(sequence_parallel=False, etp=1)
     found = layer_estimate(layer, where, micro_batch=1, sequence_length=TOKENS)
