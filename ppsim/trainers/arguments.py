@@ -10,9 +10,10 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import data_folder, read_toml
 from ppsim.base.limits import LARGEST, count_from
-from ppsim.base.option_declarations import flag_of
+from ppsim.base.option_declarations import flag_of, given_options
+from ppsim.model.architecture import Model
 from ppsim.trainers.option_relevance import defaults, effect_of, require_full_training
-from ppsim.trainers.run_config import IgnoredOption
+from ppsim.trainers.run_config import IgnoredOption, RunConfig
 
 
 @cache
@@ -87,6 +88,18 @@ class Arguments:
         self._read: dict[str, str] = {}
         self.assumed: list[str] = []
         self.needed: dict[str, tuple[str, str]] = {}
+
+    def config(
+        self, trainer: str, options: Mapping[str, Any], model: Model | None, why_no_model: str, **further: Any
+    ) -> RunConfig:
+        """Return the configuration of a run with options that were read from the arguments."""
+        of_arguments: dict[str, Any] = {
+            "read_options": self.read_options, "ignored": self.ignored, "needed": self.needed,
+            "notes": tuple(dict.fromkeys(self.assumed)),
+        }  # fmt: skip
+        return RunConfig(
+            trainer, self.source, given_options(options), model, why_no_model, **of_arguments | further
+        )
 
     def get(self, name: str, default: Any = None, *, word: str = "model") -> Any:
         self._read[name] = word

@@ -219,7 +219,7 @@ def _from_names(content: Mapping[str, Any], path: str | Path) -> RunConfig:
 
 def _from_hugging_face(content: Mapping[str, Any], path: Path) -> RunConfig:
     try:
-        return RunConfig("Hugging Face", str(path), {}, model_from(content, str(path)), "", (), ())
+        return RunConfig("Hugging Face", str(path), {}, model_from(content, str(path)), "")
     except UnknownModelType as unknown:
         hint = f"give it as --model, which traces it with transformers, or run `ppsim models --trace {path}`"
         raise UnknownModelType(f"{unknown}; {hint}") from None

@@ -47,8 +47,8 @@ class RunConfig(Printable):
     options: Mapping[str, Any]
     model: Model | None
     why_no_model: str
-    read_options: tuple[tuple[str, str], ...]
-    ignored: tuple[IgnoredOption, ...]
+    read_options: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[IgnoredOption, ...] = ()
     notes: tuple[str, ...] = ()
     local_batch: LocalBatch | None = None
     needed: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.model.registry import find_model, known_name
@@ -77,10 +76,9 @@ def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
     if words["seq_len"] is None:
         arguments.assumed.append("the sequences of the data set have no fixed length: give --seq-len")
     arguments.assumed.append("the stack of TorchTitan, the nearest that was measured")
-    return RunConfig(
-        "NeMo AutoModel", source, given_options(words), model, why_no_model, arguments.read_options,
-        arguments.ignored_that_matter, tuple(arguments.assumed), batch, launcher_gpus=GPUS_PER_NODE,
-        needed=arguments.needed,
+    return arguments.config(
+        "NeMo AutoModel", words, model, why_no_model, ignored=arguments.ignored_that_matter, local_batch=batch,
+        launcher_gpus=GPUS_PER_NODE,
     )  # fmt: skip
 
 

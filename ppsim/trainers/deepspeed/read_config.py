@@ -6,7 +6,6 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import short_text
-from ppsim.base.option_declarations import given_options
 from ppsim.trainers.arguments import Arguments
 from ppsim.trainers.option_relevance import config_values
 from ppsim.trainers.run_config import RunConfig
@@ -64,21 +63,13 @@ def from_deepspeed(content: Mapping[str, Any], path: Path) -> RunConfig:
         words["dtype"] = "bfloat16" if enabled else None
     if words["dtype"] != "float32":  # by default, gradients have the dtype of weights (runtime/engine.py)
         words["grad_reduce_in_bf16"] = accumulated.removeprefix("torch.") not in ("fp32", "float32")
-    return RunConfig(
-        "DeepSpeed",
-        source,
-        given_options(words),
-        None,
-        f"{source}: DeepSpeed's configuration has no model: give --model",
-        arguments.read_options,
-        arguments.ignored,
-        needed=arguments.needed
-        | {
-            word: (f'{name} is "auto", which the program that starts the run sets', option)
-            for name, (word, option) in autos.items()
-            if words[word] is None
-        },
-    )
+    arguments.needed |= {
+        word: (f'{name} is "auto", which the program that starts the run sets', option)
+        for name, (word, option) in autos.items()
+        if words[word] is None
+    }
+    reason = f"{source}: DeepSpeed's configuration has no model: give --model"
+    return arguments.config("DeepSpeed", words, None, reason)
 
 
 def _is_of_no_device(content: Mapping[str, Any], path: str) -> bool:

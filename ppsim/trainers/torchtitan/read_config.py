@@ -6,7 +6,6 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml
-from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.model.registry import find_model, known_name
 from ppsim.trainers.arguments import Arguments, megatron_names
@@ -35,19 +34,10 @@ def from_torchtitan(
     words = read_rows(SETTINGS, arguments, {"model": model})
     batch = words.pop("batch")
     del words["model"]
-    return RunConfig(
-        trainer,
-        source,
-        given_options(words),
-        model,
-        why_no_model,
-        arguments.read,
-        tuple(arguments.ignored),
-        tuple(arguments.assumed),
-        batch,
+    return arguments.config(
+        trainer, words, model, why_no_model, read_options=arguments.read, local_batch=batch,
         launcher_gpus=_LAUNCHER_GPUS,
-        needed=arguments.needed,
-    )
+    )  # fmt: skip
 
 
 def _with_files(options: dict[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
