@@ -79,12 +79,15 @@ def layer_estimate(
         times = _times(operators, of, only_forward, launches)
         return CostEstimate(*only_forward, known=_known(alone), times=times)
     again, names = forward_again(timed, of)
-    again = with_recomputed_launches(again, layer, place)
     repeated = [one for one in operators if one.name in names]
+    again = with_recomputed_launches(again, layer, place, repeated, of)
     cores_again = [(one.core, of[one.name]) for one in repeated if one.core is not None]
     sent_again_s = messages.forward_s(names)
     sent_again_s += (1 - execution.hidden_cp) * _context_s(layer, place, tokens, cores_again)[0]
     sent_again_s += forward.ep_s * any(one.kind == "dispatch" for one in repeated)
+    launching_again_s = max(
+        again.count * place.cluster.device.efficiency.host_s, launching_s * (execution.recompute == "full")
+    )
     backward_input = parts_of(
         place,
         kernels.backward_input,
@@ -93,17 +96,17 @@ def layer_estimate(
         ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.forward),
         launching_s=launching_s,
         cp_s=(1 - execution.hidden_cp) * cp_backward_s,
-        recompute_s=(
-            parts_of(place, again, launching_s=launching_s * (execution.recompute == "full")).total_s + sent_again_s
-        ),
+        recompute_s=again.busy_s + sent_again_s,
+        launching_again_s=launching_again_s,
     )
     frozen = 2.0 * layer.frozen_weights_per_token * tokens / tp
-    ahead_s = max(0.0, backward_input.total_s - backward_input.host_s - launching_s)  # the host, at the end of I
+    launched_s = launching_s + launching_again_s
+    ahead_s = max(0.0, backward_input.total_s - backward_input.host_s - launched_s)  # the host, at the end of I
     backward_weight = parts_of(
         place, kernels.backward_weight, flops - scores - frozen, launching_s=max(0.0, calls_s - ahead_s)
     )
     passes = forward, backward_input, backward_weight
-    times = _times(operators, of, passes, _launches_s(place, kernels, launching_s, calls_s))
+    times = _times(operators, of, passes, _launches_s(place, kernels, launching_s, calls_s, launching_again_s))
     return CostEstimate(*passes, known=_known(kernels, again), sent_again_s=sent_again_s, times=times)
 
 
@@ -133,16 +136,16 @@ def _times(
 
 
 def _launches_s(
-    place: ExecutionContext, kernels: PassKernels, launching_s: float, calls_s: float = 0.0
+    place: ExecutionContext, kernels: PassKernels, launching_s: float, calls_s: float = 0.0, again_s: float = 0.0
 ) -> tuple[float, float]:
-    """Host seconds of F and of B in a pair; `calls_s` is the part of B that is W's."""
+    """Host seconds of F and of B in a pair; `calls_s` is the part of B that is W's, `again_s` of recomputation."""
     if place.execution.cuda_graphs == "full":
         return 0.0, 0.0
     of_kernel_s = place.cluster.device.efficiency.host_s
     backward = kernels.backward_input.count + kernels.backward_weight.count
     slower = _CASTING_LAUNCHES_IN_PAIR if place.execution.dtype in OPERAND_BYTES else _LAUNCHES_IN_PAIR
     forward_s = max(kernels.forward.count * of_kernel_s, launching_s)
-    backward_s = max(backward * of_kernel_s, launching_s + calls_s)
+    backward_s = max(backward * of_kernel_s, launching_s + calls_s) + again_s
     return slower * forward_s, slower * backward_s
 
 
@@ -284,15 +287,18 @@ def parts_of(
     model_flops: float = 0.0,
     *,
     launching_s: float = 0.0,
+    launching_again_s: float = 0.0,
+    recompute_s: float = 0.0,
     **communication: float,
 ) -> TimeBreakdown:
     """Split the seconds of kernels by cause; if launching takes longer than running, the device waits.
 
-    `launching_s` is the host time to launch the pass of a MoE layer, which communication can hide.
+    `launching_s` is the host time to launch the pass of a MoE layer, which communication can hide. Before the pass,
+    the host needs `launching_again_s` to launch recomputed kernels, which take `recompute_s`.
     """
     device = place.cluster.device
     count = 0 if place.execution.cuda_graphs == "full" else kernels.count
-    launches = max(count * device.efficiency.host_s, launching_s - sum(communication.values()))
+    launches = max(count * device.efficiency.host_s, launching_s - sum(communication.values())) + launching_again_s
     ideal_s = model_flops / device.peak(place.execution.dtype)
     return TimeBreakdown(
         ideal_s=ideal_s,
@@ -300,7 +306,8 @@ def parts_of(
         matmul_loss_s=kernels.matmul_s - kernels.matmul_ideal_s,
         attention_loss_s=kernels.attention_s - kernels.attention_ideal_s,
         memory_s=kernels.memory_s,
-        host_s=max(launches - kernels.busy_s, 0.0),
+        host_s=max(launches - kernels.busy_s - recompute_s, 0.0),
+        recompute_s=recompute_s,
         **communication,
     )
 

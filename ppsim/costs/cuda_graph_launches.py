@@ -1,6 +1,6 @@
 """Kernel launches of a layer with CUDA graphs: one per graph and pass, and one per kernel outside graphs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ppsim.costs.execution_context import ExecutionContext
@@ -36,8 +36,18 @@ def _is_captured(one: Operator, graphs: CudaGraphs, layer: Layer) -> bool:
     return captures_feed_forward(graphs, layer) or (captures_router(graphs, layer) and is_before)
 
 
-def with_recomputed_launches(kernels: KernelTime, layer: Layer, place: ExecutionContext) -> KernelTime:
-    return replace(kernels, count=0) if captures_all(place.execution.cuda_graphs, layer) else kernels
+def with_recomputed_launches(
+    kernels: KernelTime,
+    layer: Layer,
+    place: ExecutionContext,
+    repeated: Iterable[Operator],
+    of: Mapping[str, PassKernels],
+) -> KernelTime:
+    graphs = place.execution.cuda_graphs
+    if graphs == "full" or captures_all(graphs, layer):
+        return replace(kernels, count=0)
+    captured = sum(of[one.name].forward.count for one in repeated if _is_captured(one, graphs, layer))
+    return replace(kernels, count=kernels.count - captured)
 
 
 def idles_for_token_counts(layer: Layer, place: ExecutionContext) -> bool:

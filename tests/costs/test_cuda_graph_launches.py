@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 import ppsim
-from ppsim.costs.analytic import layer_estimate
+from ppsim.costs.analytic import layer_estimate, parts_of
 from ppsim.costs.job import Job
 from ppsim.errors import ConfigError
+from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.activations import layer_activations
 
 TINY = {"model": "llama3-8b", "stack": "plain", "seq_len": 256, "gpus": 8, "cluster": "dgx-h100", "pp": 4}
@@ -43,6 +44,33 @@ def test_a_graph_is_launched_instead_of_the_kernels_that_it_holds() -> None:
     assert min(halves) >= 3
     both = ppsim.job(**TINY, cuda_graphs="attn+mlp")
     assert host_s(both) == host_s(both, "backward_input") == host_s(both, "backward_weight") == 1
+
+
+def test_the_host_launches_recomputed_kernels_in_front_of_the_input_gradient() -> None:
+    """Recomputation in a graph has no launches of its own."""
+
+    def added(**options: str) -> float:
+        of_recompute, none = (
+            host_s(ppsim.job(**TINY, **options, recompute=recompute), "backward_input")
+            for recompute in ("mlp", "none")
+        )
+        return of_recompute - none
+
+    whole = host_s(ppsim.job(**TINY))
+    assert 3 <= added() < whole
+    assert added(cuda_graphs="attn") == added()
+    assert added(cuda_graphs="mlp") == added(cuda_graphs="layer") == added(cuda_graphs="full") == 0
+    full = host_s(ppsim.job(**TINY, recompute="full"), "backward_input")
+    assert full == host_s(ppsim.job(**TINY), "backward_input") + whole
+
+
+def test_recomputation_hides_launches_of_the_input_gradient_while_it_runs() -> None:
+    """A pass that waits for the host waits less by the time of recomputed kernels, less their own launches."""
+    place = ppsim.job(**TINY).place
+    waits = parts_of(place, KernelTime(count=1000)).host_s
+    again = parts_of(place, KernelTime(count=1000), recompute_s=3e-3, launching_again_s=1e-3)
+    assert again.host_s == pytest.approx(waits - 2e-3)
+    assert again.total_s == pytest.approx(waits + 1e-3)
 
 
 def test_a_router_is_captured_up_to_the_exchange() -> None:
