@@ -18,7 +18,7 @@ from ppsim.machine.cluster import Constant, Constants
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import PlanOptions, SearchBaseOptions
-from ppsim.trainers.stacks import stack_of, stacks
+from ppsim.trainers.stacks import current_stacks, stack_of, stacks
 
 UNNAMED: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "global_batch": 32}
 SMALL: dict[str, Any] = UNNAMED | {"stack": "plain"}
@@ -469,3 +469,17 @@ def test_megatron_of_2022_hides_half_of_what_its_backward_sums() -> None:
         [layer] = ppsim.job(**words, sequence_parallel=divided).costs.layers().values()
         assert 1e3 * layer.forward.total_s == pytest.approx(forward_ms, rel=0.035)
         assert 1e3 * layer.backward.total_s == pytest.approx(backward_ms, rel=0.035)
+
+
+def test_automodel_has_fused_kernels_the_dispatcher_of_its_recipes_and_is_no_default() -> None:
+    """TransformerEngine fuses what TorchTitan's blocks compute one by one."""
+    words: dict[str, Any] = {"model": "gpt-oss-20b", "gpus": 8, "ep": 8, "pp": 1, "global_batch": 64}
+    fused, eager = (
+        ppsim.project(**words, stack=stack, moe_dispatcher="deepep", zero=2).summary.time_breakdown_s
+        for stack in ("automodel", "torchtitan")
+    )
+    assert fused["memory-bound kernels"] < 0.9 * eager["memory-bound kernels"]
+    for cluster, dispatcher in (("dgx-h100", "deepep"), ("gb200-nvl72", "hybridep")):
+        job = ppsim.job(**words, cluster=cluster, stack="automodel")
+        assert (job.execution.moe_dispatcher, job.execution.compile, job.fully_shard) == (dispatcher, None, True)
+        assert "automodel" not in current_stacks(job.cluster.device.generation)

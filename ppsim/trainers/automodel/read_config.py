@@ -62,20 +62,21 @@ def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
     recomputed = str(get("distributed.activation_checkpointing", False, word="recompute")).lower()
     fp8 = str(get("model.backend.te_fp8.recipe", "", word="dtype"))
     dispatcher = str(get("model.backend.dispatcher", "", word="moe_dispatcher"))
+    fuses = str(get("model.backend.rms_norm", "", word="stack")) == "te"  # otherwise, blocks are as TorchTitan's
+    compiles = [arguments.flag(name, word="compile") for name in ("compile.enabled", "distributed.enable_compile")]
     words |= {
         "sequence_parallel": arguments.flag("distributed.sequence_parallel", word="sequence_parallel"),
         "recompute": RECOMPUTED.get(recomputed, "full"),
         "dtype": FP8.get(fp8, "float8") if fp8 else "bfloat16",
         "moe_dispatcher": DISPATCHERS.get(dispatcher) if (words["ep"] or 1) > 1 else None,
-        "compile": any(
-            arguments.flag(name, word="compile") for name in ("compile.enabled", "distributed.enable_compile")
-        ),
+        "compile": None if fuses else any(compiles),
         "runtime": "torch",
-        "stack": "torchtitan",
+        "stack": "automodel" if fuses else "torchtitan",
     }
     if words["seq_len"] is None:
         arguments.assumed.append("the sequences of the data set have no fixed length: give --seq-len")
-    arguments.assumed.append("the stack of TorchTitan, the nearest that was measured")
+    if not fuses:
+        arguments.assumed.append("the stack of TorchTitan, the nearest that was measured")
     return arguments.config(
         "NeMo AutoModel", words, model, why_no_model, ignored=arguments.ignored_that_matter, local_batch=batch,
         launcher_gpus=GPUS_PER_NODE,

@@ -59,10 +59,10 @@ def _tree(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _backend(options: Mapping[str, Any]) -> dict[str, Any]:
     """8-bit GEMMs run in TransformerEngine."""
-    backend: dict[str, Any] = {}
+    backend: dict[str, Any] = {"linear": "te", "rms_norm": "te"} if options.get("stack") == "automodel" else {}
     recipe = next((name for name, dtype in FP8.items() if dtype == options["dtype"]), None)
     if recipe is not None:
-        backend = {"linear": "te", "te_fp8": {"recipe": recipe}}
+        backend |= {"linear": "te", "te_fp8": {"recipe": recipe}}
     if options.get("ep", 1) > 1 and options.get("moe_dispatcher") in DISPATCHERS.values():
         ours = options["moe_dispatcher"]
         backend["dispatcher"] = next(name for name, dispatcher in DISPATCHERS.items() if dispatcher == ours)

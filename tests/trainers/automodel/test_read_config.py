@@ -43,6 +43,17 @@ def test_a_recipe_gives_model_batch_length_and_bfloat16_states(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("norm", "stack", "compiles"), [("te", "automodel", None), ("torch_fp32", "torchtitan", False)]
+)
+def test_norms_of_transformer_engine_have_the_stack_of_its_fused_kernels(
+    tmp_path: Path, norm: str, stack: str, compiles: bool | None
+) -> None:
+    config = read(tmp_path, model={"backend": {"linear": "te", "rms_norm": norm}})
+    assert (config.options["stack"], config.options.get("compile")) == (stack, compiles)
+    assert any("TorchTitan" in sentence for sentence in config.assumed) is (stack == "torchtitan")
+
+
+@pytest.mark.parametrize(
     ("distributed", "zero"),
     [
         ({}, 3),

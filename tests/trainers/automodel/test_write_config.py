@@ -46,6 +46,15 @@ def test_a_pipeline_of_experts_is_a_recipe_without_comments_on_its_sizes() -> No
     assert (found["dataset"]["seq_len"], found["compile"]) == (4096, {"enabled": True})
 
 
+def test_the_stack_automodel_is_written_as_its_backend_and_read_again(tmp_path: Path) -> None:
+    text = written(stack="automodel", pp=1, moe_dispatcher="deepep")
+    backend = tree(text)["model"]["backend"]
+    assert backend == {"linear": "te", "rms_norm": "te", "dispatcher": "deepep"}
+    (tmp_path / "recipe.yaml").write_text(text)
+    assert ppsim.read_run_config(tmp_path / "recipe.yaml").options["stack"] == "automodel"
+    assert "stack" not in "".join(line for line in text.splitlines() if line.startswith("#"))
+
+
 def test_unequal_stages_are_named_by_their_modules() -> None:
     parts = tree(written(split="23,25", vpp=1, schedule="1f1b"))["distributed"]["pipeline"][
         "module_fqns_per_model_part"
