@@ -325,7 +325,7 @@ class Constants:
         For tp and ep, multiplier on the hidden part of the communication that the options assume.
     launch_s
         Host seconds per launch by the schedule: one per action, two per P2P transfer (its send and its receive).
-    kernel_s, routing_host_s, jitter
+    kernel_s, host_s, routing_host_s, jitter
         Replace the GPU type's values (`Efficiency`).
     overlap_slowdown
         Relative slowdown of compute that overlaps with a P2P transfer.
@@ -345,6 +345,7 @@ class Constants:
     overlap: Mapping[str, Constant] = field(default_factory=dict)
     kernel_s: Constant | None = None
     launch_s: Constant | None = None
+    host_s: Constant | None = None
     routing_host_s: Constant | None = None
     jitter: Constant | None = None
     overlap_slowdown: Constant | None = None
@@ -374,10 +375,10 @@ class Constants:
 
 PER_NAME = ("compute_share", "operator_time", "link_efficiency", "overlap")
 
-OF_DEVICE = ("kernel_s", "routing_host_s", "jitter")
+OF_DEVICE = ("kernel_s", "host_s", "routing_host_s", "jitter")
 """Constants that replace the value of the same name in `Efficiency`."""
 
-PLAIN = ("kernel_s", "launch_s", "routing_host_s", "jitter", "overlap_slowdown")
+PLAIN = ("kernel_s", "launch_s", "host_s", "routing_host_s", "jitter", "overlap_slowdown")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,6 +167,7 @@ class _Constants(FileSchema):
     overlap: dict[Literal["tp", "ep"], _Plain] = field(default_factory=dict)
     kernel_s: _Plain | None = None
     launch_s: _Plain | None = None
+    host_s: _Plain | None = None
     routing_host_s: _Plain | None = None
     jitter: _Plain | None = None
     overlap_slowdown: _Plain | None = None

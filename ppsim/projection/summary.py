@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import hypot
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,9 +22,6 @@ from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.variation import Variation, relative_spread
-
-if TYPE_CHECKING:
-    from ppsim.machine.cluster import Constant
 
 SecondsOf = Callable[[Plan], float]
 """Function that returns the iteration time of a plan."""
@@ -246,10 +242,18 @@ def slow_host_s(plan: Plan, seconds: float, seconds_of: SecondsOf) -> float | No
         return None
     if job.execution.cuda_graphs != "none" or job.execution.compile or job.profile is not None:
         return None
-    efficiency = replace(job.cluster.device.efficiency, host_s=EAGER_LAUNCH_S)
-    cluster = replace(job.cluster, device=replace(job.cluster.device, efficiency=efficiency))
-    slow_s = seconds_of(replace(plan, job=replace(job, cluster=cluster)))
+    slow_s = seconds_of(with_launches_of(plan, EAGER_LAUNCH_S))
     return slow_s if slow_s > (1 + _NOTABLE) * seconds else None
+
+
+def with_launches_of(plan: Plan, host_s: float) -> Plan:
+    """Return the plan with other host seconds per kernel launch."""
+    from ppsim.machine.cluster import Constant  # heavy import
+
+    assert plan.job is not None
+    cluster = plan.job.cluster
+    constants = cluster.constants.having({"host_s": Constant(value=host_s)})
+    return replace(plan, job=replace(plan.job, cluster=cluster.with_constants(constants)))
 
 
 _NOTABLE = 0.05

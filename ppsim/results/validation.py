@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import get_args
 
 from ppsim.base.units import percent, seconds, signed_percent, size
+from ppsim.machine.cluster import Constant
 from ppsim.projection.options import GPT
 from ppsim.results.text_layout import Page, TableLines, bold, facts
 from ppsim.validation.bayesian_fit import REST, ConstantEstimate
@@ -346,9 +348,9 @@ def print_fitted(found: FitResult) -> None:
     posterior, out = found.posterior, Page()
     num_rows = len(posterior.rows)
     out.add(f"{bold(posterior.cluster.name)}   fitted to {_steps(num_rows)} of {found.source}")
-    machine = [one for one in posterior.found if one not in found.rests.values()]
-    if machine:
-        out.add(TableLines.of([_as_row(one.prior.name, one) for one in machine], wraps=True))
+    machine = [_as_row(one.prior.name, one) for one in posterior.found if one not in found.rests.values()]
+    if machine or posterior.operators:
+        out.add(TableLines.of([*starmap(_as_measured, posterior.operators.items()), *machine], wraps=True))
     else:
         out.add("no cluster constant: the rows do not determine any of them")
     for name, one in found.rests.items():
@@ -394,6 +396,18 @@ def _as_row(name: str, one: ConstantEstimate) -> dict[str, str]:
         "prior": shown(one.prior.median),
         "± ": percent(one.prior.spread),
         "source of the prior": one.prior.reason,
+    }
+
+
+def _as_measured(name: str, one: Constant) -> dict[str, str]:
+    shown = seconds if name.endswith("_s") else "{:.4g}".format
+    return {
+        "constant": name,
+        "value": shown(one.value),
+        "±": percent((one.sigma or 0.0) / one.value),
+        "prior": "–",
+        "± ": "–",
+        "source of the prior": one.source,
     }
 
 

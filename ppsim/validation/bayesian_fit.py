@@ -31,13 +31,19 @@ from ppsim.costs.job import Job
 from ppsim.costs.stage_cost_set import values_of_ranks
 from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.machine import collectives
-from ppsim.machine.cluster import PLAIN, Cluster, Constant, Constants
+from ppsim.machine.cluster import Cluster, Constant, Constants
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, MeasuredJob, job_covariance
 from ppsim.machine.kernels.data_sheet_times import at_least_16_bits
 from ppsim.parallel.groups import GroupName, RankGroup
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import assembled_of
-from ppsim.projection.summary import ESTIMATE_SPREAD, spread_of
+from ppsim.projection.summary import (
+    EAGER_LAUNCH_S,
+    ESTIMATE_SPREAD,
+    slow_host_s,
+    spread_of,
+    with_launches_of,
+)
 from ppsim.validation.project_case import PlanOf, measured_of, project_run
 from ppsim.validation.published_runs import PublishedRun, RecordedTimes
 
@@ -245,10 +251,10 @@ def _candidates(cluster: Cluster, plans: Sequence[Plan]) -> Iterator[tuple[str, 
     for kind in ("tp", "ep"):
         known = constants.overlap.get(kind)
         yield f"overlap.{kind}", known.value if known else 1.0, _OVERLAP_SPREAD, _OVERLAP_REASON
-    for name in PLAIN:
+    for name, prior in _OF_PLAIN.items():
         own = getattr(constants, name)
         of_class = gets.host_s if name == "launch_s" else getattr(gets, name, 0.0)
-        yield name, own.value if own else of_class, *_OF_PLAIN[name]
+        yield name, own.value if own else of_class, *prior
 
 
 MOVED = 0.99
@@ -389,7 +395,8 @@ def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
     if len(clusters) > 1:
         raise ConfigError(f"rows are of {len(clusters)} clusters, {', '.join(clusters)}: name one by --cluster")
     (cluster,) = clusters.values()
-    if operators := _operators(rows):
+    before = _logs(rows)
+    if operators := _operators(rows) or _launching(rows):
         cluster = cluster.with_constants(cluster.constants.having(operators))
         rows = [replace(row, plan=plan_of(_with_cluster(row, cluster))) for row in rows]
     plans = [row.plan for row in rows]
@@ -423,12 +430,15 @@ def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
     )
     machine, at = [asked[place] for place in places], solved.at[places]
     runs = question.runs(machine, at, solved.sigmas)
-    before = [math.log(project_run(row.case, row.plan) / row.measured_s) for row in rows]
     return Posterior(
         cluster, rows, found, [*left, *untold], solved.correlation[np.ix_(places, places)], runs,
         np.expm1(before).tolist(), np.expm1(question.logs(machine, at, runs=runs)).tolist(), jobs,
-        _doubts(rows, before), operators,
+        _doubts(rows, _logs(rows) if operators else before), operators,
     )  # fmt: skip
+
+
+def _logs(rows: Sequence[MeasuredStep]) -> list[float]:
+    return [math.log(project_run(row.case, row.plan) / row.measured_s) for row in rows]
 
 
 def _operators(rows: Sequence[MeasuredStep]) -> dict[str, Constant]:
@@ -442,6 +452,40 @@ def _operators(rows: Sequence[MeasuredStep]) -> dict[str, Constant]:
         value = _rounded(math.exp(sum(math.log(one.value) for one in ones) / len(ones)))
         found[name] = Constant(value=value, sigma=_rounded(MEASURED_SPREAD * value), source=ones[-1].source)
     return found
+
+
+def _launching(rows: Sequence[MeasuredStep]) -> dict[str, Constant]:
+    """Return the host's time per launch of eager steps that it limits: the geometric mean of such rows.
+
+    They take longer than projected, beyond `OUTLIER`, and at most the time with `EAGER_LAUNCH_S` per launch.
+    """
+    logs = [log for row in rows if (log := _log_of_launch(row)) is not None]
+    if not logs:
+        return {}
+    value, spread = math.exp(sum(logs) / len(logs)), max(spread_of(row.plan) for row in rows)
+    source = "fit of eager steps that kernel launches limit"
+    return {"host_s": Constant(value=_rounded(value), sigma=_rounded(spread * value), source=source)}
+
+
+def _log_of_launch(row: MeasuredStep) -> float | None:
+    def seconds_of(plan: Plan) -> float:
+        return project_run(row.case, plan)
+
+    projected_s, job = seconds_of(row.plan), row.plan.job
+    slow_s = slow_host_s(row.plan, projected_s, seconds_of)
+    least_s = projected_s * math.exp(OUTLIER * spread_of(row.plan))
+    if job is None or slow_s is None or not least_s < row.measured_s <= slow_s:
+        return None
+    low, high = math.log(job.cluster.device.efficiency.host_s), math.log(EAGER_LAUNCH_S)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        is_short = seconds_of(with_launches_of(row.plan, math.exp(middle))) < row.measured_s
+        low, high = (middle, high) if is_short else (low, middle)
+    return (low + high) / 2
+
+
+_BISECTIONS = 10
+"""Up to 0.1 % of the step."""
 
 
 def _is_measured(name: str, operators: Mapping[str, Constant]) -> bool:

@@ -330,7 +330,7 @@ NEUTRAL: dict[type, dict[str, object]] = {
     Tier: {"usable_devices": None},
     Constant: {"sigma": None, "source": ""},
     Constants: {
-        "kernel_s": None, "launch_s": None, "routing_host_s": None, "jitter": None, "overlap_slowdown": None,
+        "kernel_s": None, "launch_s": None, "host_s": None, "routing_host_s": None, "jitter": None, "overlap_slowdown": None,
         "runs": (), "fitted_on": (), "stack": "",
     },
     Cluster: {"num_devices": None, "base": None, "constants": Constants(), "price_per_gpu_hour": None},

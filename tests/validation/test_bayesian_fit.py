@@ -13,7 +13,7 @@ from ppsim.machine.cluster import Constant
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, JobFeatures, MeasuredJob, correction_of
 from ppsim.projection.project import outcome_of
-from ppsim.projection.summary import fitted_spread, spread_of
+from ppsim.projection.summary import fitted_spread, spread_of, with_launches_of
 from ppsim.validation import bayesian_fit as posterior
 from ppsim.validation import published_runs as cases
 from ppsim.validation.bayesian_fit import fit_rows, rows_of
@@ -378,3 +378,33 @@ def test_a_file_that_its_cluster_was_fitted_on_is_said_to_be_no_test(longer, tmp
         found = ppsim.validate(rows)
         assert found.to_json()["sets"][0]["clusters_fitted_on_file"] == clusters
         assert ("not a test of the projection" in " ".join(str(found).split())) == bool(clusters)
+
+
+LORA = {"model": "llama3-8b", "gpus": 8, "tp": 4, "pp": 1, "seq_len": 1024, "global_batch": 2, "cluster": "dgx-h100",
+        "stack": "megatron-bridge", "lora": "16"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("launch_us", "expected_us"), [(100, 100), (160, None), (26, None)])
+def test_one_eager_step_that_the_host_limits_determines_the_time_of_a_launch(
+    tmp_path, launch_us: float, expected_us: float | None
+) -> None:
+    """Not beyond the slowest that was measured, and not within the usual error."""
+    plan = plan_of_keywords(LORA)
+    seconds = outcome_of(with_launches_of(plan, launch_us * 1e-6))[0]
+    columns = LORA | {"metric": "iteration_s", "value": seconds}
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(",".join(map(str, line)) for line in (columns.keys(), columns.values())) + "\n")
+    fit = ppsim.fit(path)
+    found = fit.constants.host_s
+    assert (found and 1e6 * found.value) == (expected_us and pytest.approx(expected_us, rel=0.01))
+    if expected_us:
+        assert fit.posterior.after == pytest.approx([0.0], abs=0.01)
+        assert fit.to_calibration(tmp_path / "mine.json")["constants"]["host_s"]["value"] == found.value
+        graphs = ppsim.fit(_with_column(path, "cuda_graphs", "full"))
+        assert graphs.constants.host_s is None
+
+
+def _with_column(path: Path, name: str, value: str) -> Path:
+    head, row = path.read_text().splitlines()
+    path.write_text(f"{head},{name}\n{row},{value}\n")
+    return path
