@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import hypot
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.variation import Variation, relative_spread
+
+if TYPE_CHECKING:
+    from ppsim.machine.cluster import Constant
 
 SecondsOf = Callable[[Plan], float]
 """Function that returns the iteration time of a plan."""
