@@ -46,7 +46,9 @@ def with_recomputed_launches(
     graphs = place.execution.cuda_graphs
     if graphs == "full" or captures_all(graphs, layer):
         return replace(kernels, count=0)
-    captured = sum(of[one.name].forward.count for one in repeated if _is_captured(one, graphs, layer))
+    captured = sum(
+        of[operator.name].forward.count for operator in repeated if _is_captured(operator, graphs, layer)
+    )
     return replace(kernels, count=kernels.count - captured)
 
 

@@ -399,15 +399,14 @@ def _as_row(name: str, one: ConstantEstimate) -> dict[str, str]:
     }
 
 
-def _as_measured(name: str, one: Constant) -> dict[str, str]:
-    shown = seconds if name.endswith("_s") else "{:.4g}".format
+def _as_measured(name: str, constant: Constant) -> dict[str, str]:
     return {
         "constant": name,
-        "value": shown(one.value),
-        "±": percent((one.sigma or 0.0) / one.value),
+        "value": seconds(constant.value) if name.endswith("_s") else f"{constant.value:.4g}",
+        "±": percent((constant.sigma or 0.0) / constant.value),
         "prior": "–",
         "± ": "–",
-        "source of the prior": one.source,
+        "source of the prior": constant.source,
     }
 
 

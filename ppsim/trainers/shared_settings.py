@@ -136,8 +136,8 @@ def _is_moe_text_model(model: str) -> bool:
 
 def _shared(name: str, found: Sequence[Mapping[str, Any]]) -> Any:
     required = _REQUIRED.get(name, {})
-    among = [one for one in found if all(one.get(word) is not None for word in required)]
-    values = Counter(one[name] for one in among if one.get(name) is not None)
+    among = [options for options in found if all(options.get(word) is not None for word in required)]
+    values = Counter(options[name] for options in among if options.get(name) is not None)
     if 2 * values.total() <= len(among):
         return None
     if name == "cuda_graphs":
@@ -154,7 +154,7 @@ def _captured(scopes: Counter[str]) -> str | None:
     for scope, count in scopes.items():
         if scope not in ("full", "layer", "none"):
             modules.update(dict.fromkeys(scope.split("+"), count))
-    return "+".join(one for one, count in modules.items() if 2 * count > scopes.total()) or None
+    return "+".join(module for module, count in modules.items() if 2 * count > scopes.total()) or None
 
 
 def applicable_settings(

@@ -462,9 +462,9 @@ def _launching(rows: Sequence[MeasuredStep]) -> dict[str, Constant]:
     logs = [log for row in rows if (log := _log_of_launch(row)) is not None]
     if not logs:
         return {}
-    value, spread = math.exp(sum(logs) / len(logs)), max(spread_of(row.plan) for row in rows)
+    launch_s, spread = math.exp(sum(logs) / len(logs)), max(spread_of(row.plan) for row in rows)
     source = "fit of eager steps that kernel launches limit"
-    return {"host_s": Constant(value=_rounded(value), sigma=_rounded(spread * value), source=source)}
+    return {"host_s": Constant(value=_rounded(launch_s), sigma=_rounded(spread * launch_s), source=source)}
 
 
 def _log_of_launch(row: MeasuredStep) -> float | None:
