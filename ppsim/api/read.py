@@ -115,11 +115,11 @@ def open_run(
     recordings = read_recordings(recorded, patterns)
     if table is None:
         table = _table_told(recordings)
-    found = align_ranks(recordings, table=table, given=given, num_warm_up=warm_up)
-    measured = import_run(found.run, warm_up)
+    run, facts = align_ranks(recordings, table=table, given=given, num_warm_up=warm_up)
+    measured = import_run(run, warm_up)
     if recordings.kind.startswith("CSV"):
-        _require_seconds(found.run)
-    return MeasuredRun(measured, found.facts() | {"chosen_step": measured.chosen_step})
+        _require_seconds(run)
+    return MeasuredRun(measured, facts | {"chosen_step": measured.chosen_step})
 
 
 def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None) -> MeasuredRun:

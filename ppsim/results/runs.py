@@ -188,11 +188,8 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
         ("replay", measured.step_time_s, comparison.replay_s, comparison.replay_error),
     ]
     if comparison.pace is not None and comparison.error_at_pace is not None:
-        at_pace = comparison.pace * measured.step_time_s
-        is_busy = abs(comparison.pace - 1) > _BUSY
-        steps.insert(
-            0 if is_busy else 1, ("at equal speed", at_pace, projected.step_time_s, comparison.error_at_pace)
-        )
+        at_pace = (comparison.pace * measured.step_time_s, projected.step_time_s, comparison.error_at_pace)
+        steps.insert(0 if abs(comparison.pace - 1) > _BUSY else 1, ("at equal speed", *at_pace))
     if comparison.periods_s is not None:
         real, expected = comparison.periods_s
         steps.append(("step to next step", real, expected, expected / real - 1))

@@ -210,11 +210,9 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
     not_fitted: dict[str, str] = {}
     slowdown = _fit_slowdown(runs, not_fitted)
     factor = slowdown.value if slowdown else 0.0
-    bases = [_base(run, factor) for run in runs]
     communication = runs[0].communication
-    slow = [_slow_links(run) for run in runs]
     if communication == "overlap":
-        action, hop_samples = _fit_action(runs, bases, factor, slow)
+        action, hop_samples = _fit_action(runs, factor)
         hop, hops, line = _fit_hops(runs, hop_samples, action.value, not_fitted)
     else:
         action, hop = _fit_calls(runs, not_fitted)
@@ -395,13 +393,11 @@ class _HopSamples:
     message_bytes: Floats | None
 
 
-def _fit_action(
-    runs: Sequence[Run], bases: Sequence[StageCosts], factor: float, slow: Sequence[SlowPairs | None]
-) -> tuple[FittedConstant, list[_HopSamples]]:
+def _fit_action(runs: Sequence[Run], factor: float) -> tuple[FittedConstant, list[_HopSamples]]:
     samples, hops = [], []
-    for run, base, links in zip(runs, bases, slow, strict=True):
-        graph, actions = run.graph, run.graph.num_actions
-        cost = durations_s(graph, base.resolved_for(graph.schedule))
+    for run in runs:
+        graph, actions, links = run.graph, run.graph.num_actions, _slow_links(run)
+        cost = durations_s(graph, _base(run, factor).resolved_for(graph.schedule))
         maker, sizes = last_of_cell(graph.schedule)[graph.source], run.bytes_of_transfers
         for step, (start, end) in enumerate(zip(run.start, run.end, strict=True)):
             alone = (end - start)[:actions]

@@ -53,16 +53,13 @@ def align_clocks(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run
         if _closed(bounds.min(axis=0)).diagonal().min() < -_SLACK_S * num_clocks:
             run, drift = _without_drift(run, clock_of_rank, bounds)
             bounds = _bounds(run, clock_of_rank)
-        bounds = np.broadcast_to(bounds.min(axis=0), bounds.shape)
+        bounds = bounds.min(axis=0, keepdims=True)
     offsets = np.zeros((len(bounds), num_clocks))
     widths, hops = np.zeros(len(bounds)), np.zeros(len(bounds))
     for step, bound in enumerate(bounds):
-        if step == 0 or by_step:
-            closed = _closed(bound)
-            _require_order(closed, clock_of_rank, run.source)
-            offsets[step], widths[step] = _middles(closed, run.source)
-        else:
-            offsets[step], widths[step] = offsets[0], widths[0]
+        closed = _closed(bound)
+        _require_order(closed, clock_of_rank, run.source)
+        offsets[step], widths[step] = _middles(closed, run.source)
         sure = np.isfinite(bound) & ~np.eye(num_clocks, dtype=bool)
         hops[step] = (bound - offsets[step][:, None] + offsets[step][None, :])[sure].min()
     shift = offsets[:, clock_of_rank[graph.schedule.rank]]

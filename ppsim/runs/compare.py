@@ -171,16 +171,11 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
         raise ConfigError("the measured step took 0 s: there is nothing to compare a projection with")
     replayed, gap, hop = _replayed(measured)
     return Comparison(
-        measured=measured,
-        projected=projected,
-        step_error=projected.step_time_s / measured.step_time_s - 1,
-        span_error=projected.span_s / measured.span_s - 1,
-        replay_s=replayed,
-        replay_error=replayed / measured.step_time_s - 1,
-        ops=_op_errors(measured, projected),
-        replay_gap_s=gap,
-        replay_hop_s=hop,
-    )
+        measured, projected, step_error=projected.step_time_s / measured.step_time_s - 1,
+        span_error=projected.span_s / measured.span_s - 1, replay_s=replayed,
+        replay_error=replayed / measured.step_time_s - 1, ops=_op_errors(measured, projected),
+        replay_gap_s=gap, replay_hop_s=hop,
+    )  # fmt: skip
 
 
 class MachineSpeed(TypedDict, total=False):
@@ -239,7 +234,10 @@ def _replayed(measured: Timeline) -> tuple[float, float | None, float | None]:
     return float(replayed_step_s(build_graph(measured.schedule), steps)[0]), None, hop
 
 
-_NUMBERS = ("step_error", "span_error", "replay_s", "replay_error", "replay_gap_s", "replay_hop_s")
+_SUMMARY = (
+    "step_error", "span_error", "replay_s", "replay_error", "replay_gap_s", "replay_hop_s", "pace", "error_at_pace",
+    "overheads_fitted_on_this_run", "inside_interval",
+)  # fmt: skip
 
 
 def summary_of(comparison: Comparison, fitted: FittedOverheads | None) -> dict[str, Any]:
@@ -247,14 +245,10 @@ def summary_of(comparison: Comparison, fitted: FittedOverheads | None) -> dict[s
         "schedule": comparison.measured.schedule.name,
         "measured_step_time_s": comparison.measured.step_time_s,
         "projected_step_time_s": comparison.projected.step_time_s,
-        **{name: getattr(comparison, name) for name in _NUMBERS},
-        "overheads_fitted_on_this_run": comparison.overheads_fitted_on_this_run,
+        **{name: getattr(comparison, name) for name in _SUMMARY},
         "periods_s": comparison.periods_s and list(comparison.periods_s),
-        "pace": comparison.pace,
-        "error_at_pace": comparison.error_at_pace,
         "reference_works": comparison.reference_works and list(comparison.reference_works),
         "projected_interval_s": comparison.iteration_time_interval_s and list(comparison.iteration_time_interval_s),
-        "inside_interval": comparison.inside_interval,
         "ops": [op.to_json() for op in comparison.ops],
         "peaks": [peak.to_json() for peak in comparison.peaks],
     }

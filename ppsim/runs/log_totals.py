@@ -1,7 +1,7 @@
 """Times of a run that has a training log but no timeline."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -46,14 +46,4 @@ class LogTotals(Printable):
         return median(self.iterations_s)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "source": self.source,
-            "num_warm_up": self.num_warm_up,
-            "num_garbled": self.num_garbled,
-            "num_restarts": self.num_restarts,
-            "iteration_time_s": self.iteration_time_s,
-            "iterations_s": list(self.iterations_s),
-            "timers_s": {name: list(pair) for name, pair in self.timers_s.items()},
-            "memory_bytes": dict(self.memory_bytes),
-        }
+        return {"format": FORMAT, "iteration_time_s": self.iteration_time_s, **asdict(self)}

@@ -86,12 +86,8 @@ class ExplainedDifference:
         return sorted((one for one in self.differences if one.seconds), key=lambda one: -abs(one.seconds))
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "step_s": self.step_s,
-            "note": self.note,
-            "differences": [one.to_json() for one in self.differences],
-        }
+        differences = [one.to_json() for one in self.differences]
+        return {"source": self.source, "step_s": self.step_s, "note": self.note, "differences": differences}
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,18 +137,13 @@ class Explanation(Printable):
         return sorted(found, key=lambda loss: -loss.gain_s)
 
     def to_json(self) -> dict[str, Any]:
+        names = ("source", "step_s", "period_s", "median_s", "note", "num_steps", "action_times_s")
         return {
-            "source": self.source,
-            "step_s": self.step_s,
-            "period_s": self.period_s,
-            "median_s": self.median_s,
+            **{name: getattr(self, name) for name in names},
             "faster_schedule": self.faster_schedule and list(self.faster_schedule),
-            "note": self.note,
-            "num_steps": self.num_steps,
             "losses": [asdict(loss) for loss in self.losses],
             "reasons": [loss.cause for loss in self.reasons],
             "late_ranks": [asdict(one) for one in self.late_ranks],
-            "action_times_s": self.action_times_s,
             **({"comparison": self.comparison.to_json()} if self.comparison else {}),
         }
 

@@ -187,16 +187,9 @@ class ActionSpeeds:
 
 
 def cause_removals(
-    paces: ActionSpeeds,
-    steps: MeasuredSteps,
-    start: Floats,
-    excess: SlowPairs,
-    usual_links: LinkTimes,
-    *,
-    first_step: int = 1,
-    variation_s: float = 0.0,
-    work_s: Mapping[str, Floats] = {},
-) -> list[CauseRemoval]:
+    paces: ActionSpeeds, steps: MeasuredSteps, start: Floats, excess: SlowPairs, usual_links: LinkTimes, *,
+    first_step: int = 1, variation_s: float = 0.0, work_s: Mapping[str, Floats] = {},
+) -> list[CauseRemoval]:  # fmt: skip
     """Return the causes in the order of removal.
 
     `variation_s` is the wait with which a projection replaces random action times.

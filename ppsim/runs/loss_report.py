@@ -138,11 +138,7 @@ def _lack(one: Difference, measured_s: float) -> str:
 def table_of(found: Explanation) -> list[dict[str, str]]:
     rows = []
     for loss in found.losses:
-        row = {
-            "cause": loss.cause,
-            "time": _time(loss.seconds),
-            "share": percent(loss.seconds / found.period_s),
-        }
+        row = {"cause": loss.cause, "time": _time(loss.seconds), "share": percent(loss.seconds / found.period_s)}
         if found.num_steps > 1:
             low, high = loss.quartiles_s
             row["quartiles"] = f"{_time(low)} … {_time(high)}" if high - low > _ROUNDING_S else ""

@@ -75,13 +75,9 @@ def passes_in_words(schedule: Schedule, pauses: Floats, durations: Floats, first
 
 
 def waits_in_words(
-    schedule: Schedule,
-    pauses: MeasuredSteps,
-    usual: LinkTimes,
-    start: Floats,
-    first_step: int,
+    schedule: Schedule, pauses: MeasuredSteps, usual: LinkTimes, start: Floats, first_step: int,
     work_s: Mapping[str, Floats] = {},
-) -> str:
+) -> str:  # fmt: skip
     """Describe the longest pauses between actions; `start` has shape [steps, actions], `work_s` as in `Run`.
 
     A rank that pauses sends late, so that other ranks wait too. The text names the ranks that may have paused.
@@ -113,14 +109,9 @@ def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
 
 
 def _culprits(
-    schedule: Schedule,
-    usual: LinkTimes,
-    late: list[int],
-    step: int,
-    pauses: Floats,
-    starts: Floats,
+    schedule: Schedule, usual: LinkTimes, late: list[int], step: int, pauses: Floats, starts: Floats,
     work_s: Mapping[str, Floats],
-) -> tuple[list[int], str]:
+) -> tuple[list[int], str]:  # fmt: skip
     """Return the ranks that may have paused, and between which of their actions.
 
     A rank that pauses begins its own next action late. If it had not yet sent its previous result, the receiver is

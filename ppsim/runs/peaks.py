@@ -55,11 +55,8 @@ def peak_errors(peaks: list[dict[str, Any]], projected: Timeline) -> list[PeakEr
         return []
     return [
         PeakError(
-            rank=rank,
-            measured_bytes=peak["peak_allocated_bytes"] or peak["peak_activation_bytes"],
-            measured_at=peak["peak_at"],
-            projected_bytes=float(memory.peak_activation_bytes[rank]),
-            projected_at=projected.name_of(int(memory.peak_at[rank])),
+            rank, peak["peak_allocated_bytes"] or peak["peak_activation_bytes"], peak["peak_at"],
+            float(memory.peak_activation_bytes[rank]), projected.name_of(int(memory.peak_at[rank])),
         )
         for rank, peak in enumerate(peaks)
-    ]
+    ]  # fmt: skip

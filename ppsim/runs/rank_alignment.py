@@ -3,14 +3,14 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from ppsim.base.errors import ConfigError, Deadlock
 from ppsim.base.files import prefix_errors
-from ppsim.runs.clocks import Alignment, align_clocks
+from ppsim.runs.clocks import align_clocks
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_import import run_of
 from ppsim.runs.traces import (
@@ -31,41 +31,10 @@ from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 from ppsim.simulation.stage_costs import StageCosts
 
 
-@dataclass(frozen=True)
-class AlignedRun:
-    """A run on one clock; `alignment` is None if the ranks already shared a clock."""
-
-    run: Run
-    alignment: Alignment | None
-    recordings: RunRecordings
-    num_warm_up: int
-    stages_by: str
-
-    def facts(self) -> dict[str, Any]:
-        run, reserved = self.run, self.recordings.reserved_bytes
-        found = self.alignment
-        clocks = found and asdict(found)
-        return {
-            "source": self.recordings.source,
-            "kind": self.recordings.kind,
-            "emulated": run.has_own_costs,
-            "num_warm_up": self.num_warm_up,
-            "step_times_s": run.step_times_s.tolist(),
-            "between_steps_s": list(run.gaps_s),
-            "passes_by": self.recordings.passes_by,
-            "stages_by": self.stages_by,
-            "knows_transfers": run.knows_transfers,
-            "message_bytes": run.message_bytes,
-            "clocks": clocks,
-            "reserved_bytes": reserved,
-            "missing_ranks": missing_ranks_of(self.recordings.traces),
-        }
-
-
 def align_ranks(
     recordings: RunRecordings, *, table: Schedule | None, given: StageCosts | None, num_warm_up: int
-) -> AlignedRun:
-    """Return the steps of a run after the first `num_warm_up` steps, on one clock.
+) -> tuple[Run, dict[str, Any]]:
+    """Return the steps of a run after the first `num_warm_up` steps, on one clock, and facts for users.
 
     `table` is needed if the recording does not give stages. Raises `ConfigError` or `ScheduleError` for recordings
     that do not form a run of the table.
@@ -92,14 +61,18 @@ def align_ranks(
                 f"recordings of one replica, and --schedule where ranks have several stages that names do not tell"
             ) from None
         hosts = [trace.host for trace in ranks]
-        if recordings.clocks == "one" or (
-            recordings.clocks == "host" and len(set(hosts)) == 1 and _is_ordered(run)
-        ):
-            return AlignedRun(run, None, recordings, num_warm_up, stages_by)
-        by_step = recordings.clocks == "step"
-        apart = list(range(len(ranks))) if by_step or len(set(hosts)) == 1 else [hosts.index(one) for one in hosts]
-        run, alignment = align_clocks(run, apart, by_step=by_step)
-    return AlignedRun(run, alignment, recordings, num_warm_up, stages_by)
+        is_one_host, by_step = len(set(hosts)) == 1, recordings.clocks == "step"
+        alignment = None
+        if by_step or (recordings.clocks == "host" and not (is_one_host and _is_ordered(run))):
+            apart = list(range(len(ranks))) if by_step or is_one_host else [hosts.index(one) for one in hosts]
+            run, alignment = align_clocks(run, apart, by_step=by_step)
+    return run, {
+        "source": source, "kind": recordings.kind, "emulated": run.has_own_costs, "num_warm_up": num_warm_up,
+        "step_times_s": run.step_times_s.tolist(), "between_steps_s": list(run.gaps_s),
+        "passes_by": recordings.passes_by, "stages_by": stages_by, "knows_transfers": run.knows_transfers,
+        "message_bytes": run.message_bytes, "clocks": alignment and asdict(alignment),
+        "reserved_bytes": recordings.reserved_bytes, "missing_ranks": missing_ranks_of(recordings.traces),
+    }  # fmt: skip
 
 
 def _stages_by(recordings: RunRecordings, table: Schedule | None) -> str:

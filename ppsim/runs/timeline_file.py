@@ -140,13 +140,9 @@ def run_from_json(data: Any, source: str) -> Run:
     if timeline.origin != "measured":
         raise ConfigError(f"{source} is not measured but simulated; ppsim train -o run.json measures one")
     run = Run(
-        source=source,
-        graph=timeline.graph,
-        costs=costs,
-        start=timeline.start[None],
-        end=timeline.end[None],
+        source, timeline.graph, costs, timeline.start[None], timeline.end[None],
         has_own_costs=bool(file.run.get("emulated", True)),
-    )
+    )  # fmt: skip
     if file.steps is None:
         return run
     steps = file.steps
@@ -176,19 +172,12 @@ def run_from_json(data: Any, source: str) -> Run:
         step, entry = early[0].tolist()
         raise ConfigError(f"{source} is wrong: steps.end_s[{step}][{entry}] is before the start of the action")
     return replace(
-        run,
-        start=start,
-        end=end,
-        gaps_s=steps.between_steps_s,
-        message_bytes=steps.message_bytes,
-        knows_transfers=steps.knows_transfers,
-        communication=steps.communication,
-        reference_s=references,
+        run, start=start, end=end, gaps_s=steps.between_steps_s, message_bytes=steps.message_bytes,
+        knows_transfers=steps.knows_transfers, communication=steps.communication, reference_s=references,
         reference_work=steps.reference_work if steps.reference_layers else "",
-        reference_layers=steps.reference_layers,
-        to_collective_s=steps.to_collective_s,
+        reference_layers=steps.reference_layers, to_collective_s=steps.to_collective_s,
         work_s={name: np.array(spent) for name, spent in steps.work_s.items()},
-    )
+    )  # fmt: skip
 
 
 def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
@@ -219,14 +208,8 @@ def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
     start, end = np.array(file.timeline.start_s), np.array(file.timeline.end_s)
     if len(early := np.flatnonzero((end < start)[: graph.num_actions])):
         raise ConfigError(f"{source} is wrong: timeline.end_s[{early[0]}] is before the start of the action")
-    timeline = Timeline(
-        graph=graph,
-        start=start,
-        end=end,
-        blocker=_blockers(file.timeline.blocker, source),
-        costs=resolved,
-        origin=file.origin,
-    )
+    blocker = _blockers(file.timeline.blocker, source)
+    timeline = Timeline(graph=graph, start=start, end=end, blocker=blocker, costs=resolved, origin=file.origin)
     return file, timeline, costs
 
 

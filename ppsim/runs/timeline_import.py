@@ -39,15 +39,13 @@ class ImportedRun:
     def to_json(self) -> dict[str, Any]:
         """Return the steps for a timeline file; times count from each step's first start."""
         run, first = self.run, self.run.start[:, : self.run.graph.num_actions].min(axis=1, keepdims=True)
+        names = ("message_bytes", "knows_transfers", "communication", "reference_work")
         return {
             "between_steps_s": list(run.gaps_s),
             "to_collective_s": [list(ranks) for ranks in run.to_collective_s],
             "work_s": {name: spent.tolist() for name, spent in run.work_s.items()},
-            "message_bytes": run.message_bytes,
-            "knows_transfers": run.knows_transfers,
-            "communication": run.communication,
+            **{name: getattr(run, name) for name in names},
             "reference_s": [list(ranks) for ranks in run.reference_s],
-            "reference_work": run.reference_work,
             "reference_layers": list(run.reference_layers),
             "start_s": (run.start - first).tolist(),
             "end_s": (run.end - first).tolist(),
@@ -55,15 +53,9 @@ class ImportedRun:
 
 
 def import_result(
-    result: dict[str, Any],
-    table: Schedule,
-    given: StageCosts | None,
-    *,
-    source: str = "",
-    message_bytes: float | None = None,
+    result: dict[str, Any], table: Schedule, given: StageCosts | None, *, message_bytes: float | None = None
 ) -> ImportedRun:
-    run = run_of(result, table, given, source=source, message_bytes=message_bytes)
-    return import_run(run, result["num_warm_up"])
+    return import_run(run_of(result, table, given, message_bytes=message_bytes), result["num_warm_up"])
 
 
 def import_run(run: Run, num_warm_up: int) -> ImportedRun:
@@ -73,24 +65,16 @@ def import_run(run: Run, num_warm_up: int) -> ImportedRun:
     start, end = run.start[chosen], run.end[chosen]
     first = start[: run.graph.num_actions].min()
     timeline = Timeline(
-        graph=run.graph,
-        start=start - first,
-        end=end - first,
-        blocker=blockers_of(run.graph, end),
-        costs=run.costs.resolved_for(run.graph.schedule),
-        origin="measured",
-    )
+        graph=run.graph, start=start - first, end=end - first, blocker=blockers_of(run.graph, end),
+        costs=run.costs.resolved_for(run.graph.schedule), origin="measured",
+    )  # fmt: skip
     return ImportedRun(timeline, run, length, num_warm_up + chosen)
 
 
 def run_of(
-    result: dict[str, Any],
-    table: Schedule,
-    given: StageCosts | None,
-    *,
-    source: str,
+    result: dict[str, Any], table: Schedule, given: StageCosts | None, *, source: str = "",
     message_bytes: float | None = None,
-) -> Run:
+) -> Run:  # fmt: skip
     """Return the steps after the warm-up; `result` has the records of each rank and step.
 
     Without `given`, the costs are medians, and unrecorded transfers take no time and do not queue.
@@ -129,21 +113,12 @@ def run_of(
     if result["differences"] and result["num_warm_up"] == 0:
         gaps = gaps[1:]  # The first step was compared with a single process before the second step began.
     return Run(
-        source=source,
-        graph=graph,
-        costs=costs.replace(channel=channel),
-        start=start,
-        end=end,
-        gaps_s=gaps,
-        message_bytes=message_bytes,
-        has_own_costs=given is not None,
-        knows_transfers=knows_transfers,
+        source, graph, costs.replace(channel=channel), start, end, gaps, message_bytes=message_bytes,
+        has_own_costs=given is not None, knows_transfers=knows_transfers,
         reference_s=((references[:-1] + references[1:]) / 2).tolist() if references.size else (),
-        reference_work=result.get("reference_work", ""),
-        reference_layers=result.get("reference_layers", ()),
-        to_collective_s=to_collectives if is_known else (),
-        work_s=dict(work),
-    )
+        reference_work=result.get("reference_work", ""), reference_layers=result.get("reference_layers", ()),
+        to_collective_s=to_collectives if is_known else (), work_s=dict(work),
+    )  # fmt: skip
 
 
 def require_agreement(differences: dict[str, float] | None, dtype: str) -> None:

@@ -163,20 +163,12 @@ def trace_of(recording: Recording) -> RankTrace:
     ranks = {named.rank for _, _, named in wanted if named.rank is not None}
     if len(ranks) > 1:
         raise ConfigError(f"{recording.source} holds passes of {len(ranks)} ranks: give one recording a rank")
-    return split_by_names(
-        RankTrace(
-            source=recording.source,
-            rank=next(iter(ranks), recording.rank),
-            host=recording.host,
-            on_device=bool(recording.device),
-            steps=[ranges],
-            base_ns=recording.base_ns,
-            marks=[begin for begin, _, _ in recording.steps],
-            numbers=[number for _, _, number in recording.steps],
-            num_ranks=recording.num_ranks,
-            collectives=sorted(recording.collectives),
-        )
-    )
+    return split_by_names(RankTrace(
+        recording.source, next(iter(ranks), recording.rank), recording.host, bool(recording.device), [ranges],
+        base_ns=recording.base_ns, marks=[begin for begin, _, _ in recording.steps],
+        numbers=[number for _, _, number in recording.steps], num_ranks=recording.num_ranks,
+        collectives=sorted(recording.collectives),
+    ))  # fmt: skip
 
 
 def _op_of(named: ParsedName) -> Op:

@@ -63,12 +63,9 @@ def read_spans(files: Sequence[str]) -> RunRecordings:
         raise ConfigError(f"{files[0]} has no spans of microbatches: run Megatron-LM with {_GROUPS}")
     chosen = _pipeline(files[0], {number: rank for number, rank in ranks.items() if rank.actions})
     base = min(begin for rank in chosen for begin, _, _ in rank.actions)
-    return RunRecordings(
-        source=files[0],
-        traces=[_trace(rank, place, base) for place, rank in enumerate(chosen)],
-        kind="OpenTelemetry spans of Megatron-LM",
-        passes_by="the host's time in each forward and backward step; kernels may run later",
-    )
+    traces = [_trace(rank, place, base) for place, rank in enumerate(chosen)]
+    by = "the host's time in each forward and backward step; kernels may run later"
+    return RunRecordings(files[0], traces, kind="OpenTelemetry spans of Megatron-LM", passes_by=by)
 
 
 def _pipeline(source: str, ranks: Mapping[int, _Rank]) -> list[_Rank]:
@@ -95,13 +92,12 @@ def _trace(rank: _Rank, place: int, base: int) -> RankTrace:
         CellRange((begin - base) / 1e9, (end - base) / 1e9, Action(op, NONE, NONE), work=work[place])
         for place, (begin, end, op) in enumerate(actions)
     ]
-    marks = [(begin - base) / 1e9 for begin, _ in sorted(rank.iterations)]
-    numbers = (
-        [number for _, number in sorted(rank.iterations)] if all(one >= 0 for _, one in rank.iterations) else []
-    )
+    iterations = sorted(rank.iterations)
+    marks, numbers = [(begin - base) / 1e9 for begin, _ in iterations], [number for _, number in iterations]
     return RankTrace(
-        rank.source, place, rank.host, on_device=False, steps=[cells], base_ns=base, marks=marks, numbers=numbers
-    )
+        rank.source, place, rank.host, on_device=False, steps=[cells], base_ns=base, marks=marks,
+        numbers=numbers * (min(numbers, default=-1) >= 0),
+    )  # fmt: skip
 
 
 def _read(path: str, ranks: dict[int, _Rank]) -> None:
@@ -139,9 +135,8 @@ def _keep(
         raise ValueError(shown)
     if not 0 <= begin <= end < LARGEST_COUNT * 10**9:
         raise ValueError(f"from {short_text(begin)} to {short_text(end)} ns")
-    rank = ranks.setdefault(
-        place, _Rank(f"{path}: rank {place}", num_ranks, num_stages, str(resource.get("host.name", path)))
-    )
+    host = str(resource.get("host.name", path))
+    rank = ranks.setdefault(place, _Rank(f"{path}: rank {place}", num_ranks, num_stages, host))
     first = next(iter(ranks.values()))
     if (num_ranks, num_stages) != (first.num_ranks, first.num_stages):
         raise ValueError(f"{shown}, but {first.source} is of {first.num_ranks}, pipeline of {first.num_stages}")
@@ -164,14 +159,9 @@ def _spans(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, i
         resource = _plain(group["resource"]["attributes"])
         for scope in group["scopeSpans"]:
             for span in scope["spans"]:
+                begin, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
                 iteration = int(_plain(span.get("attributes") or []).get(_NUMBER, -1))
-                yield (
-                    resource,
-                    span["name"],
-                    int(span["startTimeUnixNano"]),
-                    int(span["endTimeUnixNano"]),
-                    iteration,
-                )
+                yield resource, span["name"], begin, end, iteration
 
 
 def _plain(attributes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -47,14 +47,10 @@ def read_dump(folder: Path) -> RunRecordings:
         _require_last_rank(folder, traces)
     held = [max(_memory(one) for one in found.values()) for found in iterations.values()]
     return RunRecordings(
-        source=str(folder),
-        traces=traces,
-        kind="Primus' dump_pp_data",
-        passes_by="CUDA events around each pass",
-        clocks="step",
+        str(folder), traces, kind="Primus' dump_pp_data", passes_by="CUDA events around each pass", clocks="step",
         vpp=config.get("vp_size") or config.get("vpp_size") or 1,
         reserved_bytes=[one * _GIB for one in held] if all(held) else None,
-    )
+    )  # fmt: skip
 
 
 def _memory(iteration: dict[str, Any]) -> float:
