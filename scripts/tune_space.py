@@ -34,7 +34,7 @@ _RANGES: dict[str, list[Any]] = {
     "split": ["auto", "even"],
 }  # fmt: skip
 _ALSO: dict[str, list[Any]] = {
-    "sequence_parallel": [False], "overlap_grad_reduce": [False], "overlap_param_gather": [False],
+    "overlap_grad_reduce": [False], "overlap_param_gather": [False],
     "attention": ["unfused"], "cross_entropy": ["unfused"], "gradient_accumulation_fusion": [False],
     "moe_permute_fusion": [False],
 }  # fmt: skip

@@ -43,6 +43,13 @@ def _neighbours(name: str) -> "Callable[[Job], Iterable[int]]":
     return lambda job: (2 * getattr(job.layout, name), getattr(job.layout, name) // 2)
 
 
+def _sequence_parallel(job: "Job") -> Iterable[bool]:
+    """Megatron-LM refuses tensor-parallel layers beside experts without it."""
+    if job.layout.tp == 1:
+        return ()
+    return (True,) if job.model.has_experts else (True, False)
+
+
 def _expert_tensor_parallel(job: "Job") -> Iterable[int]:
     etp = job.layout.expert_tp
     return dict.fromkeys((1, job.layout.tp, 2 * etp, etp // 2)) if job.model.has_experts else ()
@@ -171,7 +178,7 @@ SWITCHES = {
     "overlap_ep": Switch(_expert_overlap, "megatron"),
     "order": Switch(_orders, "megatron"),
     "context": Switch(_exchanges, "current"),
-    "sequence_parallel": Switch(lambda job: (True,) if job.layout.tp > 1 else (), "current"),
+    "sequence_parallel": Switch(_sequence_parallel, "current"),
     "cuda_graphs": Switch(_graphs, "megatron"),
     "compile": Switch(lambda job: (True, False), "torch"),
     "overlap_grad_reduce": Switch(lambda job: (True,), "current"),

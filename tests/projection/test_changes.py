@@ -98,7 +98,8 @@ def test_a_job_halves_and_doubles_its_sizes_with_the_same_number_of_gpus() -> No
     jobs = dict(changed_jobs(job(tp=2, dp=4, pp=2)))
     sizes = ["--micro-batch-size 2", "--tp 4 --dp 2", "--tp 1 --dp 8", "--cp 2 --dp 2", "--pp 4 --dp 2",
              "--pp 1 --dp 8"]  # fmt: skip
-    assert list(jobs) == [*sizes, "--zero 0", "--rank-order tp-cp-ep-pp-dp", "--cuda-graphs layer"]
+    others = ["--zero 0", "--rank-order tp-cp-ep-pp-dp", "--no-sequence-parallel", "--cuda-graphs layer"]
+    assert list(jobs) == [*sizes, *others]
     layouts = {name: (one.layout.tp, one.layout.pp, one.layout.dp) for name, one in jobs.items()}
     assert layouts["--tp 4 --dp 2"] == (4, 2, 2)
     assert layouts["--tp 1 --dp 8"] == (1, 2, 8)
@@ -242,7 +243,8 @@ def moe(**options: Any) -> Job:
         ("context", {"cp": 2, "fully_shard": True}, ("ring", "all-gather")),
         ("overlap_ep", {"name": "mixtral-8x7b", "ep": 1, "dp": 2}, ()),
         ("overlap_ep", {"name": "mixtral-8x7b", "ep": 2, "dp": 2}, (0, "megatron")),
-        ("sequence_parallel", {"tp": 2}, (True,)),
+        ("sequence_parallel", {"tp": 2}, (True, False)),
+        ("sequence_parallel", {"name": "mixtral-8x7b", "tp": 2}, (True,)),
         ("sequence_parallel", {"tp": 1}, ()),
         ("compile", {}, (True, False)),
         ("overlap_grad_reduce", {}, (True,)),

@@ -44,6 +44,20 @@ def _read_expert_tp(arguments: Arguments, options: Options) -> Options:
     return {"etp": expert_tp if (options["ep"] or 1) > 1 and expert_tp != (options["tp"] or 1) else None}
 
 
+_SEQUENCE_PARALLEL = "parallelism.enable_sequence_parallel"
+
+
+def _read_sequence_parallel(arguments: Arguments, _: Options) -> Options:
+    is_on = arguments.flag(_SEQUENCE_PARALLEL, default=True, word="sequence_parallel")
+    return {"sequence_parallel": None if is_on else False}
+
+
+def _write_sequence_parallel(options: Options) -> dict[str, Any]:
+    """Releases up to 0.2 always have it (aa68af18)."""
+    is_off = options.get("sequence_parallel") is False and options["release"] != "0.2"
+    return named(_SEQUENCE_PARALLEL, not is_off, is_off or _SEQUENCE_PARALLEL in options["entry"])
+
+
 def _write_expert_tp(options: Options) -> dict[str, Any]:
     return named(_EXPERT_TP, options.get("etp"), options["release"] == "0.2" and options.get("ep", 1) > 1)
 
@@ -352,6 +366,7 @@ SETTINGS = (
     count("cp", "parallelism.context_parallel_degree"),
     count("ep", "parallelism.expert_parallel_degree"),
     Setting(("seq_len",), _read_length, _write_length),
+    Setting(("sequence_parallel",), _read_sequence_parallel, _write_sequence_parallel),
     Setting(("etp",), _read_expert_tp, _write_expert_tp),
     Setting(("zero", "dp", "gpus", _INSTANCES), _read_sharding, _write_sharding),
     Setting(("schedule", "overlap_ep"), _read_schedule, _write_schedule),
