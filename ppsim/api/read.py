@@ -31,7 +31,7 @@ from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.trainers import recordings
 from ppsim.trainers.megatron.read_log import is_log, read_log
-from ppsim.trainers.megatron.read_trace import read_spans
+from ppsim.trainers.megatron.read_trace import has_spans, read_spans
 from ppsim.trainers.primus.read_trace import is_dump, read_dump
 from ppsim.trainers.torch.read_trace import read_trace
 
@@ -191,6 +191,8 @@ def file_format(path: str | Path) -> str:
         return _kind_of_json(path)
     if rows.has_header(text.partition("\n")[0]):
         return "csv"
+    if has_spans(text):
+        return "spans"
     if is_log(text) or _is_long_log(path, text):
         return "log"
     raise ConfigError(

@@ -54,6 +54,11 @@ class _Rank:
     work: list[tuple[int, int, str]] = field(default_factory=list)
 
 
+def has_spans(text: str) -> bool:
+    """Return True for the standard output of a run that contains spans of the console exporter."""
+    return '\n{\n    "name": "megatron.' in text
+
+
 def read_spans(files: Sequence[str]) -> RunRecordings:
     """Return the recordings of the first data- and tensor-parallel index that is recorded on all pipeline ranks."""
     ranks: dict[int, _Rank] = {}
@@ -113,11 +118,14 @@ def _read(path: str, ranks: dict[int, _Rank]) -> None:
 
 
 def _objects(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
-    """Yield each JSON object with the number of its last line; one of many lines begins with "{" alone."""
+    """Yield each JSON object with the number of its last line; one of many lines begins with "{" alone.
+
+    Other lines between the objects are a log: the console exporter writes to the standard output.
+    """
     part = ""
     for number, line in enumerate(lines, start=1):
-        part = (part + line).lstrip()
-        if part and (line.startswith("}") or not part.startswith("{\n")):
+        part += line if part or line.startswith("{") else ""
+        if part and (line.startswith("}") or part[1:2] != "\n"):
             yield number, part
             part = ""
     if part:
@@ -149,13 +157,12 @@ def _keep(
 
 
 def _spans(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, int, int, int]]:
-    """Yield resource, name, begin, end and iteration (−1 if unknown) of each span."""
-    if "resourceSpans" not in found:
+    """Yield resource, name, begin, end and iteration (−1 if unknown) of each span; metrics have none."""
+    if not {"resourceSpans", "resource_metrics"} & found.keys():
         begin, end = (_nanoseconds(found[key]) for key in ("start_time", "end_time"))
         iteration = int(found.get("attributes", {}).get(_NUMBER, -1))
         yield found["resource"]["attributes"], found["name"], begin, end, iteration
-        return
-    for group in found["resourceSpans"]:
+    for group in found.get("resourceSpans", ()):
         resource = _plain(group["resource"]["attributes"])
         for scope in group["scopeSpans"]:
             for span in scope["spans"]:

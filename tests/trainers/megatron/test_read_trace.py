@@ -240,6 +240,17 @@ def test_work_between_steps_is_named_and_forwards_of_an_evaluation_are_no_passes
     )
 
 
+def test_the_output_of_a_run_has_log_lines_and_metrics_between_its_spans(tmp_path: Path) -> None:
+    step = step_of("1f1b", pp=2, microbatches=4)
+    for rank in range(2):
+        text = as_console(resource_of(rank, 2, 1), spans_of(step, rank))
+        metrics = '{\n    "resource_metrics": [\n        {}\n    ]\n}\n'
+        log = " [2026-08-01 10:00:00] iteration 1/ 10 | elapsed time per iteration (ms): 100.0 |\n\n"
+        (tmp_path / f"{rank}.log").write_text(log + text.replace("}\n{\n", f"}}\n{log}{metrics}{{\n"))
+    run = ppsim.read(tmp_path / "0.log", tmp_path / "1.log")
+    assert run.timeline.schedule.compute_only() == step.schedule.compute_only()
+
+
 @pytest.mark.torch
 def test_spans_of_two_real_ranks_name_the_pause_and_the_work_between_steps(tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "scripts" / "megatron_spans.py"
