@@ -1,6 +1,7 @@
 """The command `project`."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,6 +106,8 @@ def project(
     config = options["run_config"] = run_config_of(options)
     plan = plan_of_options(options | {"schedule": None if names else options["schedule"]})
     if names:
+        if options["run"] and options["vpp"] is None:
+            plan = replace(plan, vpp=None)  # each schedule its own, not the run's
         several, answer = _projected(plan, names, is_all=options["schedule"] == ALL), None
         shown = several.projections
         all_of_it = [one.to_json() | several.trainers_of(one) for one in shown] if as_json else []

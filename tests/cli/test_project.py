@@ -12,6 +12,7 @@ from ppsim.api.option_values import parse_size
 from ppsim.catalog.build import CATALOG
 from tests.cli.running import ppsim, words_of
 from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
+from tests.cli.typed import passes_of_three_steps
 
 PROJECT_KEYS = [
     "fits", "verdict", "memory_fit", *REPORT_KEYS, "profile", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization",
@@ -276,3 +277,11 @@ def test_a_list_of_schedules_has_one_bound():
     gaps = re.findall(r"^(?:zbv|zb-auto|1f1b) .*?k +([\d.]+) %", text[begin:], re.MULTILINE)
     assert len(gaps) == 3
     assert gaps == sorted(gaps, key=float)
+
+
+def test_each_schedule_named_beside_a_run_has_its_own_stages_per_rank(folder):
+    (folder / "run.csv").write_text(passes_of_three_steps())
+    found = json.loads(ppsim("project", "--run", "run.csv", "--schedule", "1f1b,interleaved-1f1b", "--json").stdout)
+    assert found["rejected"] == {}
+    vpps = {one["options"]["schedule"]: one["options"]["vpp"] for one in found["projections"]}
+    assert vpps == {"1f1b": 1, "interleaved-1f1b": 2}
