@@ -225,3 +225,20 @@ def test_within_a_block_kernels_run_on_its_engine_whatever_their_size_and_auto_w
         with compiling.running_on(engine), compiling.running_on("auto"):
             run_kernel(fill, inputs=(given,), outputs=(filled, np.zeros(1)), size=size)
     assert len(compiled) == (2 if engine == "compiled" else 0)
+
+
+def test_the_pace_of_a_kernel_at_most_doubles_and_small_runs_only_quicken_it(monkeypatch) -> None:
+    monkeypatch.setattr(compiling, "_PACE_S", {})
+
+    def kernel() -> None: ...
+
+    def noted(size: int, seconds: float) -> tuple[int, float]:
+        compiling._note_pace(kernel, size, seconds)
+        return compiling._PACE_S[kernel]
+
+    assert noted(10, 5.0) == (10, 0.5)
+    assert noted(10, 20.0) == (10, 1.0), "2 s per iteration, limited to twice the known pace"
+    assert noted(5, 10.0) == (5, 2.0)
+    assert noted(2, 6.0) == (5, 2.0), "a run of less than half the size is not slower"
+    assert noted(2, 2.0) == (2, 1.0)
+    assert noted(0, 0.5) == (1, 0.5)

@@ -219,3 +219,42 @@ def test_wrong_problems_are_refused(changed, sentence):
 def test_an_infinite_cap_is_no_cap():
     shape = {"stage_to_rank": v_shape(3, 6), "num_microbatches": 5, **UNIT}
     assert lower_bounds(Problem.of(cap=np.inf, **shape)) == lower_bounds(Problem.of(cap=10, **shape))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "sizes", "reachable"),
+    [
+        (7.5, [2.0, 4.0, 0.0], 6.0),  # multiples of the smallest
+        (7.5, [4.0, 6.0], 6.0),  # multiples of 2
+        (7.5, [4.0, 5.0], 7.0),
+        (7.5, [0.5, 1.25], 7.5),
+        (6.0, [2.0, 6.0], 6.0),
+        (1.0, [1.5, 3.0], 0.0),
+    ],
+)
+def test_a_capacity_is_rounded_to_what_sizes_can_reach(capacity, sizes, reachable):
+    assert lower._reachable(capacity, sizes) == reachable
+
+
+def test_the_best_of_two_states_is_that_of_all_counts():
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        small, large = (MemoryUse(*(random.integers(0, 6, 2) + np.array([0, at])).tolist()) for at in (0, 1))
+        if large.size == 0:
+            continue
+        count, capacity = int(random.integers(1, 6)), float(random.integers(0, 20))
+        fitting = [
+            one * large.value + other * small.value
+            for one in range(count + 1)
+            for other in range(count + 1 - one)
+            if one * large.size + other * small.size <= capacity
+        ]
+        assert lower._most_of_two(small, large, count, capacity) == max(fitting)
+
+
+def test_an_envelope_has_the_corners_of_the_hull():
+    states = [MemoryUse(value, size) for value, size in ((1.0, 1.0), (3.0, 2.0), (3.5, 3.0), (5.0, 4.0))]
+    # From the origin, (3, 2) is steeper than (1, 1); from (3, 2), (5, 4) is steeper than (3.5, 3).
+    assert lower._envelope(states) == [states[1], states[3]]
+    assert lower._envelope(states[:1]) == states[:1]
+    assert lower._slope(MemoryUse(1.0, 1.0), MemoryUse(2.0, 1.0)) == float("inf")
