@@ -141,8 +141,11 @@ def test_a_table_that_cannot_run_says_why_in_place_of_a_picture():
 
 
 def test_a_large_timeline_is_shown_without_its_picture(monkeypatch):
-    monkeypatch.setattr("ppsim.results.notebook._MOST_DRAWN", 10)
+    number = result("Timeline").num_actions
+    monkeypatch.setattr("ppsim.results.notebook._MOST_DRAWN", number - 1)
     assert "<iframe" not in result("Timeline")._repr_html_()
+    monkeypatch.setattr("ppsim.results.notebook._MOST_DRAWN", number)
+    assert "<iframe" in result("Timeline")._repr_html_()
 
 
 @pytest.mark.parametrize(
