@@ -80,7 +80,11 @@ def sweep(
                 bar.say(f"  {num_reused} of {len(wanted)} jobs were computed before")
             bar.update(done=num_done)
 
-        verdicts, errors = run_sweep(wanted, output, run, restart=restart, progress=show)
+        try:
+            verdicts, errors = run_sweep(wanted, output, run, restart=restart, progress=show)
+        except KeyboardInterrupt:
+            print_message(f"stopped: rows so far are in {output}.partial.jsonl; the same command continues")
+            raise
     print_message(f"wrote {output}")
     print_sweep(verdicts, errors)
     if not verdicts:

@@ -130,3 +130,15 @@ def test_several_impossible_numbers_come_last():
 )
 def test_what_cannot_be_compared_gets_a_sentence(options, sentence):
     assert sentence in words_of(ppsim(*NUMBERS, *options, code=2).output)
+
+
+def test_a_stopped_sweep_says_how_to_continue(folder, jobs, monkeypatch):
+    def stopped(job):
+        if job["gpus"] == 4:
+            raise KeyboardInterrupt
+        return {"verdict": "fits"}
+
+    monkeypatch.setattr("ppsim.api.sweep.row_of_job", stopped)
+    said = words_of(ppsim("sweep", "jobs.yaml", "-o", "a.csv", code=130).output)
+    assert "stopped: rows so far are in a.csv.partial.jsonl; the same command continues" in said
+    assert not (folder / "a.csv").exists()
