@@ -13,7 +13,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import flag_of
 from ppsim.model.registry import find_model, known_name
-from ppsim.trainers.bridge.rules import RULES
+from ppsim.trainers.bridge.rules import RULES, OptionRule
 from ppsim.trainers.recipe_table import Recipe, recipes
 from ppsim.trainers.same_settings import is_among
 
@@ -178,8 +178,13 @@ def _is_refused(name: str, options: Mapping[str, Any]) -> bool:
     return (
         any(_has(options, word, values) for word, values in cancels.items())
         or not all(_has(options, word, values) for word, values in requires.items())
-        or any(name in rule.options and rule.refuses(options) for rule in RULES)
+        or any(name in rule.options and _may_refuse(rule, options) for rule in RULES)
     )
+
+
+def _may_refuse(rule: OptionRule, options: Mapping[str, Any]) -> bool:
+    """In a search, sizes are lists."""
+    return any(isinstance(options.get(word), list) for word in rule.options) or rule.refuses(options)
 
 
 def _has(options: Mapping[str, Any], word: str, values: tuple[Any, ...]) -> bool:

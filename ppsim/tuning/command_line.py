@@ -53,7 +53,7 @@ def command_of(
             job.stack, dict.fromkeys(words) | told | changed, device=job.cluster.device.name,
             has_experts=job.model.has_experts,
         ).options  # fmt: skip
-        before, changed = changed, {}
+        before, changed = changed, dict(changed)  # a typed option stays, because the stack then has no value for it
         for name in printed:
             by_stack = said.get(name, by_dtype.get(name, words[name].option.default))
             if name not in told and asked[name] not in (None, by_stack):

@@ -139,10 +139,14 @@ def test_a_plan_of_a_release_takes_the_time_of_its_recipe() -> None:
 
 @pytest.mark.parametrize(
     "typed",
-    [{"schedule": "1f1b"}, {"vpp": None}, {"ep": 1}, {"recompute": "full"}, {"recompute": "block/2"}],
+    [
+        {"schedule": "1f1b"}, {"vpp": None}, {"ep": 1}, {"recompute": "full"}, {"recompute": "block/2"},
+        {"ep": [8, 16], "pp": [1, 2]},
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_setting_of_the_recipe_that_the_plan_excludes_is_left_out(typed: dict[str, Any]) -> None:
+    """A search has lists of sizes."""
     said = stack_of(DEEPSEEK["stack"], DEEPSEEK | typed, device=B200, has_experts=True)
     left = "overlap_ep" if typed != {"recompute": "block/2"} else "cuda_graphs"
     assert left not in said.options

@@ -1,5 +1,7 @@
 """A space holds every configuration that goes, and none that does not; an empty one says why."""
 
+from dataclasses import replace
+
 import pytest
 
 import ppsim
@@ -111,3 +113,17 @@ def test_zero_3_at_pp_1_is_tried_for_llama3_8b_on_16_gpus_and_needs_less_memory(
     assert sharded.peak_bytes < 0.8 * before.peak_bytes
     assert " --zero 3" in command_of(best.question, sharded.candidate)
     assert "--zero" not in command_of(own.question, before.candidate)
+
+
+def test_an_option_that_replaces_a_setting_of_the_stack_is_typed_also_if_it_has_its_default() -> None:
+    """The recipe of the stack's release has alltoall, and the default is deepep."""
+    tuned = ppsim.tune(
+        model="qwen3-235b-a22b", cluster="dgx-b200", gpus=64, global_batch=64, seq_len=4096, dtype="bfloat16",
+        stack="megatron-bridge@26.02", pp=[8], vpp=[1], ep=[8], tp=[2], cp=[1], micro_batch=[1], zero=[1],
+        recompute=["none"], schedule=["1f1b"], split=["even"], overlap_ep=0.0, cuda_graphs="none",
+    )  # fmt: skip
+    best = tuned.best[0].candidate
+    assert tuned.question.job_of(best).execution.moe_dispatcher == "alltoall"
+    assert "moe-dispatcher" not in command_of(tuned.question, best)
+    other = replace(best, switched=("moe_dispatcher=deepep",))
+    assert "--moe-dispatcher deepep" in command_of(tuned.question, other)
