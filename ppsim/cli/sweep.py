@@ -53,14 +53,13 @@ def sweep(
     in PATH.partial.jsonl, and the table is written at the end: a sweep that was stopped continues with the same
     command.
     """
-    from ppsim.api.sweep import require_suffix
-    from ppsim.api.sweep import sweep as run_sweep
+    from ppsim.api import sweep as sweeps
     from ppsim.api.sweep_jobs import read_jobs
     from ppsim.base.parallel import in_processes
     from ppsim.results.sweep import print_sweep
 
     check_outputs([output], inputs=[file])
-    require_suffix(output)
+    sweeps.require_suffix(output)
     needed = {"dask": ("scheduler", scheduler), "ray": ("address", address)}
     for name, (option, given) in needed.items():
         if (name == backend) != (given is not None):
@@ -81,7 +80,7 @@ def sweep(
             bar.update(done=num_done)
 
         try:
-            verdicts, errors = run_sweep(wanted, output, run, restart=restart, progress=show)
+            verdicts, errors = sweeps.sweep(wanted, output, run, restart=restart, progress=show)
         except KeyboardInterrupt:
             print_message(f"stopped: rows so far are in {output}.partial.jsonl; the same command continues")
             raise
