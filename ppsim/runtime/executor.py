@@ -242,7 +242,7 @@ class _Step:
         table, executor, device, row = self._table, self._executor, self._device, self.rows[rank]
         now = device.clock.now
         kept: dict[int, Tensor | None] = {}
-        for entry in range(int(table.rank_offsets[rank]), int(table.rank_offsets[rank + 1])):
+        for entry in table.entries_of(rank):
             if self._stopped:
                 raise _Stopped
             action = table[entry]

@@ -58,18 +58,15 @@ def lines_around(table: Schedule, entries: list[int]) -> str:
     lines = []
     marked = set(entries)
     for rank in sorted({int(table.rank[entry]) for entry in entries}):
-        begin, end = int(table.rank_offsets[rank]), int(table.rank_offsets[rank + 1])
-        here = [entry for entry in entries if begin <= entry < end]
-        shown = sorted(
-            {near for entry in here for near in range(entry - _AROUND, entry + _AROUND + 1) if begin <= near < end}
-        )
-        cells, last = [], begin - 1
-        for entry in shown:
+        row = table.entries_of(rank)
+        shown = {near for entry in marked & {*row} for near in range(entry - _AROUND, entry + _AROUND + 1)}
+        cells, last = [], row.start - 1
+        for entry in sorted(shown & {*row}):
             if entry != last + 1:
                 cells.append("…")
             cells.append(f"[{table[entry]}]" if entry in marked else str(table[entry]) or "·")
             last = entry
-        if last != end - 1:
+        if last != row.stop - 1:
             cells.append("…")
         lines.append(f"  rank {rank}: " + " ".join(cells))
     return "\n".join(lines)

@@ -177,39 +177,39 @@ class Schedule(HasRepr):
                     num_fused += 1
             offsets.append(len(actions))
         numbers = np.fromiter(chain.from_iterable(actions), dtype=np.int32, count=3 * len(actions))
-        op, stage, microbatch = numbers[0::3].astype(np.int8), numbers[1::3].copy(), numbers[2::3].copy()
+        op, stage, microbatch = (numbers[column::3].copy() for column in range(3))
         return cls.from_columns(
-            op, stage, microbatch, np.array(fused, dtype=np.int32), np.array(offsets, dtype=np.int64),
+            op, stage, microbatch, np.array(fused, dtype=np.int32), np.array(offsets),
             stage_to_rank=stage_to_rank, num_microbatches=num_microbatches, name=name,
             num_replicas=num_replicas, num_slices=num_slices,
         )  # fmt: skip
 
     @classmethod
     def from_columns(
-        cls,
-        *columns: NDArray[Any],
-        stage_to_rank: Sequence[int] | None = None,
-        num_microbatches: int | None = None,
-        num_slices: int = 1,
+        cls, op: NDArray[Any], stage: NDArray[Any], microbatch: NDArray[Any], fused: NDArray[Any] | None,
+        rank_offsets: NDArray[Any],
+        *,
+        stage_to_rank: Sequence[int] | Ints32 | None = None,
+        num_microbatches: int | None = None, num_slices: int = 1,
         **labels: Any,
-    ) -> "Schedule":
-        """The columns are op, stage, microbatch, fused and rank_offsets; defaults as in `from_rows`.
+    ) -> "Schedule":  # fmt: skip
+        """Without `fused`, no actions are fused; defaults as in `from_rows`.
 
         >>> import numpy as np
         >>> columns = [np.array([0, 1], np.int8), *(np.array(two, np.int32) for two in ([0, 0], [0, 0], [-1, -1]))]
         >>> [str(action) for action in Schedule.from_columns(*columns, np.array([0, 2]), name="one rank")]
         ['0F0', '0B0']
         """
-        op, stage, microbatch, fused, rank_offsets = columns
+        if fused is None:
+            fused = np.full(len(op), NONE)
         if stage_to_rank is None:
-            placement = _placement_of(op, stage, rank_offsets)
-        else:
-            placement = np.array(stage_to_rank, dtype=np.int32)
+            stage_to_rank = _placement_of(op, stage, rank_offsets)
         if num_microbatches is None:
             num_microbatches = -(-(int(microbatch.max(initial=NONE)) + 1) // max(num_slices, 1))
+        stage, microbatch, fused = (column.astype(np.int32, copy=False) for column in (stage, microbatch, fused))
         return cls(
-            op=op, stage=stage, microbatch=microbatch, fused=fused, rank_offsets=rank_offsets,
-            stage_to_rank=placement, num_microbatches=num_microbatches, num_slices=num_slices, **labels,
+            op.astype(np.int8, copy=False), stage, microbatch, fused, rank_offsets.astype(np.int64, copy=False),
+            np.array(stage_to_rank, dtype=np.int32), num_microbatches, num_slices=num_slices, **labels,
         )  # fmt: skip
 
     @classmethod
@@ -288,6 +288,10 @@ class Schedule(HasRepr):
         [0, 7]
         """
         return list(self._stages.get(rank, ()))
+
+    def entries_of(self, rank: int) -> range:
+        """Return the entries of a rank's row."""
+        return range(int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1]))
 
     @cached_property
     def _stages(self) -> dict[int, list[int]]:

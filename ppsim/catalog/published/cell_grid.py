@@ -10,7 +10,7 @@ import numpy as np
 from ppsim.base.arrays import Ints64
 from ppsim.base.numba_jit import run_kernel
 from ppsim.schedule.placement import v_shape
-from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.table import Op, Schedule
 
 Grid: TypeAlias = Ints64
 
@@ -104,16 +104,12 @@ def table_of(name: str, grid: Grid, *, backward: Op) -> Schedule:
         counts = np.bincount(rank[here], minlength=num_ranks)
         microbatch[here] = np.arange(len(here)) - np.repeat(np.cumsum(counts) - counts, counts)
     is_down = (kind == 0) | (kind == 3) | (kind == 5)
-    return Schedule(
-        op=np.array([Op.F, Op.F, backward, backward, Op.W, Op.W], dtype=np.int8)[kind],
-        stage=np.where(is_down, rank, 2 * num_ranks - 1 - rank).astype(np.int32),
-        microbatch=microbatch,
-        fused=np.full(len(kind), NONE, dtype=np.int32),
-        rank_offsets=np.concatenate(([0], np.cumsum(np.bincount(rank, minlength=num_ranks)))).astype(np.int64),
-        stage_to_rank=np.array(v_shape(num_ranks, 2 * num_ranks), dtype=np.int32),
-        num_microbatches=int(microbatch.max()) + 1,
-        name=name,
-    )
+    return Schedule.from_columns(
+        np.array([Op.F, Op.F, backward, backward, Op.W, Op.W])[kind],
+        np.where(is_down, rank, 2 * num_ranks - 1 - rank), microbatch, None,
+        np.cumsum([0, *np.bincount(rank, minlength=num_ranks)]),
+        stage_to_rank=v_shape(num_ranks, 2 * num_ranks), name=name,
+    )  # fmt: skip
 
 
 def _trimmed(grid: Grid) -> Grid:

@@ -76,17 +76,10 @@ def greedy(
                  np.full(num_ranks, NONE, dtype=np.int64), stage, count, is_backward),
         size=int(offsets[-1]) * num_stages // num_ranks, engine=engine,
     )  # fmt: skip
-    return Schedule(
-        op=np.where(is_backward, Op.B, Op.F).astype(np.int8),
-        stage=stage,
-        microbatch=(count + first[chain[stage]]).astype(np.int32),
-        fused=np.full(len(stage), NONE, dtype=np.int32),
-        rank_offsets=offsets,
-        stage_to_rank=placement,
-        num_microbatches=num_microbatches,
-        name=name,
-        num_replicas=num_replicas,
-    )
+    return Schedule.from_columns(
+        np.where(is_backward, Op.B, Op.F), stage, count + first[chain[stage]], None, offsets,
+        stage_to_rank=placement, num_microbatches=num_microbatches, name=name, num_replicas=num_replicas,
+    )  # fmt: skip
 
 
 def _fill_slots(

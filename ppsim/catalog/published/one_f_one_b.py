@@ -116,14 +116,14 @@ def _row(*parts: tuple[Op, Visits, int]) -> Row:
 def table_of_rows(rows: Sequence[Row], pairs: Sequence[Ints32] | None = None, **labels: Any) -> Schedule:
     """`labels` are arguments of `Schedule.from_rows`; `pairs` has the second result of `paired_row` per rank."""
     op, stage, microbatch = (np.concatenate(column) for column in zip(*rows, strict=True))
-    offsets = np.cumsum([0, *(row.shape[1] for row in rows)], dtype=np.int64)
-    fused = np.full(len(op), NONE, dtype=np.int32)
+    offsets = np.cumsum([0, *(row.shape[1] for row in rows)])
+    fused = None
     if pairs is not None:
         before = np.cumsum([0, *(pair.max(initial=NONE) + 1 for pair in pairs)])
         fused = np.concatenate(
             [np.where(pair == NONE, NONE, pair + first) for pair, first in zip(pairs, before, strict=False)]
-        ).astype(np.int32)
-    return Schedule.from_columns(op.astype(np.int8), stage, microbatch, fused, offsets, **labels)
+        )
+    return Schedule.from_columns(op, stage, microbatch, fused, offsets, **labels)
 
 
 def visits_of_stage(stage: int, microbatches: Sequence[int]) -> Visits:

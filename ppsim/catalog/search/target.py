@@ -12,7 +12,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.numba_jit import Engine, run_kernel
 from ppsim.catalog.search.anneal import DEADLOCK, AnnealParameters, anneal, empty_timing
 from ppsim.catalog.search.pipeline import Codes, Counts, MemoryCaps, Pipeline, pipeline_of
-from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
 from ppsim.simulation.memory_per_action import memory_changes, summed_by_rank
@@ -178,16 +178,11 @@ class Candidate:
         narrow = np.min_scalar_type(len(_KINDS) * problem.num_stages)  # numpy radix-sorts 16-bit integers
         by_code = np.argsort(self.order.astype(narrow), kind="stable")
         microbatch[by_code] = np.arange(len(self.order)) % problem.num_microbatches
-        return Schedule(
-            op=_OPS[self.order // problem.num_stages],
-            stage=(self.order % problem.num_stages).astype(np.int32),
-            microbatch=microbatch,
-            fused=np.full(len(self.order), NONE, dtype=np.int32),
-            rank_offsets=self.target.row_offsets.copy(),
-            stage_to_rank=problem.stage_to_rank.copy(),
-            num_microbatches=problem.num_microbatches,
-            name=name,
-        )
+        return Schedule.from_columns(
+            _OPS[self.order // problem.num_stages], self.order % problem.num_stages, microbatch, None,
+            self.target.row_offsets.copy(), stage_to_rank=problem.stage_to_rank,
+            num_microbatches=problem.num_microbatches, name=name,
+        )  # fmt: skip
 
 
 def better(first: Candidate, second: Candidate) -> Candidate:

@@ -24,7 +24,7 @@ def graph_order(schedule: Schedule) -> list[list[float]]:
         chunk_of = {stage: chunk for chunk, stage in enumerate(compute.stages_of(rank), start=1)}
         counts: dict[tuple[int, int], int] = {}
         order: list[float] = []
-        for entry in range(int(compute.rank_offsets[rank]), int(compute.rank_offsets[rank + 1])):
+        for entry in compute.entries_of(rank):
             op, stage, microbatch = compute[entry]
             kind = {Op.F: 0, Op.W: 2}.get(op, 1)
             if counts.setdefault((stage, kind), 0) != microbatch:
