@@ -68,13 +68,14 @@ class _Coupled:
         for number in range(self.count):
             for stage in range(self.last + 1):
                 head = self._head_of_forward(heads, stage, number, first) if stage >= first else _NEVER
-                heads[_F][stage].append((head, self.seconds[_F][stage]))
+                self._add(heads, _F, stage, head)
             for stage in reversed(range(self.last + 1)):
-                head = self._head_of_backward(heads, stage, number)
-                heads[_I][stage].append((head, self.seconds[_I][stage]))
-                head = max(_end_s(heads[_I][stage]), _end_s(heads[_W][stage]))
-                heads[_W][stage].append((head, self.seconds[_W][stage]))
+                self._add(heads, _I, stage, self._head_of_backward(heads, stage, number))
+                self._add(heads, _W, stage, max(_end_s(heads[_I][stage]), _end_s(heads[_W][stage])))
         return heads
+
+    def _add(self, table: Table, op: int, stage: int, time_s: float) -> None:
+        table[op][stage].append((time_s, self.seconds[op][stage]))
 
     def tails(self, rank: int | None) -> Table:
         """Return the minimum seconds from every end to the last end of a rank (None: of all ranks).
@@ -85,13 +86,10 @@ class _Coupled:
         for later in range(self.count):
             for stage in range(self.last + 1):
                 is_asked = rank is None or self.problem.stage_to_rank[stage] == rank
-                seconds = self.seconds[_W][stage]
-                tails[_W][stage].append((later * seconds if is_asked else _NEVER, seconds))
-                tail = self._tail_of_backward(tails, stage, later)
-                tails[_I][stage].append((tail, self.seconds[_I][stage]))
+                self._add(tails, _W, stage, later * self.seconds[_W][stage] if is_asked else _NEVER)
+                self._add(tails, _I, stage, self._tail_of_backward(tails, stage, later))
             for stage in reversed(range(self.last + 1)):
-                tail = self._tail_of_forward(tails, stage, later)
-                tails[_F][stage].append((tail, self.seconds[_F][stage]))
+                self._add(tails, _F, stage, self._tail_of_forward(tails, stage, later))
         return tails
 
     def longest_s(self, heads: Table, tails: Table) -> float:
@@ -111,9 +109,9 @@ class _Coupled:
 
     def _head_of_forward(self, heads: Table, stage: int, number: int, first: int) -> float:
         stages, u = self.chunk_of[stage]
+        below = stages[: u + 1]
         way = _end_s(heads[_F][stage - 1]) + self.hop_s[stage - 1] if stage > first else 0.0
-        before = _jobs(heads[_F], stages[: u + 1])
-        lacking = self._lacking(stages[: u + 1], number + 1)
+        before, lacking = _jobs(heads[_F], below), self._lacking(below, number + 1)
         if lacking > 0:
             inputs, weights = (_jobs(heads[op], stages) for op in (_I, _W))
             before += self._freeing(inputs, stages, number, lacking, of=_I)
@@ -134,11 +132,10 @@ class _Coupled:
 
     def _tail_of_backward(self, tails: Table, stage: int, later: int) -> float:
         stages, u = self.chunk_of[stage]
+        below = stages[: u + 1]
         way = _end_s(tails[_I][stage - 1]) + self.hop_s[stage - 1] if stage > 0 else _NEVER
-        after = _jobs(tails[_W], stages[: u + 1]) + _jobs(tails[_I], stages[: u + 1])
-        lacking = self._lacking(stages[: u + 1], later + 1)
+        after, lacking = _jobs(tails[_W], below) + _jobs(tails[_I], below), self._lacking(below, later + 1)
         if lacking > 0:
-            below = stages[: u + 1]
             sizes = [(_end_s([job]), self.activation[j]) for j in below for job in tails[_F][j]]
             way = max(way, _until_s(sizes, lacking))
             after += _fewest(_jobs(tails[_F], below), lacking, max(self.activation[j] for j in below))
