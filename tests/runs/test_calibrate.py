@@ -393,3 +393,14 @@ def test_constants_that_explain_the_other_steps_are_all_taken():
 def test_one_step_is_not_enough_to_fit_and_to_test():
     with pytest.raises(ConfigError, match="run has one step: to fit overheads and to test them, there must be two"):
         calibrate_tested([run_of(), run_of(steps=1)])
+
+
+def test_a_constant_of_every_second_step_is_dropped():
+    """Transfers take 6 ms more in every second step: the constants of one half are wrong for the other."""
+    slow, fast = run_of(hop=6e-3, steps=8), run_of(steps=8)
+    mixed = [(slow, fast)[step % 2] for step in range(8)]
+    starts, ends = (np.stack([getattr(run, name)[0] for run in mixed]) for name in ("start", "end"))
+    found = calibrate_tested([replace(slow, start=starts, end=ends)])
+    assert found.hop is None
+    assert found.not_fitted["hop_overhead_s"].startswith("dropped, because the replay of other steps is off by")
+    assert calibrate_tested([slow]).hop.value > 6e-3

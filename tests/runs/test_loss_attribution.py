@@ -398,6 +398,7 @@ def test_the_bubble_names_the_schedule_of_the_recordings_trainer_that_saves_most
         ((1, 3, 5, 7), 8, ""),  # of two data-parallel ranks
         ((0, 1, 2, 3), 8, "lacks rank 4, 5, 6, 7 of the job's 8"),
         ((0, 1, 2), 4, "lacks rank 3 of the job's 4"),
+        ((1, 2, 3), 4, "lacks rank 0 of the job's 4"),
         ((0,), 2, "lacks rank 1 of the job's 2"),
         ((0, 4, 12), 16, "lacks rank 8 of the job's 4"),
     ],

@@ -20,6 +20,7 @@ from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.runs.readers.nsight import read_recordings
 from ppsim.runs.readers.stream import opened
+from ppsim.runs.traces import RankTrace, missing_ranks_of
 from ppsim.schedule.table import Action, Op
 from ppsim.simulation.timeline import Timeline
 from tests.cli.running import ppsim, words_of
@@ -858,10 +859,15 @@ def test_a_host_whose_clock_is_fast_is_aligned_over_the_whole_run(folder: Path, 
 
 def test_two_runs_with_steps_of_nearly_the_same_length_are_no_drift(folder: Path) -> None:
     table = build("1f1b", pp=2, microbatches=4)
-    step, rows = simulate(table, StageCosts(forward_s=0.02, backward_s=0.04)), []
+    step, rows = simulate(table, StageCosts(forward_s=0.02, backward_s=0.04, transfer_s=1e-3)), []
     for number in range(20):
         for entry, (op, stage, microbatch) in enumerate(table):
-            begin, end = (float(time[entry]) + number * (1 + 1e-3 * stage) for time in (step.start, step.end))
+            begin, end = (float(time[entry]) + number * (1 + 3e-4 * stage) for time in (step.start, step.end))
             rows.append(f"{stage},{op.name},{microbatch},{begin},{end},{stage}")
     (folder / "passes.csv").write_text("\n".join(["rank,kind,microbatch,start,end,clock", *rows]))
     assert "cannot be aligned" in words_of(ppsim("read", "passes.csv", code=2).output)
+
+
+def test_traces_without_the_number_of_their_rank_have_no_missing_ranks() -> None:
+    traces = [RankTrace(f"{name}.json", None, "host", on_device=False, steps=[], num_ranks=4) for name in "ab"]
+    assert missing_ranks_of(traces) == []

@@ -70,6 +70,8 @@ def test_files_of_older_versions_have_one_step_or_one_reference_per_step_of_unkn
         ({"reference_layers": [1, 1, 1]}, "reference_layers has 3 entries for 2 stages"),
         ({"to_collective_s": [[0.0, 0.0]] * 2}, "to_collective_s has 2 entries for 1 gaps"),
         ({"to_collective_s": [[0.0]]}, "to_collective_s has 1 entries for 2 ranks"),
+        ({"work_s": {"optimizer": []}}, "work_s has 0 entries for 2 steps"),
+        ({"work_s": {"optimizer": [[0.0]] * 2}}, f"work_s has 1 entries for {TIMELINE.num_actions} actions"),
         ({"start_s": STEPS["start_s"][:1]}, "every step"),
         ({"start_s": [[0.0], [0.0]], "end_s": [[0.0], [0.0]]}, f"needs {TIMELINE.graph.num_nodes} entries"),
         ({"end_s": [STEPS["end_s"][0], [0.0] * TIMELINE.graph.num_nodes]}, "end_s[1][0] is before the start"),
