@@ -117,15 +117,6 @@ class FittedOverheads(Printable):
         """The constants by their field of `StageCosts`."""
         return {name: getattr(self, constant) for name, constant in _CONSTANTS.items()}
 
-    def without(self, name: str) -> "FittedOverheads":
-        """Return a copy without a constant of `fits`, or without the variation of action times ("pass_factors")."""
-        if name == "pass_factors":
-            return replace(self, spreads=replace(self.spreads, factors=None))
-        if name == "hop_overhead_s":
-            return replace(self, hop=None, latency_s=None, bandwidth_bytes_per_s=None)
-        dropped: dict[str, Any] = {_CONSTANTS[name]: None}
-        return replace(self, **dropped)
-
     def on(self, costs: StageCosts, message_bytes: float | None) -> StageCosts:
         """Return `costs` with the constants, and with the latency and bandwidth of transfers if `line` is known.
 
@@ -251,9 +242,7 @@ def calibrate_tested(runs: Sequence[Run]) -> FittedOverheads:
     fits = [calibrate(half) for half in halves]
 
     def error_without(*names: str) -> float:
-        tests = zip(
-            halves[::-1], halves, [reduce(FittedOverheads.without, names, fit) for fit in fits], strict=True
-        )
+        tests = zip(halves[::-1], halves, [reduce(_without, names, fit) for fit in fits], strict=True)
         return float(np.mean([
             abs(_residual(*pair, fit).error) for test, half, fit in tests for pair in zip(test, half, strict=True)
         ]))  # fmt: skip
@@ -273,10 +262,20 @@ def calibrate_tested(runs: Sequence[Run]) -> FittedOverheads:
             f"dropped, because the replay of other steps is off by {percent(error)} with it, and by "
             f"{percent(errors[worst])} without it"
         )
-        fitted, error = fitted.without(worst), errors[worst]
+        fitted, error = _without(fitted, worst), errors[worst]
         names.remove(worst)
         dropped.append(worst)
     return replace(fitted, residuals=[_residual(run, run, fitted) for run in runs])
+
+
+def _without(found: FittedOverheads, name: str) -> FittedOverheads:
+    """Drop a constant of `fits`, or the variation of action times ("pass_factors")."""
+    if name == "pass_factors":
+        return replace(found, spreads=replace(found.spreads, factors=None))
+    if name == "hop_overhead_s":
+        return replace(found, hop=None, latency_s=None, bandwidth_bytes_per_s=None)
+    dropped: dict[str, Any] = {_CONSTANTS[name]: None}
+    return replace(found, **dropped)
 
 
 def _base(run: Run, slowdown: float) -> StageCosts:
