@@ -367,7 +367,7 @@ def test_a_plan_can_be_changed_on_the_way():
 # --- all schedules ---
 
 
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(plans(), st.floats(0.3, 1.2))
 def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(drawn, factor):
     plan, _ = drawn
@@ -483,6 +483,7 @@ def test_a_search_for_which_no_table_fits_is_made_without_a_limit_and_says_so():
     assert any("without a memory limit, because rank " in line for line in made.assumptions)
 
 
+@pytest.mark.usefixtures("few_schedules")
 def test_a_schedule_in_the_comparison_is_projected_as_on_its_own():
     for made in project_all(Plan(pp=4, microbatches=8)).projections:
         alone = project(pp=4, microbatches=8, schedule=made.plan.schedule_name, vpp=made.plan.vpp)

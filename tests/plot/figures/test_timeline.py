@@ -10,6 +10,7 @@ from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.plot import palette, save_figure, timeline_figure
 from ppsim.plot.figures.style import WIDTHS
+from ppsim.plot.figures.timeline import draw_timelines
 from ppsim.plot.lanes import compute_lanes
 
 COSTS = StageCosts(
@@ -101,6 +102,13 @@ def test_nothing_is_drawn_outside_the_page(width):
     tops = [row.get_window_extent().y0 for row in figure.legends]
     assert tops == sorted(tops, reverse=True)
     assert tops[-1] > figure.axes[0].get_window_extent().y1
+
+
+def test_timelines_in_given_axes_start_at_zero_and_end_with_the_longest():
+    figure = timeline_figure([timeline_of()])
+    axes = figure.axes[0]
+    draw_timelines(axes, [timeline_of(costs=COSTS.replace(transfer_s=0.0))], ["t"])
+    assert axes.get_xlim() == pytest.approx((0.0, 33.0))  # (8 + 3) · 3 ms
 
 
 def test_one_timeline_has_no_caption_and_several_are_told_apart():
