@@ -30,32 +30,24 @@ def _layer(
     return Layer(hidden, attention, FeedForward(size, gated=gated, bias=bias), norm)
 
 
-def _patches(
-    fields: ConfigFields, hidden: int, *, times: int = 1, bias: bool = True, side: int = 14
-) -> WeightMatrix:
+def _patches(fields: ConfigFields, hidden: int, *, times: int = 1, bias: bool = True) -> WeightMatrix:
     channels = fields.count("in_channels", "in_chans", "num_channels", default=3)
-    columns = channels * times * fields.count("patch_size", default=side) ** 2
+    columns = channels * times * fields.count("patch_size") ** 2
     return WeightMatrix("patch embedding", "patches", columns, (hidden,), biased=bias)
 
 
-def _pair(
-    inputs: int, wide: int, outputs: int, *, bias: bool = True, rows: float = 1.0
-) -> tuple[WeightMatrix, WeightMatrix]:
+def _pair(inputs: int, wide: int, outputs: int) -> tuple[WeightMatrix, WeightMatrix]:
     return (
-        WeightMatrix(
-            "projector up", "patches of a token", inputs, (wide,), split="outputs", biased=bias, rows=rows
-        ),
-        WeightMatrix(
-            "projector down", "projector activation", wide, (outputs,), split="inputs", biased=bias, rows=rows
-        ),
+        WeightMatrix("projector up", "patches of a token", inputs, (wide,), split="outputs", biased=True),
+        WeightMatrix("projector down", "projector activation", wide, (outputs,), split="inputs", biased=True),
     )
 
 
 def _qwen(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen3-VL and Qwen3.5: a merger at the end, and one after each of `deepstack_visual_indexes`."""
     hidden, depth = fields.count("hidden_size"), fields.num_layers("depth")
-    merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
-    positions, out = fields.count("num_position_embeddings", default=2304), fields.count("out_hidden_size")
+    merge, times = fields.count("spatial_merge_size"), fields.count("temporal_patch_size")
+    positions, out = fields.count("num_position_embeddings"), fields.count("out_hidden_size")
     deep = len(fields.counts("deepstack_visual_indexes", 0) or ())
     layer = _layer(hidden, fields.count("num_heads"), fields.count("intermediate_size"))
     wide = merge**2 * hidden
@@ -69,12 +61,12 @@ def _qwen(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 def _qwen25(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen2.5-VL: attention in windows except in `fullatt_block_indexes`."""
-    hidden, depth = fields.count("hidden_size", default=1280), fields.num_layers("depth", default=32)
-    merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
-    patch, heads = fields.count("patch_size", default=14), fields.count("num_heads", default=16)
-    window = (fields.count("window_size", default=112) // patch) ** 2
+    hidden, depth = fields.count("hidden_size"), fields.num_layers("depth")
+    merge, times = fields.count("spatial_merge_size"), fields.count("temporal_patch_size")
+    patch, heads = fields.count("patch_size"), fields.count("num_heads")
+    window = (fields.count("window_size") // patch) ** 2
     full = fields.layers("fullatt_block_indexes") or {7, 15, 23, 31}
-    size, out = fields.count("intermediate_size", default=3420), fields.count("out_hidden_size", default=text_size)
+    size, out = fields.count("intermediate_size"), fields.count("out_hidden_size", default=text_size)
     kinds = [_layer(hidden, heads, size, gated=True, norm="rmsnorm", window=wide) for wide in (None, window)]
     side = round(_MOCK_IMAGE / (patch * merge))
     return Encoder(
@@ -87,11 +79,11 @@ def _qwen25(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 def _glm(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """GLM-4.5V."""
-    hidden, out = fields.count("hidden_size", default=1536), fields.count("out_hidden_size", default=4096)
-    heads, depth = fields.count("num_heads", default=12), fields.num_layers("depth", default=24)
-    merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
-    wide, bias = fields.count("intermediate_size", default=13696), fields.flag("attention_bias", default=False)
-    side = fields.count("image_size", default=336) // fields.count("patch_size", default=14)
+    hidden, out = fields.count("hidden_size"), fields.count("out_hidden_size")
+    heads, depth = fields.count("num_heads"), fields.num_layers("depth")
+    merge, times = fields.count("spatial_merge_size"), fields.count("temporal_patch_size")
+    wide, bias = fields.count("intermediate_size"), fields.flag("attention_bias", default=False)
+    side = fields.count("image_size") // fields.count("patch_size")
     layer = _layer(hidden, heads, out, bias=False, gated=True, norm="rmsnorm")
     layer = replace(layer, attention=Attention(heads, heads, hidden // heads, qkv_bias=bias, is_causal=False))
     projector = (
@@ -108,25 +100,20 @@ def _glm(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 
 def _llama4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    hidden = fields.count("hidden_size", default=768)
-    layer = _layer(
-        hidden, fields.count("num_attention_heads", default=16), fields.count("intermediate_size", default=5632)
-    )
-    side = fields.count("image_size", default=448) // fields.count("patch_size", default=14)
+    hidden = fields.count("hidden_size")
+    layer = _layer(hidden, fields.count("num_attention_heads"), fields.count("intermediate_size"))
+    side = fields.count("image_size") // fields.count("patch_size")
     ratio = fields.factor("pixel_shuffle_ratio") if not fields.is_word("pixel_shuffle_ratio", None) else 0.5
     merge = round(1 / ratio**2)
-    inner, middle = (
-        fields.count("projector_input_dim", default=4096),
-        fields.count("projector_output_dim", default=4096),
-    )
-    out = fields.count("vision_output_dim", default=7680)
+    inner, middle = fields.count("projector_input_dim"), fields.count("projector_output_dim")
+    out = fields.count("vision_output_dim")
     projector = (
         WeightMatrix("adapter up", "patches of a token", merge * hidden, (inner,)),
         WeightMatrix("adapter down", "adapter activation", middle, (middle,)),
         WeightMatrix("projector", "adapted", out, (text_size,)),
     )
     return Encoder(
-        "image", (layer,) * fields.num_layers(default=34), (_patches(fields, hidden, bias=False),), projector,
+        "image", (layer,) * fields.num_layers(), (_patches(fields, hidden, bias=False),), projector,
         own=((side**2 + 2) * hidden + 4 * hidden, 0), merge=merge, num_tokens=side**2 // merge, is_fixed=True,
         more_rows=1, source="image_size of vision_config",
     )  # fmt: skip
@@ -134,47 +121,45 @@ def _llama4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 def _siglip(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Gemma 3: SigLIP."""
-    hidden, heads = fields.count("hidden_size", default=768), fields.count("num_attention_heads", default=12)
-    layer = _layer(hidden, heads, fields.count("intermediate_size", default=3072))
-    patches = (fields.count("image_size", default=224) // fields.count("patch_size", default=16)) ** 2
-    tokens = top.count("mm_tokens_per_image", default=256)
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    layer = _layer(hidden, heads, fields.count("intermediate_size"))
+    patches = (fields.count("image_size") // fields.count("patch_size")) ** 2
+    tokens = top.count("mm_tokens_per_image")
     return Encoder(
-        "image", (layer,) * fields.num_layers(default=12), (_patches(fields, hidden, side=16),),
+        "image", (layer,) * fields.num_layers(), (_patches(fields, hidden),),
         (WeightMatrix("projector", "pooled", hidden, (text_size,)),), own=(patches * hidden + 2 * hidden, hidden),
         merge=patches // tokens, num_tokens=tokens, is_fixed=True, source="mm_tokens_per_image",
     )  # fmt: skip
 
 
 def _gemma4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    hidden, heads = fields.count("hidden_size", default=768), fields.count("num_attention_heads", default=12)
-    kv_heads, size = fields.count("num_key_value_heads", default=12), fields.count("head_dim", default=64)
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    kv_heads, size = fields.count("num_key_value_heads"), fields.count("head_dim")
     attention = Attention(heads, kv_heads, size, qk_norm=True, value_norm=True, is_causal=False)
-    layer = Layer(hidden, attention, FeedForward(fields.count("intermediate_size", default=3072)), num_norms=4)
-    positions = fields.count("position_embedding_size", default=10 * 1024)
+    layer = Layer(hidden, attention, FeedForward(fields.count("intermediate_size")), num_norms=4)
+    positions = fields.count("position_embedding_size")
     return Encoder(
-        "image", (layer,) * fields.num_layers(default=16), (_patches(fields, hidden, bias=False, side=16),),
+        "image", (layer,) * fields.num_layers(), (_patches(fields, hidden, bias=False),),
         (WeightMatrix("projector", "pooled", hidden, (text_size,)),), own=(2 * positions * hidden, 0),
-        merge=fields.count("pooling_kernel_size", default=3) ** 2,
-        num_tokens=top.count("vision_soft_tokens_per_image", default=280),
+        merge=fields.count("pooling_kernel_size") ** 2,
+        num_tokens=top.count("vision_soft_tokens_per_image"),
         source="vision_soft_tokens_per_image",
     )  # fmt: skip
 
 
 def _pixtral(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Mistral 3 and Ministral 3: Pixtral."""
-    hidden, heads = fields.count("hidden_size", default=1024), fields.count("num_attention_heads", default=16)
-    layer = _layer(
-        hidden, heads, fields.count("intermediate_size", default=4096), bias=False, gated=True, norm="rmsnorm"
-    )
-    merge, bias = top.count("spatial_merge_size", default=2), top.flag("multimodal_projector_bias", default=False)
-    side = fields.count("image_size", default=1540) // fields.count("patch_size", default=14)
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    layer = _layer(hidden, heads, fields.count("intermediate_size"), bias=False, gated=True, norm="rmsnorm")
+    merge, bias = top.count("spatial_merge_size"), top.flag("multimodal_projector_bias", default=False)
+    side = fields.count("image_size") // fields.count("patch_size")
     projector = (
         WeightMatrix("merger", "patches of a token", merge**2 * hidden, (hidden,)),
         WeightMatrix("projector up", "merged", hidden, (text_size,), biased=bias),
         WeightMatrix("projector down", "projector activation", text_size, (text_size,), biased=bias),
     )
     return Encoder(
-        "image", (layer,) * fields.num_layers(default=24), (_patches(fields, hidden, bias=False),), projector,
+        "image", (layer,) * fields.num_layers(), (_patches(fields, hidden, bias=False),), projector,
         own=(hidden, hidden), merge=merge**2, num_tokens=(side // merge) ** 2,
         source="image_size of vision_config, the largest",
     )  # fmt: skip
@@ -182,13 +167,11 @@ def _pixtral(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
 
 def _moonvit(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Kimi-VL and Kimi K2.5: MoonViT."""
-    hidden = fields.count("hidden_size", "vt_hidden_size", default=1152)
-    heads = fields.count("num_attention_heads", "vt_num_attention_heads", default=16)
-    size = fields.count("intermediate_size", "vt_intermediate_size", default=4304)
-    number = fields.num_layers("num_hidden_layers", "vt_num_hidden_layers", default=27)
-    high, wide = (
-        fields.count(f"pos_emb_{side}", f"init_pos_emb_{side}", default=64) for side in ("height", "width")
-    )
+    hidden = fields.count("hidden_size", "vt_hidden_size")
+    heads = fields.count("num_attention_heads", "vt_num_attention_heads")
+    size = fields.count("intermediate_size", "vt_intermediate_size")
+    number = fields.num_layers("num_hidden_layers", "vt_num_hidden_layers")
+    high, wide = (fields.count(f"pos_emb_{side}", f"init_pos_emb_{side}") for side in ("height", "width"))
     first, second = fields.counts("merge_kernel_size", 2) or (2, 2)
     merge = first * second
     return Encoder(
@@ -200,10 +183,10 @@ def _moonvit(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
 
 def _whisper(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen2-Audio: Whisper's encoder, for clips of 30 s."""
-    hidden, heads = fields.count("d_model", default=1280), fields.count("encoder_attention_heads", default=20)
-    positions, mels = fields.count("max_source_positions", default=1500), fields.count("num_mel_bins", default=128)
-    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120))
-    number = fields.num_layers("encoder_layers", default=32)
+    hidden, heads = fields.count("d_model"), fields.count("encoder_attention_heads")
+    positions, mels = fields.count("max_source_positions"), fields.count("num_mel_bins")
+    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim"))
+    number = fields.num_layers("encoder_layers")
     convolutions = (
         WeightMatrix("convolution 1", "spectrum", 3 * mels, (hidden,), biased=True, rows=2.0),
         WeightMatrix("convolution 2", "frames", 3 * hidden, (hidden,), biased=True),
@@ -219,11 +202,11 @@ def _whisper(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
 
 def _qwen2_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen2.5-Omni: Whisper's layers, with attention in windows of `n_window` rows, and two learned tokens."""
-    window, out = fields.count("n_window", default=100), fields.count("output_dim", default=3584)
+    window, out = fields.count("n_window"), fields.count("output_dim")
     found = _whisper(fields, top, out)
     hidden, number = found.layers[0].hidden_size, len(found.layers)
-    heads = fields.count("encoder_attention_heads", default=20)
-    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120), window=window)
+    heads = fields.count("encoder_attention_heads")
+    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim"), window=window)
     own = 2 * hidden - hidden * number + 2 * out  # positions are constants
     return replace(found, layers=(layer,) * number, own=(own, 0))
 
@@ -238,9 +221,9 @@ def _qwen3_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Enco
 
     Attention is within `n_window_infer` frames; a frame is 10 ms.
     """
-    hidden, heads = fields.count("d_model", default=1280), fields.count("encoder_attention_heads", default=20)
-    channels, mels = fields.count("downsample_hidden_size", default=480), fields.count("num_mel_bins", default=128)
-    chunk, seen = 2 * fields.count("n_window", default=50), fields.count("n_window_infer", default=800)
+    hidden, heads = fields.count("d_model"), fields.count("encoder_attention_heads")
+    channels, mels = fields.count("downsample_hidden_size"), fields.count("num_mel_bins")
+    chunk, seen = 2 * fields.count("n_window"), fields.count("n_window_infer")
     wide, long = [mels], [chunk]
     for _ in range(3):
         wide.append((wide[-1] + 1) // 2)
@@ -251,14 +234,14 @@ def _qwen3_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Enco
         for one in (1, 2, 3)
     )  # fmt: skip
     window = max(1, seen // chunk) * long[-1]
-    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120), window=window)
+    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim"), window=window)
     return Encoder(
-        "audio", (layer,) * fields.num_layers("encoder_layers", default=32),
+        "audio", (layer,) * fields.num_layers("encoder_layers"),
         (*convolutions, WeightMatrix("convolved", "frames", channels * wide[-1], (hidden,))),
         (
             WeightMatrix("projector up", "encoded", hidden, (hidden,), biased=True),
             WeightMatrix(
-                "projector down", "projector activation", hidden, (fields.count("output_dim", default=3584),),
+                "projector down", "projector activation", hidden, (fields.count("output_dim"),),
                 biased=True,
             ),
         ),

@@ -20,14 +20,14 @@ class UnknownModelType(ConfigError):
 
 @cache
 def _tables() -> list[dict[str, Any]]:
-    tables: list[dict[str, Any]] = read_toml(data_folder("model/data") / "ignored_fields.toml")["fields"]
+    tables: list[dict[str, Any]] = read_toml(data_folder("model/data") / "config_fields.toml")["fields"]
     return tables
 
 
 class ConfigFields:
     """Typed access to the fields of a config.json; `seen` has the names of the fields that were read.
 
-    `kinds` are the kinds of file in data/ignored_fields.toml whose fields are known, but not read.
+    `kinds` are the kinds of file in data/config_fields.toml that give defaults, and fields that are not read.
 
     The first of several names that has a value is read. Methods raise `ConfigError` for a missing field without
     default, or a value of the wrong type.
@@ -185,6 +185,8 @@ class ConfigFields:
             if self._data.get(known) is not None:
                 return self._data[known]
         if default is None:
+            default = self._usual("defaults").get(name)
+        if default is None:
             near = difflib.get_close_matches(name, [key for key in self._data if key not in self.seen], n=1)
             hint = f" (is '{near[0]}' meant?)" if near else ""
             raise ConfigError(f"{self._where}: {name} is missing{hint}")
@@ -198,11 +200,16 @@ class ConfigFields:
                 hint = f"is '{near[0]}' meant?" if near else "remove it if it changes no weights"
                 raise ConfigError(f"{self._where}: unknown field '{name}' ({hint})")
 
+    @property
+    def _tables(self) -> list[dict[str, Any]]:
+        return [table for table in _tables() if not self.kinds.isdisjoint(table["of"])]
+
+    def _usual(self, group: str) -> dict[str, Any]:
+        return {name: usual for table in self._tables for name, usual in table.get(group, {}).items()}
+
     def _is_ignored(self, name: str) -> bool:
-        tables = [table for table in _tables() if not self.kinds.isdisjoint(table["of"])]
-        fixed = {field: usual for table in tables for field, usual in table.get("fixed", {}).items()}
-        if name not in fixed:
-            return any(fnmatchcase(name, pattern) for table in tables for pattern in table.get("ignored", ()))
+        if name not in (fixed := self._usual("fixed")):
+            return any(fnmatchcase(name, pattern) for table in self._tables for pattern in table.get("ignored", ()))
         usual = fixed[name]
         given = self.flag(name, default=usual) if isinstance(usual, bool) else self.number(name, default=usual)
         if given != usual:

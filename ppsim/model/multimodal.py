@@ -26,8 +26,8 @@ def multimodal_model(fields: ConfigFields, read: Reader, kinds: Sequence[str] = 
         if reader is None or not encoder.has_any("hidden_size", "vt_hidden_size", "d_model"):
             ignored.append(f"{'image' if kind == 'vision' else kind} encoder")
             continue
-        encoders.append(reader(encoder, fields, found.hidden_size))
         encoder.kinds |= {"any-encoder", f"{model_type}.{kind}"}
+        encoders.append(reader(encoder, fields, found.hidden_size))
         encoder.require_all_known()
     left_out = f"text model only, {' and '.join(ignored)} ignored" if ignored else found.left_out
     return replace(found, encoders=tuple(encoders), left_out=left_out)

@@ -305,8 +305,10 @@ SIZES_OF_CLASSES: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any], tu
 def test_a_missing_field_of_an_encoder_has_the_default_of_its_class(family: str, kind: str) -> None:
     sizes, top, (num_tokens, merge) = SIZES_OF_CLASSES[family, kind]
     read = READERS[family, kind]
-    found = read(ConfigFields({}, "config.json"), ConfigFields({}, "config.json"), 2048)
-    assert found == read(ConfigFields(sizes, "config.json"), ConfigFields(top, "config.json"), 2048)
+    kinds = f"{family}.{kind}", family
+    missing, given = ([ConfigFields(of, "config.json", *kinds) for of in both] for both in (({}, {}), (sizes, top)))
+    found = read(*missing, 2048)
+    assert found == read(*given, 2048)
     assert (found.num_tokens, found.merge) == (num_tokens, merge)
 
 

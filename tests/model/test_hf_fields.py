@@ -108,7 +108,7 @@ def test_a_field_that_was_not_read_is_refused_unless_it_has_no_effect_on_costs()
 
 
 def test_fields_of_other_kinds_of_files_are_unknown() -> None:
-    """A pattern of ignored_fields.toml covers each name that it matches, and only in files of its kind."""
+    """A pattern of config_fields.toml covers each name that it matches, and only in files of its kind."""
     given = fields(eos_token_id=1, mamba_dt_min=1)
     with pytest.raises(ConfigError, match="unknown field 'mamba_dt_min'"):
         given.require_all_known()
