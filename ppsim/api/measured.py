@@ -176,10 +176,16 @@ def explain(
     if against is None:
         return found
     projected, costs = _projected(against, real.schedule)
+    source = str(against) if isinstance(against, str | Path) else "the projection"
+    if (shape := _shape_of(projected.schedule)) != (own := _shape_of(real.schedule)):
+        raise ConfigError(f"{source} has {shape}, and the run {own}: give a projection of the run's own plan")
     is_megatron = costs is not None and costs.communication.startswith("megatron")
     call_s = float(np.mean(projected.costs.transfer_s)) + projected.costs.hop_overhead_s if is_megatron else None
-    source = str(against) if isinstance(against, str | Path) else "the projection"
     return replace(found, comparison=beside(found, projected, source=source, call_s=call_s))
+
+
+def _shape_of(table: Schedule) -> str:
+    return f"{table.num_ranks} ranks and {table.num_microbatches} microbatches"
 
 
 def _faster_schedule(opened: RunResult) -> tuple[str, float] | None:

@@ -13,6 +13,7 @@ import pytest
 import ppsim as public
 from benchmarks.made_steps import BLOCKING, INJECTED, Made, draw, mixtures_of
 from ppsim import StageCosts, build, explain, simulate
+from ppsim.base.errors import ConfigError
 from ppsim.cli import main
 from ppsim.runs.loss_attribution import Explanation, attribute_losses
 from ppsim.runs.loss_attribution import explain_difference as beside
@@ -233,6 +234,15 @@ def test_a_projection_is_set_beside_cause_by_cause() -> None:
     assert by_cause["sends and receives"].projected_s == pytest.approx(0.02, rel=0.01)
     assert by_cause[STAGES_OR_RANKS].projected_s == pytest.approx(0, abs=1e-9)
     assert "F 59.9 ms, projected 58.0 ms" in by_cause["compute"].detail
+
+
+@pytest.mark.parametrize(("pp", "microbatches"), [(4, 16), (8, 24)])
+def test_a_projection_of_other_ranks_or_microbatches_is_refused(pp: int, microbatches: int) -> None:
+    costs = StageCosts(forward_s=0.058, backward_input_s=0.034, backward_weight_s=0.034)
+    other = public.simulate(build("1f1b", pp=pp, microbatches=microbatches), costs)
+    sentence = f"the projection has {pp} ranks and {microbatches} microbatches, and the run 8 ranks and 16"
+    with pytest.raises(ConfigError, match=sentence):
+        public.explain(DUMP, against=other)
 
 
 def test_what_a_projection_waits_because_passes_vary_is_no_gap() -> None:
