@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.assemble_job import assemble_job
-from ppsim.costs.pair_overlap import ORDERS, LayerTimes, PairMessage, StageBytes, pair_bytes, pair_messages, pair_s
+from ppsim.costs.pair_overlap import (
+    ORDERS,
+    LayerTimes,
+    Order,
+    PairMessage,
+    StageBytes,
+    pair_bytes,
+    pair_messages,
+    pair_s,
+)
 
 times = st.floats(0.05, 4.0)
 
@@ -97,6 +106,20 @@ def test_a_message_is_hidden_as_long_as_compute_runs_next_to_it():
         PairMessage("combine B", 0, 0.0, 1.0, ("before F",)),
         PairMessage("combine B", 0, 1.0, 3.0),
     ]
+
+
+def test_messages_are_in_the_named_order_or_in_the_best() -> None:
+    forward = LayerTimes((3.0, 0.0, 0.0), (1.0, 0.0, 0.0), 4.0)
+    backward = LayerTimes((0.0, 3.0, 4.0), (0.0, 1.0, 3.0), 5.0)
+
+    def begins(order: Order) -> dict[str, float]:
+        messages = pair_messages([forward], [backward], order)
+        return {message.operation: message.start_s for message in reversed(messages)}  # the first part of each
+
+    assert begins("dualpipe") == {"combine B": 0.0, "dispatch F": 5.0, "dispatch B": 9.0, "combine F": 14.0}
+    assert pair_s([forward], [backward], "dualpipe") == 21.0  # before I follows dispatch B: 14 + 3 + 4
+    assert begins("best") == {"combine B": 0.0, "dispatch B": 6.0, "dispatch F": 11.0, "combine F": 16.0}
+    assert pair_s([forward], [backward], "best") == 20.0
 
 
 def test_layers_that_one_of_the_two_has_left_run_alone():

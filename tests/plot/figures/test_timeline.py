@@ -5,11 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.plot import palette, save_figure, timeline_figure
-from ppsim.plot.figures.style import WIDTHS
+from ppsim.plot.figures.style import TEXT_POINTS, WIDTHS
 from ppsim.plot.figures.timeline import draw_timelines
 from ppsim.plot.lanes import compute_lanes
 
@@ -109,6 +110,14 @@ def test_timelines_in_given_axes_start_at_zero_and_end_with_the_longest():
     axes = figure.axes[0]
     draw_timelines(axes, [timeline_of(costs=COSTS.replace(transfer_s=0.0))], ["t"])
     assert axes.get_xlim() == pytest.approx((0.0, 33.0))  # (8 + 3) · 3 ms
+
+
+def test_timelines_in_given_axes_share_their_height_and_name_the_ranks_that_have_room():
+    figure = Figure(figsize=(5.0, 4.0))
+    draw_timelines(figure.add_axes((0, 0, 1, 1)), [timeline_of(pp=16, microbatches=16)] * 2, ["a", "b"])
+    rows = 0.8 * 4.0 * 72 / 2 / 16  # points a rank: four fifths of the height, the rest is captions
+    assert rows < 1.2 * TEXT_POINTS < 2 * rows
+    assert [axes.get_yticks().tolist() for axes in figure.axes[0].child_axes] == [list(range(0, 16, 2))] * 2
 
 
 def test_one_timeline_has_no_caption_and_several_are_told_apart():
