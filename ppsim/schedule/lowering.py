@@ -112,7 +112,7 @@ def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
     num_weights = np.bincount(
         schedule.stage[(schedule.op == Op.B) | (schedule.op == Op.W)], minlength=schedule.num_stages
     )
-    next_use, chunk_of = _next_use(schedule.stage, schedule.rank), np.zeros(schedule.num_stages, dtype=np.int64)
+    next_use, chunk_of = _next_use(schedule.stage), np.zeros(schedule.num_stages, dtype=np.int64)
     for rank in range(schedule.num_ranks):
         begin, end = int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1])
         stages = np.array(schedule.stages_of(rank), dtype=np.int64)
@@ -132,7 +132,7 @@ def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
     return np.concatenate(parts), np.concatenate(([0], np.cumsum([len(part) for part in parts])))
 
 
-def _next_use(stage: Ints32, rank: Ints32) -> Ints64:
+def _next_use(stage: Ints32) -> Ints64:
     next_use = np.full(len(stage), len(stage), dtype=np.int64)
     by_stage = sorted_by(stage)
     same = stage[by_stage[1:]] == stage[by_stage[:-1]]

@@ -89,7 +89,7 @@ class _Coupled:
                 self._add(tails, _W, stage, later * self.seconds[_W][stage] if is_asked else _NEVER)
                 self._add(tails, _I, stage, self._tail_of_backward(tails, stage, later))
             for stage in reversed(range(self.last + 1)):
-                self._add(tails, _F, stage, self._tail_of_forward(tails, stage, later))
+                self._add(tails, _F, stage, self._tail_of_forward(tails, stage))
         return tails
 
     def longest_s(self, heads: Table, tails: Table) -> float:
@@ -141,7 +141,7 @@ class _Coupled:
             after += _fewest(_jobs(tails[_F], below), lacking, max(self.activation[j] for j in below))
         return max(way, _one_after_another_s(after))
 
-    def _tail_of_forward(self, tails: Table, stage: int, later: int) -> float:
+    def _tail_of_forward(self, tails: Table, stage: int) -> float:
         stages, u = self.chunk_of[stage]
         above = tails[_F][stage + 1] if stage < self.last else tails[_I][stage]
         way = _end_s(above) + self.hop_s[stage]

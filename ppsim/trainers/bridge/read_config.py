@@ -36,7 +36,7 @@ def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
     source = str(path)
     flat: dict[str, Any] = {}
     others: dict[str, Any] = {}
-    _flatten(resolved(content, source), flat, others)
+    _flatten(resolved(content), flat, others)
     if _OTHER_MODELS.match(name := str(content.get("name"))) and not flat.get("hybrid_override_pattern"):
         raise ConfigError(f"{source}: a model {name} is not known, only decoders as GPT")
     require_no_sizes(others, source)
@@ -67,7 +67,7 @@ def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
     )  # fmt: skip
 
 
-def resolved(content: Mapping[str, Any], source: str) -> dict[str, Any]:
+def resolved(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree with OmegaConf's references (`${.sibling}`, `${section.name}`) replaced by their values.
 
     A reference that cannot be resolved stays as written.
