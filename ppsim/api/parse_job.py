@@ -61,7 +61,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
     name = given.source if isinstance(given, RunConfig) else str(given)
     model = _model(given, name, options)
     cluster = _with_price(cluster_of(options["cluster"]), options["price"])
-    layout, assumed = _layout(options, cluster.num_devices)
+    layout, assumed = _layout(options, model, cluster.num_devices)
     instances, replicas = options["num_distributed_optimizer_instances"] or 1, layout.dp * layout.cp
     if replicas % instances:
         raise ConfigError(
@@ -151,7 +151,7 @@ def _with_price(cluster: Cluster, given: float | None) -> Cluster:
     return replace(cluster, price_per_gpu_hour=given)
 
 
-def _layout(options: Mapping[str, Any], num_devices: int | None) -> tuple[Layout, tuple[str, ...]]:
+def _layout(options: Mapping[str, Any], model: Model, num_devices: int | None) -> tuple[Layout, tuple[str, ...]]:
     sizes = field_values(_WORDS, options, "job.layout")
     given_etp = sizes.pop("etp", None)
     if options["gpus"] is not None:
@@ -163,12 +163,8 @@ def _layout(options: Mapping[str, Any], num_devices: int | None) -> tuple[Layout
     ep = sizes.pop("ep", 1)
     whole = on(**sizes)
     etp, assumed = None if given_etp == whole.tp else given_etp, ""
-    if given_etp is None and whole.needs_single_expert_ranks(ep):
-        etp = 1
-        assumed = (
-            f"etp 1: ep {ep} does not divide dp {whole.dp} · cp {whole.cp}, so experts are spread over the "
-            f"tp {whole.tp} ranks too (Megatron-LM's --expert-tensor-parallel-size 1)"
-        )
+    if given_etp is None and (reason := whole.why_single_expert_ranks(ep, biased=model.has_biased_experts)):
+        etp, assumed = 1, f"etp 1: {reason} (Megatron-LM's --expert-tensor-parallel-size 1)"
     layout = on(**sizes, ep=ep, etp=etp)
     if num_devices is not None and layout.num_devices > num_devices:
         raise ConfigError(f"the layout takes {layout.num_devices} devices, but the cluster has {num_devices}")

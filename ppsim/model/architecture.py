@@ -222,6 +222,10 @@ class Model:
     def has_experts(self) -> bool:
         return any(layer.is_moe for layer in self.kinds)
 
+    @cached_property
+    def has_biased_experts(self) -> bool:
+        return any(layer.ffn.expert.bias for layer in self.kinds if isinstance(layer.ffn, MixtureOfExperts))
+
     @property
     def hidden_size(self) -> int:
         return self.layers[0].hidden_size

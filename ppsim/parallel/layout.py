@@ -80,14 +80,21 @@ class Layout:
         sizes = {"tp": self.expert_tp, "ep": self.ep, "dp": replicas, "pp": self.pp}
         return tuple((name, sizes[name]) for name in self.order.split("-") if name != "cp")
 
-    def needs_single_expert_ranks(self, ep: int) -> bool:
-        """Whether this ep needs each expert on one tensor-parallel rank (etp 1).
+    def why_single_expert_ranks(self, ep: int, *, biased: bool) -> str:
+        """Return why each expert must be on one tensor-parallel rank (etp 1), "" if it need not.
 
-        >>> Layout(tp=2, dp=32).needs_single_expert_ranks(64)
-        True
+        `biased`: whether experts have biases.
+
+        >>> Layout(tp=2, dp=32).why_single_expert_ranks(64, biased=False)
+        'ep 64 does not divide dp 32 · cp 1, so experts are spread over the tp 2 ranks too'
         """
         replicas = self.cp * self.dp
-        return self.tp > 1 and ep > 0 and replicas % ep != 0 and self.tp * replicas % ep == 0
+        if self.tp == 1 or ep < 1 or self.tp * replicas % ep:
+            return ""
+        if replicas % ep:
+            sizes = f"ep {ep} does not divide dp {self.dp} · cp {self.cp}"
+            return f"{sizes}, so experts are spread over the tp {self.tp} ranks too"
+        return "Megatron-LM does not divide experts with biases" if biased else ""
 
     def cut(self, *, sequence_parallel: bool) -> ParallelSizes:
         return ParallelSizes(

@@ -244,9 +244,10 @@ class SearchProblem:
     def layout(self, sizes: Mapping[str, int], switches: Change = NO_CHANGE) -> Layout:
         """Raises `ConfigError` for sizes that do not divide the GPUs."""
         order, etp = switches.get("order", self.job.layout.order), switches.get("etp", self.etp)
-        if etp is None and sizes["tp"] > 1 and sizes["ep"] > 1:
+        biased = self.job.model.has_biased_experts
+        if etp is None and sizes["tp"] > 1 and (sizes["ep"] > 1 or biased):
             dense = layout_on(self.num_gpus, **{**sizes, "ep": 1}, order=order)
-            etp = 1 if dense.needs_single_expert_ranks(sizes["ep"]) else None
+            etp = 1 if dense.why_single_expert_ranks(sizes["ep"], biased=biased) else None
         return layout_on(self.num_gpus, **sizes, order=order, etp=etp)
 
     def own_settings(self, configuration: Configuration) -> dict[str, Any]:

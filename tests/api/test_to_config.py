@@ -240,3 +240,11 @@ def test_options_of_files_are_comments_with_the_names_of_the_files(folder: Path)
 def test_a_plan_that_its_own_trainer_refuses_has_the_reason(options, reason) -> None:
     made = ppsim.project(model="llama3-8b", gpus=8, tp=2, pp=2, **options)
     assert str(refusal_of(made)).startswith(f"Megatron-LM cannot run this: {reason}" if reason else "None")
+
+
+def test_experts_with_biases_are_not_divided_by_default() -> None:
+    made = ppsim.project(model="gpt-oss-20b", gpus=8, tp=2, ep=4, pp=1)
+    assert made.plan.job.layout.expert_tp == 1
+    assert refusal_of(made) is None
+    found = ppsim.tune(model="gpt-oss-20b", gpus=8, global_batch=8, tp=[2], ep=[4], pp=[1], micro_batch=[1], top=1)
+    assert found.question.job_of(replace(found.best[0].candidate, switched=())).layout.expert_tp == 1

@@ -130,3 +130,20 @@ def test_experts_that_do_not_divide_the_ranks_of_a_stage_are_refused() -> None:
         Layout(tp=4, ep=4, etp=2)
     with pytest.raises(ConfigError, match="etp must be at least 1: got 0"):
         Layout(tp=4, etp=0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "ep", "biased", "reason"),
+    [
+        (Layout(tp=2, dp=32), 64, False, "ep 64 does not divide dp 32 · cp 1"),
+        (Layout(tp=2, dp=32), 8, False, ""),
+        (Layout(tp=2, dp=32), 8, True, "Megatron-LM does not divide experts with biases"),
+        (Layout(tp=1, dp=32), 8, True, ""),
+        (Layout(tp=2, dp=32), 3, True, ""),  # another error
+    ],
+)
+def test_experts_on_one_tensor_parallel_rank_have_a_reason(
+    layout: Layout, ep: int, biased: bool, reason: str
+) -> None:
+    assert layout.why_single_expert_ranks(ep, biased=biased).startswith(reason)
+    assert bool(layout.why_single_expert_ranks(ep, biased=biased)) is bool(reason)

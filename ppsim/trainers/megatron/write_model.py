@@ -65,7 +65,7 @@ def _arguments(model: Model, length: int) -> _Found:
     patterns = layer_patterns(model)
     found = _of_mixers(layers) | _of_feed_forwards(layers)
     biased = any(isinstance(layer.ffn, FeedForward) and layer.ffn.bias for layer in layers)
-    biased |= any(isinstance(layer.ffn, MixtureOfExperts) and layer.ffn.expert.bias for layer in layers)
+    biased |= model.has_biased_experts
     biased |= any(isinstance(layer.attention, Attention) and layer.attention.out_bias for layer in layers)
     num_layers = len("".join(patterns)) if patterns else len(layers)
     sizes: _Found = {"num_layers": num_layers, "hidden_size": model.hidden_size}
