@@ -1,0 +1,31 @@
+"""Sizes of a stage: ranks that hold the same parameters, and sizes that are refused."""
+
+import pytest
+
+from ppsim.base.errors import ConfigError
+from ppsim.parallel.sizes import ParallelSizes, require_divides, require_positive, share
+
+
+def test_replicas_of_a_stage_and_of_its_experts() -> None:
+    sizes = ParallelSizes(tp=4, cp=2, dp=6, ep=3)
+    assert (sizes.num_ranks, sizes.replicas) == (48, 12)
+    assert (sizes.expert_tp, sizes.expert_replicas) == (4, 4)  # 48 / (3 · 4)
+    narrow = ParallelSizes(tp=4, cp=2, dp=6, ep=8, etp=2)
+    assert (narrow.expert_tp, narrow.expert_replicas) == (2, 3)
+    assert ParallelSizes(tp=4).norm_divisor == 4
+    assert ParallelSizes(tp=4, sequence_parallel=False).norm_divisor == 1
+
+
+def test_what_does_not_divide_or_is_below_1_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"ep × etp must divide tp × cp × dp: got 5 × 4 with 48"):
+        ParallelSizes(tp=4, cp=2, dp=6, ep=5)
+    with pytest.raises(ConfigError, match="dp must be at least 1: got 0"):
+        ParallelSizes(dp=0)
+    require_positive(ParallelSizes(), "tp", "etp")  # None is not given
+    with pytest.raises(ConfigError, match=r"tp must divide the heads: got 7 with 12 \(nearest below: 6\)"):
+        require_divides("tp", 7, "heads", 12)
+    require_divides("tp", 6, "heads", 12)
+
+
+def test_a_share_is_rounded_up() -> None:
+    assert [share(number, 4) for number in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
