@@ -89,16 +89,13 @@ def layer_estimate(
         again.count * place.cluster.device.efficiency.host_s, launching_s * (execution.recompute == "full")
     )
     backward_input = parts_of(
-        place,
-        kernels.backward_input,
-        flops + scores,
+        place, kernels.backward_input, flops + scores,
         tp_s=messages.backward_s(),
         ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.forward),
-        launching_s=launching_s,
         cp_s=(1 - execution.hidden_cp) * cp_backward_s,
         recompute_s=again.busy_s + sent_again_s,
-        launching_again_s=launching_again_s,
-    )
+        launching_s=launching_s, launching_again_s=launching_again_s,
+    )  # fmt: skip
     frozen = 2.0 * layer.frozen_weights_per_token * tokens / tp
     launched_s = launching_s + launching_again_s
     ahead_s = max(0.0, backward_input.total_s - backward_input.host_s - launched_s)  # the host, at the end of I
