@@ -1,0 +1,97 @@
+"""Clocks of ranks that were shifted by known offsets are aligned again."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from ppsim import StageCosts, build, simulate
+from ppsim.base.errors import ConfigError
+from ppsim.runs.clocks import align_clocks
+from ppsim.runs.run import Run, gaps_between
+
+HOP_S, STEP_S = 0.125, 64.0
+COSTS = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, transfer_s=HOP_S)
+TIMELINE = simulate(build("1f1b", pp=3, microbatches=4), COSTS)
+GRAPH = TIMELINE.graph
+ACTIONS = GRAPH.num_actions
+RANK = GRAPH.schedule.rank
+
+
+def ran(
+    offsets: Sequence[Sequence[float]], speeds: Sequence[float] = (0.0, 0.0, 0.0), *, knows: bool = True
+) -> Run:
+    """Return a run with a step per row of `offsets`: each rank's clock shows them more, and its speed more a second."""
+
+    def on_clocks(times: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+        steps = times[None, :] + STEP_S * np.arange(len(offsets))[:, None]
+        return steps + np.array(offsets)[:, ranks] + np.array(speeds)[ranks] * steps
+
+    starts, ends = np.append(RANK, RANK[GRAPH.source]), np.append(RANK, RANK[GRAPH.target])
+    start, end = on_clocks(TIMELINE.start, starts), on_clocks(TIMELINE.end, ends)
+    return Run("r", GRAPH, COSTS, start, end, knows_transfers=knows)
+
+
+def shown(run: Run) -> np.ndarray:
+    return run.start - run.start[:, :ACTIONS].min(axis=1, keepdims=True)
+
+
+def test_ranks_of_one_clock_are_left_as_they_are() -> None:
+    run = ran([(0.0, 3.0, 5.0)])
+    assert align_clocks(run, [4, 4, 4], by_step=False) == (run, None)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_constant_offsets_are_removed_from_actions_and_transfers(*, knows: bool) -> None:
+    """Messages go both ways and wait equally long, so the middle of the bounds is the offset."""
+    plain, run = ran([(0.0, 0.0, 0.0)] * 2, knows=knows), ran([(0.0, 3.0, -5.0)] * 2, knows=knows)
+    aligned, alignment = align_clocks(run, [0, 1, 2], by_step=False)
+    assert aligned.start[:, :ACTIONS] == pytest.approx(plain.start[:, :ACTIONS], abs=1e-9)
+    assert aligned.end[:, :ACTIONS] == pytest.approx(plain.end[:, :ACTIONS], abs=1e-9)
+    if knows:
+        assert aligned.end == pytest.approx(plain.end, abs=1e-9)
+        assert aligned.start == pytest.approx(plain.start, abs=1e-9)
+    assert list(aligned.gaps_s) == pytest.approx(gaps_between(GRAPH, plain.start, plain.end))
+    assert (alignment.num_clocks, alignment.drift) == (3, 0.0)
+    assert alignment.hop_s == pytest.approx(HOP_S)
+    assert alignment.uncertainty_s == pytest.approx(HOP_S)  # of rank 2 next to rank 1
+
+
+def test_clocks_that_restart_have_an_offset_a_step() -> None:
+    plain, run = ran([(0.0, 0.0, 0.0)] * 2), ran([(0.0, 3.0, -5.0), (0.0, -2.0, 7.0)])
+    aligned, _ = align_clocks(run, [0, 1, 2], by_step=True)
+    assert aligned.start == pytest.approx(plain.start, abs=1e-9)
+    assert list(aligned.gaps_s) == []
+    with pytest.raises(ConfigError, match="cannot be aligned: whatever their offsets"):
+        align_clocks(run, [0, 1, 2], by_step=False)
+
+
+def test_ranks_of_a_host_share_its_offset() -> None:
+    plain, run = ran([(0.0, 0.0, 0.0)]), ran([(0.0, 0.0, 9.0)])
+    aligned, alignment = align_clocks(run, [7, 7, 2], by_step=False)
+    by_first = aligned.start + plain.start.min() - aligned.start[:, :ACTIONS].min()
+    assert by_first == pytest.approx(plain.start, abs=1e-9)
+    assert alignment.num_clocks == 2
+    assert alignment.uncertainty_s == pytest.approx(HOP_S)
+
+
+@pytest.mark.parametrize("speed", [1e-4, -1.5e-4])
+def test_a_clock_that_is_faster_is_slowed_and_one_that_is_wrong_is_refused(speed: float) -> None:
+    steps = [(0.0, 3.0, -5.0)] * 60
+    aligned, alignment = align_clocks(ran(steps, (0.0, speed, 0.0)), [0, 1, 2], by_step=False)
+    assert alignment.drift == pytest.approx(abs(speed), rel=0.05)
+    assert shown(aligned) == pytest.approx(shown(ran([(0.0, 0.0, 0.0)] * 60)), abs=0.03)
+    with pytest.raises(ConfigError, match="the clocks of the ranks cannot be aligned"):
+        align_clocks(ran(steps, (0.0, 10 * speed, 0.0)), [0, 1, 2], by_step=False)
+
+
+def test_messages_in_one_direction_are_taken_for_immediate() -> None:
+    timeline = simulate(build("gpipe", pp=2, microbatches=2), COSTS)
+    graph = timeline.graph
+    first = graph.schedule.rank == 0
+    start, end = timeline.start[None].copy(), timeline.end[None].copy()
+    start[0, : graph.num_actions][~first] += 4.0
+    end[0, : graph.num_actions][~first] += 4.0
+    aligned, alignment = align_clocks(Run("r", graph, COSTS, start, end), [0, 1], by_step=True)
+    assert alignment.uncertainty_s == pytest.approx(HOP_S)
+    assert aligned.start[0, : graph.num_actions] == pytest.approx(timeline.start[: graph.num_actions])
