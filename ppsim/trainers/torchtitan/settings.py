@@ -301,8 +301,6 @@ _FLOAT8 = ("float8.", "quantize.linear.float8.")
 
 def _read_dtype(arguments: Arguments, _: Options) -> Options:
     converters = str(arguments.get("model.converters", [], word="dtype"))
-    if "lora" in converters:
-        raise ConfigError(f"{arguments.source}: LoRA trains adapters alone, which ppsim cannot project")
     dtype = next((dtype for sign, dtype in _CONVERTERS.items() if sign in converters), "bfloat16")
     if arguments.get("quantize.first_layers_only", word="dtype"):
         arguments.assumed.append(f"{dtype}: in all layers; the registry keeps the last 15 % in bfloat16")
