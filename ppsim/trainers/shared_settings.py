@@ -30,7 +30,7 @@ _DTYPES = {
 }  # fmt: skip
 
 _CANCELLED: dict[str, dict[str, tuple[str, ...]]] = {
-    "overlap_ep": {"schedule": (), "profile": (), "recompute": ("full", "moe", "selective-op")},
+    "overlap_ep": {"schedule": (), "profile": ()},
     "cuda_graphs": {"recompute": ("full", "moe", "selective-op"), "offload": ()},
     "moe_paged_stash": {"offload": (), "offload_modules": ()},
 }

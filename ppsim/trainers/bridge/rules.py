@@ -6,6 +6,7 @@ from typing import Any
 
 from ppsim.catalog.build import schedule_named
 from ppsim.machine.defaults import runs_deepep
+from ppsim.trainers.same_settings import is_among
 from ppsim.trainers.write_schedule import is_run_by
 
 
@@ -48,8 +49,7 @@ RULES = (
     OptionRule(
         ("overlap_ep", "recompute"),
         lambda options: (
-            overlaps_experts(options)
-            and ("full" in str(options.get("recompute")) or "moe" in str(options.get("recompute")).split("+"))
+            overlaps_experts(options) and is_among("recompute", options.get("recompute"), ("full", "moe"))
         ),
         "the overlap of expert-parallel communication does not go with --recompute full or moe",
         "training/comm_overlap.py",
