@@ -182,6 +182,17 @@ def test_full_recomputation_is_one_more_forward_its_communication_included():
     assert full.forward == none.forward
 
 
+@pytest.mark.parametrize("context", ["ring", "all-to-all"])
+def test_a_recomputed_core_sends_its_context_again_and_other_modules_do_not(context: str) -> None:
+    full, core, others = (
+        layer_estimate(LAYERS["gpt"], place(execution=Execution(recompute=how, context=context), cp=8), **SHAPE)
+        for how in ("full", "core_attn", "layernorm")
+    )
+    assert full.sent_again_s == pytest.approx(full.forward.cp_s) != 0
+    assert core.sent_again_s == pytest.approx(core.forward.cp_s)
+    assert others.sent_again_s == 0
+
+
 def again_s(name, recompute, execution=None, **sizes):
     """What the backward of a model's last layer takes longer with a recomputation than with none."""
     layer = find_model(name).layers[-1]
