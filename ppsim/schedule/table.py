@@ -290,7 +290,12 @@ class Schedule(HasRepr):
         return list(self._stages.get(rank, ()))
 
     def entries_of(self, rank: int) -> range:
-        """Return the entries of a rank's row."""
+        """Return the indices of a rank's actions.
+
+        >>> from ppsim import build
+        >>> build("1f1b", pp=2, microbatches=4).entries_of(1)
+        range(8, 16)
+        """
         return range(int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1]))
 
     @cached_property
