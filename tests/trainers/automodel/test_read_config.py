@@ -146,3 +146,10 @@ def test_an_unknown_model_is_asked_for(tmp_path: Path) -> None:
     config = read(tmp_path, model={"pretrained_model_name_or_path": "nobody/nothing-1B"})
     assert config.model is None
     assert config.why_no_model.endswith("the sizes of nobody/nothing-1B are not known: give --model")
+
+
+def test_a_length_that_a_recipe_does_not_fix_is_asked_for(tmp_path: Path) -> None:
+    sentence = "the sequences of the data set have no fixed length: give --seq-len"
+    assert sentence in read(tmp_path, dataset={"seq_len": None}).assumed
+    assert sentence not in read(tmp_path).assumed
+    assert "the stack of TorchTitan, the nearest that was measured" in read(tmp_path).assumed
