@@ -105,6 +105,15 @@ def test_pipelined_products_are_one_for_each_ranks_tokens_where_a_message_is_ins
     assert {("forward", 2, H), ("input", 2, F // 4)} <= rows
 
 
+@pytest.mark.parametrize("tp", [1, 4])
+def test_products_that_are_not_pipelined_are_one_for_each_matrix_and_pass(tp: int) -> None:
+    place = place_of(tp)
+    assert [one.count for one in products_of(LAYER, place, tokens=8).passes] == [7, 7, 7]
+    forwards = sorted((n, k) for form, _, n, k in place.times.seen if form == "forward")
+    columns = [(Q // tp, H), (K // tp, H), (K // tp, H), (H, Q // tp), (F // tp, H), (F // tp, H), (H, F // tp)]
+    assert forwards == sorted(columns)
+
+
 def test_scales_of_what_is_gathered_keep_gathers_out_of_products_and_scatters_in_them() -> None:
     """A scale a row: gathers are copied, waited for whole and not hidden, as without asynchronous tp; scatters are."""
     hidden = {"hidden_tp_forward": 0.5, "hidden_tp_backward": 0.5}

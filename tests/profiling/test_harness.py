@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ppsim.base.errors import ConfigError, RunFailed  # noqa: E402
+from ppsim.profiling import harness  # noqa: E402
 from ppsim.profiling.harness import (  # noqa: E402
     _costs_of,
     _is_near,
@@ -23,6 +24,7 @@ from ppsim.profiling.harness import (  # noqa: E402
     shape_of,
     type_of,
 )
+from ppsim.profiling.measure import Samples  # noqa: E402
 from ppsim.profiling.model_shapes import find_model  # noqa: E402
 from ppsim.profiling.settings import (  # noqa: E402
     MeasurementKey,
@@ -105,6 +107,29 @@ def test_costs_of_a_row_are_those_of_a_unit() -> None:
     assert found["alone"]["forward_s"]["median"] == 1.5
     assert "launch" not in found
     assert "alone" not in _costs_of(part, [whole], MeasuringSettings())  # type: ignore[list-item]
+
+
+def test_replayed_graphs_give_the_seconds_and_one_eager_pass_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = Samples({"F": [9.0]}, 400, 200, 10, 7)
+    how: list[Any] = []
+
+    def measured(subjects: Any, settings: Any, *, can_split: Any) -> list[Samples]:
+        how.append((subjects, settings.num_repeats, settings.num_warm_up, can_split))
+        return [eager]
+
+    monkeypatch.setattr(harness, "measure", measured)
+    monkeypatch.setattr(harness, "replay_graph", lambda subject, _: {"F": [subject.seconds]})
+    subjects: Any = [SimpleNamespace(module=torch.nn.Linear(3, 3), seconds=one) for one in (2.0, 3.0)]
+    parts: Any = [SimpleNamespace(name=str(at), num_units=1, subjects=[one]) for at, one in enumerate(subjects)]
+    said: list[str] = []
+    first, second = harness.measured_costs(parts, MeasuringSettings(cuda_graphs=True), say=said.append)
+    assert (first["forward_s"]["median"], second["forward_s"]["median"]) == (2.0, 3.0)
+    assert first["activation_bytes"] == 400
+    assert how == [([one], 1, 0, [False]) for one in subjects]
+    assert said == [
+        f"{at}: with --cuda-graphs I and W are not captured; its backward cannot be split, only B is recorded"
+        for at in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize(
