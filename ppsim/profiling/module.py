@@ -158,8 +158,7 @@ def _calibration_run(
 
 def profile_made(
     where: str, settings: MeasuringSettings, *, num_layers: int | None, micro_batches: Sequence[int] | None,
-    pp: int = 1,
-    say: Say,
+    pp: int, say: Say,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the profile of the model or layer that a function builds.
 
