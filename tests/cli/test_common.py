@@ -109,7 +109,7 @@ def test_options_of_drawings_are_taken_out() -> None:
 
 
 def test_a_configuration_is_printed_or_the_trainer_refuses(capsys: pytest.CaptureFixture[str]) -> None:
-    assert trainer_lines(None, None, {}) == {}
+    assert trainer_lines(ppsim.project(pp=2, microbatches=4), None, {}) == {}
     print_trainer_lines({"to_config": "x"}, "megatron", as_json=True)
     assert capsys.readouterr().out == ""
     print_trainer_lines({"to_config": "x"}, "megatron", as_json=False)

@@ -12,7 +12,6 @@ from ppsim import StageCosts, build  # noqa: E402
 from ppsim.base.errors import RunFailed  # noqa: E402
 from ppsim.runtime import emulate  # noqa: E402
 from ppsim.runtime.emulate import EmulatedModel, EmulatedNetwork, EmulatedStage, JobThread, factor_of, waits_of  # noqa: E402
-from ppsim.schedule.table import Action, Op  # noqa: E402
 
 TABLE = build("1f1b", pp=2, microbatches=2)
 COSTS = StageCosts(forward_s=[1.0, 2.0], backward_input_s=3.0, backward_weight_s=4.0, transfer_s=[0.5, 0.25])
@@ -99,25 +98,21 @@ def test_transfers_share_the_queue_of_their_channel() -> None:
     }  # fmt: skip
 
 
-def test_a_receive_is_named_as_at_its_sender() -> None:
-    assert emulate._name_at_sender(Action(Op.RECV_F, 2, 0)) == "1SEND_F0"
-    assert emulate._name_at_sender(Action(Op.RECV_B, 2, 4)) == "3SEND_B4"
-
-
 def test_a_transfer_takes_the_time_after_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[tuple[str, float]] = []
-    for cell, seconds in (
-        ("0SEND_F0", 0.5),
-        ("1RECV_F0", 0.5),
-        ("1SEND_B0", 0.5),
-        ("0RECV_B0", 0.5),
-        ("1SEND_F0", 0.25),
+    for cell, named_at_sender, seconds in (
+        ("0SEND_F0", "", 0.5),
+        ("1RECV_F0", "0SEND_F0", 0.5),
+        ("1SEND_B0", "", 0.5),
+        ("0RECV_B0", "1SEND_B0", 0.5),
+        ("1SEND_F0", "", 0.25),
+        ("2RECV_F4", "1SEND_F4", 0.25),
     ):
         net = EmulatedNetwork(COSTS.resolved_for(TABLE), "rank", 0, lambda cell=cell: cell)
         monkeypatch.setattr(net, "_carry_out", lambda operation, seconds, name: taken.append((name, seconds)))
         net._issue(SimpleNamespace(group_peer=1)).wait()
         net.close()
-        assert taken.pop() == ("" if "SEND" in cell else emulate._name_at_sender(emulate.parse_cell(cell)), seconds)
+        assert taken.pop() == (named_at_sender, seconds)
 
 
 def test_jobs_run_in_order_and_errors_are_raised_by_their_waits() -> None:
