@@ -61,7 +61,7 @@ def compare_plans(first: str, second: str) -> PlanDifference | None:
     """Return the difference of two projections; None unless both are files of `ppsim project`."""
     reports: list[dict[str, Any]] = []
     for path in (first, second):  # the second is not read if the first is a recording
-        report: Any = read_json(path) if path.endswith(".json") and isfile(path) else None
+        report: Any = read_json(path) if path.endswith(".json") and (reports or isfile(path)) else None
         if not is_projection(report):
             return None
         reports.append(report)

@@ -32,10 +32,11 @@ def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
 
 
 def _by_operators(timed: OperatorKernels) -> KernelTime:
-    """Kernels that `selective-op` runs again: every second GEMM, experts, memory-bound operators but the last."""
+    """Kernels that `selective-op` runs again: every second GEMM, experts, others up to the last that is saved."""
     gemms = [one for one in timed.operators if one.weight is not None]
     _, repeated = by_operators([one.weight for one in gemms if one.weight], timed.place.cut)
     uncounted = [timed.product(one) for one in gemms if one.weight and not counts(one.weight)]
-    passing = [timed.passing(one) for one in timed.operators[:-1]]
+    names = _until_last_saved(timed.operators)
+    passing = [timed.passing(one) for one in timed.operators if one.name in names]
     again = total([*map(timed.gemm, repeated), *uncounted, *passing]).forward
     return again.without(timed.scattered_s()) if isinstance(timed, TorchKernels) else again

@@ -157,7 +157,7 @@ class Projection(Printable, Drawable):
 
         >>> import ppsim
         >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).training_days(15e12))
-        357
+        358
         """
         if self.tokens_per_s is None:
             raise ConfigError(f"--tokens needs a model: {self.plan.source.name}: no throughput; give --model too")
@@ -200,7 +200,7 @@ class Projection(Printable, Drawable):
 
     @property
     def parallel_sizes(self) -> dict[str, int]:
-        """Sizes of tp, cp, ep and dp above 1, and always pp.
+        """Sizes of tp, cp, ep and dp above 1, etp if it differs from tp, and always pp.
 
         >>> import ppsim
         >>> ppsim.project(model="llama3-8b", gpus=8, tp=2, pp=2).parallel_sizes
@@ -210,8 +210,11 @@ class Projection(Printable, Drawable):
         sizes: Mapping[str, int] = {}
         if plan.has_model:
             sizes = vars(plan.job.layout) if plan.job else plan.source.to_json()["profile"]["shape"]
-        found = {name: sizes.get(name, 1) for name in ("tp", "cp", "ep", "dp")}
-        return {name: ranks for name, ranks in found.items() if ranks > 1} | {"pp": plan.pp}
+        etp = sizes.get("etp")
+        found = {name: sizes.get(name) or 1 for name in ("tp", "cp", "ep", "etp", "dp")}
+        return {name: ranks for name, ranks in found.items() if ranks > 1 or (name == "etp" and etp)} | {
+            "pp": plan.pp
+        }
 
     @property
     def runtime_error(self) -> str | None:

@@ -36,6 +36,7 @@ def row_of_plan(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
         "verdict": verdict.word if verdict else "unknown",
         "headroom_bytes": verdict.headroom_bytes if verdict else None,
         "stack_name": plan.job.stack_name if plan.job else None,
+        "stack_basis": plan.job.stack_basis or None if plan.job else None,
         "note": note_of(plan.job) if plan.job else None,
         **answer.cost.to_json(),
         **{f"{name}{_SECONDS}": part for name, part in answer.time_breakdown_s.items()},
@@ -114,11 +115,19 @@ class Scaling(Printable):
         return [row for row in self.possible if row["verdict"] != "does not fit"]
 
     @property
+    def stacks(self) -> list[str]:
+        """The stacks of the rows, with the reason for each; several have other settings, which change the times."""
+        pairs = dict.fromkeys((row["stack_name"], row["stack_basis"]) for row in self.possible if row["stack_name"])
+        return [f"{name} ({basis})" if basis else name for name, basis in pairs]
+
+    @property
     def knee(self) -> dict[str, Any] | None:
         """Row of the first doubling of GPUs with less than 1.6 times the throughput, at the same batch.
 
-        None if there is none, and for other options.
+        None if there is none, for other options, and if the rows have several stacks.
         """
+        if len(self.stacks) > 1:
+            return None
         rows = {row["num_gpus"]: row for row in self.possible if row["tokens_per_s"] is not None}
         for number in sorted(rows):
             half = rows.get(number // 2) if number % 2 == 0 else None
@@ -136,8 +145,10 @@ class Scaling(Printable):
     def growing_cause(self) -> tuple[str, float, float] | None:
         """The cause whose share of the iteration grows most, with its shares in the first and in the last row.
 
-        Rows are in the order of GPUs, then as given.
+        Rows are in the order of GPUs, then as given. None if they have several stacks.
         """
+        if len(self.stacks) > 1:
+            return None
         rows = sorted(self.possible, key=lambda row: row["num_gpus"])
         if len(rows) < 2:
             return None

@@ -45,8 +45,7 @@ def print_scaling(scaling: Scaling) -> None:
     if cause := scaling.growing_cause:
         name, first, last = cause
         notes.append(("what grows", f"{name}, from {percent(first)} to {percent(last)} of the iteration"))
-    stacks = list(dict.fromkeys(row["stack_name"] for row in scaling.possible if row["stack_name"]))
-    if len(stacks) > 1:
+    if len(stacks := scaling.stacks) > 1:
         notes.append(("stacks", f"{', '.join(stacks)} differ: part of the difference in time is theirs"))
     elif stacks:
         notes.append(("stack", stacks[0]))

@@ -80,10 +80,17 @@ def moe_recipes(trainer: str, release: str, device: str, dtype: str) -> list[Rec
 def recipe_of(
     trainer: str, release: str, device: str, dtype: str, model: str | None, gpus: int | None
 ) -> Recipe | None:
-    """Return the recipe for a model with the nearest number of GPUs, of equally near ones without a variant."""
+    """Return the recipe for a model with the nearest number of GPUs, of equally near ones without a variant.
+
+    Variants named dev, of branches in development, come last.
+    """
     return min(
         (recipe for recipe in _recipes_for(trainer, release, device, dtype) if recipe.model == model),
-        key=lambda recipe: (abs(math.log((gpus or 1) / (recipe.gpus or 1))), recipe.base.count("/")),
+        key=lambda recipe: (
+            recipe.base.endswith("dev"),
+            abs(math.log((gpus or 1) / (recipe.gpus or 1))),
+            recipe.base.count("/"),
+        ),
         default=None,
     )
 

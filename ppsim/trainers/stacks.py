@@ -202,4 +202,6 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
 
 
 def _option_text(word: str, value: Any) -> str:
-    return flag_of(word) if value is True else f"{flag_of(word)} {value}"
+    if isinstance(value, bool):
+        return flag_of(word) if value else f"--no-{flag_of(word)[2:]}"
+    return f"{flag_of(word)} {value}"

@@ -212,7 +212,7 @@ def test_experts_that_need_the_tensor_parallel_ranks_use_etp_1_and_say_so(tmp_pa
     for made in (of_file, typed, by_gpus):
         assert made.plan.job is not None
         assert (made.plan.job.layout.dp, made.plan.job.layout.etp) == (32, 1)
-        assert made.assumptions[0] == said
+        assert said in made.assumptions[:2]
 
 
 def test_an_etp_of_the_file_is_never_folded(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ BATCH_TOKENS = 1000.0
 def row_of(gpus, time, *, verdict="fits", days=None, bubble=0.1, batch=BATCH_TOKENS):
     return {
         "num_gpus": gpus, "iteration_time_s": time, "tokens_per_s": batch / time, "verdict": verdict,
-        "training_days": days, "pipeline bubble (s)": bubble * time, "GEMMs below peak (s)": 0.2 * time,
+        "training_days": days, "stack_name": "plain", "stack_basis": None, "pipeline bubble (s)": bubble * time, "GEMMs below peak (s)": 0.2 * time,
         "empty (s)": None,
     }  # fmt: skip
 
@@ -35,6 +35,16 @@ def test_the_cause_whose_share_grows_most_is_named_with_its_shares():
     found = scaling_of(row_of(32, 0.4, bubble=0.3), row_of(8, 1.0, bubble=0.1)).growing_cause
     assert found == ("pipeline bubble", pytest.approx(0.1), pytest.approx(0.3))
     assert scaling_of(row_of(8, 1.0)).growing_cause is None
+
+
+def test_rows_of_several_stacks_have_no_knee_and_no_growing_cause():
+    rows = [row_of(8, 1.0), row_of(16, 0.9, bubble=0.3)]
+    assert scaling_of(*rows).knee
+    rows[1]["stack_basis"] = "recipe of 16 GPUs"
+    found = scaling_of(*rows)
+    assert found.stacks == ["plain", "plain (recipe of 16 GPUs)"]
+    assert found.knee is None
+    assert found.growing_cause is None
 
 
 def test_causes_are_the_columns_in_seconds():

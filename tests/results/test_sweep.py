@@ -13,7 +13,7 @@ def row(gpus: int, time_s: float, **fields: Any) -> dict[str, Any]:
     given = {
         "gpus": gpus, "num_gpus": gpus, "iteration_time_s": time_s, "iteration_time_low_s": 0.9 * time_s,
         "iteration_time_high_s": 1.1 * time_s, "tokens_per_s": 1000 / time_s, "model_flops_utilization": 0.5,
-        "peak_bytes": 2.0**30, "verdict": "fits", "note": None, "stack_name": "plain", "training_days": None,
+        "peak_bytes": 2.0**30, "verdict": "fits", "note": None, "stack_name": "plain", "stack_basis": None, "training_days": None,
         "gpu_hours_per_step": 0.5, "cost_per_step": None, "training_gpu_hours": None, "training_cost": None,
         "host (s)": 0.01 * gpus * time_s,
     }  # fmt: skip
@@ -97,5 +97,5 @@ def test_a_deadline_names_the_fewest_gpus(capsys: pytest.CaptureFixture[str]) ->
 
 def test_several_stacks_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row(8, 1.0), row(16, 0.5, stack_name="torchtitan"), row(32, 0.25)]
-    line = "stacks      plain, torchtitan differ: part of the difference in time is theirs"
+    line = "stacks  plain, torchtitan differ: part of the difference in time is theirs"
     assert line in printed(capsys, Scaling("gpus", rows))
