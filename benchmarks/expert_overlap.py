@@ -23,7 +23,7 @@ from ppsim.validation.published_runs import case_sets, cases_of
 
 QWEN3 = {
     "model": "qwen3-30b-a3b", "cluster": "dgx-h100", "gpus": 16, "pp": 1, "ep": 16, "global_batch": 1024,
-    "seq_len": 4096, "stack": "megatron-bridge",
+    "seq_len": 4096, "stack": "megatron-bridge@none",
 }  # fmt: skip
 PAIRS = {
     "Qwen3-30B-A3B, alltoall (Megatron-Bridge#3862)": (QWEN3 | {"moe_dispatcher": "alltoall"}, 41.25, 31.31),

@@ -87,8 +87,8 @@ def _add_found(out: Page, tuned: TuneResult, found: Sequence[FoundConfiguration]
     out.add(TableLines.of(shown, left=left, spare=["tokens/s", "MFU"]))
     if said := [f"{name} {text}" for name, text in alike.items() if text]:
         out.add(f"all: {' · '.join(said)}")
-    jobs = [tuned.question.job_of(one.candidate) for one in found]
-    out.add(*(f"{note}: rows with ep 1 and ZeRO 3." for note in dict.fromkeys(map(note_of, jobs)) if note))
+    for note in filter(None, {note_of(tuned.question.job_of(one.candidate)) for one in found}):
+        out.add(f"{note}: rows with ep 1 and ZeRO 3.")
     if any(one.verdict == "fits tightly" for one in found):
         out.add(f"~ fits tightly: {'; '.join(tuned.question.memory_limit.tight_notes)}.")
 
