@@ -101,7 +101,8 @@ def test_all_messages_are_shown_up_to_a_limit_and_none_above_it(monkeypatch: pyt
 
 def row(iteration_s: float, tokens_per_s: float, **others: object) -> dict[str, object]:
     ends = {"iteration_time_low_s": iteration_s / 2, "iteration_time_high_s": 2 * iteration_s}
-    return {"iteration_time_s": iteration_s, "tokens_per_s": tokens_per_s, **ends, **others}
+    stack = {"stack_name": None, "stack_basis": None}
+    return {"iteration_time_s": iteration_s, "tokens_per_s": tokens_per_s, **ends, **stack, **others}
 
 
 def test_points_over_gpus_are_tokens_per_second_whose_high_end_is_that_of_the_shortest_iteration():

@@ -179,7 +179,7 @@ LIMITS = {
     ("zb-a100", "float16", "dense"): 1.3,
     ("dgx-h100", "bfloat16", "dense"): 2.7, ("dgx-h100", "float8", "dense"): 3.8,
     ("dgx-h100", "bfloat16", "MoE"): 5.2, ("dgx-h100", "float8", "MoE"): 6.6,
-    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "float8", "dense"): 2.8,
+    ("simumax-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "float8", "dense"): 2.8,
     ("dgx-b200", "mxfp8", "MoE"): 5.0, ("dgx-b300", "mxfp8", "MoE"): 7.6,
     ("gb200-nvl72", "float8", "dense"): 7.2, ("gb200-nvl72", "nvfp4", "dense"): 4.7,
     ("gb300-nvl72", "float8", "dense"): 7.6, ("gb200-nvl72", "bfloat16", "MoE"): 14.7,

@@ -11,8 +11,8 @@ from ppsim.projection.scaling import Scaling
 
 def row(gpus, time, bubble):
     return {
-        "num_gpus": gpus, "iteration_time_s": time, "iteration_time_low_s": 0.9 * time,
-        "iteration_time_high_s": 1.2 * time, "tokens_per_s": 1000 / time, "pipeline bubble (s)": bubble,
+        "num_gpus": gpus, "stack_name": None, "stack_basis": None, "iteration_time_s": time,
+        "iteration_time_low_s": 0.9 * time, "iteration_time_high_s": 1.2 * time, "tokens_per_s": 1000 / time, "pipeline bubble (s)": bubble,
         "model FLOPs at peak (s)": time - bubble,
     }  # fmt: skip
 
