@@ -227,11 +227,11 @@ def trainer_options(
     torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py \\
     ...
     """
-    made = _projection_of(result)
-    plan = made.plan
+    plan = _plan_of(result)
+    made = result if isinstance(result, Projection) else project(plan)
     if not isinstance(result, Projection):
         given = {"calibration": result.question.calibration_file} | dict(given or {})
-    written = _written(made, given or {})
+    written = _written(plan, made.split, given or {})
     own = _own_plan((given or {}).get("run_config")) if trainer.startswith("megatron") else None
     found = []
     for text in files_of(written, trainer, own):
@@ -240,31 +240,32 @@ def trainer_options(
     return min(found)[1]
 
 
-def _projection_of(answer: "Projection | TuneResult") -> Projection:
-    return answer if isinstance(answer, Projection) else project(answer.question.plan_of(answer.best[0].candidate))
+def _plan_of(answer: "Projection | TuneResult") -> Plan:
+    return answer.plan if isinstance(answer, Projection) else answer.question.plan_of(answer.best[0].candidate)
 
 
 def refusal_of(answer: "Projection | TuneResult") -> str | None:
     """Return why Megatron-LM, if it is the plan's trainer, cannot run the plan; None if it can.
 
-    Megatron-Bridge, with the same rules, has layers that Megatron-LM lacks.
+    Megatron-Bridge, with the same rules, has layers that Megatron-LM lacks. No rule depends on a stage's layers.
     """
-    projection = _projection_of(answer)
-    plan = projection.plan
-    if plan.job is None or plan.trainer != "megatron" or model_arguments(plan.job.model, plan.job.length) is None:
+    plan = _plan_of(answer)
+    job = plan.job
+    if job is None or plan.trainer != "megatron" or model_arguments(job.model, job.length) is None:
         return None
+    layers = even_split(len(job.model.layers), plan.pp * (_vpp(plan) or 1))
     try:
-        _written(projection, {}).arguments("")
+        _written(plan, layers, {}).arguments("")
     except CannotRun as error:
         return str(error)
     return None
 
 
-def _written(projection: Projection, given: Mapping[str, Any]) -> WrittenPlan:
-    job, split = job_of(projection.plan), projection.split
+def _written(plan: Plan, split: Sequence[int], given: Mapping[str, Any]) -> WrittenPlan:
+    job = job_of(plan)
     layout = layout_string(split, num_mtp_layers=len(job.model.mtp))
     model = job.model.with_fine_tuning(None).with_layers_in_16_bits(0, 0)
-    return WrittenPlan(options_of_plan(projection.plan, split, given=given), model, layout)
+    return WrittenPlan(options_of_plan(plan, split, given=given), model, layout)
 
 
 def _own_plan(file: str | Path | RunConfig | None) -> tuple[RunConfig, WrittenPlan] | None:
@@ -273,7 +274,8 @@ def _own_plan(file: str | Path | RunConfig | None) -> tuple[RunConfig, WrittenPl
     if config is None or not config.flags:
         return None
     try:
-        return config, _written(project(plan_of_keywords({"run_config": replace(config, typed={})})), {})
+        projection = project(plan_of_keywords({"run_config": replace(config, typed={})}))
+        return config, _written(projection.plan, projection.split, {})
     except PpsimError:
         return None
 

@@ -186,7 +186,7 @@ to_config_option = click.option(
 def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str, Any]) -> dict[str, str]:
     """Return the key `to_config` of --json, if requested; `given` are the options as typed, which name files.
 
-    The key is `cannot_run`, with the reason, if the requested trainer or that of the plan's stack refuses the plan.
+    The key is `cannot_run`, with the reason, if the requested trainer, or else the stack's, refuses the plan.
     """
     from ppsim.api.to_config import refusal_of, trainer_options
 

@@ -127,7 +127,7 @@ def project(
     published = _published(config, plan, shown[0]) if shown else None
     if published is not None:
         found["published"] = published.to_json(shown[0].iteration_time_s)
-    lines = trainer_lines(shown[0], to_config, options) if shown and (to_config or plan.job) else {}
+    lines = trainer_lines(shown[0], to_config, options) if shown and (to_config or plan.job) else {}  # heavy import
     look = look | {"answer": answer} if answer else {"with_timeline": look["with_timeline"]}
     look["full"] = full
     print_result(one if answer else several, as_json, content=lambda: found | lines, **look)
