@@ -195,7 +195,7 @@ def assumptions_of(
     vpp = len(counts) // layout.pp
     how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp)
     etp = "" if layout.etp is None else f", etp {layout.etp}"
-    sp = ", sequence parallel" if execution.sequence_parallel and layout.tp > 1 else ""
+    sp = ", sequence parallel" if execution.sequence_parallel else ""
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
     estimated = f"{BASIS} and measured kernels" if job.costs.shares["table"] else BASIS
     measured = job.costs.measured()

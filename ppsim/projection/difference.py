@@ -52,7 +52,7 @@ def difference_of(
         _require_parts(name, report)
     first, second = reports
     of_first, of_second = (
-        {**report["options"], **{key: report.get(key) for key in _SETTINGS}} for report in reports
+        {**report["options"], "layers_per_stage": report["layers_per_stage"]} for report in reports
     )
     differing = {
         name: (of_first.get(name), of_second.get(name))
@@ -69,12 +69,11 @@ def difference_of(
 
 
 _NUMBERS = ("iteration_time_s", "tokens_per_s", "peak_bytes")
-_SETTINGS = ("layers_per_stage",)
 
 
 def _require_parts(name: str, report: Mapping[str, Any]) -> None:
     kinds = {"options": Mapping, "time_breakdown_s": Mapping, "peak_components_bytes": Mapping | None}
-    wrong = [key for key in ("verdict", *_NUMBERS, *_SETTINGS) if key not in report]
+    wrong = [key for key in ("verdict", "layers_per_stage", *_NUMBERS) if key not in report]
     wrong += [key for key, kind in kinds.items() if not isinstance(report.get(key, ()), kind)]
     if wrong:
         raise ConfigError(

@@ -210,11 +210,9 @@ class Projection(Printable, Drawable):
         sizes: Mapping[str, int] = {}
         if plan.has_model:
             sizes = vars(plan.job.layout) if plan.job else plan.source.to_json()["profile"]["shape"]
-        etp = sizes.get("etp")
-        found = {name: sizes.get(name) or 1 for name in ("tp", "cp", "ep", "etp", "dp")}
-        return {name: ranks for name, ranks in found.items() if ranks > 1 or (name == "etp" and etp)} | {
-            "pp": plan.pp
-        }
+        least = {"tp": 2, "cp": 2, "ep": 2, "etp": 1, "dp": 2}
+        found = {name: sizes.get(name) or 0 for name in least}
+        return {name: ranks for name, ranks in found.items() if ranks >= least[name]} | {"pp": plan.pp}
 
     @property
     def runtime_error(self) -> str | None:

@@ -46,10 +46,16 @@ def row_of_plan(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
 def note_of(job: "Job") -> str | None:
     """Return doubts about a job: an assumed number of GPUs, and experts that are gathered as all other weights."""
     number = job.layout.num_devices
-    is_gathered = job.model.has_experts and job.layout.ep == 1 and job.optimizer.zero_stage == 3
     notes = [f"{number} GPU{'s' if number > 1 else ''} assumed"] if job.gpus_assumed else []
-    notes += ["experts gathered, not exchanged"] if is_gathered else []
+    notes += [GATHERED] if gathers_experts(job) else []
     return ", ".join(notes) or None
+
+
+GATHERED = "experts gathered, not exchanged"
+
+
+def gathers_experts(job: "Job") -> bool:
+    return job.model.has_experts and job.layout.ep == 1 and job.optimizer.zero_stage == 3
 
 
 _SECONDS = " (s)"

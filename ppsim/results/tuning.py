@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ppsim.base.units import size
 from ppsim.plot.pareto_page import TEXTS, in_columns
-from ppsim.projection.scaling import note_of
+from ppsim.projection.scaling import GATHERED, gathers_experts
 from ppsim.results.plans import MOST_LISTED, with_others
 from ppsim.results.text_layout import Page, TableLines, bold, facts
 from ppsim.trainers import title_of
@@ -87,8 +87,8 @@ def _add_found(out: Page, tuned: TuneResult, found: Sequence[FoundConfiguration]
     out.add(TableLines.of(shown, left=left, spare=["tokens/s", "MFU"]))
     if said := [f"{name} {text}" for name, text in alike.items() if text]:
         out.add(f"all: {' · '.join(said)}")
-    for note in filter(None, {note_of(tuned.question.job_of(one.candidate)) for one in found}):
-        out.add(f"{note}: rows with ep 1 and ZeRO 3.")
+    if any(gathers_experts(tuned.question.job_of(one.candidate)) for one in found):
+        out.add(f"{GATHERED}: rows with ep 1 and ZeRO 3.")
     if any(one.verdict == "fits tightly" for one in found):
         out.add(f"~ fits tightly: {'; '.join(tuned.question.memory_limit.tight_notes)}.")
 
