@@ -139,6 +139,7 @@ class Device:
     - `host_bytes_per_s`: line rate to the host, one direction.
     - `host_memory_bytes_per_s`: the device's share of the host's memory bandwidth, reads and writes together.
     - `kernels`: name of the device's kernel table in profiles/kernels.
+    - `has_runs`: whether published runs were compared with projections for it.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Device:
     kernels: str | None = None
     gemm_workspaces: GemmWorkspaces = GemmWorkspaces()
     generation: str = ""
+    has_runs: bool = True
 
     def peak(self, dtype: str) -> float:
         for name in (dtype, *_SAME_PEAK.get(dtype, ())):

@@ -56,6 +56,7 @@ class _Workspaces(FileSchema):
 class _Device(FileSchema):
     name: str
     generation: str = ""
+    has_runs: bool = True
     pattern: str | None = None
     efficiency: Annotated[str, ConvertAfter(_class)]
     kernels: str | None = None

@@ -55,7 +55,9 @@ def stack_variant(job: "Job") -> str:
 
 
 def error_class_of(job: "Job") -> ErrorClass | None:
-    """Return None if no runs of the stack were measured on the GPU generation."""
+    """Return None if no runs of the stack were measured on the GPU generation, or none at all on the GPU."""
+    if not job.cluster.device.has_runs:
+        return None
     kind = "MoE" if job.model.has_experts else "dense"
     key = job.cluster.device.generation, "fine-tuning" if job.lora or job.freeze else kind
     of_job = (each for each in error_classes() if (each.generation, each.kind) == key)

@@ -320,7 +320,7 @@ NEUTRAL: dict[type, dict[str, object]] = {
     GemmWorkspaces: {"torch": 32 * MIB, "transformer_engine": 32 * MIB},
     Device: {
         "host_bytes_per_s": None, "host_memory_bytes_per_s": None, "kernels": None,
-        "gemm_workspaces": GemmWorkspaces(32 * MIB, 32 * MIB), "generation": "",
+        "gemm_workspaces": GemmWorkspaces(32 * MIB, 32 * MIB), "generation": "", "has_runs": True,
     },
     Link: {
         "small_group_loss": 0.0, "is_mesh": False, "copy_bytes_per_s": None, "exchange_share": 1.0,

@@ -14,11 +14,15 @@ from ppsim.projection.error_classes import error_class_of, error_classes
         ({"stack": "torchtitan", "compile": True}, "dense on Hopper"),
         ({"stack": "torchtitan", "compile": False}, None),
         ({"stack": "torchtitan", "cluster": "dgx-a100"}, None),
+        ({"stack": "plain", "cluster": "gh200-4"}, "dense on Hopper"),
+        ({"stack": "plain", "cluster": "h20-8"}, None),
         ({"stack": "megatron-bridge", "lora": "16"}, "fine-tuning on Hopper"),
         ({"stack": "megatron-bridge", "model": "mixtral-8x7b", "ep": 8, "cluster": "dgx-b200"}, "MoE on Blackwell"),
     ],
 )
-def test_a_class_needs_runs_of_the_stack_on_the_generation(options: dict[str, object], name: str | None) -> None:
+def test_a_class_needs_runs_of_the_stack_on_the_generation_and_of_the_device(
+    options: dict[str, object], name: str | None
+) -> None:
     found = error_class_of(ppsim.job(**({"model": "llama3-8b", "cluster": "dgx-h100", "gpus": 8} | options)))
     assert (found and found.name) == name
 
