@@ -26,7 +26,7 @@ _LENGTHS = (512, 1024, 2048, 3072, 4096)
 
 COSTLY: dict[str, tuple[Any, ...]] = {
     "dtype": ("float8", "mxfp8", "float16"),
-    "recompute": ("full", "mlp", "core_attn", "block/1", "uniform/2", "full/2", "full@0-3", "mlp*1,full*1,none*2"),
+    "recompute": ("full", "mlp", "core_attn", "block/1", "uniform/2", "full/2", "full@0-3", "mlp*1,full*1,none*N"),
     "zero": (0, 2, 3),
     "fully_shard": (True,),
     "num_distributed_optimizer_instances": (2,),
@@ -53,7 +53,7 @@ COSTLY: dict[str, tuple[Any, ...]] = {
     "lora": (16,),
     "freeze": ("embedding+attention", "layers@0-3+embedding"),
 }
-"""Options that change the seconds or bytes of a job, and their values."""
+"""Options that change the seconds or bytes of a job, and their values (N: the number of the other stages)."""
 
 
 def random_projections(seed: int, count: int) -> Iterator[tuple[dict[str, Any], Projection]]:
@@ -72,7 +72,8 @@ def random_options(draw: random.Random) -> dict[str, Any]:
     entry, pp = find(name), draw.choice((2, 3, 4, 6, 8))
     vpp = draw.choice((2, 3)) if entry.stages_per_rank[1] is None and draw.random() < 0.5 else None
     options = {"schedule": name, "pp": pp, "vpp": vpp, "runtime": draw.choice(("torch", "megatron", "ideal"))}
-    options |= _of_profile(draw, pp) if draw.random() < 0.15 else _of_job(draw, pp)
+    stages = pp * (vpp or entry.stages_per_rank[0])
+    options |= _of_profile(draw, pp) if draw.random() < 0.15 else _of_job(draw, pp, stages)
     if draw.random() < 0.2:
         options["stragglers"] = {draw.randrange(pp): draw.choice((1.2, 2.0))}
     if draw.random() < 0.3:
@@ -92,10 +93,16 @@ def _of_profile(draw: random.Random, pp: int) -> dict[str, Any]:
     return {"microbatches": pp * draw.choice((1, 2, 4))}
 
 
-def _of_job(draw: random.Random, pp: int) -> dict[str, Any]:
+def _of_job(draw: random.Random, pp: int, stages: int) -> dict[str, Any]:
     model = draw.choice(_MODELS)
     tp, cp, dp, micro_batch = (draw.choice(one) for one in ((1, 2, 4), (1, 1, 2), (1, 2, 4), (1, 1, 2)))
-    options = {name: draw.choice(values) for name, values in COSTLY.items() if draw.random() < 0.12}
+    options = {
+        name: draw.choice(values)
+        for name, values in COSTLY.items()
+        if draw.random() < max(0.12, 0.06 * len(values))
+    }
+    if str(options.get("recompute")).endswith("N"):
+        options["recompute"] = options["recompute"][:-1] + str(stages - 2)
     if model in _WITH_EXPERTS:
         options["ep"] = draw.choice((1, 2))
         if draw.random() < 0.1:
