@@ -10,7 +10,7 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json
-from ppsim.integrations.primus import PLACEMENTS, install
+from ppsim.integrations.primus import PLACEMENTS, algorithm_for, install
 from ppsim.trainers.primus.write_schedule import primus_table
 
 
@@ -100,6 +100,15 @@ def test_the_nodes_are_those_of_the_file_and_new_at_each_call(factory, tmp_path)
 def test_another_placement_is_refused_in_one_sentence(factory, tmp_path, name, replace, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         install(write(tmp_path, name), replace=replace)
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [("1f1b", "1f1b"), ("zb-h1", "zero-bubble"), ("interleaved", "1f1b-interleaved"), ("zb-v", "zbv-formatted")],
+)
+def test_a_table_replaces_the_first_algorithm_that_places_and_splits_as_it_does(name, algorithm):
+    table = primus_table(ppsim.build(name, pp=2, microbatches=4))
+    assert algorithm_for(table, "T.json") == algorithm
 
 
 @pytest.mark.parametrize(

@@ -326,6 +326,40 @@ def test_each_size_of_an_encoder_changes_it(family: str, kind: str) -> None:
             assert read(**{name: 2 * size}) != read(), name
 
 
+def encoder_of_class(family: str, kind: str) -> Encoder:
+    return READERS[family, kind](
+        *(ConfigFields(of, "config.json") for of in SIZES_OF_CLASSES[family, kind][:2]), 2048
+    )
+
+
+def test_convolutions_multiply_all_frames_of_a_clip() -> None:
+    """30 s are 3000 frames of 128 mels.
+
+    Whisper's two convolutions of width 3 read each frame, and each second. Qwen3-Omni's three of 3 × 3, with 480
+    channels, halve both sides of 30 chunks of 128 mels × 100 frames, and a matrix follows.
+    """
+    whisper = 3000 * (3 * 128 * 1280) + 1500 * (3 * 1280 * 1280)
+    omni = 30 * (64 * 50 * 9 * 480 + (32 * 25 + 16 * 13) * 9 * 480 * 480 + 13 * 480 * 16 * 1280)
+    for family, multiplied in (
+        ("qwen2_audio", whisper), ("qwen2_5_omni_thinker", whisper), ("qwen3_omni_moe_thinker", omni),
+    ):  # fmt: skip
+        encoder = encoder_of_class(family, "audio")
+        without_input_gradients = 3 * encoder.forward_flops - encoder.training_flops
+        assert without_input_gradients == 2 * multiplied, family
+
+
+def test_which_encoders_are_divided_have_windows_or_a_class_token() -> None:
+    encoders = {(family, kind): encoder_of_class(family, kind) for family, kind in SIZES_OF_CLASSES}
+    fixed = {"gemma3 vision", "llama4 vision", *(f"{family} audio" for family, kind in READERS if kind == "audio")}
+    assert {f"{family} {kind}" for (family, kind), one in encoders.items() if one.is_fixed} == fixed
+    assert {family for (family, _), one in encoders.items() if one.more_rows} == {"llama4"}
+    windows = {family: {layer.attention.window for layer in one.layers} for (family, _), one in encoders.items()}
+    assert {family: window for family, window in windows.items() if window != {None}} == {
+        "qwen2_5_vl": {None, 64}, "qwen2_5_omni_thinker": {100}, "qwen3_omni_moe_thinker": {8 * 13},
+    }  # fmt: skip
+    assert not any(layer.attention.is_causal for one in encoders.values() for layer in one.layers)
+
+
 def test_a_rank_holds_frozen_and_trained_parameters_of_an_encoder() -> None:
     """Qwen3-VL 8B: four mergers of two biased matrices, with norms of 2 · 1152 + 3 · 2 · 4608 weights.
 
