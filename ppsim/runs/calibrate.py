@@ -521,9 +521,10 @@ def _samples_to_json(fit: FittedConstant) -> dict[str, Any]:
 
 
 def num_calls_before(schedule: Schedule, *, overlap: bool) -> Ints64:
-    """Count the Megatron-LM calls at which a rank blocks before each action of a table.
+    """Count the Megatron-LM calls at which a rank blocks between an action of a table and the one before it.
 
-    In 1F1B a rank blocks twice (send, then receive) between two warm-up forwards.
+    A rank's first action has one of another rank before it: its number means nothing. In 1F1B a rank
+    blocks twice (send, then receive) between two warm-up forwards.
 
     >>> from ppsim import build
     >>> num_calls_before(build("1f1b", pp=3, microbatches=3), overlap=True)[:3].tolist()
@@ -538,7 +539,6 @@ def num_calls_before(schedule: Schedule, *, overlap: bool) -> Ints64:
     before = np.zeros(len(schedule) + 1, dtype=np.int64)
     for after, _ in calls:
         before[after + 1] += 1
-    before[schedule.rank_offsets[:-1]] = 0
     return before[:-1]
 
 
