@@ -10,7 +10,7 @@ from ppsim.base.file_schema import validated
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.estimate import estimated
 from ppsim.costs.profile import Profile
-from ppsim.costs.profile_costs import INTERPOLATED, MEASURED
+from ppsim.costs.profile_costs import INTERPOLATED, MEASURED, ProfileCosts
 from ppsim.costs.time_breakdown import BASIS
 from ppsim.machine import collectives
 from ppsim.model.optimizer import Optimizer
@@ -62,6 +62,14 @@ def measured_profile(
     if with_facts:
         data["device_facts"] = facts()
     return validated(Profile, data, "test")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bf16"])
+def test_a_shape_has_the_dtype_by_the_name_of_the_profile(dtype: str) -> None:
+    profile, wanted = measured_profile(dtype=dtype), measured_profile().measurements[0].shape
+    assert ProfileCosts.at(profile, wanted).shape.dtype == dtype
+    other = replace(wanted, dtype="float32")
+    assert ProfileCosts.at(profile, other).shape.dtype == "float32"
 
 
 def test_measured_times_stand_where_the_profile_has_the_shape() -> None:

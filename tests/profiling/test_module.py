@@ -196,6 +196,38 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_model_of_layers_alike_is_measured_by_layer_and_ends(folder: Path) -> None:
+    """Sequences of 4 tokens; a layer has matrices of 8 × 16 and 16 × 8, the head one of 8 × 16."""
+    command = [
+        "profile",
+        "--module",
+        "own.py:alike",
+        "--micro-batch-size",
+        "1,2",
+        "--repeats",
+        "2",
+        "-o",
+        "own.json",
+    ]
+    made = CliRunner().invoke(main, command)
+    assert made.exit_code == 0, made.output
+    profile = load_profile("own.json")
+    assert (profile.model.num_layers, profile.model.hidden_size) == (5, 8)
+    measured = [
+        (part.component, part.shape.micro_batch, part.parameters, part.forward_flops)
+        for part in profile.measurements
+    ]
+    assert measured == [
+        row
+        for size in (1, 2)
+        for row in (
+            ("embedding", size, 16 * 8, 0),
+            ("layer", size, 2 * 8 * 16 + 24, 2 * 4 * size * 2 * 8 * 16),
+            ("head", size, 8 * 16 + 16, 2 * 4 * size * 8 * 16),
+        )
+    ]
+
+
 def test_a_model_for_a_pipeline_is_measured_in_its_stages_and_answers_it_and_others(folder: Path) -> None:
     """Six layers of two kinds: the three stages as they are, and what tells every other split; at two micro-batches."""
     command = ["profile", "--module", "own.py:mixed", "--pp", "3", "--micro-batch-size", "1,2", "--repeats", "2"]

@@ -63,3 +63,33 @@ def test_without_a_row_of_the_table_its_options_are_neither_read_nor_written(
     with contextlib.suppress(KeyError):  # a later row needs the option
         assert read() != BEFORE[0]
     assert (written() == BEFORE[1]) is (SETTINGS[row].options in ONLY_READ)
+
+
+def test_settings_of_experts_are_neither_read_nor_written_for_dense_models() -> None:
+    experts = {"expert_tensor_parallel_size", "use_transformer_engine_op_fuser"}
+    for options, arguments in EXAMPLES:
+        whole, dense = (write_settings(options, has_experts=has_experts) for has_experts in (True, False))
+        of_experts = {name for name in whole if name.startswith("moe_")} | (experts & whole.keys())
+        assert whole.keys() - dense.keys() == of_experts
+        read = given_options(read_settings(Arguments({"num_experts": 0} | arguments, "F"), None))
+        assert not [name for name in read if name.startswith("moe_") or name in ("etp", "fused_experts")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "value"),
+    [
+        ({}, "cross_entropy", "unfused"),
+        ({"cross_entropy_loss_fusion": False}, "cross_entropy", "unfused"),
+        ({"cross_entropy_loss_fusion": True}, "cross_entropy", "compiled"),
+        ({"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "native"}, "cross_entropy", "compiled"),
+        ({"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}, "cross_entropy", "fused"),
+        ({}, "order", None),
+        ({"use_tp_pp_dp_mapping": False}, "order", None),
+        ({"use_tp_pp_dp_mapping": True}, "order", "tp-cp-ep-pp-dp"),
+        ({"scatter_gather_tensors_in_pipeline": False}, "scatter_gather", False),
+    ],
+)
+def test_the_last_case_whose_arguments_all_have_their_values_is_read(
+    arguments: dict[str, Any], option: str, value: object
+) -> None:
+    assert read_settings(Arguments(arguments, "F"), None).get(option) == value
