@@ -1,10 +1,12 @@
 """Reader of the YAML or JSON that Megatron-Bridge and NeMo write for a run."""
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 from ppsim.base.errors import ConfigError
 from ppsim.trainers.arguments import Arguments, megatron_names, megatron_names_of
@@ -67,6 +69,15 @@ def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
     )  # fmt: skip
 
 
+_RESOLVERS: dict[str, Callable[..., int]] = {
+    "multiply": lambda left, right: left * right,
+    "divide_ceil": lambda size, parts: math.ceil(size / parts),
+    "divide_floor": lambda size, parts: math.floor(size / parts),
+    "sum": lambda *numbers: sum(numbers),
+}
+"""Functions that NeMo's launcher registers with OmegaConf (launcher_scripts/main.py)."""
+
+
 def resolved(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree with OmegaConf's references (`${.sibling}`, `${section.name}`) replaced by their values.
 
@@ -76,6 +87,11 @@ def resolved(content: Mapping[str, Any]) -> dict[str, Any]:
         return dict(content)
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+
+    with catch_warnings():
+        simplefilter("ignore")  # 2.4 has a new name for it, which 2.3 lacks
+        for name, function in _RESOLVERS.items():
+            OmegaConf.register_new_resolver(name, function, replace=True)
 
     def value_of(node: Any, name: Any) -> Any:
         try:

@@ -19,6 +19,19 @@ def test_references_without_effect_do_not_stop_the_reading(tmp_path: Path) -> No
     assert (config.options["micro_batch"], config.options["seq_len"]) == (8, 128)
 
 
+def test_functions_of_nemos_launcher_are_computed(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "model:\n  num_layers: ${sum:${.pipeline_model_parallel_size},2}\n  hidden_size: 64\n  num_attention_heads: 4\n"
+        "  ffn_hidden_size: ${multiply:3, ${.hidden_size}}\n  pipeline_model_parallel_size: 2\n"
+        "  micro_batch_size: ${divide_ceil:7, 2}\n  global_batch_size: ${divide_floor:${multiply:5, 10}, 3}\n"
+    )
+    config = ppsim.read_run_config(path)
+    assert config.model is not None
+    assert [layer.ffn.size for layer in config.model.layers] == [192] * 4
+    assert (config.options["micro_batch"], config.options["global_batch"]) == (4, 16)
+
+
 @pytest.mark.parametrize(
     ("lines", "rows"),
     [("  override_vocab_size: 152064\n", 152064), ("  tokenizer:\n    type: GPT2BPETokenizer\n", 50257)],
