@@ -210,6 +210,10 @@ class Plan(HasRepr):
         return trainer_of(self.job.stack if self.job else PLAIN, self.runtime)
 
     @property
+    def recompute(self) -> str:
+        return self.job.execution.recompute if self.job else "none"
+
+    @property
     def criterion(self) -> Criterion:
         return "span" if self.job is not None and self.job.update == "post-validated" else "step"
 

@@ -336,7 +336,7 @@ class Projections(Printable):
 
     def trainers_of(self, projection: Projection) -> dict[str, Any]:
         return {
-            "runs_in": trainers_text(projection.plan.schedule_name),
+            "runs_in": trainers_text(projection.plan.schedule_name, projection.plan.recompute),
             "elsewhere": self.is_elsewhere(projection),
         }
 

@@ -210,7 +210,7 @@ _ALWAYS = ("schedule", "iteration", "vs best", "tokens/s", "bubble", "peak")
 def _row_of(one: Projection, fastest_s: float, bound_s: float) -> dict[str, str]:
     return {
         "schedule": one.plan.schedule_name + _marks(one),
-        RUNS_IN: trainers_text(one.plan.schedule_name),
+        RUNS_IN: trainers_text(one.plan.schedule_name, one.plan.recompute),
         "vpp": str(one.plan.vpp),
         "iteration": seconds(one.iteration_time_s),
         "vs best": signed_percent(one.iteration_time_s / fastest_s - 1),

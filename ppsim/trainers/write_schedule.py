@@ -69,26 +69,31 @@ def is_run_by(trainer: str, schedule: str) -> bool:
     return entry is not None and refusal(entry, trainer) is None
 
 
-def runs_in(schedule: str) -> tuple[str, ...]:
-    """Return the trainers that run a schedule, as in `ppsim export --to`.
+_BY_LAYER = {"@": ("torch", "primus"), "*": ("torch",)}
+"""Trainers that recompute layers by number (`full@0,3`) and by runs (`full*2,none*3`), by the option's sign."""
 
-    >>> runs_in("interleaved-1f1b"), runs_in("zbv")
-    (('torch', 'megatron', 'primus'), ('torch', 'primus'))
+
+def runs_in(schedule: str, recompute: str = "none") -> tuple[str, ...]:
+    """Return the trainers that run a schedule with a recomputation, as in `ppsim export --to`.
+
+    >>> runs_in("interleaved-1f1b"), runs_in("zbv"), runs_in("1f1b", "full@0-3")
+    (('torch', 'megatron', 'primus'), ('torch', 'primus'), ('torch', 'primus'))
     """
-    return tuple(trainer for trainer in _WITH_PIPELINE if is_run_by(trainer, schedule))
+    able = next((trainers for sign, trainers in _BY_LAYER.items() if sign in recompute), _WITH_PIPELINE)
+    return tuple(trainer for trainer in able if is_run_by(trainer, schedule))
 
 
 RUNS_IN = "runs in"
 """Header of the column of `trainers_text`."""
 
 
-def trainers_text(schedule: str) -> str:
-    """Return the trainers that run a schedule as a cell of a table.
+def trainers_text(schedule: str, recompute: str = "none") -> str:
+    """Return the trainers of `runs_in` as a cell of a table.
 
     >>> trainers_text("1f1b"), trainers_text("zbv"), trainers_text("dualpipe")
     ('all', 'torch, primus', '–')
     """
-    names = runs_in(schedule)
+    names = runs_in(schedule, recompute)
     return "all" if names == _WITH_PIPELINE else ", ".join(names) or "–"
 
 

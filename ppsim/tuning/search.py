@@ -183,7 +183,7 @@ class TuneResult(Printable, Drawable):
         return {
             **vars(found.candidate),
             "switched": change_text(found.candidate.switches),
-            "runs_in": trainers_text(found.candidate.schedule),
+            "runs_in": trainers_text(found.candidate.schedule, found.candidate.recompute),
             "elsewhere": self.question.is_elsewhere(found.candidate),
             "iteration_time_s": found.iteration_time_s,
             "tokens_per_s": self.tokens_per_s(found),

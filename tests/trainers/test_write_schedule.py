@@ -13,7 +13,7 @@ from ppsim.catalog.build import CATALOG
 from ppsim.trainers import write_schedule as targets
 from ppsim.trainers.megatron.write_schedule import parse_layout
 from ppsim.trainers.stacks import stacks, trainer_of
-from ppsim.trainers.write_schedule import RUNTIMES, refusals, runs_in, runtime_facts
+from ppsim.trainers.write_schedule import RUNTIMES, refusals, runs_in, runtime_facts, trainers_text
 from tests.cli.running import ppsim as run
 from tests.cli.running import words_of
 
@@ -43,6 +43,14 @@ def test_megatron_runs_its_two_loops_the_others_what_they_hold(name):
 def test_the_trainers_of_a_schedule_are_those_whose_exporter_accepts_it(name):
     accepted = [trainer for trainer, reason in refusals(CATALOG[name]).items() if reason is None]
     assert list(runs_in(name)) == [trainer for trainer in accepted if trainer != "transformer-engine"]
+
+
+@pytest.mark.parametrize(
+    ("recompute", "text"),
+    [("block/2", "all"), ("full@0-3", "torch, primus"), ("full*2,none*2", "torch")],
+)
+def test_recomputation_of_single_layers_runs_in_few_trainers(recompute: str, text: str) -> None:
+    assert trainers_text("1f1b", recompute) == text
 
 
 def test_a_trainer_is_known_by_the_stack_or_by_the_runtime():
