@@ -127,8 +127,8 @@ def inexpressible_differences(plan: Plan, read: Plan) -> list[str]:
 
 
 def _tp_overlap(job: Job) -> tuple[float, ...]:
-    execution, has_tp = job.execution, max(job.layout.tp, job.layout.expert_tp) > 1
-    return (execution.hidden_tp_forward, execution.hidden_tp_backward) if has_tp else ()
+    execution = job.execution  # what tensor-parallel ranks of experts exchange is always exposed
+    return (execution.hidden_tp_forward, execution.hidden_tp_backward) if job.layout.tp > 1 else ()
 
 
 def _weight_cache(job: Job) -> str | None:

@@ -189,6 +189,13 @@ def test_overlap_of_tensor_parallel_experts_is_written_without_other_tensor_para
     assert again.iteration_time_s == pytest.approx(made.iteration_time_s, rel=1e-12)
 
 
+def test_a_default_plan_with_tensor_parallel_experts_only_is_one_of_megatron_lm() -> None:
+    made = ppsim.project(model="mixtral-8x7b", gpus=64, tp=1, etp=2, ep=8, pp=4)
+    assert made.plan.job.execution.overlap_tp != "0"
+    assert refusal_of(made) is None
+    assert "--tp-comm-overlap" not in ppsim.trainer_options(made, "megatron")
+
+
 def test_every_option_is_drawn_or_tested_elsewhere() -> None:
     assert not [name for name in WORDS if name not in ELSEWHERE and not values_of(name)]
     assert set(SCHEDULES) <= set(CATALOG)
