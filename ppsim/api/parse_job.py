@@ -114,10 +114,8 @@ def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any
     if given != GPT:
         if wrong := [*sizes, *([] if is_tied is None else ["tied_embeddings"])]:
             raise ConfigError(f"{flag_of(wrong[0])} is for --model gpt: {source} has its own")
-        from ppsim.api.model_traces import trace_if_unknown
         from ppsim.trainers.read_config import model_named  # heavy import
 
-        trace_if_unknown(given)
         model = model_named(given)
         model = model if options["layers"] is None else model.with_layers(options["layers"])
         return _with_further_tokens(model, options)

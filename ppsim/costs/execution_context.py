@@ -217,11 +217,11 @@ class Execution:
     def __post_init__(self) -> None:
         require_spelling(self.recompute)
         if (word := cuda_graphs_of(self.cuda_graphs)) != self.cuda_graphs:
-            raise ConfigError(f"cuda_graphs '{self.cuda_graphs}' is spelled '{word}'")
+            raise ConfigError(f"--cuda-graphs '{self.cuda_graphs}' is spelled '{word}'")
         if self.attention == "fused-fp8" and self.dtype not in OPERAND_BYTES:
             raise ConfigError(
-                f"attention fused-fp8 is for GEMMs in 8 or 4 bits: got dtype {self.dtype} (give --dtype mxfp8, or "
-                "--attention fused)"
+                f"--attention fused-fp8 is for GEMMs in 8 or 4 bits: got --dtype {self.dtype} (give --dtype mxfp8, "
+                "or --attention fused)"
             )
         if self.deterministic_mode and self.cross_entropy != "unfused":
             raise ConfigError(
@@ -230,45 +230,45 @@ class Execution:
             )
         if self.compile is False and self.hidden_tp_forward + self.hidden_tp_backward > 0:
             raise ConfigError(
-                f"overlap_tp {self.overlap_tp} is of products that torch.compile makes: give --compile, or "
+                f"--overlap-tp {self.overlap_tp} is of products that torch.compile makes: give --compile, or "
                 "--overlap-tp 0"
             )
         if not 1 <= self.expert_imbalance < float("inf"):
-            raise ConfigError(f"expert_imbalance is 1 (even) or more: got {self.expert_imbalance:g}")
+            raise ConfigError(f"--expert-imbalance is 1 (even) or more: got {self.expert_imbalance:g}")
         if self.expert_capacity is not None and not 0 < self.expert_capacity < float("inf"):
-            raise ConfigError(f"expert_capacity must be above 0: got {self.expert_capacity:g}")
+            raise ConfigError(f"--moe-expert-capacity-factor must be above 0: got {self.expert_capacity:g}")
         self._require_room()
         self._require_sms()
-        for name in ("hidden_tp_forward", "hidden_tp_backward", "overlap_ep", "hidden_cp"):
-            if getattr(self, name) not in ORDERS and not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(
-                    f"{name.replace('hidden', 'overlap')} is a part from 0 to 1: got {getattr(self, name)}"
-                )
+        for kind, names in (*_HIDDEN.items(), ("cp", ("hidden_cp",))):
+            for hidden in (getattr(self, name) for name in names):
+                if hidden not in ORDERS and not 0 <= hidden <= 1:
+                    raise ConfigError(f"--overlap-{kind} is a part from 0 to 1: got {hidden}")
         if self.compute_share is not None and not 0 < self.compute_share < float("inf"):
-            raise ConfigError(f"compute_share is a number above 0: got {self.compute_share:g}")
+            raise ConfigError(f"--compute-scale is a number above 0: got {self.compute_share:g}")
 
     def _require_room(self) -> None:
         """Raise `ConfigError` for expert buffers that Megatron-LM's `TransformerConfig` refuses."""
         room, stash = self.expert_rank_capacity, self.paged_stash
-        for name, value in (("moe_expert_rank_capacity_factor", room), ("moe_paged_stash", stash)):
+        for name, value in (("--moe-expert-rank-capacity-factor", room), ("--moe-paged-stash", stash)):
             if value is not None and not 1 <= value < float("inf"):
                 raise ConfigError(f"{name} is 1 (as many as come where loads are even) or more: got {value:g}")
         if room is not None and not (self.fused_experts and self.moe_dispatcher == "hybridep"):
             raise ConfigError(
-                f"moe_expert_rank_capacity_factor {room:g} goes with --moe-dispatcher hybridep and --fused-experts"
+                f"--moe-expert-rank-capacity-factor {room:g} goes with --moe-dispatcher hybridep and "
+                "--fused-experts"
             )
         if stash is not None and room is None:
-            raise ConfigError(f"moe_paged_stash {stash:g} goes with --moe-expert-rank-capacity-factor")
+            raise ConfigError(f"--moe-paged-stash {stash:g} goes with --moe-expert-rank-capacity-factor")
 
     def _require_sms(self) -> None:
         sms = self.dispatcher_sms
         if sms is None:
             return
         if sms < 1:
-            raise ConfigError(f"moe_flex_dispatcher_num_sms is 1 or more: got {sms}")
+            raise ConfigError(f"--moe-flex-dispatcher-num-sms is 1 or more: got {sms}")
         if self.moe_dispatcher not in FLEX:
             raise ConfigError(
-                f"moe_flex_dispatcher_num_sms {sms} goes with --moe-dispatcher deepep or hybridep: got "
+                f"--moe-flex-dispatcher-num-sms {sms} goes with --moe-dispatcher deepep or hybridep: got "
                 f"{self.moe_dispatcher}"
             )
 

@@ -355,9 +355,9 @@ class Job(HasRepr):
 
     def _require_offload(self) -> None:
         if not 0 <= self.offload <= 1:
-            raise ConfigError(f"offload is a part from 0 to 1: got {self.offload:g}")
+            raise ConfigError(f"--offload is a part from 0 to 1: got {self.offload:g}")
         if (word := offload_modules_of(self.offload_modules)) != self.offload_modules:
-            raise ConfigError(f"offload_modules '{self.offload_modules}' is spelled '{word}'")
+            raise ConfigError(f"--offload-modules '{self.offload_modules}' is spelled '{word}'")
         if self.offload and (self.offload_modules or any(one.offload_modules for one in self.stage_plans)):
             raise ConfigError("--offload is a part of everything: leave out it or --offload-modules")
         if self.offload or not self.offloads:

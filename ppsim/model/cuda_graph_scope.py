@@ -54,20 +54,18 @@ def why_not_captured(
     for module in graphs.split("+"):
         if not has.get(module, True):
             return (
-                f"cuda_graphs {module} is for layers with {_ONLY_IN[module]}, and the model has none: leave it out"
+                f"--cuda-graphs {module} is for layers with {_ONLY_IN[module]}, which the model lacks: leave it out"
             )
     if has["moe"] and is_dropless and captures(graphs, "moe"):
         return (
-            f"cuda_graphs {graphs} captures the exchange of tokens with experts, whose sizes a dropless router "
+            f"--cuda-graphs {graphs} captures the exchange of tokens with experts, whose sizes a dropless router "
             "leaves open: attn+moe_router+moe_preprocess ends before it, --moe-expert-capacity-factor or "
             "--moe-expert-rank-capacity-factor fixes them"
         )
     if graphs != "full" and recompute in (BY_OPERATORS, "full"):
-        return f"cuda_graphs {graphs} cannot hold layers that are recomputed whole: full can, or recompute less"
+        return f"--cuda-graphs {graphs} cannot hold layers that are recomputed whole: full can, or recompute less"
     if recomputes(recompute, "moe") and "moe_router" in graphs.split("+"):
-        return (
-            "recompute moe computes the router again, which cuda_graphs moe_router captures: leave out one of them"
-        )
+        return "--recompute moe computes the router again, which --cuda-graphs moe_router captures: leave one out"
     if graphs != "full" and offload:
-        return f"cuda_graphs {graphs} holds its activations where they are: leave out --offload, or capture full"
+        return f"--cuda-graphs {graphs} holds its activations where they are: leave out --offload, or capture full"
     return None

@@ -39,13 +39,13 @@ def cuda_graphs_of(text: str) -> CudaGraphs:
     if text in ("none", *_WHOLE):
         return text
     word = joined_modules(
-        "cuda_graphs", text, MODULES, words="none, layer, full", also={"attention": "attn"}, near=_WHOLE
+        "--cuda-graphs", text, MODULES, words="none, layer, full", also={"attention": "attn"}, near=_WHOLE
     )
     modules = word.split("+")
     if "moe_preprocess" in modules and "moe_router" not in modules:
-        raise ConfigError("cuda_graphs moe_preprocess goes with moe_router: moe_router+moe_preprocess")
+        raise ConfigError("--cuda-graphs moe_preprocess goes with moe_router: moe_router+moe_preprocess")
     if {"moe", "moe_router"} <= set(modules):
-        raise ConfigError("cuda_graphs moe holds the router: leave out moe_router or moe")
+        raise ConfigError("--cuda-graphs moe holds the router: leave out moe_router or moe")
     return word
 
 

@@ -76,7 +76,7 @@ def offload_modules_of(text: str) -> str:
     """
     if text in ("", "none"):
         return ""
-    return joined_modules("offload_modules", text, MODULES, words="none")
+    return joined_modules("--offload-modules", text, MODULES, words="none")
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,10 @@ class Optimizer:
         if self.grad_reduce_in_bf16 is None:
             object.__setattr__(self, "grad_reduce_in_bf16", self.precision == "fp16")
         if self.exp_avg_dtype not in _MOMENT_BYTES:
-            raise ConfigError(f"exp_avg_dtype must be {', '.join(_MOMENT_BYTES)}: got {self.exp_avg_dtype}")
+            raise ConfigError(f"--exp-avg-dtype must be {', '.join(_MOMENT_BYTES)}: got {self.exp_avg_dtype}")
         if self.exp_avg_dtype != "float32" and self.zero_stage == 0:
             raise ConfigError(
-                f"exp_avg_dtype {self.exp_avg_dtype} is of the distributed optimizer: --zero 1 to 3, or float32"
+                f"--exp-avg-dtype {self.exp_avg_dtype} is of the distributed optimizer: --zero 1 to 3, or float32"
             )
         if self.is_precision_aware and (self.zero_stage == 0 or self.name != "adam"):
             raise ConfigError(
@@ -87,7 +87,7 @@ class Optimizer:
         if self.overlap_cpu_optimizer_d2h_h2d and not self.offload_fraction:
             raise ConfigError("--overlap-cpu-optimizer-d2h-h2d goes with --optimizer-offload-fraction: give both")
         if self.layer_wise and self.zero_stage == 0:
-            raise ConfigError("a layer-wise optimizer shares layers among replicas: ZeRO stage 0 shares nothing")
+            raise ConfigError("--layer-wise shares layers among replicas, --zero 0 shares nothing: give --zero 1")
         if not (self.layer_wise or self.use_layer_wise_param_layout):
             raise ConfigError("--no-use-layer-wise-param-layout goes with --layer-wise")
         if self.gradient_bytes not in (None, 2, 4):

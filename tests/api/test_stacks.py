@@ -383,7 +383,7 @@ def test_a_hop_of_a_profile_is_one_number() -> None:
             {"overlap_tp": "0.5,2"},
             "--overlap-tp is '0.5,2': give a part from 0 to 1, or FORWARD,BACKWARD as 0.75,0.5",
         ),
-        ({"overlap_ep": 2.0}, "overlap_ep is a part from 0 to 1: got 2"),
+        ({"overlap_ep": 2.0}, "--overlap-ep is a part from 0 to 1: got 2"),
         ({"compute_share": "x"}, "--compute-scale is 'x': give a number, or one a dtype"),
         ({"rest": -1.0}, "--extra-step-time must be 0 or more seconds: got -1"),
         ({"launch_ms": -1.0}, "--launch-ms must be 0 or more: got -1"),

@@ -369,7 +369,7 @@ def test_what_is_hidden_is_not_counted():
     assert hidden.backward_input.tp_s == pytest.approx(0.75 * shown.backward_input.tp_s)
     # what sends tokens takes 20 of the 132 cores from the compute beside it
     assert hidden.forward.ep_s == pytest.approx(20 / 132 * shown.forward.ep_s)
-    with pytest.raises(ConfigError, match=r"overlap_ep is a part from 0 to 1: got 1\.5"):
+    with pytest.raises(ConfigError, match=r"--overlap-ep is a part from 0 to 1: got 1\.5"):
         Execution(overlap_ep=1.5)
 
 
@@ -394,7 +394,7 @@ def test_the_busiest_experts_take_as_much_longer_as_they_have_more_tokens():
     assert twice.forward.ep_s == pytest.approx(2 * one.forward.ep_s)
     assert one.forward.memory_s < twice.forward.memory_s < 2 * one.forward.memory_s
     assert twice.forward.attention_loss_s == one.forward.attention_loss_s
-    with pytest.raises(ConfigError, match=r"expert_imbalance is 1 \(even\) or more: got 0\.5"):
+    with pytest.raises(ConfigError, match=r"--expert-imbalance is 1 \(even\) or more: got 0\.5"):
         Execution(expert_imbalance=0.5)
 
 
@@ -414,7 +414,7 @@ def test_experts_of_a_fixed_capacity_keep_no_host_waiting_and_are_even():
     assert knows.forward.ep_s == waits.forward.ep_s
     assert knows.forward.total_s < host_s / 2
     assert half.forward.matmul_loss_s < knows.forward.matmul_loss_s
-    with pytest.raises(ConfigError, match="expert_capacity must be above 0: got 0"):
+    with pytest.raises(ConfigError, match="--moe-expert-capacity-factor must be above 0: got 0"):
         Execution(expert_capacity=0.0)
 
 

@@ -152,7 +152,7 @@ def test_a_copy_is_seen_as_far_as_it_is_longer_than_its_pass() -> None:
 
 def test_it_is_refused_where_it_cannot_be() -> None:
     one = job(pp=4)
-    with pytest.raises(ConfigError, match=r"offload is a part from 0 to 1: got 1\.5"):
+    with pytest.raises(ConfigError, match=r"--offload is a part from 0 to 1: got 1\.5"):
         replace(one, offload=1.5)
     with pytest.raises(ScheduleError, match="zb-h1 splits the backward"):
         assemble_job(replace(one, offload=0.5), ppsim.build("zb-h1", pp=4, microbatches=8))

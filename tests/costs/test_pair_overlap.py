@@ -278,7 +278,7 @@ def test_compute_of_a_pair_is_slower_by_the_sms_of_the_dispatcher(dispatcher, de
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"moe_flex_dispatcher_num_sms": 0}, "moe_flex_dispatcher_num_sms is 1 or more: got 0"),
+        ({"moe_flex_dispatcher_num_sms": 0}, "--moe-flex-dispatcher-num-sms is 1 or more: got 0"),
         ({"moe_flex_dispatcher_num_sms": 133}, "num-sms 133 exceeds the 132 SMs of NVIDIA H100"),
         (
             {"moe_flex_dispatcher_num_sms": 24, "moe_dispatcher": "alltoall"},

@@ -188,7 +188,7 @@ def test_the_command_line_takes_an_eager_run_and_refuses_to_hide_messages_in_it(
     assert ppsim.job(**words, dtype="float8").execution.compile
     assert ppsim.job(**words, tp=2, overlap_tp=0.5).execution.compile
     assert ppsim.job(**words | {"stack": "plain"}).execution.compile is None
-    with pytest.raises(ConfigError, match=r"overlap_tp 0\.5 is of products that torch\.compile makes"):
+    with pytest.raises(ConfigError, match=r"--overlap-tp 0\.5 is of products that torch\.compile makes"):
         ppsim.job(**words, tp=2, overlap_tp=0.5, compile=False)
 
 

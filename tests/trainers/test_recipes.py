@@ -274,7 +274,9 @@ def test_attention_in_8_bits_of_a_recipe_is_followed():
         outcome_of(plan_of_keywords({"recipe": name, "attention": how}))[0] for how in (None, "fused-fp8", "fused")
     ]
     assert seconds[0] == seconds[1] < seconds[2]
-    with pytest.raises(ConfigError, match="attention fused-fp8 is for GEMMs in 8 or 4 bits: got dtype bfloat16"):
+    with pytest.raises(
+        ConfigError, match="--attention fused-fp8 is for GEMMs in 8 or 4 bits: got --dtype bfloat16"
+    ):
         plan_of_keywords({"recipe": name, "dtype": "bfloat16"})
 
 
