@@ -20,6 +20,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import why_not_captured
 from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.fine_tuning import fine_tuning_of
+from ppsim.model.hybrid import with_documents
 from ppsim.model.memory_settings import GraphBuffers, MemorySettings
 from ppsim.model.narrow_weights import NarrowWeights, WeightCache
 from ppsim.model.offloading import PAGED, OffloadRules, offload_modules_of
@@ -46,6 +47,7 @@ class Job(HasRepr):
     """A model, a cluster and a parallel configuration; `Plan` adds the pipeline schedule.
 
     - `global_batch`: sequences per step.
+    - `document_length`: mean tokens of documents packed in a sequence; attention stays inside each.
     - `profile`: measured times, used if they match (`ppsim.costs.profile_costs`); collectives are the cluster's.
     - `kernels`: kernel choices for memory; `execution` overrides attention, dropout and cross entropy.
     - `overlap_grad_reduce`, `overlap_param_gather`: overlap data-parallel collectives with compute.
@@ -84,6 +86,7 @@ class Job(HasRepr):
     global_batch: int
     micro_batch: int = 1
     sequence_length: int | None = None
+    document_length: int | None = None
     execution: Execution = field(default_factory=Execution)
     optimizer: Optimizer = field(default_factory=Optimizer)
     kernels: KernelChoice = field(default_factory=KernelChoice)
@@ -154,6 +157,8 @@ class Job(HasRepr):
                 f"--moe-flex-dispatcher-num-sms {self.execution.dispatcher_sms} exceeds the "
                 f"{self.cluster.device.num_cores} SMs of {self.cluster.device.name}"
             )
+        if self.document_length:
+            object.__setattr__(self, "model", with_documents(self.model, self.document_length))
         self._set_encoders()
         self._set_fine_tuning()
         self._set_layers_in_16_bits()

@@ -62,6 +62,8 @@ def _fine_tuning(job: Job) -> list[str]:
     how = f"LoRA of rank {tuning.rank} on {', '.join(tuning.modules)}" if tuning.rank else f"{job.freeze} frozen"
     lines = [
         f"fine-tuning: {how}; {count(trained)} of {count(whole)} parameters are trained",
+        f"attention: over {'whole sequences' if job.document_length is None else 'packed documents'} of "
+        f"{job.document_length or job.length} tokens (--document-length)",
         "model FLOPs: frozen GEMMs count twice (forward and input gradient), trained ones three times",
     ]
     number = sum(not layer.has_backward for layer in model.layers)

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.architecture import Layer, Norm
+from ppsim.model.architecture import Layer, Model, Norm
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.attention_base import ScoredAttention
 from ppsim.model.mixer import Mixer
 
 LETTERS: Mapping[str, str] = MappingProxyType(
@@ -73,3 +75,17 @@ def windowed(layer: Layer, window: int, *, is_chunked: bool = False) -> Layer:
     if not isinstance(layer.attention, Attention):
         raise ConfigError("sliding windows are known for multi-head and grouped-query attention only")
     return replace(layer, attention=replace(layer.attention, window=window, is_chunked=is_chunked))
+
+
+def with_documents(model: Model, length: int) -> Model:
+    """Return the model with attention inside documents of `length` tokens, packed in each sequence."""
+
+    def inside(layer: Layer) -> Layer:
+        mixer = layer.attention
+        if not isinstance(mixer, ScoredAttention) or not mixer.num_heads:
+            return layer
+        if not isinstance(mixer, Attention):
+            raise ConfigError("--document-length is known for multi-head and grouped-query attention only")
+        return windowed(layer, length, is_chunked=True) if length < (mixer.window or inf) else layer
+
+    return replace(model, layers=tuple(map(inside, model.layers)))

@@ -470,6 +470,11 @@ class JobOptions(SearchBaseOptions, total=False):
         "Tokens per sequence. [default: the model's, or the profile's]",
         metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
     )]
+    document_length: Annotated[int | None, Option(
+        "Mean tokens of the documents packed in a sequence, if attention stays inside each of them. "
+        "[default: one document per sequence]",
+        metavar="TOKENS", section="model", field="job.document_length", default=None, least=1, is_hidden=True,
+    )]
     micro_batch: Annotated[int | None, Option(
         "Sequences per microbatch. [default: 1 with --model, else the profile's]",
         metavar="N", section="model", field="job.micro_batch",

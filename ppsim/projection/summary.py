@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ppsim.base.errors import PpsimError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.units import percent, seconds
 from ppsim.costs.time_breakdown import MEASURED
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, correction_of
@@ -142,6 +142,8 @@ def projection_summary(
     fitted = fitted_spread(plan, projection.iteration_time_s, seconds_of, spread)
     spread, slow_s = fitted or source_spread(plan), slow_host_s(plan, projection.iteration_time_s, seconds_of)
     low_s, high_s = interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0)
+    short_share = short_documents_share(plan, projection.iteration_time_s, seconds_of)
+    low_s *= short_share
     of_actions = percent(relative_spread(jitter))
     of_pace = ""
     if plan.rehearsal and plan.rehearsal.reference_s:
@@ -149,7 +151,7 @@ def projection_summary(
     of_ranks = f"{percent(plan.rank_spread)} per rank, " if plan.rank_spread else ""
     return ProjectionSummary(
         iteration_time_interval_s=(low_s, max(high_s, slow_s or 0.0)),
-        interval_scope=_interval_scope(plan, fitted, slow_s),
+        interval_scope=_interval_scope(plan, fitted, slow_s, short_share),
         interval_basis=f"cost error: {percent(spread)} common{of_pace}, {of_ranks}{of_actions} per action, 1 σ",
         time_breakdown_s=loss_budget(projection),
         advice=advise(projection, project) if with_advice else [],
@@ -164,7 +166,7 @@ def projection_summary(
     )
 
 
-def _interval_scope(plan: Plan, fitted: float | None, slow_s: float | None) -> str:
+def _interval_scope(plan: Plan, fitted: float | None, slow_s: float | None, short_share: float) -> str:
     job = plan.job
     if job is None or fitted or spread_of(plan) == MEASURED_SPREAD:
         return ""
@@ -173,6 +175,8 @@ def _interval_scope(plan: Plan, fitted: float | None, slow_s: float | None) -> s
             f"the host may limit this eager step: up to {seconds(slow_s)} with {1e6 * EAGER_LAUNCH_S:g} µs per "
             "launch. Fit one step (ppsim fit), or give --cuda-graphs"
         )
+    if short_share < 1:
+        return "wider: the sequences may be packed from short documents (--document-length)"
     if error_class_of(job) is None:
         return f"wider: {stack_variant(job)} was not measured on {job.cluster.device.name}"
     return "for trainers measured here"
@@ -248,6 +252,19 @@ def slow_host_s(plan: Plan, seconds: float, seconds_of: SecondsOf) -> float | No
         return None
     slow_s = seconds_of(with_launches_of(plan, EAGER_LAUNCH_S))
     return slow_s if slow_s > (1 + _NOTABLE) * seconds else None
+
+
+def short_documents_share(plan: Plan, seconds: float, seconds_of: SecondsOf) -> float:
+    """Return the least share of a fine-tuning's iteration time if its sequences are packed from short documents."""
+    job = plan.job
+    if job is None or not (job.lora or job.freeze) or job.document_length or job.cluster.constants.runs:
+        return 1.0
+    if plan.measured is not None or job.profile is not None:
+        return 1.0
+    with suppress(ConfigError):
+        share = seconds_of(replace(plan, job=replace(job, document_length=1))) / seconds
+        return share if share < 1 - _NOTABLE else 1.0
+    return 1.0
 
 
 def with_launches_of(plan: Plan, host_s: float) -> Plan:

@@ -37,7 +37,7 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zbv-fixed", "v-half-
 
 WORDS = declared_options(PlanOptions)
 VALUES: dict[str, tuple[Any, ...]] = {
-    "bucket_size": (10**6, 10**9),
+    "bucket_size": (10**6, 10**9), "document_length": (256, 700),
     "wgrad_deferral_limit": (0, 2), "num_distributed_optimizer_instances": (1, 2), "offload_modules": ("core_attn+attn_proj", "qkv_linear", "none"),
     "min_offloaded_tensor_size": (0, 2**22), "activation_offload_fraction": (0.5, 0.75), "max_inflight_offloads": (0, 2),
     "optimizer_offload_fraction": (0.5, 1.0),

@@ -67,7 +67,7 @@ MEGATRON = f"{JOB} --runtime megatron"
 OF_JOBS = [  # those that `project` and `tune` share
     "--price 2",
     "--rank-order tp-pp-cp-ep-dp", "--dtype float8", "--dtype fp16", "--optimizer muon", "--zero 3", "--zero 0",
-    "--bucket-size 1000",
+    "--bucket-size 1000", "--document-length 64",
     "--wgrad-deferral-limit 2", "--num-distributed-optimizer-instances 2", "--fully-shard", same("--no-fully-shard"), "--no-gradient-accumulation-fusion",
     same("--gradient-accumulation-fusion"), "--grad-reduce-in-bf16", same("--no-grad-reduce-in-bf16"),
     same("--no-layer-wise"), "--exp-avg-dtype bfloat16",

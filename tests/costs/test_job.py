@@ -147,7 +147,7 @@ def test_layers_may_be_recomputed_as_in_any_stage_plan_or_as_the_job_says() -> N
 def test_a_job_without_options_has_the_defaults_of_the_commands() -> None:
     """As `ppsim project --help` states them: one sequence, overlapped collectives, nothing offloaded or frozen."""
     assert {one.name: one.default for one in fields(Job) if one.default is not MISSING} == {
-        "micro_batch": 1, "sequence_length": None, "profile": None, "bucket_size": None, "overlap_grad_reduce": True,
+        "micro_batch": 1, "sequence_length": None, "document_length": None, "profile": None, "bucket_size": None, "overlap_grad_reduce": True,
         "overlap_param_gather": True, "update": "synchronised", "rest_s": 0.0, "allocator_slack": 1.0,
         "vocab_multiple": 128, "scatter_gather": False, "offload": 0.0, "offload_modules": "", "stage_plans": (),
         "cuda_graph_reuse": True, "launch_s": None, "fully_shard": False, "weight_cache": None,
@@ -155,3 +155,15 @@ def test_a_job_without_options_has_the_defaults_of_the_commands() -> None:
         "image_tokens": "", "text_only": False, "gradient_accumulation_fusion": True, "wgrad_deferral_limit": None,
         "stack": "plain", "stack_basis": "", "gpus_assumed": 0, "assumed": (), "ignored_memory_options": (),
     }  # fmt: skip
+
+
+def test_attention_stays_inside_packed_documents() -> None:
+    whole, packed = (job("gpt-oss-20b", document_length=one).model.layers for one in (None, 512))
+    assert [layer.attention.keys_per_query(4096) for layer in packed[:2]] == [
+        whole[0].attention.keys_per_query(4096), 256,
+    ]  # fmt: skip
+    hybrid = job("nemotron-h-8b", document_length=512).model.layers
+    seen = {layer.attention.keys_per_query(4096) for layer in hybrid if layer.has_mixer and not layer.is_recurrent}
+    assert seen == {256}
+    with pytest.raises(ConfigError, match="--document-length is known for multi-head"):
+        job("deepseek-v3", document_length=512)

@@ -37,7 +37,7 @@ def test_help_omits_settings_of_single_trainers() -> None:
         "mtp_use_repeated_layer", "cuda_graph_reuse", "moe_flex_dispatcher_num_sms", "activation_func_fp8_input_store",
         "moe_use_legacy_grouped_gemm", "moe_permute_fusion", "moe_expert_rank_capacity_factor", "moe_paged_stash",
         "min_offloaded_tensor_size", "activation_offload_fraction", "max_inflight_offloads",
-        "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+        "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "document_length",
         "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
     }  # fmt: skip
 
@@ -53,6 +53,7 @@ def test_a_boolean_can_be_switched_off_unless_it_only_adds() -> None:
 def test_numbers_of_layers_and_buckets_have_a_least() -> None:
     assert {name: one.least for name, one in OPTIONS.items() if one.least is not None} == {
         "num_layers_at_start_in_bf16": 0, "num_layers_at_end_in_bf16": 0, "mtp_num_layers": 0, "bucket_size": 1,
+        "document_length": 1,
         "decoder_first_pipeline_num_layers": 0, "decoder_last_pipeline_num_layers": 0,
     }  # fmt: skip
 

@@ -19,6 +19,7 @@ from ppsim.projection.summary import (
     _by_stack,
     _useful,
     fitted_spread,
+    short_documents_share,
     slow_host_s,
     source_spread,
     spread_of,
@@ -57,6 +58,10 @@ def test_models_with_experts_have_a_spread_of_their_own(model: str, prior: float
             {"gpus": 8, "tp": 4, "global_batch": 16, "seq_len": 2048, "lora": 16},
             "the host may limit this eager step",
         ),
+        (
+            {"gpus": 8, "tp": 4, "global_batch": 16, "seq_len": 8192, "lora": 16, "cuda_graphs": "layer"},
+            "wider: the sequences may be packed",
+        ),
     ],
 )
 def test_an_interval_says_for_which_runs_it_is(options, scope):
@@ -64,7 +69,7 @@ def test_an_interval_says_for_which_runs_it_is(options, scope):
     assert answer.interval_scope.startswith(scope)
     low_s, high_s = answer.iteration_time_interval_s
     is_wide = high_s / low_s > 2
-    assert is_wide == (scope != "for trainers measured here")
+    assert is_wide == ("host" in scope or "not measured" in scope)
 
 
 def moved(plan: Plan, **constants: Constant) -> Plan:
@@ -154,6 +159,24 @@ def test_a_slow_host_is_the_end_of_an_eager_interval(plan: Plan) -> None:
     assert slow_host_s(replace(plan, measured=MEASURED), 1.0, never) is None
     assert slow_host_s(moved(plan, runs=(measured(own.job_features),)), 1.0, never) is None
     assert slow_host_s(Plan(pp=2), 1.0, never) is None
+
+
+def test_packed_documents_of_unknown_length_lower_the_interval_of_a_fine_tuning(plan: Plan) -> None:
+    def shorter(packed: Plan) -> float:
+        assert packed.job is not None
+        assert packed.job.document_length == 1
+        return 0.8
+
+    own = plan.job
+    assert own is not None
+    tuning = replace(plan, job=replace(own, lora="16"))
+    assert short_documents_share(tuning, 1.0, shorter) == 0.8
+    assert short_documents_share(tuning, 0.84, shorter) == 1.0, "5 % do not matter"
+    for other in (
+        plan, Plan(pp=2), replace(tuning, measured=MEASURED), moved(tuning, runs=(measured(own.job_features),)),
+        replace(tuning, job=replace(own, lora="16", document_length=512)),
+    ):  # fmt: skip
+        assert short_documents_share(other, 1.0, never) == 1.0
 
 
 def test_a_source_never_seen_is_as_uncertain_as_its_class(plan: Plan) -> None:
