@@ -30,7 +30,7 @@ def repeat_rounds(schedule: Schedule, num_rounds: int) -> Schedule:
             f"{schedule.name}: {replicas} model replicas cannot share the {count} microbatches of a round equally"
         )
     units_of_chain = schedule.num_units // replicas
-    chain, place = np.divmod(schedule.microbatch, max(units_of_chain, 1))
+    chain, place = np.divmod(schedule.microbatch, units_of_chain)
     rounds = np.arange(num_rounds, dtype=np.int32)[:, None]
     microbatch = np.where(schedule.microbatch == NONE, NONE, (chain * num_rounds + rounds) * units_of_chain + place)
     cells = schedule.fused.max(initial=NONE) + 1

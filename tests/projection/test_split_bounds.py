@@ -5,7 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ppsim.projection.split_bounds import _hidden
+from ppsim import build
+from ppsim.parallel.layer_partition import AutoSplit
+from ppsim.projection import project
+from ppsim.projection.plan import Plan
+from ppsim.projection.split_bounds import SimulatedSplit, _hidden, byte_weights, path_weights, rank_bounds
+from tests.projection.jobs import job
 
 
 def hidden_s(pass_s: float, reduce_s: float, num_buckets: int) -> float:
@@ -24,3 +29,37 @@ def test_one_more_layer_hides_as_much_as_the_shorter_of_backward_and_reduction_g
     grown_s = hidden_s(pass_s + 0.3, reduce_s + 0.1, 4) - hidden_s(pass_s, reduce_s, 4)
     assert _hidden(trial, 1, reduce_s, 0.1, pass_s, 0.3) == pytest.approx(grown_s)  # type: ignore[arg-type]
     assert _hidden(trial, 0, reduce_s, 0.1, pass_s, 0.3) == 0.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "dp", "counts"),
+    [
+        ("1f1b", 1, (7, 7, 7, 11)),
+        ("1f1b", 4, (7, 11, 7, 7)),
+        ("zb-h1", 4, (7, 11, 7, 7)),
+        ("dual-pipe", 4, (11, 7, 7, 7)),  # two ranks hold a stage, and add its gradients
+    ],
+)
+def test_a_layer_more_on_the_fullest_stage_takes_the_weights_of_time_and_bytes(
+    name: str, dp: int, counts: tuple[int, ...]
+) -> None:
+    """The path through the schedule stays, and the simulation of the moved layer agrees with its bounds."""
+    schedule = build(name, pp=4, microbatches=8)
+    plan = Plan(pp=4, job=job(pp=4, dp=dp))
+    layer = plan.modelled_source.layer_costs()
+
+    def trial(split: tuple[int, ...]) -> SimulatedSplit:
+        return project._trial(plan, schedule, project._assembled(plan, schedule, AutoSplit(split)))
+
+    before = trial(counts)
+    least, fullest = counts.index(min(counts)), counts.index(max(counts))
+    moved = tuple(count + (stage == fullest) - (stage == least) for stage, count in enumerate(counts))
+    after = trial(moved)
+    seconds = path_weights(before, layer) * layer.work_s.mean()
+    assert after.seconds - before.seconds == pytest.approx(seconds[fullest] - seconds[least], rel=0.015)
+    added = byte_weights(before, layer)
+    assert after.peak_bytes - before.peak_bytes == pytest.approx(added[:, fullest] - added[:, least], rel=1e-3)
+    work, split, busy_s = rank_bounds(before, layer)
+    change_s = (work[:, fullest] - work[:, least]) * layer.work_s.mean()
+    assert split == counts
+    assert after.step.timeline.busy_s - busy_s == pytest.approx(change_s, rel=0.02)

@@ -10,12 +10,12 @@ from ppsim.schedule.rounds import microbatches_in_words, one_round, repeat_round
 NAMES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zbv", "dualpipe", "chimera", "dualpipev", "seq1f1b")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_step_of_rounds_is_a_complete_table_and_one_round_is_had_back(name: str) -> None:
-    table = build(name, pp=4, microbatches=8)
+@pytest.mark.parametrize(("name", "microbatches"), [("1f1b", 1), ("chimera", 2), *((name, 8) for name in NAMES)])
+def test_a_step_of_rounds_is_a_complete_table_and_one_round_is_had_back(name: str, microbatches: int) -> None:
+    table = build(name, pp=4, microbatches=microbatches)
     step = repeat_rounds(table, 3)
     validate(step)
-    assert (step.num_microbatches, step.num_rounds, len(step)) == (24, 3, 3 * len(table))
+    assert (step.num_microbatches, step.num_rounds, len(step)) == (3 * microbatches, 3, 3 * len(table))
     assert one_round(step) == table
 
 
