@@ -285,6 +285,27 @@ def test_attention_in_8_bits_casts_its_operands(
     assert (found.forward.count, found.backward_input.count) == (1 + launches[0], 1 + launches[1])
 
 
+@pytest.mark.parametrize("cp", [1, 4])
+@pytest.mark.parametrize(
+    "execution",
+    [
+        {},
+        {"context": "all-gather"},
+        {"attention": "unfused"},
+        {"dtype": "mxfp8", "attention": "fused-fp8"},
+        {"dtype": "float8", "attention": "fused-fp8"},
+    ],
+    ids=str,
+)
+def test_two_tensor_parallel_ranks_each_compute_half_a_core(cp: int, execution: dict[str, Any]) -> None:
+    whole, half = (core({"cp": cp, "tp": tp}, **execution) for tp in (1, 2))
+    for name in ("forward", "backward_input"):
+        one, other = getattr(whole, name), getattr(half, name)
+        assert (other.memory_s, other.attention_s) == (one.memory_s / 2, pytest.approx(one.attention_s / 2)), name
+        assert other.count == one.count
+        assert one.attention_s > 0
+
+
 def test_attention_in_8_bits_is_faster_by_the_gain_of_its_format() -> None:
     place = counted(dtype="float8", attention="fused-fp8")
     gain = {"float8": {"forward": 2.0, "backward": 4.0}, "mxfp8": {"forward": 8.0}}
