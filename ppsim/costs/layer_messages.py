@@ -114,12 +114,8 @@ def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:
     is hidden (Megatron-Bridge, `ParallelLinearAdapter.forward`).
     """
     assert one.weight is not None
-    place, tp = timed.place, timed.place.cut.tp
-    group: GroupName = "tp"
-    if one.weight.kind == "routed adapter":
-        group, tp = "etp", place.cut.expert_tp
-    if tp == 1:
-        return 0.0, 0.0
+    place = timed.place
+    group: GroupName = "etp" if one.weight.kind == "routed adapter" else "tp"
     of_column = place.execution.element_bytes * timed.rows[one.rows]
     read, written = timed.tensors[one.reads[0]], one.writes[0]
     is_gathered, is_parallel = one.weight.outputs < written.columns, place.execution.sequence_parallel
