@@ -89,7 +89,7 @@ def _step(fields: ConfigFields) -> Model:
     mixers += fields.words("mtp_layer_types", kinds, num_mtp) or []
     mixers += [windowed] * (number + num_mtp - len(mixers))
     dense = dense_of(fields)
-    sizes = fields.number("share_expert_dim", "share_expert_dims", default=0)
+    sizes = fields.number("share_expert_dim", "share_expert_dims", default=1280)
     experts = experts_of(
         fields, ("moe_num_experts", "n_routed_experts", "num_experts", "num_local_experts"),
         FeedForward(fields.count("moe_intermediate_size")), chosen=("moe_top_k", "num_experts_per_tok"),
@@ -125,7 +125,7 @@ def _minimax_m3(fields: ConfigFields) -> Model:
         replace(whole, indexer=indexer if one else None) for one in (are_sparse or [0] * number)[:number]
     ]
     expert = FeedForward(fields.count("moe_intermediate_size", "intermediate_size"), clamped=True)
-    shared = fields.count("shared_intermediate_size", default=expert.size)
+    shared = fields.count("shared_intermediate_size", default=3072)
     experts = experts_of(fields, ("num_local_experts",), expert, shared_size=shared, router_bias=True)
     dense = FeedForward(fields.count("dense_intermediate_size"), clamped=True)
     parts = sparse_parts(fields, experts, dense=dense)

@@ -1,5 +1,7 @@
 """Decoders whose layers have different mixers: windows with other heads, chosen blocks, sums of residuals."""
 
+from typing import Any
+
 import pytest
 
 from ppsim.base.errors import ConfigError
@@ -52,6 +54,60 @@ def test_gemma_4_with_other_parts_is_traced(part: dict[str, int]) -> None:
     data = dict(_told()["gemma4-31b"][0]) | part
     with pytest.raises(UnknownModelType, match=f"{next(iter(part))} .* must be traced"):
         model_from(data)
+
+
+def test_gemma_4_has_parts_that_are_traced_unless_the_file_says_otherwise() -> None:
+    with pytest.raises(UnknownModelType, match="hidden_size_per_layer_input 256 is not read by name"):
+        model_from({"model_type": "gemma4_text"})
+
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 8,
+    "intermediate_size": 1024, "vocab_size": 1000, "max_position_embeddings": 2048,
+}  # fmt: skip
+ROUTED = {"moe_intermediate_size": 256, "n_routed_experts": 16, "num_experts_per_tok": 2}
+SLIDING, FULL = "sliding_attention", "full_attention"
+DEFAULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gemma4_text": ({"hidden_size_per_layer_input": 0}, {
+        "num_kv_shared_layers": 0, "num_hidden_layers": 30, "hidden_size": 2304, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 512, "global_head_dim": 512,
+        "layer_types": ([SLIDING] * 5 + [FULL]) * 5, "attention_k_eq_v": False, "intermediate_size": 9216,
+        "enable_moe_block": False, "tie_word_embeddings": True, "vocab_size": 262_144,
+        "max_position_embeddings": 131_072,
+    }),
+    "granitemoehybrid": (SIZES | {"num_experts_per_tok": 2, "num_local_experts": 8, "mamba_n_heads": 16}, {
+        "layer_types": ["mamba"] * 8, "mamba_expand": 2, "mamba_d_head": 64, "mamba_d_state": 256, "mamba_n_groups": 1,
+        "mamba_d_conv": 4, "mamba_chunk_size": 256, "shared_intermediate_size": 1024,
+    }),
+    "mimo_v2_flash": (SIZES | ROUTED, {
+        "head_dim": 192, "v_head_dim": 128, "sliding_window": 129, "swa_num_attention_heads": 8,
+        "swa_num_key_value_heads": 8, "swa_head_dim": 192, "swa_v_head_dim": 128, "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False, "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0, 1, 1],
+        "mlp_layer_types": ["dense"] + ["sparse"] * 7,
+    }),
+    "minimax_m3": (
+        SIZES | {"moe_intermediate_size": 256, "num_local_experts": 16, "num_experts_per_tok": 2} | {
+            "dense_intermediate_size": 1024, "layer_types": ["minimax_m3_sparse"] * 8,
+        }, {
+            "head_dim": 128, "index_block_size": 128, "index_topk_blocks": 16, "index_n_heads": 4,
+            "index_head_dim": 128, "shared_intermediate_size": 3072, "first_k_dense_replace": 0,
+        },
+    ),
+    "step3p5": (
+        {name: SIZES[name] for name in SIZES if name not in ("num_attention_heads", "num_key_value_heads")} | ROUTED, {
+            "num_attention_heads": 64, "num_attention_groups": 8, "head_dim": 128, "use_head_wise_attn_gate": True,
+            "attention_other_setting": {"num_attention_heads": 64, "num_attention_groups": 8, "head_dim": 128},
+            "layer_types": [FULL] * 8, "share_expert_dim": 1280, "use_moe_router_bias": True,
+            "num_nextn_predict_layers": 0, "moe_layers_enum": "3,4,5,6,7",
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_a_missing_field_has_the_default_of_the_models_class(kind: str) -> None:
+    needed, defaults = DEFAULTS[kind]
+    assert model_from({"model_type": kind, **needed}) == model_from({"model_type": kind, **needed, **defaults})
 
 
 def test_a_text_model_is_found_in_a_file_of_an_unknown_type() -> None:
