@@ -1,9 +1,13 @@
 """A process that starts and ends lean does what another does."""
 
+import gc
+import os
 import subprocess
 import sys
 
 import pytest
+
+from ppsim.base.process_startup import reduce_startup
 
 
 def said(code: str, *arguments: str) -> str:
@@ -11,6 +15,24 @@ def said(code: str, *arguments: str) -> str:
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, timeout=60
     )
     return done.stdout
+
+
+def test_threads_plug_ins_and_collections_are_turned_off_unless_they_are_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "mine")
+    before = gc.get_threshold()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "numpy._core._add_newdocs", sys)
+            patch.setitem(sys.modules, "numpy._core._add_newdocs_scalars", sys)
+            reduce_startup()
+        assert gc.get_threshold()[0] == 100_000
+        assert (os.environ["OPENBLAS_THREAD_TIMEOUT"], os.environ["PYDANTIC_DISABLE_PLUGINS"]) == ("4", "mine")
+    finally:
+        gc.set_threshold(*before)
+        os.environ.pop("OPENBLAS_THREAD_TIMEOUT", None)
 
 
 def test_numpy_does_without_docstrings_what_it_does_with_them() -> None:

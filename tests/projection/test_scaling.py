@@ -31,6 +31,18 @@ def test_the_knee_is_the_first_doubling_that_gains_less_than_1_6_times():
     assert scaling_of(rows[0], row_of(16, 1.0, batch=2 * BATCH_TOKENS)).knee is None, "another batch is no scaling"
 
 
+def test_its_json_has_the_knee_the_cause_and_the_deadline_and_all_columns():
+    rows = [row_of(8, 1.0, bubble=0.1, days=9.0), row_of(16, 0.9, bubble=0.3, days=8.0) | {"mfu": 0.4}]
+    found = scaling_of(*rows, deadline_days=8.5).to_json()
+    assert [row["mfu"] for row in found.pop("rows")] == [None, 0.4]
+    assert found == {
+        "option": "gpus", "knee_gpus": 16, "growing_cause": "pipeline bubble", "deadline_days": 8.5, "fewest_gpus": 16,
+    }  # fmt: skip
+    alone = scaling_of(rows[0]).to_json()
+    assert (alone["knee_gpus"], alone["growing_cause"], "fewest_gpus" in alone) == (None, None, False)
+    assert scaling_of(rows[0], deadline_days=8.5).to_json()["fewest_gpus"] is None
+
+
 def test_the_cause_whose_share_grows_most_is_named_with_its_shares():
     found = scaling_of(row_of(32, 0.4, bubble=0.3), row_of(8, 1.0, bubble=0.1)).growing_cause
     assert found == ("pipeline bubble", pytest.approx(0.1), pytest.approx(0.3))
