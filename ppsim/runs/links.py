@@ -1,6 +1,6 @@
 """P2P time per directed pair of ranks: time in transit, and time for which a send blocks its rank."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,8 @@ _OF_A_PASS = 0.1
 _CANDIDATES = np.linspace(0, 1, 17)
 """Quantiles that are tried as the time of a message on a link."""
 _QUEUES = 0.7
-"""A link is a queue if the error of its messages' arrivals is below this fraction of the error without a queue."""
+"""A link is a queue if the error of its messages' arrivals in both directions is at most this fraction of the one
+without a queue."""
 _OVERLAPS = 0.1
 """If messages overlap by less than this fraction of their time, the link is assumed to be a queue."""
 _BLOCKS = 2.5
@@ -147,12 +148,20 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
     gap = median_of_some(wait[~crosses | (late < -transit - usual)])
     # A rank that is busy whenever a pair's message is sent still waits for the message if it takes long.
     queue, queues, is_late = np.zeros_like(made), set(), crosses & (wait > 2 * gap + usual)
-    for pair in np.unique(pairs.taken[crosses]).tolist():
-        its = pairs.taken == pair
-        service, is_queue = _service_of(made[:, its], start[:, its] - gap, is_late[:, its])
-        transit[its] = service or transit[its]
+    fits = {
+        pair: _fit_of((sent := made[:, its := pairs.taken == pair]), start[:, its] - gap - sent, is_late[:, its])
+        for pair in np.unique(pairs.taken[crosses]).tolist()
+    }
+    for pair, fit in fits.items():
+        its, back = (
+            pairs.taken == pair,
+            fits.get(pair % pairs.num_ranks * pairs.num_ranks + pair // pairs.num_ranks),
+        )
+        errors = fit.errors + (0.0 if back is None else back.errors)
+        is_queue = fit.queued_s > 0 and errors[0] <= _QUEUES * errors[1]
+        transit[its] = (fit.queued_s if is_queue else fit.constant_s) or transit[its]
         if is_queue:
-            queue[:, its] = queue_s(made[:, its], service)
+            queue[:, its] = queue_s(made[:, its], fit.queued_s)
             queues.add(pair)
     found = LinkTimes(
         pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late + queue < -transit - usual)),
@@ -175,17 +184,28 @@ def queue_s(sent: Floats, service_s: float) -> Floats:
     return np.where(queue - sent > 1e-6 * service_s, queue - sent, 0.0)
 
 
-def _service_of(sent: Floats, arrived: Floats, is_late: Any) -> tuple[float, bool]:
-    """Return the time of a message on a link (0: unknown), and if the link sends one message after the other.
+@dataclass(frozen=True)
+class _LinkFit:
+    """Best time of a message if the link sends one after the other, and if it does not; 0: unknown.
 
-    Arrays have shape [steps, messages]. `is_late` marks messages whose receiver waited until they arrived; others
-    arrived earlier. The link is a queue if a constant delay does not explain the arrivals.
+    `errors` are the sums of the errors of both, in seconds, of messages that they expect at different times.
     """
-    since = arrived - sent
+
+    queued_s: float = 0.0
+    constant_s: float = 0.0
+    errors: Floats = field(default_factory=lambda: np.zeros(2))
+
+
+def _fit_of(sent: Floats, since: Floats, is_late: Any) -> _LinkFit:
+    """Return the fit of a link; arrays have shape [steps, messages], `since` is the time until the arrival.
+
+    `is_late` marks messages whose receiver waited until they arrived; others arrived earlier.
+    """
     if is_late.sum() < _LEAST_MESSAGES:
-        return 0.0, False
+        return _LinkFit()
     candidates = np.concatenate([
-        np.quantile(since[is_late], _CANDIDATES), np.quantile(np.diff(np.sort(arrived[is_late])), _CANDIDATES)
+        np.quantile(since[is_late], _CANDIDATES),
+        np.quantile(np.diff(np.sort((sent + since)[is_late])), _CANDIDATES),
     ])  # fmt: skip
     candidates = candidates[candidates > 0]
 
@@ -193,13 +213,11 @@ def _service_of(sent: Floats, arrived: Floats, is_late: Any) -> tuple[float, boo
         beyond = np.where(is_late, np.abs(expected - since), np.maximum(expected - since, 0.0))
         return np.minimum(beyond, candidates.max())
 
-    service = min(candidates, key=lambda service: errors(queue_s(sent, service) + service).mean())
+    queued = min(candidates, key=lambda service: errors(queue_s(sent, service) + service).mean())
     constant = min(candidates, key=lambda constant: errors(constant + np.zeros_like(sent)).mean())
-    queue = queue_s(sent, service)
-    differ = queue > _OVERLAPS * service
-    with_queue, without = (errors(expected)[differ].sum() for expected in (queue + service, queue * 0 + constant))
-    is_queue = bool(with_queue <= _QUEUES * without)
-    return float(service if is_queue else constant), is_queue
+    expected = queue_s(sent, queued) + queued, np.full_like(sent, constant)
+    differ = np.abs(expected[0] - constant) > _OVERLAPS * constant
+    return _LinkFit(float(queued), float(constant), np.array([errors(times)[differ].sum() for times in expected]))
 
 
 def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:

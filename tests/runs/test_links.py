@@ -108,6 +108,23 @@ def test_a_wait_for_earlier_messages_is_part_of_the_slow_link(fault: str) -> Non
     assert ("for earlier messages" in loss.detail) == (fault == "queueing link"), "only a queue has such waits"
 
 
+@pytest.mark.parametrize("is_queue", [False, True])
+@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved-1f1b", 2), ("zbv", 2)])
+def test_late_messages_that_overlap_are_no_queue(name: str, vpp: int, is_queue: bool) -> None:
+    """In one direction, messages may be too far apart to show it; the other direction decides for both."""
+    steps = Made(build(name, pp=4, vpp=vpp, microbatches=8), seed=3)
+    steps.taken /= 2
+    slow = np.isin(pairs_of(steps.graph).taken[steps.graph.target], [6, 9])  # rank 1 → 2 and back
+    steps.hop[:, slow] += 0.022
+    steps.queues |= slow & is_queue
+    run, actions = steps.run(), len(steps.table)
+    start = run.start[:, :actions]
+    before, made, _ = input_times(steps.graph, run.end[:, :actions] - start.min(axis=1, keepdims=True))
+    links = links_of(steps.graph, start - start.min(axis=1, keepdims=True), before, made)
+    assert {6, 9} & links.queues == ({6, 9} if is_queue else set())
+    assert links.transit_s[np.isin(links.pairs.taken, [6, 9])] == pytest.approx(0.022, abs=5e-4)
+
+
 def test_times_of_a_queueing_link_are_those_of_a_message_alone() -> None:
     steps = Made(build("interleaved-1f1b", pp=4, vpp=2, microbatches=8), seed=1, num_steps=1)
     steps.gap[:], steps.hop[:] = 1e-4, 3e-4
