@@ -1,12 +1,12 @@
 """Faults injected into a real pipeline of torch's own schedules (gloo): does `explain` find them?
 
     PYTHONPATH=. python benchmarks/torch_faults.py --draws 3 [--only slow_link,pause] [--schedule 1f1b] [--ranks 2]
-    PYTHONPATH=. python benchmarks/torch_faults.py --only slow_rank,slow_link,queueing_link --project
+    PYTHONPATH=. python benchmarks/torch_faults.py --only none,slow_rank,slow_link,queueing_link --project
 
 Actions sleep for 20 and 40 ms, divided by the number of stages per rank. Each draw has its own place and size, by a
 seed from the hash of the commit. For each draw, a run without the fault is made in the same processes, directly
-before it. The true cost is the difference of the mean periods in wall time. With `--project`, the fault also runs in
-the other schedule, and `ppsim project --run` of the first recording is compared with it. A draw counts if its fault
+before it. The true cost is the difference of the mean periods in wall time. With `--project`, the fault runs in all
+three schedules, and each recording is projected to the two others (`ppsim project --run`). A draw counts if its fault
 costs 5 % of the step or more. It is noise if the first cause costs more, also without the fault. The machine needs
 free cores, because other load affects both runs.
 """
@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.pipelining.schedules as torch_schedules
 import torch.multiprocessing as mp
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
 from torch.profiler import ProfilerActivity, profile
 
 import ppsim
@@ -37,7 +38,13 @@ from benchmarks.made_steps import seed_of_commit
 from ppsim.integrations.torch import named_passes
 
 MICROBATCHES, STEPS = 8, 10
-SECONDS = {"F": 0.02, "B": 0.04}
+SECONDS = 0.02
+"""Time of a forward pass, an input gradient or a weight gradient of a rank's stages."""
+SCHEDULES: dict[str, tuple[Any, int]] = {
+    "1f1b": (Schedule1F1B, 1), "interleaved-1f1b": (ScheduleInterleaved1F1B, 2),
+    "zbv-fixed": (ScheduleZBVZeroBubble, 2),
+}  # fmt: skip
+"""torch's class of each schedule, and its number of stages per rank."""
 ALL = -2
 """A rank number that stands for all ranks."""
 WAIT_AT = 9
@@ -128,15 +135,16 @@ NAMES = (
 class Now:
     """State of a rank's process, which actions and sends read."""
 
-    fault, step, rank, ranks, vpp, batch, link_is_free = Fault(), 0, 0, 4, 1, 0, 0.0
+    fault, step, rank, ranks, schedule, batch, link_is_free = Fault(), 0, 0, 4, "1f1b", 0, 0.0
+    vpp = 1
     delayed: "queue.Queue[tuple[float, Any, Any]]" = queue.Queue()
 
 
 def sleep_of(kind: str, stage: int, microbatch: int) -> None:
-    fault, seconds = Now.fault, SECONDS[kind] / Now.vpp * Now.fault.sizes[microbatch % len(Now.fault.sizes)]
+    fault, seconds = Now.fault, SECONDS / Now.vpp * Now.fault.sizes[microbatch % len(Now.fault.sizes)]
     seconds *= fault.slow_rank[1] if fault.slow_rank[0] == Now.rank else 1
     seconds *= fault.slow_stage[1] if fault.slow_stage[0] == stage else 1
-    seconds *= fault.slow_backward[1] if kind == "B" and fault.slow_backward[0] == Now.rank else 1
+    seconds *= fault.slow_backward[1] if kind != "F" and fault.slow_backward[0] == Now.rank else 1
     seconds *= fault.drift[1] ** Now.step if fault.drift[0] in (Now.rank, ALL) else 1
     if kind == "F" and stage < Now.ranks:
         seconds += fault.pauses.get((Now.step, Now.rank, microbatch), 0.0)
@@ -144,20 +152,19 @@ def sleep_of(kind: str, stage: int, microbatch: int) -> None:
 
 
 class Slow(torch.autograd.Function):
-    """A forward and backward pass that sleep."""
+    """An identity whose forward and backward passes sleep."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, weight: Any, stage: int, microbatch: int) -> Any:
-        ctx.place = stage, microbatch
-        ctx.save_for_backward(x, weight)
-        sleep_of("F", stage, microbatch)
-        return x * weight
+    def forward(ctx: Any, x: Any, stage: int, microbatch: int, kinds: tuple[str, str]) -> Any:
+        ctx.place, ctx.kind = (stage, microbatch), kinds[1]
+        if kinds[0]:
+            sleep_of(kinds[0], stage, microbatch)
+        return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        x, weight = ctx.saved_tensors
-        sleep_of("B", *ctx.place)
-        return gradient * weight, (gradient * x).sum(0), None, None
+        sleep_of(ctx.kind, *ctx.place)
+        return gradient, None, None, None
 
 
 class Sleeper(torch.nn.Module):
@@ -169,7 +176,8 @@ class Sleeper(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         self.count += 1
-        return Slow.apply(x, self.weight, self.stage, (self.count - 1) % MICROBATCHES)
+        place = self.stage, (self.count - 1) % MICROBATCHES
+        return Slow.apply(x, *place, ("F", "I")) * Slow.apply(self.weight, *place, ("", "W"))
 
 
 class Sent:
@@ -213,21 +221,20 @@ def batch_with_faults(ops: list[Any], desc: Any = None) -> list[Any]:
 def steps_of(fault: Fault, folder: Path) -> list[float]:
     """Run steps with a fault; return the start times of the steps that `explain` uses, and the final end."""
     Now.fault, Now.step = Fault(), 0
-    mine = [Now.rank + Now.ranks * chunk for chunk in range(Now.vpp)]
+    num_stages = Now.ranks * Now.vpp
+    mine = [Now.rank, Now.rank + Now.ranks][: Now.vpp]
+    if Now.schedule == "zbv-fixed":
+        mine[1] = num_stages - 1 - Now.rank
     modules = [Sleeper(stage) for stage in mine]
     stages = [
-        PipelineStage(module, stage, Now.ranks * Now.vpp, torch.device("cpu"))
+        PipelineStage(module, stage, num_stages, torch.device("cpu"))
         for module, stage in zip(modules, mine, strict=True)
     ]
 
     def loss(out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (out - target).pow(2).mean()
 
-    schedule: Any = (
-        Schedule1F1B(stages[0], MICROBATCHES, loss_fn=loss)
-        if Now.vpp == 1
-        else ScheduleInterleaved1F1B(stages, MICROBATCHES, loss_fn=loss)
-    )
+    schedule = SCHEDULES[Now.schedule][0](stages[0] if Now.vpp == 1 else stages, MICROBATCHES, loss_fn=loss)
     optimizer = torch.optim.SGD([one.weight for one in modules], lr=1e-9)
     x = torch.ones(MICROBATCHES, 64, requires_grad=True)
 
@@ -236,7 +243,7 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
         for one in modules:
             one.count = 0  # torch runs an extra forward pass to infer shapes
         time.sleep(Now.fault.data_s if Now.rank == 0 else 0.0)
-        target = {"target": torch.zeros(MICROBATCHES, 64)} if Now.rank == Now.ranks - 1 else {}
+        target = {"target": torch.zeros(MICROBATCHES, 64)} if num_stages - 1 in mine else {}
         schedule.step(*([x] if Now.rank == 0 else []), **target)
         time.sleep(Now.fault.optimizer_s[1] if Now.fault.optimizer_s[0] == Now.rank else 0.0)
         dist.all_reduce(torch.stack([one.weight.grad.norm() for one in modules]).norm())
@@ -259,12 +266,11 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
     return begins[1:]
 
 
-SCHEDULES = {1: "1f1b", 2: "interleaved-1f1b"}
 WORTH = 0.05
 
 
 def run(
-    rank: int, ranks: int, draws: list[tuple[str, int]], vpp: int, project: bool, folder: str, port: int
+    rank: int, ranks: int, draws: list[tuple[str, int]], schedule: str, project: bool, folder: str, port: int
 ) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
@@ -274,30 +280,36 @@ def run(
     torch_schedules._batch_p2p = batch_with_faults
     counts: Counter[str] = Counter()
     for name, seed in draws:
-        fault, without = fault_of(name, seed, vpp, ranks)
+        fault, without = fault_of(name, seed, SCHEDULES[schedule][1], ranks)
         means, of_draw = {}, Path(folder) / f"{name}-{seed}"
-        for kind, one in (("without", without), ("with", fault), ("other", fault))[: 2 + project]:
-            Now.vpp = 3 - vpp if kind == "other" else vpp
-            means[kind] = float(np.diff(steps_of(one, of_draw / kind)).mean())
+        runs = {other: (fault, other) for other in SCHEDULES}
+        for kind, (faults, Now.schedule) in (
+            runs if project else {"without": (without, schedule), "with": (fault, schedule)}
+        ).items():
+            Now.vpp = SCHEDULES[Now.schedule][1]
+            means[kind] = float(np.diff(steps_of(faults, of_draw / kind)).mean())
         if rank == 0:
-            counts.update(
-                report_projection(of_draw, 3 - vpp) if project else report(of_draw, name, seed, fault, means)
-            )
+            counts.update(report_projections(of_draw) if project else report(of_draw, name, seed, fault, means))
         dist.barrier()
     if rank == 0:
         print(dict(counts))
     dist.destroy_process_group()
 
 
-def report_projection(folder: Path, vpp: int) -> list[str]:
-    """Print the step with the fault in the other schedule, measured and projected from the recording."""
-    projected = ppsim.project(run=folder / "with", schedule=SCHEDULES[vpp], vpp=vpp)
-    measured: Any = ppsim.read(folder / "other")
-    error = projected.timeline.step_time_s / float(np.median(measured.step_times_s)) - 1
-    stays = "; ".join(line for line in projected.assumptions if line.startswith("from the run"))
-    print(f"| {folder.name} | {SCHEDULES[vpp]} | {1e3 * np.median(measured.step_times_s):.0f} | "
-          f"{1e3 * projected.timeline.step_time_s:.0f} | {100 * error:+.1f} % | {stays} |", flush=True)  # fmt: skip
-    return ["projections", *(["within 5 %"] if abs(error) <= 0.05 else [])]
+def report_projections(folder: Path) -> list[str]:
+    """Print the step of each schedule, measured and projected from the recordings of the others."""
+    counts = []
+    recordings: dict[str, Any] = {name: ppsim.read(folder / name) for name in SCHEDULES}
+    for (name, recording), (other, measured) in permutations(recordings.items(), 2):
+        projected = ppsim.project(run=folder / name, schedule=other, vpp=SCHEDULES[other][1])
+        step_s = float(np.median(measured.step_times_s))
+        error = projected.timeline.step_time_s / step_s - 1
+        noise = [float(np.ptp(run.step_times_s) / np.median(run.step_times_s)) for run in (recording, measured)]
+        stays = "; ".join(line for line in projected.assumptions if line.startswith("from the run"))
+        print(f"| {folder.name} | {name} → {other} | {1e3 * step_s:.0f} | {1e3 * projected.timeline.step_time_s:.0f} | "
+              f"{100 * error:+.1f} % | {100 * max(noise):.0f} % | {stays} |", flush=True)  # fmt: skip
+        counts += ["projections", *(["within 5 %"] if abs(error) <= 0.05 else [])]
+    return counts
 
 
 def report(folder: Path, name: str, seed: int, fault: Fault, means: dict[str, float]) -> list[str]:
@@ -305,7 +317,8 @@ def report(folder: Path, name: str, seed: int, fault: Fault, means: dict[str, fl
     true = means["with"] - means["without"]
     before, after = (ppsim.explain(folder / kind) for kind in ("without", "with"))
     first = after.reasons[0]
-    accepted = {fault.cause} | ({"waits for messages"} if fault.cause == "slow links" and Now.ranks == 2 else set())
+    of_two_ranks = {"waits for messages", *["gaps between passes"] * bool(fault.block_s)}
+    accepted = {fault.cause} | (of_two_ranks if fault.cause == "slow links" and Now.ranks == 2 else set())
     gains = [sum(loss.gain_s for loss in found.reasons if loss.cause in accepted) for found in (after, before)]
     detail = "; ".join(loss.detail for loss in after.reasons if loss.cause in accepted)
     is_first, is_sized = first.cause in accepted, abs((gains[0] - gains[1]) / true - 1) <= 0.2
@@ -328,24 +341,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--only", default=",".join(NAMES), help="names of faults, with commas")
-    parser.add_argument("--schedule", choices=list(SCHEDULES.values()), default="interleaved-1f1b")
+    parser.add_argument("--schedule", choices=list(SCHEDULES), default="interleaved-1f1b")
     parser.add_argument("--ranks", type=int, choices=[2, 4], default=4)
-    parser.add_argument("--project", action="store_true", help="compare with projections of the other schedule")
+    parser.add_argument("--project", action="store_true", help="compare with projections of the other schedules")
     parser.add_argument("--seed", type=int, default=seed_of_commit())
     parser.add_argument("--port", type=int, default=29651)
     arguments = parser.parse_args()
-    vpp = 2 if arguments.schedule == "interleaved-1f1b" else 1
     names = arguments.only.split(",")
     draws = [(name, arguments.seed + number) for name in names for number in range(arguments.draws)]
     header = ["fault", "true cost, ms", "found, ms", "first cause", "counted", "right", "where"]
     if arguments.project:
-        header = ["fault", "projected schedule", "measured, ms", "projected, ms", "error", "kept faults"]
+        header = ["fault", "projected", "measured, ms", "projected, ms", "error", "range of steps", "kept faults"]
     print("|", " | ".join(header), "|")
     print("|---" * len(header) + "|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(
             run, nprocs=arguments.ranks,
-            args=(arguments.ranks, draws, vpp, arguments.project, folder, arguments.port),
+            args=(arguments.ranks, draws, arguments.schedule, arguments.project, folder, arguments.port),
         )  # fmt: skip
 
 
