@@ -10,12 +10,11 @@ import numpy as np
 
 from ppsim.api.calibration import overheads_of
 from ppsim.api.keyword_options import option_types
-from ppsim.api.read import MeasuredRun, file_format, open_run_if_path, with_costs
+from ppsim.api.read import MeasuredRun, file_format, missing_rank_question, open_run_if_path, with_costs
 from ppsim.api.run_result import RunResult
 from ppsim.api.train import TrainResult
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.files import prefix_errors, read_json
-from ppsim.base.units import percent
 from ppsim.catalog.build import every_schedule
 from ppsim.projection.difference import PlanDifference, difference_of, is_projection
 from ppsim.projection.options import PlanOptions
@@ -34,7 +33,7 @@ from ppsim.runs.spreads import spreads_of
 from ppsim.runs.timeline_file import FORMAT, timeline_from_json
 from ppsim.runs.traces import shortened
 from ppsim.schedule.grammar import read_schedule
-from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_files import costs_from
 from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
@@ -165,7 +164,7 @@ def explain(
     >>> found.comparison.step_s < 1.2 * found.step_s
     True
     """
-    opened = open_run_if_path(measured)
+    opened = open_run_if_path(measured, num_ranks=ranks)
     real = opened.timeline
     first_step = 1 + int(opened.facts.get("num_warm_up") or 0)
     found = attribute_losses(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
@@ -230,34 +229,15 @@ def _missing_ranks(opened: RunResult, ranks: int | None) -> str:
         )
     if ranks is not None and ranks < table.num_ranks:
         raise ConfigError(f"--ranks {ranks}: there are recordings of {table.num_ranks} ranks")
+    if ranks is not None and ranks > (of_job := opened.facts.get("job_ranks") or ranks):
+        raise ConfigError(f"--ranks {ranks}: the job had {of_job} ranks, as its files count them")
     if ranks is not None:
         missing = shortened((absent or range(table.num_ranks, ranks))[: ranks - table.num_ranks])
         return (
             f"without rank {missing}: the time that others wait for it has another cause below" if missing else ""
         )
-    if table.vpp > 1 or (table.fused != NONE).any() or table.num_slices > 1:
-        return ""
-    last = table.stage == table.num_stages - 1
-    forward, backward = (np.flatnonzero(last & (table.op == op)) for op in (Op.F, Op.B))
-    if not len(backward) or backward[0] > forward[-1]:  # all forwards come first
-        return ""
-    ends, starts = (
-        times[:, entries[np.argsort(table.microbatch[entries])]]
-        for times, entries in ((run.end, forward), (run.start, backward))
-    )
-    usual_s = float(np.median((run.end - run.start)[:, forward]))
-    part = float((starts - ends > _WAITS * usual_s).mean())
-    if part < _NEARLY_ALL:
-        return ""
-    return (
-        f"Is a rank missing? The last stage waits between the forward and the backward of {percent(part)} of its "
-        f"microbatches, as a rank before the last one does. If {table.num_ranks} ranks ran, give --ranks "
-        f"{table.num_ranks}."
-    )
-
-
-_WAITS, _NEARLY_ALL = 0.5, 0.8
-"""Wait after a forward, in forwards, and the part of the microbatches with it, of a rank before the last one."""
+    question = missing_rank_question(run)
+    return question and f"{question} If {table.num_ranks} ranks ran, give --ranks {table.num_ranks}."
 
 
 def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:

@@ -13,7 +13,7 @@ from ppsim.api.run_result import RunResult
 from ppsim.api.schedule_detection import detect_schedule
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.base.units import seconds
+from ppsim.base.units import percent, seconds
 from ppsim.catalog.build import build
 from ppsim.runs.clocks import Alignment
 from ppsim.runs.log_totals import LogTotals
@@ -27,7 +27,7 @@ from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json
 from ppsim.runs.timeline_import import ImportedRun, import_run
 from ppsim.runs.traces import RankTrace, RunRecordings
 from ppsim.schedule.grammar import read_schedule
-from ppsim.schedule.table import Op, Schedule
+from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.trainers import recordings
 from ppsim.trainers.megatron.read_log import is_log, read_log
@@ -90,7 +90,8 @@ def read(
         return opened
     found = detect_schedule(opened.timeline.schedule)
     told = vars(found) | {"sentence": found.sentence}
-    return replace(opened, facts=opened.facts | {"schedule": told})
+    question = missing_rank_question(opened.measured.run)
+    return replace(opened, facts=opened.facts | {"schedule": told, "question": question})
 
 
 def open_run(
@@ -99,8 +100,9 @@ def open_run(
     patterns: Sequence[NamePattern] | None = None,
     given: StageCosts | None = None,
     warm_up: int = 1,
+    num_ranks: int | None = None,
 ) -> MeasuredRun | LogTotals:
-    """`given` are the expected action times."""
+    """`given` are the expected action times; with `num_ranks`, ranks may be missing."""
     if warm_up < 0:
         raise ConfigError(f"--warm-up must not be negative: got {warm_up}")
     if not recorded:
@@ -112,10 +114,10 @@ def open_run(
             return _of_file(recorded[0], table, given)
         if kind == "log":
             return read_log(recorded[0], num_warm_up=warm_up)
-    recordings = read_recordings(recorded, patterns)
+    recordings = read_recordings(recorded, patterns, num_ranks=num_ranks)
     if table is None:
         table = _table_told(recordings)
-    run, facts = align_ranks(recordings, table=table, given=given, num_warm_up=warm_up)
+    run, facts = align_ranks(recordings, table=table, given=given, num_warm_up=warm_up, num_ranks=num_ranks)
     measured = import_run(run, warm_up)
     if recordings.kind.startswith("CSV"):
         _require_seconds(run)
@@ -137,6 +139,7 @@ def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None)
         "clocks": told["clocks"] if _is_alignment(told.get("clocks")) else None,
         "reserved_bytes": told["reserved_bytes"] if _are_numbers(told.get("reserved_bytes")) else None,
         "missing_ranks": told["missing_ranks"] if _are_numbers(told.get("missing_ranks")) else [],
+        "job_ranks": told["job_ranks"] if isinstance(told.get("job_ranks"), int) else None,
     }
     measured = ImportedRun(timeline, run, known["step_times_s"], known["chosen_step"])
     return MeasuredRun(measured, told | known)
@@ -226,10 +229,12 @@ def _kind_of_json(path: str | Path) -> str:
     return "other"
 
 
-def read_recordings(recorded: Sequence[str | Path], patterns: Sequence[NamePattern]) -> RunRecordings:
+def read_recordings(
+    recorded: Sequence[str | Path], patterns: Sequence[NamePattern], *, num_ranks: int | None = None
+) -> RunRecordings:
     paths = [Path(one) for one in recorded]
     if len(paths) == 1 and is_dump(paths[0]):
-        return read_dump(paths[0])
+        return read_dump(paths[0], num_ranks=num_ranks)
     files = [file for path in paths for file in files_of(path)]
     kinds = {file_format(file) for file in files}
     if len(kinds) > 1 or not kinds <= {"trace", "spans", "sqlite", "csv"} or (kinds == {"csv"} and len(files) > 1):
@@ -237,7 +242,7 @@ def read_recordings(recorded: Sequence[str | Path], patterns: Sequence[NamePatte
     if kinds == {"csv"}:
         return rows.read_rows(files[0])
     if kinds == {"spans"}:
-        return read_spans(files)
+        return read_spans(files, num_ranks=num_ranks)
     traces: list[RankTrace] = []
     for file in files:
         if kinds == {"trace"}:
@@ -311,6 +316,33 @@ def _require_seconds(run: Run) -> None:
         raise ConfigError(
             f"{run.source}: a pass takes {seconds(usual_s)}: are these seconds? Name the columns start_s and end_s"
         )
+
+
+def missing_rank_question(run: Run) -> str:
+    """Return a question if the last stage waits for its backwards as an earlier stage does, "" otherwise."""
+    table = run.graph.schedule
+    if table.vpp > 1 or (table.fused != NONE).any() or table.num_slices > 1:
+        return ""
+    last = table.stage == table.num_stages - 1
+    forward, backward = (np.flatnonzero(last & (table.op == op)) for op in (Op.F, Op.B))
+    if not len(backward) or backward[0] > forward[-1]:  # all forwards come first
+        return ""
+    ends, starts = (
+        times[:, entries[np.argsort(table.microbatch[entries])]]
+        for times, entries in ((run.end, forward), (run.start, backward))
+    )
+    usual_s = float(np.median((run.end - run.start)[:, forward]))
+    part = float((starts - ends > _WAITS * usual_s).mean())
+    if part < _NEARLY_ALL:
+        return ""
+    return (
+        f"Is a rank missing? The last stage waits between the forward and the backward of {percent(part)} of its "
+        "microbatches, as a rank before the last one does."
+    )
+
+
+_WAITS, _NEARLY_ALL = 0.5, 0.8
+"""Wait after a forward, in forwards, and the part of the microbatches with it, of a rank before the last one."""
 
 
 def open_run_if_path(*measured: Any, **options: Any) -> RunResult:

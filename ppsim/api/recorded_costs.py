@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ppsim.api.read import open_run_if_path
+from ppsim.api.read import missing_rank_question, open_run_if_path
 from ppsim.api.run_result import RunResult
 from ppsim.api.schedule_detection import detect_schedule
 from ppsim.base.errors import ConfigError
@@ -15,6 +15,7 @@ from ppsim.parallel.layer_partition import Split
 from ppsim.runs.calibrate import FittedOverheads, calibrate
 from ppsim.runs.loss_attribution import lasting_faults
 from ppsim.runs.run import Run, unslowed_costs
+from ppsim.runs.traces import shortened
 from ppsim.schedule.table import fused_pairs
 
 
@@ -46,7 +47,8 @@ def recorded_costs(
     each recorded stage. Raises `ConfigError` for an unknown cause in `without`, and for slices of sequences or
     pairs of a forward and a backward, because their actions have no times of their own.
     """
-    run = open_run_if_path(path).measured.run
+    opened = open_run_if_path(path)
+    run, absent = opened.measured.run, opened.facts.get("missing_ranks")
     source = str(path) if isinstance(path, str | Path) else run.source
     table = run.graph.schedule.compute_only()
     if table.num_slices > 1:
@@ -54,7 +56,8 @@ def recorded_costs(
     if len(fused_pairs(table)[0]):
         raise ConfigError(f"{source} ran pairs of a forward and a backward, whose times are not known apart")
     overheads = calibrate([run])
-    costs = replace(_stage_costs(run, overheads, source), activation_bytes=activation_bytes, split=split)
+    note = f"rank {shortened(absent)} of the job has no recording" if absent else missing_rank_question(run)
+    costs = replace(_stage_costs(run, overheads, source), activation_bytes=activation_bytes, split=split, note=note)
     return RecordedCosts(costs.without(without), overheads)
 
 

@@ -180,12 +180,14 @@ class RunCosts(RankCosts):
     `splits_backward`: I and W were recorded; otherwise they are two arbitrary parts of B. `knows_gaps`: the time
     between steps was recorded. The times are without the slow ranks and links of the run. `slow_ranks` has these
     ranks with the factors of their forwards and backwards, `slow_links` the rows of `StageCosts.slow_links`.
+    `note` is about ranks without a recording.
     """
 
     forward_s: tuple[float, ...]
     backward_input_s: tuple[float, ...]
     backward_weight_s: tuple[float, ...]
     table: Schedule
+    note: str = ""
     split: Split = "even"
     source: str
     splits_backward: bool

@@ -222,6 +222,8 @@ def _faults_of_run(plan: Plan, schedule: Schedule) -> Iterator[str]:
     They are left out on another number of ranks.
     """
     measured = plan.measured
+    if isinstance(measured, RunCosts) and measured.note:
+        yield f"{FROM_RUN}{measured.note}"
     if isinstance(measured, RunCosts) and schedule.num_ranks != measured.table.num_ranks and measured.faults:
         faults = ", ".join(f"{name} ({extent})" for name, extent in measured.faults.items())
         yield f"{FROM_RUN}left out, because it has {measured.table.num_ranks} ranks: {faults}"

@@ -42,6 +42,8 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
         )
     if missing := _not_recorded(run):
         extra.append(("not recorded", missing))
+    if question := run.get("question"):
+        extra.append(("question", question))
     print_report(found.report(), extra, with_rows=with_rows)
     if with_timeline:
         print_timeline(found.timeline, is_wanted=True)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from ppsim.runs.traces import (
     result_of,
     split_by_names,
     table_rows_of,
+    with_actions,
 )
 from ppsim.schedule.blocking_calls import has_megatron_loop
 from ppsim.schedule.check import validate
@@ -32,16 +33,17 @@ from ppsim.simulation.stage_costs import StageCosts
 
 
 def align_ranks(
-    recordings: RunRecordings, *, table: Schedule | None, given: StageCosts | None, num_warm_up: int
-) -> tuple[Run, dict[str, Any]]:
+    recordings: RunRecordings, *, table: Schedule | None, given: StageCosts | None, num_warm_up: int,
+    num_ranks: int | None = None,
+) -> tuple[Run, dict[str, Any]]:  # fmt: skip
     """Return the steps of a run after the first `num_warm_up` steps, on one clock, and facts for users.
 
     `table` is needed if the recording does not give stages. Raises `ConfigError` or `ScheduleError` for recordings
-    that do not form a run of the table.
+    that do not form a run of the table. If ranks may be missing, `num_ranks` is their number with the missing ones.
     """
     source, stages_by = recordings.source, _stages_by(recordings, table)
     with prefix_errors(source):
-        ranks = in_rank_order(identify_actions(recordings.traces, table))
+        ranks = in_rank_order(identify_actions(recordings.traces, table), num_ranks=num_ranks)
         ran = Schedule.from_rows(table_rows_of(ranks), name=source)
         if table is not None and table.num_stages == ran.num_stages:
             ran = replace(ran, num_replicas=table.num_replicas, num_slices=table.num_slices,
@@ -71,7 +73,9 @@ def align_ranks(
         "step_times_s": run.step_times_s.tolist(), "between_steps_s": list(run.gaps_s),
         "passes_by": recordings.passes_by, "stages_by": stages_by, "knows_transfers": run.knows_transfers,
         "message_bytes": run.message_bytes, "clocks": alignment and asdict(alignment),
-        "reserved_bytes": recordings.reserved_bytes, "missing_ranks": missing_ranks_of(recordings.traces),
+        "reserved_bytes": recordings.reserved_bytes,
+        "missing_ranks": missing_ranks_of(recordings.traces, num_ranks),
+        "job_ranks": min(trace.num_ranks or 0 for trace in recordings.traces) or None,
     }  # fmt: skip
 
 
@@ -131,12 +135,7 @@ def _with_stages(trace: RankTrace, place: int, num_ranks: int, table: Schedule |
             raise ConfigError(f"{trace.source} has a chunk {cell.chunk}, and the table has {len(own)} stages there")
         return action._replace(stage=place + cell.chunk * num_ranks if table is None else own[cell.chunk])
 
-    return replace(trace, steps=[[_with_actions(cell, staged) for cell in step] for step in trace.steps])
-
-
-def _with_actions(cell: CellRange, changed: Callable[[CellRange, Action], Action]) -> CellRange:
-    actions = tuple(changed(cell, action) for action in cell.members)
-    return replace(cell, cell=actions[0] if isinstance(cell.cell, Action) else actions)
+    return replace(trace, steps=[[with_actions(cell, staged) for cell in step] for step in trace.steps])
 
 
 def _passes(trace: RankTrace) -> list[CellRange]:
@@ -210,4 +209,4 @@ def _named(step: list[CellRange], trace: RankTrace, row: list[Action] | None) ->
             )
         return known[count[key] - 1]
 
-    return [_with_actions(cell, named) for cell in step]
+    return [with_actions(cell, named) for cell in step]

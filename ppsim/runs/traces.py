@@ -1,7 +1,7 @@
 """Traces of a recorded run's ranks, which every reader returns, and their conversion to `ppsim train`'s records."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -175,8 +175,10 @@ def shortened(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:_SHOWN])) + ", …" * (len(numbers) > _SHOWN)
 
 
-def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
+def in_rank_order(traces: Sequence[RankTrace], *, num_ranks: int | None = None) -> list[RankTrace]:
     """Return the traces by pipeline rank; raises `ConfigError` for a missing or repeated rank.
+
+    With more `num_ranks` than traces, ranks may be missing; then the other ranks' stages are renumbered.
 
     Recorded rank numbers other than 0 … p−1 are ignored, because they also count ranks of other kinds of
     parallelism. Then the order of the stages decides.
@@ -193,18 +195,37 @@ def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
     beyond = max(holder) + 1
     sends = [cell.members[0] for trace in traces for cell in trace.steps[0] if cell.members[0].op is Op.SEND_F]
     missing = sorted(set(range(beyond)) - set(holder)) or [beyond] * any(one.stage == beyond - 1 for one in sends)
-    if missing:
+    if missing and len(traces) >= (num_ranks or 0):
         raise ConfigError(
-            f"no trace of the rank with stage {shortened(missing)}: give the traces of all pipeline ranks"
+            f"no trace of the rank with stage {shortened(missing)}: give the traces of all pipeline ranks (ppsim "
+            "explain --ranks N, with the number of all ranks, explains the others alone)"
         )
+    if missing:
+        traces = [_renumbered(trace, sorted(holder)) for trace in traces]
     if sorted(-1 if trace.rank is None else trace.rank for trace in traces) == list(range(len(traces))):
         return sorted(traces, key=lambda trace: trace.rank or 0)
     return sorted(traces, key=lambda trace: trace.stages[0])
 
 
-def missing_ranks_of(traces: Sequence[RankTrace]) -> list[int]:
+def _renumbered(trace: RankTrace, stages: Sequence[int]) -> RankTrace:
+    """Return the passes of a rank with stages counted in `stages`, without messages, which missing ranks share."""
+    steps = [
+        [with_actions(cell, lambda _, action: action._replace(stage=stages.index(action.stage))) for cell in step
+         if cell.is_compute]
+        for step in trace.steps
+    ]  # fmt: skip
+    return replace(trace, steps=steps)
+
+
+def with_actions(cell: CellRange, changed: Callable[[CellRange, Action], Action]) -> CellRange:
+    actions = tuple(changed(cell, action) for action in cell.members)
+    return replace(cell, cell=actions[0] if isinstance(cell.cell, Action) else actions)
+
+
+def missing_ranks_of(traces: Sequence[RankTrace], num_ranks: int | None = None) -> list[int]:
     """Return the ranks of a job's pipeline without a trace, which are equally far apart in the job."""
-    ranks, size = sorted({trace.rank or 0 for trace in traces}), min(trace.num_ranks or 0 for trace in traces)
+    ranks = sorted({trace.rank or 0 for trace in traces})
+    size = min(trace.num_ranks or 0 for trace in traces) or num_ranks or 0
     if len(ranks) < len(traces):
         return []
     apart = min((after - before for before, after in pairwise(ranks)), default=1)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -440,25 +441,31 @@ def test_ranks_that_the_job_of_a_trace_has_beyond_the_traces_are_missing(
     without = words_of(ppsim("explain", ".", "--ranks", number).stdout)
     assert without.startswith(f"without {said.split(' of ')[0].removeprefix('lacks ')}: the time that others wait")
     assert ppsim("explain", ".", "--ranks", len(of_job)).stdout.startswith("mean step time")
+    too_many = words_of(ppsim("explain", ".", "--ranks", size + 1, code=2).output)
+    assert f"--ranks {size + 1}: the job had {size} ranks, as its files count them" in too_many
 
 
 def test_a_missing_last_rank_is_asked_for_before_the_causes(folder: Path) -> None:
     """1F1B of four ranks, recorded on the first three; complete tables of other schedules raise no question."""
     costs = StageCosts(forward_s=0.01, backward_input_s=0.01, backward_weight_s=0.01)
 
-    def write(table: Schedule, kept: int) -> None:
+    def write(table: Schedule, kept: Sequence[int]) -> None:
         step, rows = simulate(table, costs), ["rank,kind,stage,microbatch,start,end"]
-        for number, entry in product(range(3), np.flatnonzero(table.rank < kept).tolist()):
+        for number, entry in product(range(3), np.flatnonzero(np.isin(table.rank, kept)).tolist()):
             action, times = table[entry], [times[entry] + 2.0 * number for times in (step.start, step.end)]
             rows.append(
                 f"{table.rank[entry]},{action.op.name},{action.stage},{action.microbatch},{times[0]},{times[1]}"
             )
         Path("passes.csv").write_text("\n".join(rows))
 
-    write(build("1f1b", pp=4, microbatches=8), kept=3)
+    write(build("1f1b", pp=4, microbatches=8), kept=range(3))
     shown = words_of(ppsim("explain", "passes.csv").stdout)
-    assert shown.startswith(
-        "Is a rank missing? The last stage waits between the forward and the backward of 100.00 %"
+    question = "Is a rank missing? The last stage waits between the forward and the backward of 100.00 %"
+    assert shown.startswith(question)
+    assert "does. If 3 ranks ran, give --ranks 3." in shown
+    assert question in words_of(ppsim("read", "passes.csv").stdout)
+    assert f"from the run: {question}" in words_of(
+        ppsim("project", "--run", "passes.csv", "--schedule", "gpipe").stdout
     )
     stated = words_of(ppsim("explain", "passes.csv", "--ranks", 4).stdout)
     assert stated.startswith(
@@ -468,6 +475,9 @@ def test_a_missing_last_rank_is_asked_for_before_the_causes(folder: Path) -> Non
     assert "--ranks 2: there are recordings of 3 ranks" in words_of(
         ppsim("explain", "passes.csv", "--ranks", 2, code=2).output
     )
+    write(build("1f1b", pp=4, microbatches=8), kept=[0, 1, 3])
+    assert "--ranks N, with the number of all ranks" in words_of(ppsim("explain", "passes.csv", code=2).output)
+    assert words_of(ppsim("explain", "passes.csv", "--ranks", 4).stdout).startswith("without rank 2: the time")
     for name in ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zbv"):
-        write(build(name, pp=3, microbatches=9), kept=3)
+        write(build(name, pp=3, microbatches=9), kept=range(3))
         assert explain("passes.csv").note == ""

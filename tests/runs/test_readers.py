@@ -141,6 +141,18 @@ def test_a_dump_of_any_of_megatrons_tables_comes_back(folder: Path, name: str, t
     assert run.step_times_s == pytest.approx([step.step_time_s] * 2, abs=3.1e-3)
 
 
+@pytest.mark.parametrize("size", [4, None])
+def test_a_dump_without_one_of_its_ranks_is_explained_if_their_number_is_stated(
+    folder: Path, size: int | None
+) -> None:
+    dump_of([timeline_of("1f1b")] * 3, folder / "dump")
+    edit(folder / "dump" / "config.json", lambda found: found | {"pp_size": size})
+    (folder / "dump" / "pp_rank_3.json").unlink()
+    assert ppsim("explain", "dump", "--ranks", 4).stdout.startswith("without rank 3: ")
+    beyond = words_of(ppsim("explain", "dump", "--ranks", 9, code=2 if size else 0).output)
+    assert ("--ranks 9: the job had 4 ranks" in beyond) == bool(size)
+
+
 def edit(path: Path, change: Callable[[Any], Any]) -> None:
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
 

@@ -95,6 +95,10 @@ def test_ranks_are_in_the_order_of_their_numbers_or_stages() -> None:
     sending = trace([*step(0, 0), cell(1, 2, Op.SEND_F, 0)])
     with pytest.raises(ConfigError, match="no trace of the rank with stage 1"):
         in_rank_order([sending])
+    with pytest.raises(ConfigError, match="no trace of the rank with stage 1"):
+        in_rank_order([low, trace(step(0, 2))], num_ranks=2)
+    assert [one.stages for one in in_rank_order([trace(step(0, 3)), trace(step(0, 1))], num_ranks=4)] == [[0], [1]]
+    assert in_rank_order([sending], num_ranks=2) == [replace(sending, steps=[step(0, 0)])]
     assert in_rank_order([low]) == [low]
 
 
@@ -111,6 +115,7 @@ def test_ranks_are_in_the_order_of_their_numbers_or_stages() -> None:
 )
 def test_missing_ranks_are_as_far_apart_as_the_others(ranks: list[int], size: int, missing: list[int]) -> None:
     assert missing_ranks_of([trace(step(0), rank=rank, num_ranks=size) for rank in ranks]) == missing
+    assert missing_ranks_of([trace(step(0), rank=rank) for rank in ranks], size) == missing
 
 
 def test_rows_have_computation_and_messages() -> None:

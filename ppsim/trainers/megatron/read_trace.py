@@ -59,31 +59,38 @@ def has_spans(text: str) -> bool:
     return '\n{\n    "name": "megatron.' in text
 
 
-def read_spans(files: Sequence[str]) -> RunRecordings:
-    """Return the recordings of the first data- and tensor-parallel index that is recorded on all pipeline ranks."""
+def read_spans(files: Sequence[str], *, num_ranks: int | None = None) -> RunRecordings:
+    """Return the recordings of the first data- and tensor-parallel index that is recorded on all pipeline ranks.
+
+    With `num_ranks`, return those of the first index on the pipeline ranks that were recorded.
+    """
     ranks: dict[int, _Rank] = {}
     for file in files:
         _read(file, ranks)
     if not any(rank.actions for rank in ranks.values()):
         raise ConfigError(f"{files[0]} has no spans of microbatches: run Megatron-LM with {_GROUPS}")
-    chosen = _pipeline(files[0], {number: rank for number, rank in ranks.items() if rank.actions})
-    base = min(begin for rank in chosen for begin, _, _ in rank.actions)
-    traces = [_trace(rank, place, base) for place, rank in enumerate(chosen)]
+    chosen = _pipeline(files[0], {number: rank for number, rank in ranks.items() if rank.actions}, num_ranks)
+    base = min(begin for rank in chosen.values() for begin, _, _ in rank.actions)
+    traces = [_trace(rank, place, base) for place, rank in chosen.items()]
     by = "the host's time in each forward and backward step; kernels may run later"
     return RunRecordings(files[0], traces, kind="OpenTelemetry spans of Megatron-LM", passes_by=by)
 
 
-def _pipeline(source: str, ranks: Mapping[int, _Rank]) -> list[_Rank]:
+def _pipeline(source: str, ranks: Mapping[int, _Rank], num_ranks: int | None) -> dict[int, _Rank]:
+    """Return the recordings by pipeline rank."""
     one = next(iter(ranks.values()))
     apart = one.num_ranks // one.num_stages  # distance between the global ranks of pipeline neighbours
-    for first in (number for number in sorted(ranks) if number < apart):
-        numbers = range(first, one.num_ranks, apart)
-        if all(number in ranks for number in numbers):
-            return [ranks[number] for number in numbers]
+    pipelines: dict[int, dict[int, _Rank]] = defaultdict(dict)
+    for number, rank in sorted(ranks.items()):
+        pipelines[number % apart][number // apart] = rank
+    chosen = max(pipelines.values(), key=len)
+    if num_ranks or len(chosen) == one.num_stages:
+        return chosen
     here = ", ".join(map(str, sorted(ranks)))
     raise ConfigError(
         f"{source} has spans of rank {here}, and no whole pipeline of {one.num_stages} ranks: set "
-        "MEGATRON_OTEL_RANK_STRATEGY=all_ranks, and give the files of all ranks"
+        "MEGATRON_OTEL_RANK_STRATEGY=all_ranks, and give the files of all ranks (ppsim explain --ranks "
+        f"{one.num_stages} explains these alone)"
     )
 
 
@@ -101,7 +108,7 @@ def _trace(rank: _Rank, place: int, base: int) -> RankTrace:
     marks, numbers = [(begin - base) / 1e9 for begin, _ in iterations], [number for _, number in iterations]
     return RankTrace(
         rank.source, place, rank.host, on_device=False, steps=[cells], base_ns=base, marks=marks,
-        numbers=numbers * (min(numbers, default=-1) >= 0),
+        numbers=numbers * (min(numbers, default=-1) >= 0), num_ranks=rank.num_stages,
     )  # fmt: skip
 
 

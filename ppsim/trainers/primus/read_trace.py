@@ -8,6 +8,7 @@ fused forward and backward pass is in both lists, with the same start.
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from os.path import isdir
 from pathlib import Path
@@ -29,21 +30,26 @@ def is_dump(folder: Path) -> bool:
     return isdir(folder) and any(_FILE.fullmatch(file.name) for file in folder.iterdir())
 
 
-def read_dump(folder: Path) -> RunRecordings:
+def read_dump(folder: Path, *, num_ranks: int | None = None) -> RunRecordings:
+    """`num_ranks` is as for `align_ranks`."""
     files = {int(found[1]): file for file in folder.iterdir() if (found := _FILE.fullmatch(file.name))}
     config = _config(folder)
-    num_ranks = config.get("pp_size") or max(files) + 1
-    missing = next((rank for rank in range(num_ranks) if rank not in files), None)
-    if missing is not None:
-        raise ConfigError(f"{folder} lacks pp_rank_{missing}.json: it is a dump of {num_ranks} pipeline ranks")
-    if beyond := sorted(set(files) - set(range(num_ranks))):
+    of_job = config.get("pp_size") or max(files) + 1
+    missing = next((rank for rank in range(of_job) if rank not in files), None)
+    if missing is not None and num_ranks is None:
+        raise ConfigError(
+            f"{folder} lacks pp_rank_{missing}.json: it is a dump of {of_job} pipeline ranks (ppsim explain "
+            f"--ranks {of_job} explains the others alone)"
+        )
+    if beyond := sorted(set(files) - set(range(of_job))):
         raise ConfigError(f"{folder} holds pp_rank_{beyond[0]}.json, and its config.json says pp_size {num_ranks}")
-    iterations = {rank: _iterations(files[rank]) for rank in range(num_ranks)}
+    iterations = {rank: _iterations(files[rank]) for rank in sorted(files)}
     split = any("wgrad_start" in one for found in iterations.values() for one in found.values())
     traces = with_common_steps([_trace(str(files[rank]), rank, found, split) for rank, found in iterations.items()])
+    traces = [replace(trace, num_ranks=config.get("pp_size")) for trace in traces]
     require_as_many_steps(traces)
     _require_one_run(traces, config)
-    if "pp_size" not in config:
+    if num_ranks is None and "pp_size" not in config:
         _require_last_rank(folder, traces)
     held = [max(_memory(one) for one in found.values()) for found in iterations.values()]
     return RunRecordings(

@@ -102,6 +102,16 @@ def test_interleaved_spans_need_the_table(tmp_path: Path) -> None:
     assert run.timeline.schedule.compute_only() == step.schedule.compute_only()
 
 
+def test_a_pipeline_without_one_of_its_ranks_is_explained_if_their_number_is_stated(tmp_path: Path) -> None:
+    written(tmp_path, step_of("1f1b", pp=4, microbatches=6), as_otlp, 2)
+    (tmp_path / "rank2.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"explain --ranks 4 explains these alone"):
+        ppsim.explain(tmp_path)
+    assert ppsim.explain(tmp_path, ranks=4).note.startswith("without rank 2: ")
+    with pytest.raises(ConfigError, match="--ranks 5: the job had 4 ranks"):
+        ppsim.explain(tmp_path, ranks=5)
+
+
 def test_one_file_may_hold_all_ranks(tmp_path: Path) -> None:
     step = step_of("1f1b", pp=2, microbatches=4)
     lines = [as_otlp(resource_of(rank, 2, 1), spans_of(step, rank)) for rank in range(2)]
