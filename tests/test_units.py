@@ -9,7 +9,7 @@ from ppsim.base.units import count, seconds, size
     ("value", "text"),
     [
         (0.99951, "1.00 s"), (0.9994, "999 ms"), (9.996e-4, "1.00 ms"), (9.999, "10.0 s"), (99.96, "100 s"),
-        (0.99949, "999 ms"), (5e-12, "5.0e-12 s"), (-0.0123, "-12.3 ms"),
+        (0.99949, "999 ms"), (5e-12, "5.0e-12 s"), (-9e-13, "0 s"), (-0.0123, "-12.3 ms"),
     ],
 )  # fmt: skip
 def test_a_time_rounds_into_the_next_unit(value: float, text: str) -> None:

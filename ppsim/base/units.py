@@ -1,14 +1,16 @@
 """Numbers as text with suitable units (ms, GiB = 1024³ B, GB/s = 10⁹ B/s) and significant digits."""
 
+ROUNDING_S = 1e-12
+
 
 def seconds(value: float) -> str:
-    """Return a time in a suitable unit.
+    """Return a time in a suitable unit; rounding errors of sums become 0.
 
-    >>> seconds(0.0297), seconds(83.2), seconds(2.5e-5), seconds(0.0)
+    >>> seconds(0.0297), seconds(83.2), seconds(2.5e-5), seconds(-1e-17)
     ('29.7 ms', '83.2 s', '25.0 µs', '0 s')
     """
     return _in_unit(value, {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}) or (
-        "0 s" if value == 0 else f"{value:.1e} s"
+        "0 s" if abs(value) < ROUNDING_S else f"{value:.1e} s"
     )
 
 

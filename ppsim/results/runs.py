@@ -27,13 +27,8 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
     if usual := _too_long(found.timeline):
         extra.append(("units", f"the median action takes {seconds(usual)}: name columns in ms start_ms and end_ms"))
     if clocks := run.get("clocks"):
-        extra.append(
-            (
-                "clocks",
-                f"{clocks['num_clocks']}, aligned by their messages to ± {seconds(clocks['uncertainty_s'])}; "
-                f"a P2P transfer takes at least {seconds(clocks['hop_s'])}",
-            )
-        )
+        aligned = f"{clocks['num_clocks']}, aligned by their messages to ± {seconds(clocks['uncertainty_s'])}"
+        extra.append(("clocks", f"{aligned}; a P2P transfer takes at least {seconds(clocks['hop_s'])}"))
     if clocks and (drift := clocks.get("drift")):
         extra.append(("drift", f"{1e6 * drift:.3g} ppm between the fastest and the slowest clock, removed"))
     if reserved := run.get("reserved_bytes"):

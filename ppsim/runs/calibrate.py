@@ -211,7 +211,7 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
     first, last = _fit_ends(runs, factor, not_fitted)
     step = _fit([np.array([gap]) for run in runs for gap in run.gaps_s])
     if step is None:
-        not_fitted["step_overhead_s"] = "the run has no two consecutive steps"
+        not_fitted["step_overhead_s"] = "the time from one step to the next is not recorded"
     elif step.value < 0:
         not_fitted["step_overhead_s"] = "a step starts on one rank before the previous step has ended on all ranks"
         step = None

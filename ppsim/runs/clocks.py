@@ -26,8 +26,9 @@ _MOST_DRIFT = 2e-4
 class Alignment:
     """Result of a clock alignment.
 
-    `uncertainty_s` is half of the widest range of an offset that the messages allow. `hop_s` is the shortest P2P
-    transfer between two clocks. `drift` is the largest relative difference of the clocks' speeds, 0 if constant
+    `uncertainty_s` is half of the widest range that the messages allow for a clock's offset to the first clock,
+    given the offsets of the clocks before it; infinite with messages in one direction only. `hop_s` is the shortest
+    P2P transfer between two clocks. `drift` is the largest relative difference of the clocks' speeds, 0 if constant
     offsets align them.
     """
 

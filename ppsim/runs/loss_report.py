@@ -1,6 +1,6 @@
 """An explanation as sentences and as Markdown."""
 
-from ppsim.base.units import percent, seconds, signed_percent
+from ppsim.base.units import ROUNDING_S, percent, seconds, signed_percent
 from ppsim.runs.loss_attribution import Difference, ExplainedDifference, Explanation, TimeLoss
 from ppsim.runs.loss_causes import STAGES_OR_RANKS
 
@@ -12,7 +12,6 @@ GAINS = "time saved per step if only this cause is removed, largest first"
 
 _LEAST = 1e-3
 """Causes below this fraction of a step get no sentence."""
-_ROUNDING_S = 1e-12
 
 ADVICE = {
     "time between steps": (
@@ -105,9 +104,7 @@ def faults(found: Explanation) -> list[str]:
     for late in found.late_ranks[:MOST_REASONS]:
         if late.gain_s < _LEAST * found.step_s:
             continue
-        most = (
-            f"; largest delay on the critical path: {late.action}, {seconds(late.action_s)}" if late.action else ""
-        )
+        most = f"; largest delay on the critical path: {late.action}, {seconds(late.action_s)}" * bool(late.action)
         sentences.append(
             f"rank {late.rank}: if it were as fast as the median stage, the step would take {seconds(late.gain_s)} "
             f"({percent(late.gain_s / found.step_s)}) less, and the others wait {seconds(late.others_wait_s)} "
@@ -138,11 +135,11 @@ def _lack(one: Difference, measured_s: float) -> str:
 def table_of(found: Explanation) -> list[dict[str, str]]:
     rows = []
     for loss in found.losses:
-        row = {"cause": loss.cause, "time": _time(loss.seconds), "share": percent(loss.seconds / found.period_s)}
+        row = {"cause": loss.cause, "time": seconds(loss.seconds), "share": percent(loss.seconds / found.period_s)}
         if found.num_steps > 1:
             low, high = loss.quartiles_s
-            row["quartiles"] = f"{_time(low)} … {_time(high)}" if high - low > _ROUNDING_S else ""
-        row["gain if removed"] = "" if loss.cause in ("compute", "rest") else _time(loss.gain_s)
+            row["quartiles"] = f"{seconds(low)} … {seconds(high)}" if high - low > ROUNDING_S else ""
+        row["gain if removed"] = "" if loss.cause in ("compute", "rest") else seconds(loss.gain_s)
         rows.append(row | {"detail": loss.detail})
     return rows
 
@@ -152,21 +149,14 @@ def differences_of(found: ExplainedDifference) -> list[dict[str, str]]:
     return [
         {
             "difference by cause": one.cause,
-            "measured": _time(one.measured_s),
-            "projected": _time(one.projected_s),
-            "difference": _time(one.seconds),
-            "of the step": signed_percent(one.seconds / whole if abs(one.seconds) >= _ROUNDING_S else 0.0),
+            "measured": seconds(one.measured_s),
+            "projected": seconds(one.projected_s),
+            "difference": seconds(one.seconds),
+            "of the step": signed_percent(one.seconds / whole if abs(one.seconds) >= ROUNDING_S else 0.0),
             "detail": one.detail,
         }
         for one in found.differences
     ]
-
-
-def _time(value: float) -> str:
-    """Rounding errors of sums become 0."""
-    if abs(value) < _ROUNDING_S:
-        return seconds(0)
-    return seconds(value) if value >= 0 else f"-{seconds(-value)}"
 
 
 def markdown(found: Explanation) -> str:

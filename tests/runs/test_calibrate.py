@@ -161,7 +161,7 @@ def test_what_one_rank_and_one_step_cannot_tell_is_said():
         == found.not_fitted["transfer"]
         == "the table sends nothing between ranks"
     )
-    assert found.not_fitted["step_overhead_s"] == "the run has no two consecutive steps"
+    assert found.not_fitted["step_overhead_s"] == "the time from one step to the next is not recorded"
     assert found.action.value == pytest.approx(1e-3)
 
 
