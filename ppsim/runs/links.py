@@ -1,6 +1,6 @@
 """P2P time per directed pair of ranks: time in transit, and time for which a send blocks its rank."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -148,27 +148,27 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
     gap = median_of_some(wait[~crosses | (late < -transit - usual)])
     # A rank that is busy whenever a pair's message is sent still waits for the message if it takes long.
     queue, queues, is_late = np.zeros_like(made), set(), crosses & (wait > 2 * gap + usual)
-    fits = {
-        pair: _fit_of((sent := made[:, its := pairs.taken == pair]), start[:, its] - gap - sent, is_late[:, its])
-        for pair in np.unique(pairs.taken[crosses]).tolist()
-    }
-    for pair, fit in fits.items():
-        its, back = (
-            pairs.taken == pair,
-            fits.get(pair % pairs.num_ranks * pairs.num_ranks + pair // pairs.num_ranks),
-        )
-        errors = fit.errors + (0.0 if back is None else back.errors)
-        is_queue = fit.queued_s > 0 and errors[0] <= _QUEUES * errors[1]
-        transit[its] = (fit.queued_s if is_queue else fit.constant_s) or transit[its]
-        if is_queue:
-            queue[:, its] = queue_s(made[:, its], fit.queued_s)
+    fits = {}
+    for pair in np.unique(pairs.taken[crosses]).tolist():
+        its = pairs.taken == pair
+        fits[pair] = _fit_of(made[:, its], start[:, its] - gap - made[:, its], is_late[:, its])
+    for pair, (queued_s, constant_s, errors) in fits.items():
+        its, (sender, receiver) = pairs.taken == pair, divmod(pair, pairs.num_ranks)
+        errors = errors + fits.get(receiver * pairs.num_ranks + sender, _UNKNOWN)[2]
+        if queued_s and errors[0] <= _QUEUES * errors[1]:
+            transit[its], queue[:, its] = queued_s, queue_s(made[:, its], queued_s)
             queues.add(pair)
+        elif constant_s:
+            transit[its] = constant_s
     found = LinkTimes(
         pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late + queue < -transit - usual)),
         queue, frozenset(queues),
     )  # fmt: skip
     _, under_way, is_waited = found.parts_of(start, before, made)
     return replace(found, transits=_by_pair(pairs.taken, under_way - queue, crosses & is_waited))
+
+
+_UNKNOWN = (0.0, 0.0, np.zeros(2))
 
 
 def queue_s(sent: Floats, service_s: float) -> Floats:
@@ -184,25 +184,15 @@ def queue_s(sent: Floats, service_s: float) -> Floats:
     return np.where(queue - sent > 1e-6 * service_s, queue - sent, 0.0)
 
 
-@dataclass(frozen=True)
-class _LinkFit:
-    """Best time of a message if the link sends one after the other, and if it does not; 0: unknown.
+def _fit_of(sent: Floats, since: Floats, is_late: Any) -> tuple[float, float, Floats]:
+    """Return the best time of a message on a queueing link, and on another link, and the errors of both.
 
-    `errors` are the sums of the errors of both, in seconds, of messages that they expect at different times.
-    """
-
-    queued_s: float = 0.0
-    constant_s: float = 0.0
-    errors: Floats = field(default_factory=lambda: np.zeros(2))
-
-
-def _fit_of(sent: Floats, since: Floats, is_late: Any) -> _LinkFit:
-    """Return the fit of a link; arrays have shape [steps, messages], `since` is the time until the arrival.
-
-    `is_late` marks messages whose receiver waited until they arrived; others arrived earlier.
+    Arrays have shape [steps, messages]; `since` is the time until the arrival. `is_late` marks messages whose
+    receiver waited until they arrived; others arrived earlier. The errors are sums over messages for which the two
+    differ.
     """
     if is_late.sum() < _LEAST_MESSAGES:
-        return _LinkFit()
+        return _UNKNOWN
     candidates = np.concatenate([
         np.quantile(since[is_late], _CANDIDATES),
         np.quantile(np.diff(np.sort((sent + since)[is_late])), _CANDIDATES),
@@ -217,7 +207,7 @@ def _fit_of(sent: Floats, since: Floats, is_late: Any) -> _LinkFit:
     constant = min(candidates, key=lambda constant: errors(constant + np.zeros_like(sent)).mean())
     expected = queue_s(sent, queued) + queued, np.full_like(sent, constant)
     differ = np.abs(expected[0] - constant) > _OVERLAPS * constant
-    return _LinkFit(float(queued), float(constant), np.array([errors(times)[differ].sum() for times in expected]))
+    return float(queued), float(constant), np.array([errors(times)[differ].sum() for times in expected])
 
 
 def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:
