@@ -197,8 +197,7 @@ def in_rank_order(traces: Sequence[RankTrace], *, num_ranks: int | None = None) 
     missing = sorted(set(range(beyond)) - set(holder)) or [beyond] * any(one.stage == beyond - 1 for one in sends)
     if missing and len(traces) >= (num_ranks or 0):
         raise ConfigError(
-            f"no trace of the rank with stage {shortened(missing)}: give the traces of all pipeline ranks (ppsim "
-            "explain --ranks N, with the number of all ranks, explains the others alone)"
+            f"no trace of the rank with stage {shortened(missing)}: give all, or explain --ranks N without it"
         )
     if missing:
         traces = [_renumbered(trace, sorted(holder)) for trace in traces]

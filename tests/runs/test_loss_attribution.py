@@ -476,7 +476,7 @@ def test_a_missing_last_rank_is_asked_for_before_the_causes(folder: Path) -> Non
         ppsim("explain", "passes.csv", "--ranks", 2, code=2).output
     )
     write(build("1f1b", pp=4, microbatches=8), kept=[0, 1, 3])
-    assert "--ranks N, with the number of all ranks" in words_of(ppsim("explain", "passes.csv", code=2).output)
+    assert "no trace of the rank with stage 2" in words_of(ppsim("explain", "passes.csv", code=2).output)
     assert words_of(ppsim("explain", "passes.csv", "--ranks", 4).stdout).startswith("without rank 2: the time")
     for name in ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zbv"):
         write(build(name, pp=3, microbatches=9), kept=range(3))

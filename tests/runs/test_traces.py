@@ -90,7 +90,7 @@ def test_ranks_are_in_the_order_of_their_numbers_or_stages() -> None:
     assert in_rank_order(numbered) == [numbered[1], numbered[0]]
     with pytest.raises(ConfigError, match="low and low both hold stage 0"):
         in_rank_order([low, low])
-    with pytest.raises(ConfigError, match="no trace of the rank with stage 1: give"):
+    with pytest.raises(ConfigError, match="no trace of the rank with stage 1: give all, or explain --ranks N"):
         in_rank_order([low, trace(step(0, 2))])
     sending = trace([*step(0, 0), cell(1, 2, Op.SEND_F, 0)])
     with pytest.raises(ConfigError, match="no trace of the rank with stage 1"):

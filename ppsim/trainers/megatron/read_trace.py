@@ -89,8 +89,7 @@ def _pipeline(source: str, ranks: Mapping[int, _Rank], num_ranks: int | None) ->
     here = ", ".join(map(str, sorted(ranks)))
     raise ConfigError(
         f"{source} has spans of rank {here}, and no whole pipeline of {one.num_stages} ranks: set "
-        "MEGATRON_OTEL_RANK_STRATEGY=all_ranks, and give the files of all ranks (ppsim explain --ranks "
-        f"{one.num_stages} explains these alone)"
+        f"MEGATRON_OTEL_RANK_STRATEGY=all_ranks and give all files, or explain --ranks {one.num_stages} with some"
     )
 
 

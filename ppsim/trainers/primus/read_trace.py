@@ -38,8 +38,7 @@ def read_dump(folder: Path, *, num_ranks: int | None = None) -> RunRecordings:
     missing = next((rank for rank in range(of_job) if rank not in files), None)
     if missing is not None and num_ranks is None:
         raise ConfigError(
-            f"{folder} lacks pp_rank_{missing}.json: it is a dump of {of_job} pipeline ranks (ppsim explain "
-            f"--ranks {of_job} explains the others alone)"
+            f"{folder} lacks pp_rank_{missing}.json: give all, or explain --ranks {of_job} without it"
         )
     if beyond := sorted(set(files) - set(range(of_job))):
         raise ConfigError(f"{folder} holds pp_rank_{beyond[0]}.json, and its config.json says pp_size {num_ranks}")
@@ -49,8 +48,6 @@ def read_dump(folder: Path, *, num_ranks: int | None = None) -> RunRecordings:
     traces = [replace(trace, num_ranks=config.get("pp_size")) for trace in traces]
     require_as_many_steps(traces)
     _require_one_run(traces, config)
-    if num_ranks is None and "pp_size" not in config:
-        _require_last_rank(folder, traces)
     held = [max(_memory(one) for one in found.values()) for found in iterations.values()]
     return RunRecordings(
         str(folder), traces, kind="Primus' dump_pp_data", passes_by="CUDA events around each pass", clocks="step",
@@ -129,24 +126,6 @@ def _one_by_one(step: list[CellRange], source: str) -> list[CellRange]:
             f"does not tell how long each took; trace such a run with torch.profiler"
         )
     return step
-
-
-def _require_last_rank(folder: Path, traces: list[RankTrace]) -> None:
-    """Raise `ConfigError` if 1F1B continues after the last file.
-
-    In 1F1B, each rank starts with one more forward pass than the next rank.
-    """
-    forwards = [_num_forwards_first(trace) for trace in traces]
-    if forwards[-1] > 1 and all(one == other + 1 for one, other in pairwise(forwards)):
-        raise ConfigError(
-            f"{folder} lacks pp_rank_{len(traces)}.json: rank {len(traces) - 1} begins with {forwards[-1]} "
-            f"forwards, which is 1F1B of {len(traces) - 1 + forwards[-1]} pipeline ranks"
-        )
-
-
-def _num_forwards_first(trace: RankTrace) -> int:
-    ops = [cell.cell.op for cell in trace.steps[0]]  # type: ignore[union-attr]
-    return next((place for place, op in enumerate(ops) if op is not Op.F), 0)
 
 
 def _require_one_run(traces: list[RankTrace], config: Mapping[str, int]) -> None:

@@ -105,7 +105,7 @@ def test_interleaved_spans_need_the_table(tmp_path: Path) -> None:
 def test_a_pipeline_without_one_of_its_ranks_is_explained_if_their_number_is_stated(tmp_path: Path) -> None:
     written(tmp_path, step_of("1f1b", pp=4, microbatches=6), as_otlp, 2)
     (tmp_path / "rank2.jsonl").unlink()
-    with pytest.raises(ConfigError, match=r"explain --ranks 4 explains these alone"):
+    with pytest.raises(ConfigError, match=r"explain --ranks 4 with some"):
         ppsim.explain(tmp_path)
     assert ppsim.explain(tmp_path, ranks=4).note.startswith("without rank 2: ")
     with pytest.raises(ConfigError, match="--ranks 5: the job had 4 ranks"):
@@ -122,7 +122,7 @@ def test_one_file_may_hold_all_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda lines: lines[:1], "no whole pipeline of 2 ranks: set MEGATRON_OTEL_RANK_STRATEGY=all_ranks"),
+        (lambda lines: lines[:1], "no whole pipeline of 2 ranks: set MEGATRON_OTEL_RANK_STRATEGY=all_ranks and"),
         (
             lambda lines: [line.replace("microbatch", "layer") for line in lines],
             "--otel-span-groups per_step,microbatch",
