@@ -32,13 +32,10 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
     if clocks and (drift := clocks.get("drift")):
         extra.append(("drift", f"{1e6 * drift:.3g} ppm between the fastest and the slowest clock, removed"))
     if reserved := run.get("reserved_bytes"):
-        extra.append(
-            ("memory", f"{size(max(reserved))} reserved on the rank with most, {size(min(reserved))} with least")
-        )
-    if missing := _not_recorded(run):
-        extra.append(("not recorded", missing))
-    if question := run.get("question"):
-        extra.append(("question", question))
+        most, least = size(max(reserved)), size(min(reserved))
+        extra.append(("memory", f"{most} reserved on the rank with most, {least} with least"))
+    notes = ("not recorded", _not_recorded(run)), ("question", run.get("question"))
+    extra += [(label, note) for label, note in notes if note]
     print_report(found.report(), extra, with_rows=with_rows)
     if with_timeline:
         print_timeline(found.timeline, is_wanted=True)

@@ -3,7 +3,7 @@
 The first replay has all measured times. Its difference from the step is the "rest".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,15 @@ from ppsim.base.display import Printable
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.base.units import seconds
 from ppsim.runs.links import LinkTimes, SlowPairs, input_times, links_of, slow_pairs_excess
-from ppsim.runs.loss_causes import BETWEEN, CAUSES, STAGES_OR_RANKS, ActionSpeeds, CauseRemoval, cause_removals
+from ppsim.runs.loss_causes import (
+    BETWEEN,
+    CAUSES,
+    STAGES_OR_RANKS,
+    ActionSpeeds,
+    CauseRemoval,
+    cause_removals,
+    work_in_words,
+)
 from ppsim.runs.pauses import LONG
 from ppsim.runs.run import Run, median_costs, table_in_words
 from ppsim.runs.step_factors import StepFactors
@@ -217,7 +225,7 @@ def _between(run: Run, first_step: int) -> str:
     rank = run.graph.schedule.rank[first]
     work_s = {name: spent[1:, first] for name, spent in run.work_s.items() if len(spent) == len(gaps) + 1}
     sentence = f"rank {rank} starts a step {seconds(usual)} after the last pass of the step before"
-    sentence += _work_in_words({name: float(np.median(spent)) for name, spent in work_s.items()})
+    sentence += work_in_words({name: float(np.median(spent)) for name, spent in work_s.items()})
     if len(run.to_collective_s):
         works = np.median(run.to_collective_s, axis=0)
         latest = int(np.argmax(works))
@@ -229,13 +237,8 @@ def _between(run: Run, first_step: int) -> str:
             )
     if gaps[longest] <= LONG * usual:
         return sentence
-    after = _work_in_words({name: float(spent[longest]) for name, spent in work_s.items()}, most=1)
+    after = work_in_words({name: float(spent[longest]) for name, spent in work_s.items()}, most=1)
     return f"{sentence}, {seconds(float(gaps[longest]))} after step {first_step + longest}{after}"
-
-
-def _work_in_words(work_s: Mapping[str, float], most: int = 4) -> str:
-    names = sorted((name for name, spent in work_s.items() if spent > 0), key=lambda name: -work_s[name])[:most]
-    return f" ({', '.join(f'{name} {seconds(work_s[name])}' for name in names)})" if names else ""
 
 
 def explain_difference(

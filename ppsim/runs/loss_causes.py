@@ -219,7 +219,7 @@ def cause_removals(
         CauseRemoval(
             "waits for messages",
             lambda steps: MeasuredSteps(steps.taken, np.zeros_like(steps.hop), steps.after_own),
-            _median_wait(steps.hop - pauses.hop - excess.transit_s, "message"),
+            _median_wait(steps.hop - pauses.hop - excess.transit_s, "message", work_s),
             lambda steps: MeasuredSteps(
                 steps.taken, np.minimum(steps.hop, pauses.hop + excess.transit_s), steps.after_own
             ),
@@ -227,7 +227,7 @@ def cause_removals(
         CauseRemoval(
             "gaps between passes",
             lambda steps: MeasuredSteps(steps.taken, steps.hop, np.minimum(steps.after_own, variation_s)),
-            _median_wait(gaps, "gap"),
+            _median_wait(gaps, "gap", work_s),
             lambda steps: MeasuredSteps(
                 steps.taken, steps.hop, np.minimum(steps.after_own, pauses.after_own + excess.block_s + variation_s)
             ),
@@ -321,9 +321,18 @@ def _lower_median(values: list[float]) -> float:
     return float(np.quantile(values, 0.5, method="lower"))
 
 
-def _median_wait(waits: Floats, what: str) -> str:
-    found = waits[waits > 0]
-    return f"{seconds(float(np.median(found)))} per {what} (median of {len(found)})" if len(found) else ""
+def work_in_words(work_s: Mapping[str, float], most: int = 4) -> str:
+    names = sorted((name for name, spent in work_s.items() if spent > 0), key=lambda name: -work_s[name])[:most]
+    return f" ({', '.join(f'{name} {seconds(work_s[name])}' for name in names)})" if names else ""
+
+
+def _median_wait(waits: Floats, what: str, work_s: Mapping[str, Floats]) -> str:
+    """Return the median of the positive waits, and of the work that was recorded in them."""
+    entries = waits > 0
+    if not entries.any():
+        return ""
+    work = work_in_words({name: float(np.median(spent_s[entries])) for name, spent_s in work_s.items()})
+    return f"{seconds(float(np.median(waits[entries])))} per {what} (median of {entries.sum()}){work}"
 
 
 def _worst_pass(schedule: Schedule, excess: Floats) -> str:

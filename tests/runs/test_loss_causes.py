@@ -1,5 +1,6 @@
 """Each cause of a measured step removes its own waits and leaves those of other causes."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from benchmarks.made_steps import Made
 from ppsim import Op, build
 from ppsim.runs import loss_causes
 from ppsim.runs.links import SlowPairs, input_times, links_of
+from ppsim.runs.loss_attribution import attribute_losses
 from ppsim.runs.loss_causes import ActionSpeeds, cause_removals
 from ppsim.runs.pauses import MOST_PLACES
 from ppsim.runs.step_factors import StepFactors
@@ -158,8 +160,8 @@ def test_the_worst_of_each_kind_is_described() -> None:
     assert loss_causes._worst_pass(table, excess) == ""
     excess[3] = 0.25
     assert loss_causes._worst_pass(table, excess) == f"most: {table[3]} on rank {table.rank[3]}, 250 ms longer"
-    assert loss_causes._median_wait(np.array([0.0, 0.1, -1.0, 0.3]), "gap") == "200 ms per gap (median of 2)"
-    assert loss_causes._median_wait(np.zeros(2), "gap") == ""
+    assert loss_causes._median_wait(np.array([0.0, 0.1, -1.0, 0.3]), "gap", {}) == "200 ms per gap (median of 2)"
+    assert loss_causes._median_wait(np.zeros(2), "gap", {}) == ""
     paces = speeds("1f1b", {Op.F: [1.0, 2.0], Op.B: [2.0, 2.5]}, pp=2, microbatches=2)
     assert (
         loss_causes._worst_stage(paces)
@@ -207,3 +209,15 @@ def test_no_wait_gets_negative() -> None:
     assert (np.unique(without["slow links"].hop), np.unique(without["slow links"].after_own)) == ([0.0], [0.0])
     assert np.unique(without["passes that vary"].after_own) == [0.0]
     assert np.unique(without["gaps between passes"].after_own) == [0.03125]
+
+
+@pytest.mark.parametrize(("cause", "what"), [("waits for messages", "message"), ("gaps between passes", "gap")])
+def test_a_wait_has_the_names_of_the_work_that_was_recorded_in_most_waits(cause: str, what: str) -> None:
+    steps = Made(build("1f1b", pp=2, microbatches=8), seed=1)
+    steps.put(cause)
+    run, shape = steps.run(), steps.taken.shape
+    rare = np.zeros(shape)
+    rare[0] = 1.0
+    run = replace(run, work_s={"receive": np.full(shape, 0.004), "checkpoint": rare})
+    detail = next(loss.detail for loss in attribute_losses(run).losses if loss.cause == cause)
+    assert re.fullmatch(rf"[\d.]+ .s per {what} \(median of \d+\) \(receive 4.00 ms\)", detail)
