@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.catalog.build import find
 from ppsim.parallel.layer_partition import why_no_split
-from ppsim.projection.changes import changes, recomputed_modules
+from ppsim.projection.changes import changes, is_searched_quickly, recomputed_modules
 from ppsim.projection.project import project_table
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, is_within
 from ppsim.tuning.evaluate import (
@@ -44,7 +44,7 @@ _MOST = 40
 
 _FITTED_LAYOUTS = 3
 _FITTED = ("zbv", "v-half")
-"""Schedules fitted to the costs of the stages; v-flex needs the memory limit, which the printed command lacks."""
+"""Schedules fitted to the costs of the stages; v-flex is between them in memory, and tried where one is best."""
 
 _SWITCHED_LAYOUTS, _MOST_SWITCHES = 3, 12
 """Number of best layouts whose options are switched, and maximum number of switches in succession."""
@@ -165,6 +165,9 @@ def refine(
         search.try_all(other for one in search.fastest(_LAYOUTS) for other in _of_other_stages(search, one))
     if "schedule" in what:
         search.try_all(other for one in search.fastest(_FITTED_LAYOUTS) for other in _of_fitted(search, one))
+        best = [one for one in search.fastest(_FITTED_LAYOUTS) if one.schedule in _FITTED]
+        quick = [one for one in best if is_searched_quickly(search.outlooks.plan_of(one), one.vpp)]
+        search.try_all(replace(one, schedule="v-flex") for one in quick)
     if "switches" in what:
         tight_ones = [layout for recomputed in tight.values() for _, layout in recomputed[:_SAVING_LAYOUTS]]
         ordered = sorted((look.bound_s, look.candidate) for look in looks if look.bound_s < float("inf"))

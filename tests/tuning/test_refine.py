@@ -12,7 +12,8 @@ from ppsim.base.errors import PpsimError
 from ppsim.simulation.verdict import MemoryLimit
 from ppsim.tuning.command_line import command_of
 from ppsim.tuning.evaluate import EvaluationResult
-from ppsim.tuning.refine import RefineState, least_recomputed
+from ppsim.tuning.lower_bounds import BoundsCalculator
+from ppsim.tuning.refine import RefineState, least_recomputed, refine
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Configuration, configurations, space_for
 from tests.tuning.questions import question
@@ -110,6 +111,23 @@ def test_stages_per_rank_beyond_the_ranges_and_fitted_schedules_are_tried_on_the
     assert found.best[0].iteration_time_s <= plain.best[0].iteration_time_s
     for row in found.simulated[:3]:
         assert row.peak_bytes <= asked.memory_limit_bytes
+
+
+@pytest.mark.parametrize(
+    ("schedule", "batch", "is_tried"), [("v-half", 8, True), ("zbv-fixed", 8, False), ("v-half", 4096, False)]
+)
+def test_v_flex_is_tried_where_a_schedule_fitted_to_the_costs_is_best(schedule, batch, is_tried, monkeypatch) -> None:
+    """Not if its search takes long."""
+    asked = question("gpt2", gpus=2, batch=batch, length=1024)
+    space = space_for(asked, tp=[1], cp=[1], pp=[2], vpp=[2], micro_batch=[1])
+    best = replace(configurations(asked, space)[0], schedule=schedule)
+    state = RefineState(
+        BoundsCalculator(asked), space, {best.key: EvaluationResult("fits", 1.0, 10.0)}, {best.key: best}
+    )
+    tried = []
+    monkeypatch.setattr(state, "try_all", lambda candidates: tried.extend(one.schedule for one in candidates))
+    refine(state, [], ["schedule"])
+    assert ("v-flex" in tried) == is_tried
 
 
 def test_a_refined_search_goes_on_from_its_file(tmp_path) -> None:
