@@ -1,6 +1,9 @@
 """Calls on several processes of this machine."""
 
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
+from threading import Thread
 from typing import Any
 
 from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
@@ -8,6 +11,21 @@ from ppsim.base.process_startup import reduce_startup
 
 Task = tuple[Any, ...]
 """The arguments of one call."""
+
+
+def _start_worker(parent: int) -> None:
+    """Without the parent, which a SIGKILL ends, loky's processes would wait for two minutes."""
+    reduce_startup()
+    Thread(target=_end_with, args=[parent], daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
+
+
+_LOOK_S = 1.0
 
 
 def in_processes(
@@ -34,7 +52,7 @@ def in_processes(
         raise MissingExtra.of("tune", "several processes need joblib", otherwise="give --jobs 1") from None
     return_as = "generator" if is_ordered else "generator_unordered"
     try:
-        with parallel_config("loky", n_jobs=number, initializer=reduce_startup):
+        with parallel_config("loky", n_jobs=number, initializer=_start_worker, initargs=(os.getpid(),)):
             yield from Parallel(return_as=return_as, batch_size=1)(delayed(function)(*task) for task in tasks)
     except TerminatedWorkerError as error:
         reason = str(error).split("\n")[0]

@@ -66,13 +66,14 @@ command()
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_no_process_behind():
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_an_interrupt_and_a_kill_leave_no_process_behind(sent, code):
     options = ["--model", "gpt2", "--gpus", "2", "--global-batch-size", "8", "--jobs", "2"]
     run = start([sys.executable, "-c", WITH_SEARCHES_THAT_SLEEP, "tune", *options])
     started = wait_for(lambda: len(busy := children(run.pid)) >= 2 and busy)
-    run.send_signal(signal.SIGINT)
+    run.send_signal(sent)
     said = run.communicate(timeout=30)[1]
-    assert run.returncode == 130, said
+    assert run.returncode == code, said
     assert wait_for(lambda: not any(alive(one) for one in started))
 
 
