@@ -48,37 +48,39 @@ def difference_of(
 
     Largest differences come first.
     """
-    for name, report in zip(names, reports, strict=True):
-        _require_parts(name, report)
-    first, second = reports
-    of_first, of_second = (
-        {**report["options"], "layers_per_stage": report["layers_per_stage"]} for report in reports
-    )
-    differing = {
-        name: (of_first.get(name), of_second.get(name))
-        for name in of_first | of_second
-        if of_first.get(name) != of_second.get(name)
-    }
-    numbers = {key: (first[key], second[key]) for key in _NUMBERS}
+    first, second = map(_parts_of, names, reports)
+    pairs = {name: (first[name], second[name]) for name in ("verdicts", *_NUMBERS)}
+    before, after = first["options"], second["options"]
     return PlanDifference(
-        names, (first["verdict"], second["verdict"]), **numbers,
+        names, **pairs,
         time_breakdown_s=_pairs(first["time_breakdown_s"], second["time_breakdown_s"]),
-        components_bytes=_pairs(*(report["peak_components_bytes"] or {} for report in reports)),
-        options=differing, timelines=timelines,
+        components_bytes=_pairs(first["components_bytes"], second["components_bytes"]),
+        options={
+            name: (before.get(name), after.get(name))
+            for name in before | after
+            if before.get(name) != after.get(name)
+        },
+        timelines=timelines,
     )  # fmt: skip
 
 
 _NUMBERS = ("iteration_time_s", "tokens_per_s", "peak_bytes")
 
 
-def _require_parts(name: str, report: Mapping[str, Any]) -> None:
-    kinds = {"options": Mapping, "time_breakdown_s": Mapping, "peak_components_bytes": Mapping | None}
-    wrong = [key for key in ("verdict", "layers_per_stage", *_NUMBERS) if key not in report]
-    wrong += [key for key, kind in kinds.items() if not isinstance(report.get(key, ()), kind)]
-    if wrong:
+def _parts_of(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {
+            "verdicts": report["verdict"],
+            **{key: report[key] for key in _NUMBERS},
+            "options": {**report["options"], "layers_per_stage": report["layers_per_stage"]},
+            "time_breakdown_s": dict(report["time_breakdown_s"]),
+            "components_bytes": dict(report["peak_components_bytes"] or {}),
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        reason = str(error).strip("'")
         raise ConfigError(
-            f"{name} is no report of this version of ppsim ({wrong[0]}): write it again with ppsim project -o"
-        )
+            f"{name} is no report of this version of ppsim ({reason}): write it again with ppsim project -o"
+        ) from None
 
 
 def _pairs(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, Pair]:

@@ -27,48 +27,53 @@ def print_difference(difference: PlanDifference) -> None:
 
 def difference_tables(difference: PlanDifference) -> list[list[dict[str, str]]]:
     """Return the rows of three tables: options, time, memory."""
-    first, second = difference.names
+    names = difference.names
     options = [
-        {"option": flag_of(name)[2:], first: _text(before), second: _text(after)}
-        for name, (before, after) in difference.options.items()
+        {"option": flag_of(name)[2:], **dict(zip(names, map(_text, pair), strict=True))}
+        for name, pair in difference.options.items()
     ]
-    whole_s = difference.iteration_time_s
-    time = _rows("where the time goes", difference.names, difference.time_breakdown_s, whole_s, seconds)
-    time.append(_row("iteration", "where the time goes", difference.names, whole_s, seconds))
+    time = _table(_TIME, names, difference.time_breakdown_s, "iteration", difference.iteration_time_s, seconds)
     before, after = difference.tokens_per_s
     if before and after:
-        time.append(_row("tokens/s", "where the time goes", difference.names, (before, after), count))
-    peak_before, peak_after = difference.peak_bytes
-    memory: list[dict[str, str]] = []
-    if peak_before is not None and peak_after is not None:
-        peaks = (peak_before, peak_after)
-        memory = _rows("memory at the peak", difference.names, difference.components_bytes, peaks, size)
-        memory.append(_row("peak", "memory at the peak", difference.names, peaks, size))
-        verdicts = dict(zip(difference.names, difference.verdicts, strict=True))
-        memory.append({"memory at the peak": "verdict", **verdicts, "difference": "", "change": ""})
-    return [options, time, memory]
+        time.append(_row(_TIME, names, "tokens/s", (before, after), count))
+    before, after = difference.peak_bytes
+    if before is None or after is None:
+        return [options, time, []]
+    memory = _table(_MEMORY, names, difference.components_bytes, "peak", (before, after), size)
+    verdicts = dict(zip(names, difference.verdicts, strict=True))
+    return [options, time, [*memory, dict.fromkeys(memory[0], "") | {_MEMORY: "verdict"} | verdicts]]
 
 
-def _rows(
-    title: str, names: tuple[str, str], pairs: Mapping[str, Pair], whole: Pair, text_of: Callable[[float], str]
+_TIME, _MEMORY = "where the time goes", "memory at the peak"
+
+
+def _table(
+    title: str,
+    names: tuple[str, str],
+    pairs: Mapping[str, Pair],
+    whole: str,
+    sums: Pair,
+    text_of: Callable[[float], str],
 ) -> list[dict[str, str]]:
-    least = _LEAST_PART * max(whole)
+    """The last row is the sum, and `all else` has small differences."""
+    least = _LEAST_PART * max(sums)
     shown = {name: pair for name, pair in pairs.items() if abs(pair[1] - pair[0]) >= least}
-    rest = tuple(sum(pair[index] for name, pair in pairs.items() if name not in shown) for index in (0, 1))
-    rows = [_row(name, title, names, pair, text_of) for name, pair in shown.items()]
-    return [*rows, _row("all else", title, names, (rest[0], rest[1]), text_of)] if max(rest) >= least else rows
+    rest = [pair for name, pair in pairs.items() if name not in shown]
+    others = sum(pair[0] for pair in rest), sum(pair[1] for pair in rest)
+    shown |= ({"all else": others} if max(others) >= least else {}) | {whole: sums}
+    return [_row(title, names, name, pair, text_of) for name, pair in shown.items()]
 
 
 def _row(
-    name: str, title: str, names: tuple[str, str], pair: Pair, text_of: Callable[[float], str]
+    title: str, names: tuple[str, str], name: str, pair: Pair, text_of: Callable[[float], str]
 ) -> dict[str, str]:
     before, after = pair
     if abs(after - before) < _ROUNDING * max(abs(before), abs(after)):
         after = before
     sign = "+" if after >= before else "−"
     change = f"{sign}{percent(abs(after / before - 1))}" if before else "–"
-    texts = {names[0]: text_of(before), names[1]: text_of(after)}
-    return {title: name} | texts | {"difference": f"{sign}{text_of(abs(after - before))}", "change": change}
+    texts = {title: name, names[0]: text_of(before), names[1]: text_of(after)}
+    return texts | {"difference": f"{sign}{text_of(abs(after - before))}", "change": change}
 
 
 def _text(setting: object) -> str:
