@@ -18,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import psutil
 
@@ -105,10 +106,42 @@ def ray_cluster() -> Iterator[list[str]]:
         cluster.shutdown()
 
 
-def machine_cpu_s() -> float:
-    """Return the CPU seconds of all processes of this machine, which must run nothing else; Ray's workers are nice."""
-    times = psutil.cpu_times()
-    return float(times.user + times.nice + times.system)
+@contextmanager
+def watched_cpu() -> Iterator[Callable[[], tuple[float, float]]]:
+    """Yield a function that returns the CPU seconds of the processes below this one since then, and of its workers.
+
+    Processes that end are counted to their last sample, of two a second.
+    """
+    seconds: dict[int, float] = {}
+    workers: set[int] = set()
+    ended = Event()
+
+    def sample() -> None:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                seconds[process.pid] = times.user + times.system
+                if any(word in " ".join(process.cmdline()) for word in _WORKERS):
+                    workers.add(process.pid)
+
+    def watch() -> None:
+        while not ended.wait(0.5):
+            sample()
+
+    sample()
+    before = dict(seconds)
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield lambda: tuple(
+            sum(seconds[pid] - before.get(pid, 0.0) for pid in pids) for pids in (list(seconds), list(workers))
+        )
+    finally:
+        ended.set()
+        thread.join()
+
+
+_WORKERS = ("popen_loky", "dask worker", "ray::_Actor")
 
 
 def time_workers(jobs: Path) -> None:
@@ -120,28 +153,22 @@ def time_workers(jobs: Path) -> None:
         alone_s, alone_cpu_s, _ = swept(jobs, output=output)
         print(f"one process: {alone_s:.1f} s, {alone_cpu_s:.1f} CPU s", flush=True)
         expected = output.read_bytes()
-        seconds, cpu_s, _ = swept(jobs, "--jobs", "2", output=output)
-        report(
-            "--jobs 2, its start included", alone_s, alone_cpu_s, seconds, cpu_s, output.read_bytes() == expected
-        )
-        for name, cluster in (("Dask", dask_cluster), ("Ray", ray_cluster)):
+        for name, cluster in (
+            ("--jobs 2, its start included", lambda: nullcontext(["--jobs", "2"])), ("Dask", dask_cluster), ("Ray", ray_cluster),
+        ):  # fmt: skip
             began_s = time.perf_counter()
             with cluster() as arguments:
                 started_s = time.perf_counter() - began_s
                 swept(warm, *arguments, output=output)
-                before_s = machine_cpu_s()
-                seconds, _, _ = swept(jobs, *arguments, output=output)
-                cpu_s = machine_cpu_s() - before_s
+                with watched_cpu() as cpu:
+                    seconds, _, _ = swept(jobs, *arguments, output=output)
+                    cpu_s, of_workers_s = cpu()
                 is_same = output.read_bytes() == expected
-            report(f"{name} (start {started_s:.1f} s)", alone_s, alone_cpu_s, seconds, cpu_s, is_same)
-
-
-def report(name: str, alone_s: float, alone_cpu_s: float, seconds: float, cpu_s: float, is_same: bool) -> None:
-    """Print one line."""
-    print(
-        f"{name}: {seconds:.1f} s ({alone_s / seconds:.2f} × one process), {cpu_s:.1f} CPU s "
-        f"({cpu_s / alone_cpu_s:.2f} ×), {'the same bytes' if is_same else 'OTHER BYTES'}", flush=True,
-    )  # fmt: skip
+            print(
+                f"{name} (start {started_s:.1f} s): {seconds:.1f} s ({alone_s / seconds:.2f} × one process), {cpu_s:.1f} "
+                f"CPU s ({cpu_s / alone_cpu_s:.2f} ×), {100 * of_workers_s / cpu_s:.1f} % in workers, "
+                f"{'the same bytes' if is_same else 'OTHER BYTES'}", flush=True,
+            )  # fmt: skip
 
 
 def kill(jobs: Path, times: int, seed: int) -> None:
