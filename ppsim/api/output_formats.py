@@ -9,7 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import load_function
+from ppsim.base.errors import ConfigError
 from ppsim.base.files import csv_text, markdown_table, to_json
+from ppsim.base.option_declarations import flag_of
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.base.write_outputs import Formats
 
@@ -179,10 +181,13 @@ VALIDATION: Formats = {
 
 
 def _scaling_figure(scaling: "Scaling") -> "Figure":
-    from ppsim.api.views import scaling_points
     from ppsim.plot.figures.scaling import scaling_figure
+    from ppsim.projection.scaling import shares_in
 
-    return scaling_figure(scaling_points(scaling))
+    if not (rows := scaling.possible):
+        raise ConfigError(f"no value of {flag_of(scaling.option)} is possible: there is nothing to draw")
+    knee = scaling.knee if scaling.option == "gpus" else None
+    return scaling_figure(scaling.option, rows, [*map(shares_in, rows)], knee=knee["num_gpus"] if knee else None)
 
 
 def _difference_page(difference: "PlanDifference") -> str:

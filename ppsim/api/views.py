@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import flag_of
 from ppsim.base.units import percent, seconds
 from ppsim.costs.pair_overlap import LayerTimes, PairMessage, pair_messages
-from ppsim.plot.figures.scaling import ScalingPoints
 from ppsim.plot.pareto_page import SearchView
 from ppsim.plot.plot_model import Fact, TimelineView
 from ppsim.projection.difference import PlanDifference
@@ -18,7 +16,6 @@ from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.options import GPT
 from ppsim.projection.projection import Projection, ProjectionSummary
 from ppsim.projection.quantities import texts_of
-from ppsim.projection.scaling import Scaling, causes_in
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.schedule.table import NONE, Op, fused_pairs
 from ppsim.simulation.report import gap_of
@@ -42,32 +39,6 @@ def difference_views(difference: PlanDifference) -> list[TimelineView]:
         TimelineView(timeline, name, time_breakdown_s=causes)
         for timeline, name, causes in zip(timelines, names, parts, strict=True)
     ]
-
-
-def scaling_points(scaling: Scaling) -> ScalingPoints:
-    """Return tokens per second over numbers of GPUs, or iteration times over the values of another option."""
-    rows, name = scaling.possible, scaling.option
-    if not rows:
-        raise ConfigError(f"no value of {flag_of(name)} is possible: there is nothing to draw")
-    is_gpus = name == "gpus"
-    times = [[row[f"iteration_time{end}_s"] for row in rows] for end in ("", "_low", "_high")]
-    heights, lows, highs = times
-    if is_gpus:
-        tokens = [row["tokens_per_s"] * row["iteration_time_s"] for row in rows]
-        heights, highs, lows = ([step / time for step, time in zip(tokens, ends, strict=True)] for ends in times)
-    causes = [causes_in(row) for row in rows]
-    return ScalingPoints(
-        label="GPUs" if is_gpus else flag_of(name)[2:],
-        values=[str(row[name]) for row in rows],
-        height_label="tokens per second" if is_gpus else "iteration time (s)",
-        heights=heights, lows=lows, highs=highs,
-        shares={
-            cause: [parts.get(cause, 0.0) / time for parts, time in zip(causes, times[0], strict=True)]
-            for cause in dict.fromkeys(cause for parts in causes for cause in parts)
-        },
-        counts=[row["num_gpus"] for row in rows] if is_gpus else (),
-        knee=scaling.knee["num_gpus"] if is_gpus and scaling.knee else None,
-    )  # fmt: skip
 
 
 def expert_messages(projection: Projection) -> list[StepActivity]:

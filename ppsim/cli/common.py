@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_args
 
 import click
@@ -14,10 +15,12 @@ from ppsim.base.display import show
 from ppsim.base.errors import CannotRun, ConfigError
 from ppsim.base.option_declarations import Option, flag_of, require_least
 from ppsim.cli import BEGAN_S, WORDS
+from ppsim.results.progress import progress
 from ppsim.trainers import ConfigTarget
 
 if TYPE_CHECKING:
     from ppsim.api.output_formats import SearchFileContent, TimelineFileContent
+    from ppsim.projection.scaling import Scaling
     from ppsim.schedule.table import Schedule
 
 Made = TypeVar("Made", "TimelineFileContent", "SearchFileContent")
@@ -223,6 +226,20 @@ def run_config_of(options: dict[str, Any]) -> Any:
     for line in run_config_lines(config):
         print_message(line)
     return config
+
+
+def scaling_of(option: str, settings: Sequence[Any], row_of: Callable[[Any], dict[str, Any]]) -> "Scaling":
+    """Return a row for each value of an option, with a bar meanwhile."""
+    from ppsim.projection.scaling import Scaling
+
+    number = count()
+    with progress("projecting", total=len(settings), unit="values") as bar:
+
+        def counted(setting: Any) -> dict[str, Any]:
+            bar.update(f"projecting {flag_of(option)} {setting}", done=next(number))
+            return row_of(setting)
+
+        return Scaling.of(option, settings, counted)
 
 
 def has_layout(options: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from ppsim.cli.common import (
     print_result,
     print_trainer_lines,
     run_config_of,
+    scaling_of,
     step_options,
     to_config_option,
     trainer_lines,
@@ -173,20 +174,18 @@ def _require_one_range(
 
 def _project_range(name: str, options: dict[str, Any], outputs: tuple[str, ...], *, as_json: bool) -> None:
     from ppsim.api.project import plan_of_options
-    from ppsim.projection.scaling import Scaling, row_of_plan
+    from ppsim.projection.scaling import row_of_plan
 
-    settings, number = list(options[name]), count()
+    settings = list(options[name])
     if name != "recipe":
         options |= {name: settings[0]}
         options["run_config"] = run_config_of(options)
-    with progress("projecting", total=len(settings), unit="values") as bar:
 
-        def row_of(setting: Any) -> dict[str, Any]:
-            bar.update(f"projecting {flag_of(name)} {setting}", done=next(number))
-            changed = options | {name: setting}
-            return row_of_plan(plan_of_options(changed), changed["tokens"])
+    def row_of(setting: Any) -> dict[str, Any]:
+        changed = options | {name: setting}
+        return row_of_plan(plan_of_options(changed), changed["tokens"])
 
-        scaling = Scaling.of(name, settings, row_of)
+    scaling = scaling_of(name, settings, row_of)
     print_result(scaling, as_json)
     write(outputs, SCALING, scaling, announce=print_message)
     is_too_large = all(row["verdict"] == "does not fit" for row in scaling.possible)

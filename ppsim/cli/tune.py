@@ -21,12 +21,13 @@ from ppsim.cli.common import (
     print_result,
     print_trainer_lines,
     run_config_of,
+    scaling_of,
     to_config_option,
     trainer_lines,
     with_command_line,
 )
 from ppsim.projection.options import TOKENS, PlanOptions
-from ppsim.results.progress import progress, searching_layouts
+from ppsim.results.progress import searching_layouts
 from ppsim.trainers import ConfigTarget
 from ppsim.tuning.options import RangeOptions, TuneOptions
 
@@ -168,15 +169,11 @@ def _compare_numbers(
 ) -> None:  # fmt: skip
     """Search each number of GPUs, and print one table with the best configuration of each."""
     from ppsim.api.tune import row_of_search, search_of
-    from ppsim.projection.scaling import ERROR, Scaling
+    from ppsim.projection.scaling import ERROR
 
-    with progress("searching", total=len(numbers), unit="numbers of GPUs") as bar:
-
-        def row_of(number: int) -> dict[str, Any]:
-            bar.update(f"searching {number} GPUs", done=numbers.index(number))
-            return row_of_search(search_of(dict(options) | {"gpus": number})(), tokens)
-
-        scaling = Scaling.of("gpus", numbers, row_of)
+    scaling = scaling_of(
+        "gpus", numbers, lambda number: row_of_search(search_of(options | {"gpus": number})(), tokens)
+    )
     key = "gpu_hours_per_step" if minimise == "cost" else "iteration_time_s"
     rows = sorted(scaling.rows, key=lambda row: (ERROR in row, row.get(key, 0.0))) if minimise else scaling.rows
     scaling = replace(scaling, rows=rows, deadline_days=deadline)

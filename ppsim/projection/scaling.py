@@ -1,5 +1,6 @@
 """Projections for several values of one option."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -62,10 +63,10 @@ _SECONDS = " (s)"
 """End of a column with a part of the iteration, named as `ppsim project` prints it: "GEMMs below peak (s)"."""
 
 
-def causes_in(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds by cause of a row."""
+def shares_in(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the fractions of the iteration by cause of a row."""
     return {
-        name.removesuffix(_SECONDS): part
+        name.removesuffix(_SECONDS): part / row["iteration_time_s"]
         for name, part in row.items()
         if name.endswith(_SECONDS) and part is not None
     }
@@ -86,7 +87,7 @@ class Scaling(Printable):
     def of(cls, option: str, settings: Sequence[Any], row_of: Callable[[Any], dict[str, Any]]) -> "Scaling":
         """Raises the error of the rows if all values have the same, because then another option is wrong."""
         rows, errors = [], {}
-        for setting in settings:
+        for setting in dict.fromkeys(settings):
             try:
                 rows.append({option: setting, **row_of(setting)})
             except PpsimError as error:
@@ -104,12 +105,9 @@ class Scaling(Printable):
     @property
     def in_time(self) -> dict[str, Any] | None:
         """The row with the fewest GPUs that fits and meets the deadline; None without one."""
-        if self.deadline_days is None:
-            return None
-        return min(
-            (row for row in self._fitting if row["training_days"] <= self.deadline_days),
-            key=lambda row: row["num_gpus"], default=None,
-        )  # fmt: skip
+        limit = self.deadline_days
+        met = [row for row in self._fitting if limit is not None and row["training_days"] <= limit]
+        return min(met, key=lambda row: row["num_gpus"], default=None)
 
     @property
     def soonest(self) -> dict[str, Any] | None:
@@ -122,9 +120,18 @@ class Scaling(Printable):
 
     @property
     def stacks(self) -> list[str]:
-        """The stacks of the rows, with the reason for each; several have other settings, which change the times."""
-        pairs = dict.fromkeys((row["stack_name"], row["stack_basis"]) for row in self.possible if row["stack_name"])
-        return [f"{name} ({basis})" if basis else name for name, basis in pairs]
+        """The stacks of the rows, with the reason for each; several have other settings, which change the times.
+
+        Recipes that set the same are one stack.
+        """
+        pairs = [(row["stack_name"], row["stack_basis"]) for row in self.possible if row["stack_name"]]
+        texts = [f"{name} ({basis})" if basis else name for name, basis in pairs]
+        return list({_RECIPE.sub("", text): text for text in texts}.values())
+
+    @property
+    def _scaled(self) -> list[dict[str, Any]]:
+        """The possible rows in the order of GPUs; none if they have several stacks."""
+        return [] if len(self.stacks) > 1 else sorted(self.possible, key=lambda row: row["num_gpus"])
 
     @property
     def knee(self) -> dict[str, Any] | None:
@@ -132,20 +139,14 @@ class Scaling(Printable):
 
         None if there is none, for other options, and if the rows have several stacks.
         """
-        if len(self.stacks) > 1:
-            return None
-        rows = {row["num_gpus"]: row for row in self.possible if row["tokens_per_s"] is not None}
-        for number in sorted(rows):
-            half = rows.get(number // 2) if number % 2 == 0 else None
-            if half is None or not self._has_same_batch(half, rows[number]):
-                continue
-            if rows[number]["tokens_per_s"] < LEAST_GROWTH * half["tokens_per_s"]:
-                return rows[number]
-        return None
-
-    def _has_same_batch(self, row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        batch, other_batch = (each["tokens_per_s"] * each["iteration_time_s"] for each in (row, other))
-        return bool(abs(batch / other_batch - 1) < 1e-6)
+        rows = {row["num_gpus"]: row for row in self._scaled if row["tokens_per_s"] is not None}
+        doublings = ((rows[number // 2], row) for number, row in rows.items() if number / 2 in rows)
+        growths = (
+            (row, row["tokens_per_s"] / half["tokens_per_s"])
+            for half, row in doublings
+            if abs(_batch_of(half) / _batch_of(row) - 1) < _ROUNDING
+        )
+        return next((row for row, growth in growths if growth < LEAST_GROWTH), None)
 
     @property
     def growing_cause(self) -> tuple[str, float, float] | None:
@@ -153,34 +154,31 @@ class Scaling(Printable):
 
         Rows are in the order of GPUs, then as given. None if they have several stacks.
         """
-        if len(self.stacks) > 1:
+        if len(rows := self._scaled) < 2:
             return None
-        rows = sorted(self.possible, key=lambda row: row["num_gpus"])
-        if len(rows) < 2:
-            return None
-        first, last = (
-            {name: part / row["iteration_time_s"] for name, part in causes_in(row).items()}
-            for row in (rows[0], rows[-1])
-        )
-        name = max(last, key=lambda cause: last[cause] - first.get(cause, 0.0))
-        growth = last[name] - first.get(name, 0.0)
-        return (name, first.get(name, 0.0), last[name]) if growth >= _LEAST_SHARE else None
+        first = shares_in(rows[0])
+        causes = ((name, first.get(name, 0.0), last) for name, last in shares_in(rows[-1]).items())
+        cause = max(causes, key=lambda cause: cause[2] - cause[1])
+        return cause if cause[2] - cause[1] >= _LEAST_SHARE else None
 
     def to_json(self) -> dict[str, Any]:
         names = {name: None for row in self.rows for name in row}
-        cause, knee = self.growing_cause, self.knee
+        cause, knee, met = self.growing_cause, self.knee, self.in_time
+        deadline = {"deadline_days": self.deadline_days, "fewest_gpus": met["num_gpus"] if met else None}
         return {
             "option": self.option,
             "rows": [{name: row.get(name) for name in names} for row in self.rows],
             "knee_gpus": knee["num_gpus"] if knee else None,
             "growing_cause": cause[0] if cause else None,
-            **self._deadline_to_json(),
+            **(deadline if self.deadline_days else {}),
         }
 
-    def _deadline_to_json(self) -> dict[str, Any]:
-        if self.deadline_days is None:
-            return {}
-        return {
-            "deadline_days": self.deadline_days,
-            "fewest_gpus": met["num_gpus"] if (met := self.in_time) else None,
-        }
+
+_RECIPE = re.compile(r"\brecipe \S+")
+_ROUNDING = 1e-6
+"""Relative difference of two batches below which they are the same."""
+
+
+def _batch_of(row: Mapping[str, Any]) -> float:
+    """Return the tokens of a step."""
+    return float(row["tokens_per_s"] * row["iteration_time_s"])

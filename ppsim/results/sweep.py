@@ -35,7 +35,7 @@ def print_scaling(scaling: Scaling) -> None:
     """Print a row for each value, then the knee, the cause that grows, and the stack."""
     page = Page()
     if scaling.deadline_days is not None:
-        page.add(bold(_deadline_line(scaling, scaling.deadline_days)), "")
+        page.add(bold(_deadline_line(scaling)), "")
     page.add(TableLines.of(scaling_texts(scaling), wraps=True, spare=["MFU"]))
     notes = []
     if knee := scaling.knee:
@@ -46,22 +46,22 @@ def print_scaling(scaling: Scaling) -> None:
         name, first, last = cause
         notes.append(("what grows", f"{name}, from {percent(first)} to {percent(last)} of the iteration"))
     if len(stacks := scaling.stacks) > 1:
-        notes.append(("stacks", f"{', '.join(stacks)} differ: part of the difference in time is theirs"))
+        names = dict.fromkeys(text.partition(" (")[0] for text in stacks)
+        shown = ", ".join(names if len(names) == len(stacks) else stacks)
+        notes.append(("stacks", f"{shown} differ: part of the difference in time is theirs"))
     elif stacks:
         notes.append(("stack", stacks[0]))
-    nearest = scaling.soonest if scaling.deadline_days is not None else None
-    rows = [row for row in (scaling.in_time, nearest, *scaling.possible) if row and "command" in row]
-    if rows:
-        notes.append((f"{rows[0]['num_gpus']} GPUs", rows[0]["command"]))
+    notes += [(f"{row['num_gpus']} GPUs", row["command"]) for row in scaling.possible if "command" in row]
     page.add("", facts(notes))
 
 
-def _deadline_line(scaling: Scaling, deadline_days: float) -> str:
-    soonest = scaling.soonest
+def _deadline_line(scaling: Scaling) -> str:
+    within = f"{scaling.deadline_days:g} days"
     if met := scaling.in_time:
-        return f"{met['num_gpus']} GPUs are the fewest that meet {deadline_days:g} days: {_days(met)}"
+        return f"{met['num_gpus']} GPUs are the fewest that meet {within}: {_days(met)}"
+    soonest = scaling.soonest
     nearest = f"the nearest is {soonest['num_gpus']} GPUs with {_days(soonest)}" if soonest else "none fits"
-    return f"no number of GPUs meets {deadline_days:g} days: {nearest}"
+    return f"no number of GPUs meets {within}: {nearest}"
 
 
 def _days(row: Mapping[str, Any]) -> str:

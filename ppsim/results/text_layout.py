@@ -153,11 +153,12 @@ def _beside(
     """The header is bold or, without a header, the first column."""
     widths = [max(map(_cells, column)) for column in columns]
     _narrow(widths, wraps, width - gap * (len(columns) - 1))
+    last_text = len(widths) - 1 if has_header else None
     for number, row in enumerate(zip(*columns, strict=True)):
         is_header = has_header and number == 0
         shown = [
-            [cut(line, wide) for line in (wrapped(cell, wide, folds=False) if may_wrap else [cell])]
-            for cell, wide, may_wrap in zip(row, widths, wraps, strict=True)
+            [cut(line, wide) for line in (wrapped(cell, wide, folds=index == last_text) if may_wrap else [cell])]
+            for index, (cell, wide, may_wrap) in enumerate(zip(row, widths, wraps, strict=True))
         ]
         height = max(map(len, shown))
         for index, (lines, wide) in enumerate(zip(shown, widths, strict=True)):

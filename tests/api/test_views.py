@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 import ppsim
-from ppsim.api.views import difference_views, expert_messages, scaling_points, view_of
+from ppsim.api.views import difference_views, expert_messages, view_of
 from ppsim.base.errors import ConfigError
 from ppsim.plot.html import timeline_html
 from ppsim.projection.difference import PlanDifference
-from ppsim.projection.scaling import Scaling
 from ppsim.schedule.table import Op
 from tests.projection.jobs import job
 
@@ -97,39 +96,6 @@ def test_all_messages_are_shown_up_to_a_limit_and_none_above_it(monkeypatch: pyt
     assert len(expert_messages(projection)) == number
     monkeypatch.setattr("ppsim.api.views.MOST_SHOWN", number - 1)
     assert expert_messages(projection) == []
-
-
-def row(iteration_s: float, tokens_per_s: float, **others: object) -> dict[str, object]:
-    ends = {"iteration_time_low_s": iteration_s / 2, "iteration_time_high_s": 2 * iteration_s}
-    stack = {"stack_name": None, "stack_basis": None}
-    return {"iteration_time_s": iteration_s, "tokens_per_s": tokens_per_s, **ends, **stack, **others}
-
-
-def test_points_over_gpus_are_tokens_per_second_whose_high_end_is_that_of_the_shortest_iteration():
-    rows = [
-        row(4.0, 100.0, gpus=8, num_gpus=8) | {"bubble (s)": 1.0, "reductions (s)": None},
-        {"gpus": 12, "error": "12 GPUs do not divide"},
-        row(3.2, 125.0, gpus=16, num_gpus=16) | {"reductions (s)": 0.8},
-    ]
-    points = scaling_points(Scaling("gpus", rows))
-    assert (points.label, points.height_label, points.values) == ("GPUs", "tokens per second", ["8", "16"])
-    assert (points.heights, points.lows, points.highs) == ([100.0, 125.0], [50.0, 62.5], [200.0, 250.0])
-    assert points.shares == {"bubble": [0.25, 0.0], "reductions": [0.0, 0.25]}
-    assert (points.counts, points.knee) == ([8, 16], 16)  # twice the GPUs, less than 1.6 times the tokens
-
-
-def test_points_over_another_option_are_iteration_times():
-    rows = [row(size, 1.0, micro_batch=size, num_gpus=8) for size in (2.0, 4.0)]
-    points = scaling_points(Scaling("micro_batch", rows))
-    assert (points.label, points.height_label) == ("micro-batch-size", "iteration time (s)")
-    assert (points.heights, points.lows, points.highs) == ([2.0, 4.0], [1.0, 2.0], [4.0, 8.0])
-    assert (list(points.counts), points.knee) == ([], None)
-
-
-def test_nothing_is_drawn_of_impossible_values():
-    scaling = Scaling("micro_batch", [{"micro_batch": 3, "error": "3 does not divide 4"}])
-    with pytest.raises(ConfigError, match="no value of --micro-batch-size is possible: there is nothing to draw"):
-        scaling_points(scaling)
 
 
 def test_a_difference_is_two_timelines_with_their_own_causes():

@@ -6,7 +6,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.projection.scaling import Scaling, causes_in, note_of, row_of_plan
+from ppsim.projection.scaling import Scaling, note_of, row_of_plan, shares_in
 
 BATCH_TOKENS = 1000.0
 
@@ -59,8 +59,20 @@ def test_rows_of_several_stacks_have_no_knee_and_no_growing_cause():
     assert found.growing_cause is None
 
 
+def test_recipes_with_the_same_settings_are_one_stack():
+    rows = [row_of(8, 1.0), row_of(16, 0.9)]
+    for row, name in zip(rows, ("a/8gpu", "a/16gpu"), strict=True):
+        row["stack_basis"] = f"recipe {name} is for this model: use --recipe"
+    assert scaling_of(*rows).knee["num_gpus"] == 16
+    assert len(scaling_of(*rows).stacks) == 1
+
+
+def test_a_value_that_is_given_twice_is_a_row():
+    assert len(Scaling.of("gpus", [8, 8, 16], lambda number: row_of(number, 1.0)).rows) == 2
+
+
 def test_causes_are_the_columns_in_seconds():
-    assert causes_in(row_of(8, 2.0)) == pytest.approx({"pipeline bubble": 0.2, "GEMMs below peak": 0.4})
+    assert shares_in(row_of(8, 2.0)) == pytest.approx({"pipeline bubble": 0.1, "GEMMs below peak": 0.2})
 
 
 def test_the_fewest_gpus_that_fit_and_meet_the_deadline():
@@ -99,7 +111,7 @@ def test_an_error_that_all_values_share_is_raised():
 
 def test_the_parts_of_a_row_are_its_iteration():
     row = row_of_plan(ppsim.project(model="llama3-8b", gpus=8, pp=2, global_batch=16).plan)
-    assert sum(causes_in(row).values()) == pytest.approx(row["iteration_time_s"])
+    assert sum(shares_in(row).values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

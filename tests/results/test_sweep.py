@@ -92,10 +92,15 @@ def test_a_deadline_names_the_fewest_gpus(capsys: pytest.CaptureFixture[str]) ->
     assert late[-1] == "16 GPUs     c 16"
     none = [one | {"verdict": "does not fit"} for one in rows]
     assert printed(capsys, Scaling("gpus", none, deadline_days=5))[0].endswith("5 days: none fits")
-    assert printed(capsys, Scaling("gpus", rows))[-1] == "8 GPUs      ppsim project --gpus"
+    assert printed(capsys, Scaling("gpus", rows))[-2:] == ["8 GPUs      ppsim project --gpus", "16 GPUs     c 16"]
 
 
 def test_several_stacks_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row(8, 1.0), row(16, 0.5, stack_name="torchtitan"), row(32, 0.25)]
     line = "stacks  plain, torchtitan differ: part of the difference in time is theirs"
     assert line in printed(capsys, Scaling("gpus", rows))
+    rows[1]["stack_basis"] = "default: no calibration runs"
+    assert line in printed(capsys, Scaling("gpus", rows)), "a reason is printed only if the names are the same"
+    rows[1]["stack_name"] = "plain"
+    line = "stacks  plain, plain (default: no calibration runs) differ: part of the difference in time is theirs"
+    assert line in " ".join(printed(capsys, Scaling("gpus", rows))).replace("        ", " ")

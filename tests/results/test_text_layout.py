@@ -30,6 +30,8 @@ def test_letters_as_wide_as_two_take_two_columns() -> None:
 def test_a_word_that_is_too_long_is_cut_in_a_table_and_goes_on_below_in_a_text(monkeypatch) -> None:
     monkeypatch.setattr("ppsim.results.text_layout.WIDTH", 10)
     assert shown(facts([("one", "two three-and-four")])) == ["one  two", "     thre…"]
+    table = TableLines(["no", "note"], [["1", "three-and-four"]], wraps=True)
+    assert shown(table) == ["no note", "1  three-a", "   nd-four"], "the last column of a table goes on below, too"
     assert shown("two three-and-four") == ["two", "three-and-", "four"]
 
 
