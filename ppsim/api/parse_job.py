@@ -24,7 +24,7 @@ from ppsim.model.encoder import image_tokens_of
 from ppsim.model.fine_tuning import freeze_of, lora_of
 from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer, Precision
-from ppsim.model.recompute import recompute_of
+from ppsim.model.recompute import recompute_of, require_enough_layers
 from ppsim.model.registry import gpt
 from ppsim.parallel.layout import Layout, fewest_replicas, layout_on
 from ppsim.projection.options import GPT, JobOptions
@@ -85,6 +85,9 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
         "overlap_ep": parse_overlap(options["overlap_ep"] or 0.0),
         "profile": None if options["profile"] is None else profile_of(options["profile"]),
     }
+    config = options["run_config"] if isinstance(options["run_config"], RunConfig) else None
+    if config is None or config.options.get("recompute") != options["recompute"]:
+        require_enough_layers(read["recompute"], len(model.layers))
     given = depending | given_options(options) | read
     execution = field_values(_WORDS, given, "job.execution")
     execution |= hidden_tp_of(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
@@ -101,9 +104,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
         gpus_assumed=options.get("gpus_assumed") or int(options["gpus"] is None and options["dp"] is None),
         assumed=(*options.get("assumed", ()), *assumed),
         stack_basis=options.get("stack_basis", ""),
-        ignored_memory_options=config.ignored_memory_options
-        if isinstance(config := options["run_config"], RunConfig)
-        else (),
+        ignored_memory_options=config.ignored_memory_options if config else (),
         **field_values(_WORDS, given, "job"),
     )
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "schedule")
 _OF_INTERLEAVING = ("group_size", "overlap_p2p")
 
-_NOT_SHARED = ("dp", "sequence_parallel", "offload", "offload_modules", *(one.name for one in fields(OffloadRules)))
+_OFFLOADED = ("offload", "offload_modules", *(one.name for one in fields(OffloadRules)))
+_NOT_SHARED = ("dp", "etp", "sequence_parallel", *_OFFLOADED)
 _OF_SCRIPTS = ("set", "launch", "ignore")
 _OF_STUDIES = {*declared_options(SearchBaseOptions), *_NOT_SHARED} - {"model", "run_config", "recipe", *_OF_SCRIPTS}
 _ONLY_FOR_JOBS = [name for name in declared_options(JobOptions) if name in _OF_STUDIES]

@@ -14,7 +14,7 @@ from ppsim.api.trainer_configuration import names_trainer, with_run_config
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.name_lookup import NameLookup
 from ppsim.base.option_declarations import declared_options, flag_of, with_defaults
-from ppsim.model.recompute import recompute_of
+from ppsim.model.recompute import recompute_of, require_enough_layers
 from ppsim.projection.changes import SWITCHES
 from ppsim.projection.options import ANY, JobOptions, PlanOptions, SearchBaseOptions
 from ppsim.projection.plan import Plan
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _WORDS, _RANGES = declared_options(TuneOptions), declared_options(RangeOptions)
 _OF_JOBS = [name for name in declared_options(JobOptions) if name in _WORDS and name not in _RANGES]
+_OF_FILES = ("zero", "etp")
+"""Ranges whose single value, of a configuration or the user, is that of all configurations."""
+
 _SPLITS = get_args(_RANGES["split"].listed)
 
 
@@ -74,25 +77,19 @@ def row_of_search(tuned: TuneResult, tokens: float | None) -> dict[str, Any]:
 
 def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     """Return the search, not started, as a function of the `progress` of `tune`."""
+    if isinstance(options["etp"], int):
+        options = {**options, "etp": [options["etp"]]}
     names, typed = options["schedule"], dict(options)
-    options = with_run_config(dict(options), tried=_RANGES.keys() - {"zero"})
+    options = with_run_config(typed, tried=_RANGES.keys() - _OF_FILES)
     config = options["run_config"]
     options["schedule"] = None if names is None or list(names) == [ANY] else names
     if config and config.recipe:
         _require_schedules(config.recipe, options)
     given, own = with_defaults(_WORDS, options), dict(config.options) if config else {}
-    given["zero"] = options["zero"][0] if typed["zero"] is not None else options["zero"]
+    given |= {name: options[name] if typed[name] is None else options[name][0] for name in _OF_FILES}
     set_by_user = {name for name, setting in each_setting(typed).items() if setting is not None}
     fixed = set_by_user & SWITCHES.keys()
     ranges = {name: _listed(name, typed[name]) for name in _RANGES} | {"schedule": options["schedule"]}
-    for name in kept_options(typed["keep"] or ()):
-        if name in _RANGES and ranges[name] is None:
-            if own.get(name) is None:
-                raise ConfigError(f"--keep {name}: no configuration sets it; give {flag_of(name)} a value")
-            ranges[name] = [own[name]]
-        fixed.add(name)
-    if ranges["recompute"] is not None:
-        ranges["recompute"] = [recompute_of(one) for one in ranges["recompute"]]
     if unknown := [one for one in ranges["split"] or () if one not in _SPLITS]:
         raise ConfigError(
             f"--split is '{','.join(ranges['split'] or ())}': {unknown[0]} is none of {', '.join(_SPLITS)}"
@@ -109,10 +106,24 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     if names is None:
         trainer = trainer_of(question.job.stack, question.runtime)
         question = replace(question, trainer=trainer, names_trainer=names_trainer(typed))
+    start = _start(question, typed) if config else None
+    for name in kept_options(typed["keep"] or ()):
+        if name in _RANGES and ranges[name] is None:
+            if (setting := own.get(name, getattr(start, name, None))) is None:
+                source = f"{config.source} does not set it" if config else "no configuration sets it"
+                raise ConfigError(f"--keep {name}: {source}; give {flag_of(name)} a value")
+            ranges[name] = ["auto" if setting == "searched" else setting]
+        fixed.add(name)
+    if ranges["recompute"] is not None:
+        ranges["recompute"] = [recompute_of(one) for one in ranges["recompute"]]
+        for recompute in ranges["recompute"]:
+            require_enough_layers(recompute, len(question.job.model.layers))
+    if ranges["etp"] and not question.job.model.has_experts:
+        raise ConfigError(f"--etp is for a model with experts: {question.job.model_name} has none")
     return partial(
         search.tune,
         question,
-        space_for(question, fixed=fixed, start=_start(question, typed) if config else None, **ranges),
+        space_for(question, fixed=fixed, start=start, **ranges),
         top=given["top"],
         processes=1 if options["jobs"] is None else options["jobs"],
         seed=given["seed"],
@@ -207,7 +218,7 @@ def _question(options: Mapping[str, Any]) -> SearchProblem:
             f"--gpus and --global-batch-size are at least 1: got {options['gpus']} and {options['global_batch']}"
         )
     instances = "num_distributed_optimizer_instances"  # depends on the data-parallel ranks of a configuration
-    decided = {name: options[name] for name in _OF_JOBS if name not in ("gpus", "etp", instances)}
+    decided = {name: options[name] for name in _OF_JOBS if name not in ("gpus", instances)}
     decided["zero"] = options["zero"]
     about = {name: options[name] for name in ("stack_basis", "assumed") if name in options}
     job = job_of_options(

@@ -88,6 +88,13 @@ def recompute_of(text: str) -> Recompute:
     return _of_layer(text)
 
 
+def require_enough_layers(recompute: Recompute, num_layers: int) -> None:
+    """Raises `ConfigError` for block/N with more layers than the model has."""
+    word, _, number = recompute.partition("/")
+    if word == BLOCK and int(number) > num_layers:
+        raise ConfigError(f"recompute {recompute}: the model has {num_layers} layers (nearest: full)")
+
+
 def _of_layer(text: str) -> Recompute:
     if text in ("none", "full", BY_OPERATORS):
         return text

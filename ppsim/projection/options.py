@@ -135,11 +135,6 @@ class SearchBaseOptions(TypedDict, total=False):
         "[default: {default}]",
         metavar="tp-cp-ep-dp-pp", section="cluster", field="job.layout.order", default="tp-cp-ep-dp-pp",
     )]
-    etp: Annotated[int | None, Option(
-        "Tensor-parallel size of each expert. If given, ep · etp must divide tp · cp · dp, otherwise ep must "
-        "divide cp · dp. [default: tp]",
-        metavar="N", section="cluster", field="job.layout.etp", also=("--expert-tensor-parallel-size",),
-    )]
     global_batch: Annotated[int | None, Option(
         "Sequences per step. `tune` requires it. [default: 4 · pp microbatches per data-parallel rank]",
         metavar="N", section="model", field="job.global_batch",
@@ -453,6 +448,12 @@ class SearchBaseOptions(TypedDict, total=False):
 class JobOptions(SearchBaseOptions, total=False):
     """A job with its layout; `ppsim project --help` has each option's meaning and default."""
 
+    etp: Annotated[int | None, Option(
+        "Tensor-parallel size of each expert. If given, ep · etp must divide tp · cp · dp, otherwise ep must "
+        "divide cp · dp. [default: tp]",
+        metavar="N", section="cluster", after="order", field="job.layout.etp",
+        also=("--expert-tensor-parallel-size",),
+    )]
     pp: Annotated[int | None, Option(
         "Pipeline ranks. Required, unless --run-config, --recipe or --run sets it.",
         metavar="N", section="pipeline", field="job.layout.pp",

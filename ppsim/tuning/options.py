@@ -34,6 +34,11 @@ class RangeOptions(TypedDict, total=False):
         "Expert-parallel sizes to try. [default: powers of two up to 64 that divide the number of experts]",
         metavar=_MANY, section="tried", also=("--expert-model-parallel-size",),
     )]
+    etp: Annotated[int | Sequence[int] | None, Option(
+        "Tensor-parallel sizes of each expert to try. [default: tp, or 1 if ep needs it; on the best layouts also "
+        "1, half and twice the size]",
+        metavar=_MANY, section="tried", field="job.layout.etp", also=("--expert-tensor-parallel-size",),
+    )]
     dp: Annotated[Sequence[int] | None, Option(
         "Data-parallel sizes to allow. They follow from --gpus and the other sizes. [default: any]",
         metavar=_MANY, section="tried",

@@ -333,7 +333,9 @@ _OF_USERS = ("fixed", "start")
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """The ranges that are searched; `dp` None: no restriction; `zero` None: see `zero_stages`.
+    """The ranges that are searched. None means for `dp` no restriction, for `etp` the question's own.
+
+    `zero` None: see `zero_stages`.
 
     `fixed` are the options that the user gave: ranges are not exceeded, other options are not switched. `start` is
     the plan of the user's configuration file.
@@ -349,6 +351,7 @@ class SearchSpace:
     vpp: tuple[int, ...]
     micro_batch: tuple[int, ...]
     dp: tuple[int, ...] | None = None
+    etp: tuple[int, ...] | None = None
     zero: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] = _DEFAULTS["recompute"]
     schedule: tuple[str, ...] = _DEFAULTS["schedule"]
@@ -387,14 +390,16 @@ class SearchSpace:
 
     def allows(self, configuration: Configuration) -> bool:
         """Return whether a configuration is in the ranges of the user, and switches no option of the user."""
-        if self.fixed & configuration.switches.keys():
+        switches = configuration.switches
+        if any(switches[name] not in (getattr(self, name, None) or ()) for name in self.fixed & switches.keys()):
             return False
         sizes = vars(configuration) | {"split": "even" if configuration.split == "even" else "auto"}
         ranges = self.fixed & _FIELDS - ({"recompute"} if configuration.recompute == PLANNED else set())
         return all(sizes[name] in (getattr(self, name) or ()) for name in ranges)
 
     def to_json(self) -> dict[str, Any]:
-        return {name: values and list(values) for name, values in asdict(self).items() if name not in _OF_USERS}
+        named = {name: values for name, values in asdict(self).items() if name not in _OF_USERS}
+        return {name: values and list(values) for name, values in named.items() if values or name != "etp"}
 
 
 def space_for(
@@ -483,10 +488,11 @@ def configurations(question: SearchProblem, space: SearchSpace) -> list[Configur
 
 def _configurations(question: SearchProblem, space: SearchSpace, refusals: _Refusals) -> Iterator[Configuration]:
     num_layers, length = len(question.job.model.layers), question.job.length
-    for pp, tp, cp, ep in product(space.pp, space.tp, space.cp, space.ep):
+    for pp, tp, cp, ep, etp in product(space.pp, space.tp, space.cp, space.ep, space.etp or (question.etp,)):
         sizes = {"tp": tp, "cp": cp, "ep": ep, "pp": pp}
+        switches = {} if etp == question.etp else {"etp": etp}
         try:
-            dp = question.layout(sizes).dp
+            dp = question.layout(sizes, switches).dp
         except ConfigError as error:
             refusals.note(0 if question.num_gpus % (tp * cp * pp) else 1, error)
             continue
@@ -505,7 +511,7 @@ def _configurations(question: SearchProblem, space: SearchSpace, refusals: _Refu
             jobs: dict[tuple[Recompute, int], Job] = {}
             for recompute, zero in product(space.recompute, zero_stages(question, space, pp)):
                 try:
-                    jobs[recompute, zero] = question.job_with(sizes, micro_batch, recompute, zero)
+                    jobs[recompute, zero] = question.job_with(sizes, micro_batch, recompute, zero, switches)
                 except ConfigError as error:
                     refusals.note(2, error, off_by=micro_batch * dp)
             if not jobs:
@@ -515,7 +521,10 @@ def _configurations(question: SearchProblem, space: SearchSpace, refusals: _Refu
                 for (recompute, zero), split in product(jobs, sorted(space.split)):
                     if recompute == BY_OPERATORS and find(name).splits_backward:
                         continue  # torch's selective checkpoint supports a single backward pass only
-                    yield Configuration(tp, cp, ep, dp, pp, vpp, micro_batch, recompute, name, split, zero)
+                    yield Configuration(
+                        tp, cp, ep, dp, pp, vpp, micro_batch, recompute, name, split, zero,
+                        tuple(f"{option}={setting}" for option, setting in switches.items()),
+                    )  # fmt: skip
 
 
 def _schedules(

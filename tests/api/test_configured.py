@@ -119,10 +119,13 @@ def test_a_search_keeps_the_settings_of_the_configuration_that_it_is_told_to_kee
     own = ppsim.project(run_config=script).plan.job
     assert {(one.candidate.tp, one.candidate.micro_batch) for one in found.simulated} == {(2, own.micro_batch)}
     assert "attention" in found.space.fixed
+    assert ppsim.tune(**words, keep=["zero"]).space.zero == (own.optimizer.zero_stage,), "the file does not set it"  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^--keep tpp is no option that tune changes: did you mean"):
         ppsim.tune(**words, keep=["tpp"])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^--keep tp: no configuration sets it; give --tp a value$"):
         ppsim.tune(model="gpt2", gpus=2, global_batch=8, keep=["tp"])
+    with pytest.raises(ConfigError, match=f"^--keep ep: {script} does not set it; give --ep a value$"):
+        ppsim.tune(run_config=script, gpus=3, keep=["ep"])
 
 
 def test_sizes_beside_a_configuration_are_refused_by_its_name(script: Path) -> None:

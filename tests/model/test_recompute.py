@@ -32,10 +32,19 @@ def test_more_layers_recomputed_take_longer_and_less_memory() -> None:
 
 def test_all_layers_in_checkpoints_of_one_are_full_recomputation() -> None:
     full = ppsim.project(**JOB, recompute="full")
-    for word in ("block/20", "block/99"):
+    for word in ("block/20", "block/80"):
         one = ppsim.project(**JOB, recompute=word)
         assert one.iteration_time_s == pytest.approx(full.iteration_time_s, rel=1e-12)
         assert one.timeline.memory.peak_bytes.tolist() == full.timeline.memory.peak_bytes.tolist()
+
+
+def test_more_layers_than_the_model_has_are_refused_if_they_are_typed() -> None:
+    """A configuration may have more: Megatron-LM then recomputes all layers."""
+    for ask in (lambda **words: ppsim.project(**JOB, **words), lambda recompute: ppsim.tune(
+        model="llama3-70b", gpus=64, global_batch=128, recompute=[recompute]
+    )):  # fmt: skip
+        with pytest.raises(ConfigError, match=r"^recompute block/81: the model has 80 layers \(nearest: full\)$"):
+            ask(recompute="block/81")
 
 
 def test_larger_checkpoints_keep_fewer_inputs_and_need_more_in_the_backward() -> None:

@@ -87,6 +87,23 @@ def test_experts_of_a_tensor_parallelism_of_their_own_are_spread_over_more_ranks
     assert tuned.question.to_json()["etp"] == 1
 
 
+def test_several_sizes_of_each_expert_are_tried_with_every_layout() -> None:
+    asked = replace(question("mixtral-8x7b", gpus=8, batch=32, length=4096), etp=1)
+    space = space_for(asked, tp=[2], cp=[1], ep=[2], pp=[1], etp=[1, 2], micro_batch=[1], zero=[1])
+    found = configurations(asked, space)
+    sizes = {one.switched: asked.job_of(one).layout.expert_tp for one in found}
+    assert sizes == {(): 1, ("etp=2",): 2}
+    assert all(map(space.allows, found))
+    assert not space.allows(replace(found[0], switched=("etp=4",)))
+    assert space.to_json()["etp"] == [1, 2]
+    assert "etp" not in space_for(asked).to_json(), "files of earlier versions continue"
+
+
+def test_sizes_of_experts_are_for_models_with_experts() -> None:
+    with pytest.raises(ConfigError, match=r"^--etp is for a model with experts: gpt2 has none$"):
+        ppsim.tune(model="gpt2", gpus=2, global_batch=8, etp=2)
+
+
 def tried_stages(asked, **ranges):
     found = configurations(asked, space_for(asked, pp=[1, 2], vpp=[1], schedule=["1f1b"], **ranges))
     return {(one.pp, one.zero) for one in found}
