@@ -190,20 +190,16 @@ def _scaling_figure(scaling: "Scaling") -> "Figure":
     return scaling_figure(scaling.option, rows, [*map(shares_in, rows)], knee=knee["num_gpus"] if knee else None)
 
 
-def _difference_page(difference: "PlanDifference") -> str:
-    """Both timelines on one clock, with the difference by cause in the facts of the second."""
-    from ppsim.api.views import difference_views
-    from ppsim.plot.html import timeline_html
+def _side_by_side(suffix: str) -> tuple[str, Callable[[Any], str | bytes]]:
+    """A format of timelines, for the two of a difference."""
+    name, make = TIMELINE[suffix]
 
-    return timeline_html(difference_views(difference), date=_today())
+    def made(difference: "PlanDifference") -> str | bytes:
+        from ppsim.api.views import difference_views
 
+        return make(TimelineFileContent(difference_views(difference), difference.to_json))
 
-def _difference_figure(difference: "PlanDifference") -> "Figure":
-    from ppsim.api.views import difference_views
-    from ppsim.plot.figures.timeline import timeline_figure
-
-    views = difference_views(difference)
-    return timeline_figure([view.timeline for view in views], titles=[view.title for view in views])
+    return name, made
 
 
 def _difference_markdown(difference: "PlanDifference") -> str:
@@ -212,8 +208,7 @@ def _difference_markdown(difference: "PlanDifference") -> str:
 
 
 DIFFERENCE: Formats = {
-    ".html": ("both timelines on one clock", _difference_page),
-    **_figures("figure", _difference_figure),
+    **{suffix: _side_by_side(suffix) for suffix in (".html", ".svg", ".pdf", ".png")},
     ".json": ("difference", lambda difference: to_json(difference.to_json())),
     ".md": ("difference", _difference_markdown),
 }

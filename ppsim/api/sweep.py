@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ppsim.api.project import plan_of_keywords
 from ppsim.api.sweep_jobs import TOKENS, TUNE, Job, keyword_of, typed_options
 from ppsim.api.tune import COMMAND, row_of_search, tune
 from ppsim.base.errors import ConfigError, MissingExtra, PpsimError, unexpected_error
-from ppsim.base.files import markdown_table, read_text, write_atomically
+from ppsim.base.files import csv_text, markdown_table, read_text, write_atomically
 from ppsim.base.limits import DATA_BYTES
 from ppsim.base.option_declarations import declared_options
 from ppsim.base.parallel import Task
@@ -110,10 +109,7 @@ def sweep(
     for key in keys:
         row = json.loads(rows[key])
         outputs |= dict.fromkeys(row)
-        if row.get(ERROR):
-            errors[row[ERROR]] += 1
-        else:
-            verdicts[row["verdict"]] += 1
+        (errors if row.get(ERROR) else verdicts)[row.get(ERROR) or row["verdict"]] += 1
     last = [name for name in (COMMAND, ERROR) if name in outputs or name == ERROR]
 
     def table() -> Iterator[Row]:
@@ -252,16 +248,6 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Row]]:
 _READERS = {".csv": _read_csv, ".jsonl": _read_json_lines, ".parquet": _read_parquet}
 
 
-def _csv(columns: Sequence[str], table: Iterator[Row]) -> str:
-    import csv
-
-    text = StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    return text.getvalue()
-
-
 def _json_lines(columns: Sequence[str], table: Iterator[Row]) -> str:
     return "".join(f"{json.dumps({name: row.get(name) for name in columns})}\n" for row in table)
 
@@ -290,7 +276,8 @@ def _markdown(columns: Sequence[str], table: Iterator[Row]) -> str:
 
 
 _WRITERS: dict[str, Callable[[Sequence[str], Iterator[Row]], str | bytes]] = {
-    ".csv": _csv, ".jsonl": _json_lines, ".parquet": _parquet, ".md": _markdown,
+    ".csv": lambda columns, table: csv_text(table, columns), ".jsonl": _json_lines,
+    ".parquet": _parquet, ".md": _markdown,
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -209,8 +209,8 @@ def _umask() -> int:
     return mask
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The keys of the first row are the header.
+def csv_text(rows: Iterable[Mapping[str, Any]], header: Sequence[str] = ()) -> str:
+    """Without a `header`, which an iterator needs, it is the keys of the first row; missing cells are empty.
 
     >>> csv_text([{"rank": 0, "step": "1 s"}])
     'rank,step\\n0,1 s\\n'
@@ -218,7 +218,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     import csv  # only commands that write tables
 
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, header or list(next(iter(rows))), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ppsim.base.errors import PpsimError
@@ -35,7 +35,7 @@ _OFFLOADED = (
     "core_attn", "attn_proj", "core_attn+attn_proj", "expert_fc1", "moe_act", "expert_fc1+moe_act",
     "core_attn+expert_fc1+moe_act",
 )  # fmt: skip
-_LEAST_TOKENS = 2048
+LEAST_TOKENS = 2048
 """Minimum tokens of a sequence per context-parallel rank; splitting further is unusual."""
 
 
@@ -57,7 +57,7 @@ def _expert_tensor_parallel(job: "Job") -> Iterable[int]:
 
 def _context_parallel(job: "Job") -> Iterator[int]:
     cp = job.layout.cp
-    return (size for size in (2 * cp, cp // 2) if size < cp or job.length // size >= _LEAST_TOKENS)
+    return (size for size in (2 * cp, cp // 2) if size < cp or job.length // size >= LEAST_TOKENS)
 
 
 def _runs_torch(job: "Job") -> bool:
@@ -246,7 +246,7 @@ def setting_of(name: str, text: str) -> Any:
 
 def settings_of(job: "Job") -> dict[str, Any]:
     """Return the settings of a job by option."""
-    return option_values(PLAN_OPTIONS, _Holder(job)) | {"etp": job.layout.expert_tp}
+    return option_values(PLAN_OPTIONS, SimpleNamespace(job=job)) | {"etp": job.layout.expert_tp}
 
 
 def changed_job(job: "Job", change: Change, **fields: Any) -> "Job":
@@ -303,13 +303,6 @@ def changes_of_job(job: "Job", *, saving: bool = False) -> Iterator[Change]:
 _SIZES = ("micro_batch", "tp", "cp", "pp", "ep", "etp")
 
 
-@dataclass(frozen=True)
-class _Holder:
-    """A plan for `option_values`, with its job only."""
-
-    job: "Job"
-
-
 def changes(plan: Plan, *, saving: bool = False) -> Iterator[Change]:
     """Yield single changes of a plan; with `saving`, also those that save memory, and no time."""
     trainer, vpp = plan.trainer, plan.vpp or 1
@@ -349,10 +342,3 @@ def projected_changes(
         if not together or not together.keys() & change.keys():
             with suppress(PpsimError):
                 yield change_text({**(together or {}), **change}), project(changed_plan(base, change))
-
-
-def projected_with_checkpoints(plan: Plan, project: Callable[[Plan], Projected]) -> Iterator[tuple[str, Projected]]:
-    """Full recomputation is added to each change, because it saves the most memory."""
-    job = plan.job
-    if job is not None and plan.measured is None and job.execution.recompute != "full":
-        yield from projected_changes(plan, project, together={"recompute": "full"})

@@ -15,7 +15,7 @@ from ppsim.base.units import percent, seconds
 from ppsim.costs.time_breakdown import MEASURED
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, correction_of
 from ppsim.parallel.layer_partition import without_search
-from ppsim.projection.changes import projected_changes, projected_with_checkpoints
+from ppsim.projection.changes import projected_changes
 from ppsim.projection.cost import TrainingCost, require_training_tokens
 from ppsim.projection.error_classes import UNMEASURED_SPREAD, error_class_of, stack_variant
 from ppsim.projection.loss_breakdown import interval, loss_budget, sensitivities
@@ -84,8 +84,9 @@ def advise(
         return project(replace(other, split=without_search(other.layer_split_rule)))
 
     found = _useful(projection, projected_changes(plan, balanced, is_too_large=is_too_large))
-    if is_too_large and not found:
-        found = _useful(projection, projected_with_checkpoints(plan, balanced))
+    job = plan.job if plan.measured is None else None
+    if is_too_large and not found and job is not None and job.execution.recompute != "full":
+        found = _useful(projection, projected_changes(plan, balanced, together={"recompute": "full"}))
     return found[:limit]
 
 

@@ -165,9 +165,12 @@ def refine(
         search.try_all(other for one in search.fastest(_LAYOUTS) for other in _of_other_stages(search, one))
     if "schedule" in what:
         search.try_all(other for one in search.fastest(_FITTED_LAYOUTS) for other in _of_fitted(search, one))
-        best = [one for one in search.fastest(_FITTED_LAYOUTS) if one.schedule in _FITTED]
-        quick = [one for one in best if is_searched_quickly(search.outlooks.plan_of(one), one.vpp)]
-        search.try_all(replace(one, schedule="v-flex") for one in quick)
+        fitted = [layout for layout in search.fastest(_FITTED_LAYOUTS) if layout.schedule in _FITTED]
+        search.try_all(
+            replace(layout, schedule="v-flex")
+            for layout in fitted
+            if is_searched_quickly(search.outlooks.plan_of(layout), layout.vpp)
+        )
     if "switches" in what:
         tight_ones = [layout for recomputed in tight.values() for _, layout in recomputed[:_SAVING_LAYOUTS]]
         ordered = sorted((look.bound_s, look.candidate) for look in looks if look.bound_s < float("inf"))

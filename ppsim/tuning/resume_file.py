@@ -39,20 +39,17 @@ def read_state(
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ConfigError(f"{path} is no state of ppsim tune (format {FORMAT}); give another file, or remove it")
-    wanted, own_zero = state_to_json(question, space, seed, {}), question.job.optimizer.zero_stage
+    wanted = state_to_json(question, space, seed, {})
     for part in ("question", "space"):
         there = found.get(part)
         for name, value in wanted[part].items():
             other = there.get(name) if isinstance(there, dict) else None
-            if other != value and not (name == "zero" and other is None and value == [own_zero]):
+            if other != value:
                 raise ConfigError(
                     f"{path} is of another search: {name} is {other} there and {value} here; give another file, or "
                     "remove it"
                 )
-    verdicts = verdicts_in(found, path)
-    if "zero" in found["space"] or own_zero == 1:
-        return verdicts
-    return {f"{key} zero{own_zero}": verdict for key, verdict in verdicts.items()}  # keys of ppsim 0.3
+    return verdicts_in(found, path)
 
 
 def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, EvaluationResult]:

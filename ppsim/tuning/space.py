@@ -18,6 +18,7 @@ from ppsim.parallel.layer_partition import Split, why_no_split, without_search
 from ppsim.parallel.layout import Layout, layout_on, require_devices
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.projection.changes import (
+    LEAST_TOKENS,
     NO_CHANGE,
     PLAN_OPTIONS,
     SWITCHES,
@@ -46,9 +47,6 @@ _WITH_ZERO_3 = ("plain", "megatron-bridge", "primus")
 """Stacks that can shard parameters (Megatron-FSDP) instead of their default, the distributed optimizer."""
 PLANNED: Recompute = "auto"
 """The `recompute` value of a configuration with a plan per stage (`--plan auto`)."""
-
-_LEAST_TOKENS = 2048
-"""Minimum tokens of a sequence per context-parallel rank; splitting further is unusual."""
 
 
 @dataclass(frozen=True, order=True)
@@ -418,7 +416,7 @@ def space_for(
     powers = [2**power for power in range(_MOST_EXPERT_RANKS.bit_length())]
     defaults: dict[str, Any] = {
         "tp": [size for size in divisors if size <= domain and _divides(question, size)],
-        "cp": [size for size in _SIZES if length % size == 0 and (size == 1 or length // size >= _LEAST_TOKENS)],
+        "cp": [size for size in _SIZES if length % size == 0 and (size == 1 or length // size >= LEAST_TOKENS)],
         "ep": [size for size in powers if not experts or all(count % size == 0 for count in experts)],
         "pp": [size for size in divisors if size <= len(model.layers) + 2],
         "vpp": _DEFAULTS["vpp"],

@@ -20,7 +20,6 @@ from ppsim.projection.changes import (
     changes,
     changes_of_job,
     projected_changes,
-    projected_with_checkpoints,
 )
 from ppsim.projection.plan import Plan
 from tests.projection.jobs import job
@@ -309,12 +308,10 @@ def test_a_plan_with_slow_ranks_keeps_its_ranks() -> None:
 
 def test_full_recomputation_is_added_to_each_change() -> None:
     own = Plan(job=job(dp=4, pp=2, layers=8), pp=2, microbatches=4)
-    added = dict(projected_with_checkpoints(own, lambda one: one))
+    added = dict(projected_changes(own, lambda one: one, together={"recompute": "full"}))
     assert added
     assert all(one.job is not None and one.job.execution.recompute == "full" for one in added.values())
     assert all(name.startswith("--recompute full ") for name in added)
-    full = changed_plan(own, {"recompute": "full"})
-    assert list(projected_with_checkpoints(full, lambda one: one)) == []
 
 
 def test_layers_are_split_by_simulation_if_they_are_not() -> None:

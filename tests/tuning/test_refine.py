@@ -116,7 +116,9 @@ def test_stages_per_rank_beyond_the_ranges_and_fitted_schedules_are_tried_on_the
 @pytest.mark.parametrize(
     ("schedule", "batch", "is_tried"), [("v-half", 8, True), ("zbv-fixed", 8, False), ("v-half", 4096, False)]
 )
-def test_v_flex_is_tried_where_a_schedule_fitted_to_the_costs_is_best(schedule, batch, is_tried, monkeypatch) -> None:
+def test_v_flex_is_tried_where_a_schedule_fitted_to_the_costs_is_best(
+    schedule, batch, is_tried, monkeypatch
+) -> None:
     """Not if its search takes long."""
     asked = question("gpt2", gpus=2, batch=batch, length=1024)
     space = space_for(asked, tp=[1], cp=[1], pp=[2], vpp=[2], micro_batch=[1])

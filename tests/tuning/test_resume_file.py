@@ -61,14 +61,6 @@ def test_states_of_other_searches_name_the_difference(tmp_path: Path) -> None:
         read_state(written(path, {"question": None}), *search(), 3)
 
 
-def test_states_of_an_earlier_version_have_the_zero_stage_of_their_job(tmp_path: Path) -> None:
-    old = written(tmp_path / "s.json", {"space": {"tp": [1, 2]}})
-    assert read_state(old, *search(), 3) == VERDICTS
-    assert list(read_state(old, *search(zero=2), 3)) == ["a zero2", "b zero2", "c zero2"]
-    new = written(tmp_path / "n.json", zero=2)
-    assert list(read_state(new, *search(zero=2), 3)) == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize(
     "verdict",
     [

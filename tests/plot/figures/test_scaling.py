@@ -52,7 +52,10 @@ def test_shares_are_stacked_to_the_whole_iteration():
 
 
 def test_names_have_iteration_times_and_no_ideal():
-    rows = [{"cluster": name, f"of {name} (s)": 0.0, **row(8, time, 0.1)} for name, time in (("dgx-h100", 2.0), ("dgx-a100", 4.0))]
+    rows = [
+        {"cluster": name, f"of {name} (s)": 0.0, **row(8, time, 0.1)}
+        for name, time in (("dgx-h100", 2.0), ("dgx-a100", 4.0))
+    ]
     left, _ = drawn("cluster", rows).axes
     assert [label.get_text() for label in left.get_xticklabels()] == ["dgx-h100", "dgx-a100"]
     assert (left.get_xlabel(), left.get_ylabel()) == ("cluster", "iteration time (s)")
