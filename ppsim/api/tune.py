@@ -46,7 +46,7 @@ def tune(*, progress: Counted | None = None, **options: Unpack[TuneOptions]) -> 
     """Return the best layouts, schedules and batches for a model on a number of GPUs.
 
     Options and defaults are as for `ppsim tune`; `model`, `gpus` and `global_batch` are required. Ranges to try
-    (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. On a terminal
+    (tp, cp, ep, etp, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. On a terminal
     and in a notebook, a bar shows the progress. `progress` is called instead, with the number of decided
     configurations, the number of all, and the best iteration so far in seconds.
 

@@ -204,11 +204,6 @@ _MOST_SEARCHED = 4_000
 """Number of actions up to which a search of `_TO_MEMORY` takes about 1 s."""
 
 
-def is_searched_quickly(plan: Plan, stages_per_rank: int) -> bool:
-    """Return whether a schedule that is searched for the memory limit takes about 1 s at most."""
-    return 3 * plan.pp * stages_per_rank * plan.num_microbatches <= _MOST_SEARCHED
-
-
 def can_switch(job: "Job", name: str) -> bool:
     """Return whether the stack of a job has an option of `SWITCHES`."""
     is_current = not stacks()[base_of(job.stack)].ended
@@ -308,7 +303,7 @@ def changes(plan: Plan, *, saving: bool = False) -> Iterator[Change]:
     trainer, vpp = plan.trainer, plan.vpp or 1
     is_limited = trainer != "" and is_run_by(trainer, plan.schedule_name)
     for stages, names in SCHEDULES.items():
-        is_searched = saving and is_searched_quickly(plan, stages)
+        is_searched = saving and 3 * plan.pp * stages * plan.num_microbatches <= _MOST_SEARCHED
         for name in (*names, *(_TO_MEMORY.get(stages, ()) if is_searched else ())):
             is_other = (name, stages) != (plan.schedule_name, vpp) and plan.pp > 1
             if is_other and (not is_limited or is_run_by(trainer, name)):

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.catalog.build import find
 from ppsim.parallel.layer_partition import why_no_split
-from ppsim.projection.changes import changes, is_searched_quickly, recomputed_modules
+from ppsim.projection.changes import changes, recomputed_modules
 from ppsim.projection.project import project_table
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, is_within
 from ppsim.tuning.evaluate import (
@@ -45,6 +45,9 @@ _MOST = 40
 _FITTED_LAYOUTS = 3
 _FITTED = ("zbv", "v-half")
 """Schedules fitted to the costs of the stages; v-flex is between them in memory, and tried where one is best."""
+
+_MOST_ACTIONS = 1_000
+"""Number of actions up to which v-flex is tried, because its search takes up to 1 s."""
 
 _SWITCHED_LAYOUTS, _MOST_SWITCHES = 3, 12
 """Number of best layouts whose options are switched, and maximum number of switches in succession."""
@@ -165,12 +168,13 @@ def refine(
         search.try_all(other for one in search.fastest(_LAYOUTS) for other in _of_other_stages(search, one))
     if "schedule" in what:
         search.try_all(other for one in search.fastest(_FITTED_LAYOUTS) for other in _of_fitted(search, one))
-        fitted = [layout for layout in search.fastest(_FITTED_LAYOUTS) if layout.schedule in _FITTED]
-        search.try_all(
-            replace(layout, schedule="v-flex")
+        fitted = (layout for layout in search.fastest(_FITTED_LAYOUTS) if layout.schedule in _FITTED)
+        quick = [
+            layout
             for layout in fitted
-            if is_searched_quickly(search.outlooks.plan_of(layout), layout.vpp)
-        )
+            if 3 * layout.pp * layout.vpp * _microbatches(search, layout) <= _MOST_ACTIONS
+        ]
+        search.try_all(replace(layout, schedule="v-flex") for layout in quick)
     if "switches" in what:
         tight_ones = [layout for recomputed in tight.values() for _, layout in recomputed[:_SAVING_LAYOUTS]]
         ordered = sorted((look.bound_s, look.candidate) for look in looks if look.bound_s < float("inf"))
@@ -332,10 +336,14 @@ def _try_plan(search: RefineState, one: Configuration) -> None:
             search.note(planned, found)
 
 
+def _microbatches(search: RefineState, layout: Configuration) -> int:
+    return search.outlooks.question.job.global_batch // (layout.dp * layout.micro_batch)
+
+
 def _of_other_stages(search: RefineState, one: Configuration) -> Iterator[Configuration]:
     """The number of stages must divide the layers, or layers + 2, because embedding and head may count."""
     num_layers = len(search.outlooks.question.job.model.layers)
-    microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
+    microbatches = _microbatches(search, one)
     for vpp in range(2, _MOST_STAGES_PER_RANK + 1) if one.pp > 1 else ():
         stages = one.pp * vpp
         if (num_layers % stages and (num_layers + 2) % stages) or why_no_split("even", num_layers, stages):
@@ -348,7 +356,7 @@ def _of_other_stages(search: RefineState, one: Configuration) -> Iterator[Config
 
 def _of_fitted(search: RefineState, one: Configuration) -> Iterator[Configuration]:
     num_layers = len(search.outlooks.question.job.model.layers)
-    microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
+    microbatches = _microbatches(search, one)
     for name in _FITTED if one.pp > 1 else ():
         vpp = find(name).stages_per_rank[0]
         is_possible = find(name).why_not(pp=one.pp, vpp=vpp, microbatches=microbatches) is None
