@@ -74,9 +74,10 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
         raise ConfigError("--global-batch-size and --num-microbatches say the same twice: give one of them")
     given_dtype = options["dtype"] or _WORDS["dtype"].option.default
     depending = {"global_batch": microbatches * micro_batch * layout.dp, "sequence_parallel": True}
+    recompute = recompute_of(options["recompute"] or "none")
     read = {
         "compute_share": parse_compute_scale(options["compute_share"], given_dtype),
-        "recompute": recompute_of(options["recompute"] or "none"),
+        "recompute": recompute,
         "offload_modules": offload_modules_of(options["offload_modules"] or "none"),
         "lora": lora_of(options["lora"] or ""),
         "freeze": freeze_of(options["freeze"] or ""),
@@ -87,7 +88,7 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
     }
     config = options["run_config"] if isinstance(options["run_config"], RunConfig) else None
     if config is None or config.options.get("recompute") != options["recompute"]:
-        require_enough_layers(read["recompute"], len(model.layers))
+        require_enough_layers(recompute, len(model.layers))
     given = depending | given_options(options) | read
     execution = field_values(_WORDS, given, "job.execution")
     execution |= hidden_tp_of(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))

@@ -101,7 +101,7 @@ def _draw_shares(axes: "Axes", shares: Sequence[Mapping[str, float]]) -> None:
     causes = {name: max(row.get(name, 0.0) for row in shares) for row in shares for name in row}
     largest = sorted(causes, key=lambda name: -causes[name])[:_MOST_CAUSES]
     parts = {name: np.array([row.get(name, 0.0) for row in shares]) for name in causes if name in largest}
-    parts["all else"] = 1.0 - sum(parts.values())
+    parts["all else"] = 1.0 - np.sum(list(parts.values()), axis=0)
     bottoms = np.zeros(len(shares))
     for (name, fractions), shade in zip(parts.items(), _SHADES, strict=False):
         heights = 100 * np.maximum(fractions, 0.0)
