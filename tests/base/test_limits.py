@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import ppsim
+from ppsim.base import limits
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.files import read_head, read_json, read_text, read_toml, read_yaml
 from ppsim.base.limits import CONFIG_BYTES, count_from, integer_if_equal, number_from, short_text
@@ -62,6 +64,26 @@ def test_a_hostile_configuration_is_refused_within_two_seconds(tmp_path: Path, n
     assert words in str(refused.value)
     assert name in str(refused.value)
     assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("a: 1", 3),
+        ("[1, [2, 3], {}]", 6),
+        ("[&x 1, *x, *x]", 4),
+        ("a: &x [1, 2]\nb: *x\nc: [*x, *x]", 1 + 3 + 3 + 3 + (1 + 3 + 3)),
+        ("a: &x {b: 1}\nc: *x", 1 + 2 + 3 + 3),
+    ],
+)
+def test_keys_values_lists_and_tables_of_yaml_are_counted_with_aliases_expanded(
+    monkeypatch: pytest.MonkeyPatch, text: str, number: int
+) -> None:
+    monkeypatch.setattr(limits, "MOST_VALUES", number)
+    limits.check_events(yaml.parse(text), "F")
+    monkeypatch.setattr(limits, "MOST_VALUES", number - 1)
+    with pytest.raises(ConfigError, match=f"F has more than {number - 1} values"):
+        limits.check_events(yaml.parse(text), "F")
 
 
 def test_aliases_within_the_limit_are_read_as_what_they_stand_for(tmp_path: Path) -> None:

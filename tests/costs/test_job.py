@@ -144,6 +144,22 @@ def test_layers_may_be_recomputed_as_in_any_stage_plan_or_as_the_job_says() -> N
     assert replace(usual, stage_plans=plans).recompute_options_of_layers == ["full", "mlp"]
 
 
+def test_plans_of_stages_are_one_option_if_that_says_all() -> None:
+    usual = job(pp=2)
+    alike = replace(usual, stage_plans=(StagePlan("mlp"),) * 2).with_plans([StagePlan("full", "moe_act")] * 2, None)
+    assert (alike.execution.recompute, alike.offload_modules, alike.stage_plans) == ("full", "moe_act", ())
+    by_layer = usual.with_plans([StagePlan("full*2"), StagePlan("none")], [16, 16])
+    assert (by_layer.execution.recompute, by_layer.stage_plans) == ("full@0-1", ())
+    for plans, layers in (
+        ((StagePlan("full", "moe_act"), StagePlan("full", "")), None),
+        ((StagePlan("full*2", "moe_act"), StagePlan("none", "")), [16, 16]),
+        ((StagePlan("full"), StagePlan("none")), None),
+    ):
+        apart = usual.with_plans(plans, layers)
+        assert apart.stage_plans == plans
+        assert (apart.execution, apart.offload_modules) == (usual.execution, usual.offload_modules)
+
+
 def test_a_job_without_options_has_the_defaults_of_the_commands() -> None:
     """As `ppsim project --help` states them: one sequence, overlapped collectives, nothing offloaded or frozen."""
     assert {one.name: one.default for one in fields(Job) if one.default is not MISSING} == {

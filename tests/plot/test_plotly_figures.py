@@ -89,7 +89,14 @@ def test_the_steps_run_along_what_nothing_improves_on_in_both():
     ]
     traces = {trace["name"]: trace for trace in tradeoff_plotly(points, memory_limit_bytes=2.0**31)["data"]}
     assert (traces["least of both"]["x"], traces["least of both"]["y"]) == ([1.0, 2.0], [3000.0, 2000.0])
-    assert traces["lower bound"]["y"] == [2000.0]
+    assert (traces["lower bound"]["x"], traces["lower bound"]["y"]) == ([1.0], [2000.0])
+    assert traces["lower bound"]["error_y"]["array"] == [1000.0]
+    for name, places in (
+        ("compared", ([2.0], [2000.0])),
+        ("others", ([1.0, 2.5], [3000.0, 2500.0])),
+        ("do not run or fit as they are", ([0.5], [1000.0])),
+    ):
+        assert (traces[name]["x"], traces[name]["y"]) == places
     assert [data[0] for data in traces["others"]["customdata"]] == ["slow", "worse"]
 
 

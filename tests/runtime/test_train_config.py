@@ -20,6 +20,7 @@ def config(**fields: Any) -> TrainConfig:
 
 
 def test_a_layer_of_a_gpt_has_as_many_keys_as_heads_and_four_times_the_size_between() -> None:
+    assert GPTShape(**SIZES).vocab_size == 256, "a token per byte"
     layer = GPTShape(**SIZES).layer
     assert (layer.hidden_size, layer.num_heads, layer.num_kv_heads, layer.head_size) == (96, 6, 6, 16)
     assert layer.ffn_size == 384

@@ -11,10 +11,10 @@ from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.search.best_table import best_table
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.simulation.bounds import lower
+from ppsim.simulation.bounds import for_table, lower
 from ppsim.simulation.bounds.coupled import coupled_bounds
 from ppsim.simulation.bounds.for_table import bounds_of
-from ppsim.simulation.bounds.lower import MemoryUse, knapsack_bound, lower_bounds
+from ppsim.simulation.bounds.lower import LowerBounds, MemoryUse, knapsack_bound, lower_bounds
 from ppsim.simulation.bounds.problem import Problem
 from tests.exact import criterion_value_s
 from tests.published import read
@@ -25,6 +25,18 @@ from tests.strategies import costs_of, tables
 TIGHT = 1e-9
 CRITERIA = ("step", "span")
 UNIT = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
+
+
+def test_fused_cells_with_a_cost_of_their_own_leave_no_bound_by_microbatch() -> None:
+    """A pair may take less than its parts, here nothing: the bounds are those of chains without the pairs."""
+    table = build("dualpipe", pp=4, microbatches=8)
+    by_microbatch = np.broadcast_to(np.linspace(1.0, 2.0, 8), (table.num_stages, 8))
+    costs = StageCosts(
+        **UNIT | {"forward_s": by_microbatch}, fused_s=np.zeros((table.num_stages, table.num_stages))
+    )
+    bounds = bounds_of(table, costs)
+    assert bounds.span_s <= bounds.step_s <= simulate(table, costs).step_time_s
+    assert for_table._bounds_by_microbatch(table, costs.resolved_for(table)) == LowerBounds(0.0, 0.0)
 
 
 @given(st.data(), st.sampled_from(["ideal", "pair"]), st.booleans())

@@ -1,5 +1,6 @@
 """The table of the sizes of layers: each row is needed to read and to write a model."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,21 @@ def test_without_a_row_of_the_table_a_size_is_neither_read_nor_written(
         assert read(arguments) == again
     of_kind = (part for part in parts(model) if kind in {base.__name__ for base in type(part).__mro__})
     assert name not in layer_sizes.sizes_of(next(of_kind))
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_squared_relu_of_experts_is_fused_unless_the_routing_weight_is_multiplied_apart(is_apart: bool) -> None:
+    nemotron, gated = find_model("nemotron-3-super-120b-a12b"), find_model("qwen3-30b-a3b")
+    layers = [
+        replace(layer, ffn=replace(layer.ffn, expert=replace(layer.ffn.expert, weighted_apart=is_apart)))
+        if layer.is_moe
+        else layer
+        for layer in nemotron.layers
+    ]
+    arguments = model_arguments(replace(nemotron, layers=tuple(layers)), 4096)
+    assert arguments is not None
+    assert arguments.get("use_fused_weighted_squared_relu", False) is not is_apart
+    assert "use_fused_weighted_squared_relu" not in (model_arguments(gated, 4096) or {})
 
 
 def parts(model: Model) -> list[object]:
