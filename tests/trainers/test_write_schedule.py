@@ -11,7 +11,7 @@ import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.catalog.build import CATALOG
 from ppsim.trainers import write_schedule as targets
-from ppsim.trainers.megatron.write_schedule import parse_layout
+from ppsim.trainers.megatron.write_schedule import megatron_arguments, parse_layout
 from ppsim.trainers.stacks import stacks, trainer_of
 from ppsim.trainers.write_schedule import RUNTIMES, refusals, runs_in, runtime_facts, trainers_text
 from tests.cli.running import ppsim as run
@@ -125,3 +125,21 @@ def test_a_long_layout_takes_linear_time(layout: str) -> None:
     with suppress(ConfigError):
         parse_layout(layout)
     assert time.process_time() - begun < 0.3
+
+
+def test_layers_that_predict_more_tokens_are_in_the_last_chunk_of_a_rank():
+    table = ppsim.build("interleaved-1f1b", pp=2, vpp=2, microbatches=4)
+    written = megatron_arguments(table, layers_per_stage=["Et", "t", "tm", "L"])["arguments"]
+    assert parse_layout(written["pipeline-model-parallel-layout"]) == ["Et", "t", "tm", "L"]
+    with pytest.raises(ConfigError, match="one of the last 2 stages: got stage 1"):
+        megatron_arguments(table, layers_per_stage=["Et", "tm", "", "L"])
+    for layers, reason in (
+        (["Et", "t", "tL"], "the split has 3 entries, but there are 4 stages"),
+        ([2, -1, 2, 1], "gives a stage -1 layers"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            megatron_arguments(table, layers_per_stage=layers)
+    assert megatron_arguments(table)["arguments"] == {
+        "pipeline-model-parallel-size": 2, "num-virtual-stages-per-pipeline-rank": 2,
+        "microbatch-group-size-per-virtual-pipeline-stage": 2,
+    }  # fmt: skip
