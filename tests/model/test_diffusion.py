@@ -30,6 +30,13 @@ def test_a_token_is_multiplied_by_the_matrices_of_its_stream_and_sees_all_others
         assert layer.forward_flops(s, causal=False) == layer.forward_flops(s, causal=True)
 
 
+def test_text_ends_in_the_last_layer_of_stable_diffusion_3() -> None:
+    """It lacks the text's output projection, MLP and four of six vectors of the modulation, each with biases."""
+    layers, h = find_model("sd3-medium").layers, 1536
+    output, mlp, modulation = h * h + h, 2 * 4 * h * h + 5 * h, 4 * (h * h + h)
+    assert {layer.parameters for layer in layers[:-1]} == {layers[-1].parameters + output + mlp + modulation}
+
+
 def test_every_stage_has_the_conditional_embedders_and_one_the_projections() -> None:
     cut, h = ParallelSizes(), FLUX.hidden_size
     stages = stages_of(FLUX, [19, 10, 10, 18])
