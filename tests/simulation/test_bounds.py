@@ -27,6 +27,16 @@ CRITERIA = ("step", "span")
 UNIT = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
 
 
+@pytest.mark.parametrize(("cap", "num"), [(1, 9), (2, 5), (4, 3), (8, 2), (9, 1)])
+def test_a_rank_idles_in_each_round_trip_of_the_microbatches_that_it_can_hold(cap: int, num: int) -> None:
+    """A microbatch goes through four stages and back; others fill the wait, and with all nine nothing is left."""
+    problem = Problem.of(stage_to_rank=loop(4, 4), num_microbatches=9, cap=cap, **UNIT)
+    trips = lower._Rank(problem, [0]).trips(0)
+    assert trips.num == num
+    assert (trips.idle_s > 0) is (cap < 4)
+    assert num * trips.idle_s <= lower_bounds(problem).step_s - 9 * 3
+
+
 def test_fused_cells_with_a_cost_of_their_own_leave_no_bound_by_microbatch() -> None:
     """A pair may take less than its parts, here nothing: the bounds are those of chains without the pairs."""
     table = build("dualpipe", pp=4, microbatches=8)
