@@ -149,6 +149,9 @@ def test_an_interruption_at_any_time_ends_quietly(waited_s):
     time.sleep(waited_s)
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=60)[1]
+    if "<frozen runpy>" in told:  # on a busy machine, Python was still about to load the package
+        assert "/ppsim/" not in told
+        return
     assert told == ""
     assert process.returncode in (130, 0)  # it may have been ready before
 
