@@ -23,7 +23,7 @@ def megatron_names_of(group: str) -> dict[str, Any]:
     return names
 
 
-_NONE_IS_A_VALUE = ("position_embedding_type",)
+_NONE_IS_A_VALUE = ("position_embedding_type", "activation_checkpoint.mode")
 """Options for which "none" is a value of its own, not the default."""
 
 

@@ -9,6 +9,7 @@ from ppsim.base.files import read_toml
 from ppsim.model.architecture import Model
 from ppsim.model.registry import find_model, known_name
 from ppsim.trainers.arguments import Arguments, megatron_names
+from ppsim.trainers.option_relevance import config_values
 from ppsim.trainers.run_config import RunConfig
 from ppsim.trainers.setting import read_rows
 from ppsim.trainers.torchtitan.config_registry import registered
@@ -67,25 +68,12 @@ def _in_tokens(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a tree of options; a nested one comes from TorchTitan 0.2 and gets its default for recomputation."""
-    found = _flat(tree)
-    mode = "activation_checkpoint.mode"
-    if mode in found and found[mode] is None:  # "none" is a mode here; for other options it means no value
-        found[mode] = "none"
     is_of_0_2 = any(isinstance(value, dict) for value in tree.values())
-    return ({"activation_checkpoint.selective_ac_option": "2"} if is_of_0_2 else {}) | found
+    return ({"activation_checkpoint.selective_ac_option": "2"} if is_of_0_2 else {}) | _flat(tree)
 
 
-def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        full = f"{above}{name}"
-        if isinstance(value, dict):
-            found |= _flat(value, f"{full}.")
-        else:
-            found |= megatron_names({full: value})
-            if full.endswith("checkpoint.mode"):
-                found["activation_checkpoint.mode"] = value  # "none" is a mode here
-    return found
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return megatron_names(dict(config_values(tree)))
 
 
 def _model(arguments: Arguments) -> tuple[Model | None, str]:
