@@ -162,7 +162,7 @@ def _plan_of(options: dict[str, Any]) -> Plan:
     fields["searches_stages"] = options["stage_plan"] == AUTO
     plan = Plan(pp=pp, job=job, profile=profile, shape=shape, measured=measured, **fields, **overheads)
     if stages is not None and job is not None:
-        stages.require_fit(plan, job, _vpp(plan))
+        stages.require_fit(plan, job, plan.stages_per_rank)
         plan = replace(plan, job=stages.applied_to(job))
     if options["run_config"] is not None:
         _require_split_of(options["run_config"], plan, options)
@@ -229,7 +229,7 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
     from ppsim.catalog.build import find
     from ppsim.costs.assemble_job import stages_of_split  # heavy import
 
-    entry, vpp = find(plan.schedule_name) if plan.schedule != AUTO else None, _vpp(plan)
+    entry, vpp = find(plan.schedule_name) if plan.schedule != AUTO else None, plan.stages_per_rank
     try:
         num_stages = plan.pp * vpp // (entry.num_replicas if entry else 1)
         stages_of_split(plan.job, num_stages, plan.layer_split_rule, [[stage] for stage in range(num_stages)])
@@ -238,14 +238,6 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
             f"{error}; {', '.join(_WORDS[name].flag for name in kept)} is from {config.source}: replace it, as by "
             "--split even"
         ) from None
-
-
-def _vpp(plan: Plan) -> int:
-    if plan.vpp or plan.schedule == AUTO:
-        return plan.vpp or 1
-    from ppsim.catalog.build import find
-
-    return find(plan.schedule_name).stages_per_rank[0]
 
 
 def _stages_file(options: Mapping[str, Any], job: "Job | None") -> "StagesFile | None":

@@ -135,12 +135,6 @@ def _weight_cache(job: Job) -> str | None:
     return job.weight_cache or ("none" if job.optimizer.zero_stage == 3 else None)
 
 
-def _vpp(plan: Plan) -> int | None:
-    if plan.vpp is None and plan.schedule != AUTO:
-        return find(plan.schedule_name).stages_per_rank[0]
-    return plan.vpp
-
-
 def _resolved(plan: Plan, job: Job) -> dict[str, Any]:
     """Return the options whose values a plan has in another form than their own field."""
     is_auto = plan.schedule == AUTO
@@ -149,7 +143,7 @@ def _resolved(plan: Plan, job: Job) -> dict[str, Any]:
         "gpus": job.layout.num_devices,
         "etp": job.layout.expert_tp,
         "seq_len": job.length,
-        "vpp": _vpp(plan),
+        "vpp": plan.stages_per_rank,
         "schedule": plan.schedule_name,
         "weight_cache": _weight_cache(job),
         "lengths": plan.lengths,
@@ -178,7 +172,7 @@ def _milliseconds(seconds: Any) -> Any:
 
 
 def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
-    how, vpp, num_layers = plan.layer_split_rule, _vpp(plan) or 1, len(job.model.layers)
+    how, vpp, num_layers = plan.layer_split_rule, plan.stages_per_rank, len(job.model.layers)
     if plan.pp * vpp == 1:
         return "all"
     if layout := _layout(plan):
@@ -253,7 +247,7 @@ def refusal_of(answer: "Projection | TuneResult") -> str | None:
     job = plan.job
     if job is None or plan.trainer != "megatron" or model_arguments(job.model, job.length) is None:
         return None
-    layers = even_split(len(job.model.layers), plan.pp * (_vpp(plan) or 1))
+    layers = even_split(len(job.model.layers), plan.pp * plan.stages_per_rank)
     try:
         _written(plan, layers, {}).arguments("")
     except CannotRun as error:

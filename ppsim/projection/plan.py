@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ppsim.base.display import HasRepr
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.build import schedule_named
+from ppsim.catalog.build import find, schedule_named
 from ppsim.costs.cost_sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource
 from ppsim.costs.profile import CalibrationRun, Profile, Shape
 from ppsim.parallel.layer_partition import MegatronSplit, Split
@@ -208,6 +208,13 @@ class Plan(HasRepr):
         from ppsim.trainers.stacks import PLAIN, trainer_of
 
         return trainer_of(self.job.stack if self.job else PLAIN, self.runtime)
+
+    @property
+    def stages_per_rank(self) -> int:
+        """`vpp`, or the fewest that the schedule allows; 1 for a table that is searched."""
+        if self.vpp or self.schedule == AUTO:
+            return self.vpp or 1
+        return find(self.schedule_name).stages_per_rank[0]
 
     @property
     def recompute(self) -> str:

@@ -98,7 +98,7 @@ class Configuration:
     @classmethod
     def of_plan(cls, plan: Plan, question: "SearchProblem") -> "Configuration | None":
         """Return None for a plan of another number of GPUs or with a plan of each stage."""
-        job, vpp = plan.job, plan.vpp or find(plan.schedule_name).stages_per_rank[0]
+        job, vpp = plan.job, plan.stages_per_rank
         if job is None or job.stage_plans or job.layout.num_devices != question.num_gpus:
             return None
         sizes = {name: getattr(job.layout, name) for name in _IN_KEY if name != "vpp"}

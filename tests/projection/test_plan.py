@@ -636,3 +636,8 @@ def test_the_split_of_a_runtime_is_its_own() -> None:
     assert Plan(pp=2, runtime="megatron", split="even").layer_split_rule == "even"
     assert [Plan(pp=2).criterion, Plan(pp=2, job=job(pp=2)).criterion] == ["step", "step"]
     assert Plan(pp=2, job=replace(job(pp=2), update="post-validated")).criterion == "span"
+
+
+def test_a_plan_without_stages_per_rank_has_the_fewest_of_its_schedule() -> None:
+    assert [Plan(pp=2, vpp=3).stages_per_rank, Plan(pp=2, schedule="zbv").stages_per_rank] == [3, 2]
+    assert [Plan(pp=2, schedule="auto", vpp=vpp).stages_per_rank for vpp in (None, 2)] == [1, 2]
