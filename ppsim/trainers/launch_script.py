@@ -212,7 +212,8 @@ class LaunchScript:
             inner = command.nested(len(shell.before)) if len(shell.before) < _MOST_NESTED else None
             paths = [_path_of(word, context) for word in command.words if word.endswith(".sh")]
             files = {path: context.fs.read_file(path).decode() for path in paths if context.fs.exists(path)}
-            if inner is None or (command.words[inner[0]].endswith(".sh") and not files):
+            submits_itself = context.name == "sbatch" and str(self._path) in paths  # for the time after this job
+            if inner is None or submits_itself or (command.words[inner[0]].endswith(".sh") and not files):
                 commands.append(command)
             else:
                 text = f"printf %s {joined([context.stdin])} | {inner[1]}" if context.stdin else inner[1]

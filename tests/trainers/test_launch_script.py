@@ -60,6 +60,14 @@ def test_every_training_command_is_listed_once() -> None:
     assert [one[-1] for one in words("torchrun t.py --l 2\ntorchrun t.py --l 4")] == ["2", "4"]
 
 
+def test_a_job_that_submits_itself_for_later_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ppsim.trainers.launch_script._MOST_SHELLS", 2)
+    path = tmp_path / "job.sh"
+    path.write_text("sbatch --dependency=singleton $0 --resume\ntorchrun pretrain_gpt.py --num-layers 4\n")
+    found = LaunchScript(path.read_text(), str(path), lambda options: "--num-layers" in options)
+    assert [command.words for command in found.commands] == [("torchrun", "pretrain_gpt.py", "--num-layers", "4")]
+
+
 def test_a_name_that_nobody_sets_is_unset_in_tests_and_defaults_and_needed_as_a_value() -> None:
     text = (
         "TP=${TP:-2}\n"
