@@ -438,6 +438,11 @@ class SearchBaseOptions(TypedDict, total=False):
         "Overlap the all-gather of parameters with the forward pass, and in ZeRO 3 with both passes. [default: on]",
         section="optimizer", field="job.overlap_param_gather", default=True, has_no=True, is_hidden=True,
     )]
+    document_length: Annotated[int | None, Option(
+        "Mean tokens of the documents packed in a sequence, if attention stays inside each of them. "
+        "[default: one document per sequence]",
+        metavar="TOKENS", section="model", field="job.document_length", default=None, least=1, is_hidden=True,
+    )]
     bucket_size: Annotated[int | None, Option(
         "Gradients per bucket of overlapped data-parallel communication (Megatron-LM's --ddp-bucket-size). "
         "[default: 40 million, or 1 million × dp × cp if that is more]",
@@ -470,11 +475,6 @@ class JobOptions(SearchBaseOptions, total=False):
     seq_len: Annotated[int | None, Option(
         "Tokens per sequence. [default: the model's, or the profile's]",
         metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
-    )]
-    document_length: Annotated[int | None, Option(
-        "Mean tokens of the documents packed in a sequence, if attention stays inside each of them. "
-        "[default: one document per sequence]",
-        metavar="TOKENS", section="model", field="job.document_length", default=None, least=1, is_hidden=True,
     )]
     micro_batch: Annotated[int | None, Option(
         "Sequences per microbatch. [default: 1 with --model, else the profile's]",
