@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 from ppsim.base.units import seconds, signed_percent
-from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate
+from ppsim.costs.analytic import end_estimate, layer_estimate
 from ppsim.costs.dp_and_optimizer import NORM_BYTES, optimizer_s
 from ppsim.costs.estimate import model_of
 from ppsim.costs.execution_context import Execution, ExecutionContext
@@ -158,7 +158,7 @@ def estimate_of(row: dict[str, str]) -> float:
         return one.forward.total_s
     if row["metric"] == "layer_backward":
         return one.backward.total_s
-    ends = embedding_estimate(model, place, **shape), head_estimate(model, place, **shape)
+    ends = end_estimate(model, "embedding", place, **shape), end_estimate(model, "head", place, **shape)
     microbatch_s = len(model.layers) * both(one) + sum(map(both, ends))
     experts = len(model.layers) * layer.expert_parameters
     end_s = step_end_s(place, (model.parameters - experts) / layout.tp, "dp-cp", sharded=row["sharded"] == "yes")

@@ -99,9 +99,7 @@ def count_parameters(model: Model, name: str, seq_len: int | None) -> dict[str, 
         "parameters": model.parameters,
         "active_parameters": model.active_parameters,
         "embedding_parameters": model.embedding_parameters,
-        "conditioning_parameters": (
-            model.patches.conditioning_parameters(model.hidden_size) if model.patches else 0
-        ),
+        "conditioning_parameters": model.outside_parameters("conditions"),
         "mtp_parameters": model.mtp_parameters,
         "sequence_length": length,
         "training_flops_per_token": model.training_flops(length),

@@ -1,4 +1,4 @@
-"""Seconds of F, I, W and B of a layer, an embedding and a head, from data sheets and calibration constants.
+"""Seconds of F, I, W and B of layers and ends of a model, from data sheets and calibration constants.
 
 `benchmarks/analytic.py` prints the errors against published runs.
 """
@@ -12,26 +12,23 @@ from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.layer_messages import LayerMessages
 from ppsim.costs.operator_kernels import OperatorKernels, computed_rows, layer_operators
 from ppsim.costs.pair_overlap import LayerTimes
-from ppsim.costs.pass_kernels import PassKernels, products, total
+from ppsim.costs.pass_kernels import PassKernels, total
 from ppsim.costs.recomputation import forward_again
 from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakdown
-from ppsim.costs.torch_blocks import TorchKernels, copied_along_sequence, norm_passes
+from ppsim.costs.torch_blocks import TorchKernels
 from ppsim.machine import collectives
 from ppsim.machine.collectives import Routing, dispatch_s
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
-from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
-from ppsim.model.architecture import Layer, Model, mtp_linears
+from ppsim.machine.kernels.times import KernelTime
+from ppsim.model.architecture import End, Layer, Model, mtp_linears
 from ppsim.model.attention_and_mlp import Attention, MixtureOfExperts
 from ppsim.model.attention_base import ScoredAttention
-from ppsim.model.batch import CHUNKS
-from ppsim.model.blocks import layer_input
+from ppsim.model.batch import KernelChoice
+from ppsim.model.blocks import end_operators, layer_input
 from ppsim.model.compressed_attention import CompressedAttention
-from ppsim.model.hyper_connections import end_passes, mtp_passes
 from ppsim.model.mixer import Mixer
-from ppsim.model.operators import Operator
-from ppsim.model.parameters import padded_vocabulary
+from ppsim.model.operators import Operator, Rows
 from ppsim.model.recurrent import Recurrent
-from ppsim.model.weight_matrices import WeightMatrix
 
 Cores: TypeAlias = list[tuple[Mixer, PassKernels]]
 """The mixers of a layer, each with the kernels of its core."""
@@ -150,131 +147,46 @@ def _known(kernels: PassKernels, *others: KernelTime) -> MeasuredSeconds:
     return MeasuredSeconds(table_s=sum(one.measured_s for one in (*kernels.passes, *others)))
 
 
-def embedding_estimate(
-    model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int
+def end_estimate(
+    model: Model, end: End, place: ExecutionContext, *, micro_batch: int, sequence_length: int
 ) -> CostEstimate:
-    """F is a look-up, W its gradient, and I is free. Projected patches and text need GEMMs too."""
-    execution, times = place.execution, place.times
-    elements = place.tokens(micro_batch, sequence_length) * model.hidden_size
-    message = float(elements * execution.element_bytes)
-    linears = model.patches.linears(model.hidden_size) if model.patches else []
-    projected = products(linears, times, tokens=elements // model.hidden_size)
-    passed, copies = 3 if execution.dropout else 2, end_passes(model.streams)
-    along = copied_along_sequence(place, message)
-    looked_up = (
-        projected.forward + memory_kernel_time(times, "copy", (passed + copies) * message, launches=2) + along
-    )
-    added = memory_kernel_time(times, "copy", (1 + copies) * message + 8.0 * elements, launches=2) + along
-    return CostEstimate(
-        parts_of(place, looked_up, tp_s=place.reduced_s(message)),
-        TimeBreakdown(),
-        parts_of(
-            place,
-            projected.backward_weight + added,
-            tp_s=place.gathered_s(message),
-        )
-        if model.trains("embedding")
-        else TimeBreakdown(),
-    )
+    """Return the seconds of a part outside the layers, which torch does not compile.
 
-
-def conditioning_estimate(model: Model, place: ExecutionContext) -> CostEstimate:
-    """Conditional embedders process one vector per sequence, so only the traffic of their weights takes time."""
-    if not model.patches:
-        return CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
-    weights, e = model.patches.conditioning_parameters(model.hidden_size), place.execution.element_bytes
-    launches = 2 * len(model.patches.conditions)
-    read, written = (
-        memory_kernel_time(place.times, "copy", size * weights, launches=launches) for size in (e, e + 8)
-    )
-    return CostEstimate(parts_of(place, read), parts_of(place, read), parts_of(place, written))
-
-
-def mtp_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> CostEstimate:
-    """Return the seconds that multi-token prediction adds to its layer: embedding, norms and projection.
-
-    Each tp rank computes a part of the columns of the projection from 2h to h. Its output is then gathered
-    (Megatron-LM, `core/transformer/multi_token_prediction.py`, `eh_proj`).
+    No message is cast, and only messages of multi-token prediction and of the head's backward can be hidden.
+    Vocabulary-parallel cross entropy sums three float32 numbers per token: the maximum, the sum of exponentials and
+    the logit of the target. The projection for multi-token prediction gathers its outputs. The whole backward of an
+    embedding is W.
     """
-    execution, h, tp = place.execution, model.hidden_size, place.layout.tp
-    tokens = place.tokens(micro_batch, sequence_length)
-    linears = mtp_linears(model.mtp[0], tp)
-    message = float(tokens * h * execution.element_bytes)
-    flops = 2.0 * tokens * sum(one.size * one.rows for one in linears)
-    normed, joined = mtp_passes(model.streams)
-    around = [
-        memory_kernel_time(
-            place.times, "norm", (normed * norm + joined) * message / place.cut.norm_divisor, launches=4
-        )
-        for norm in (2, 5)
-    ]
-    kernels = products(linears, place.times, tokens=tokens) + PassKernels(*around)
-    gathered = place.seconds("all-gather", message, "tp")
-    if execution.sequence_parallel:
-        whole = place.seconds("all-gather", 2 * message, "tp")
-        own, summed = gathered + whole, place.seconds("reduce-scatter", 2 * message, "tp") + whole + gathered
-    else:
-        own, summed = gathered, place.seconds("all-reduce", 2 * message, "tp")
+    execution, tokens = place.execution, place.tokens(micro_batch, sequence_length)
+    kernels = KernelChoice(dropout=execution.dropout)
+    source, operators = end_operators(model, end, place.cut, kernels, place.vocab_multiple)
+    hidden = execution.hidden_tp_forward * (end == "mtp"), execution.hidden_tp_backward * (end in ("mtp", "head"))
+    outside = replace(execution, compile=None, hidden_tp_forward=hidden[0], hidden_tp_backward=hidden[1])
+    implementation = OperatorKernels if execution.compile is None or end == "mtp" else TorchKernels
+    rows: dict[Rows, float] = {"tokens": tokens, "own_tokens": tokens / place.cut.norm_divisor}
+    timed = implementation(replace(place, execution=outside), operators, source, rows)
+    passes, sent = total(timed.of_all().values()), replace(LayerMessages.of(timed), gathered_share=1.0)
+    flops, forward_s, backward_s = 0.0, sent.forward_s(), sent.backward_s()
+    if end == "head":
+        flops = model.head_forward_flops() * tokens / place.layout.tp
+        forward_s += 3 * place.seconds("all-reduce", 4.0 * tokens, "tp")
+    elif end == "mtp":
+        flops = 2.0 * tokens * sum(one.size * one.rows for one in mtp_linears(model.mtp[0], place.layout.tp))
+        message = float(tokens * model.hidden_size * execution.element_bytes)
+        forward_s += (1 - hidden[0]) * place.seconds("all-gather", message, "tp")
+        backward_s += (1 - hidden[1]) * place.gathered_s(message)
+    inputs, weights = passes.backward_input, passes.backward_weight
+    trains, is_first = model.trains(end), end == "embedding"
+    gives = all(one.gives_gradient for one in operators)
+    if is_first:
+        inputs, weights, gives = KernelTime(), inputs + weights, False
+    if not trains:
+        weights = KernelTime()
     return CostEstimate(
-        parts_of(place, kernels.forward, flops, tp_s=(1 - execution.hidden_tp_forward) * own),
-        parts_of(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
-        parts_of(place, kernels.backward_weight, flops) if model.trains("mtp") else TimeBreakdown(),
-        known=_known(kernels),
-    ) + embedding_estimate(model, place, micro_batch=micro_batch, sequence_length=sequence_length)
-
-
-def head_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> CostEstimate:
-    """Return the seconds of final norm, projection to the vocabulary and cross entropy on one tp rank.
-
-    Bytes moved per logit of e bytes, forward and backward:
-
-    - fused cross entropy: 4e and 2e.
-    - unfused: 32 and 12, because a float32 copy, maximum, difference, exponential, sum and quotient each pass over
-      the logits (26 and 8 without the copy). In deterministic mode, the memory of this copy and of the copy back is
-      filled first.
-    - compiled: 20 + e and 16 + e, for the kernels that torch.compile (2.13) generates for Megatron-LM's
-      `fused_cross_entropy.py`. Forward: float32 copy and maximum, exponential and sum, quotient. Backward: a copy
-      of the softmax minus one, and its product with the gradient, written twice.
-    - chunked: as unfused, with the kernels of each part of the tokens.
-    """
-    execution, tp, e = place.execution, place.layout.tp, place.execution.element_bytes
-    columns = padded_vocabulary(model.vocab_size, tp=tp, multiple=place.vocab_multiple) // tp
-    tokens = place.tokens(micro_batch, sequence_length)
-    flops, message = model.head_forward_flops() * tokens / tp, float(tokens * model.hidden_size * e)
-    per_logit, launches = ((32, 12) if e == 2 else (26, 8)), (8, 3)
-    if execution.deterministic_mode:
-        per_logit, launches = (per_logit[0] + 4, per_logit[1] + e), (launches[0] + 1, launches[1] + 1)
-    if execution.cross_entropy == "fused":
-        per_logit, launches = (4 * e, 2 * e), (2, 1)
-    elif execution.cross_entropy == "compiled":
-        per_logit, launches = (20 + e, 16 + e), (3, 3)
-    elif execution.cross_entropy == "chunked":
-        launches = (launches[0] * CHUNKS, launches[1] * CHUNKS)
-    along = copied_along_sequence(place, message)
-    around = [
-        memory_kernel_time(
-            place.times, "norm", (passes + end_passes(model.streams)) * message / place.cut.norm_divisor
-        )
-        + memory_kernel_time(
-            place.times, "elementwise", per_logit[index] * float(tokens * columns), launches=launches[index]
-        )
-        + along
-        for index, passes in enumerate(norm_passes(place))
-    ]
-    linear = WeightMatrix("head", "hidden state", model.hidden_size, (columns,), split="outputs")
-    kernels = products([linear], place.wide_times, tokens=tokens) + PassKernels(*around)
-    gathered, sums = place.gathered_s(message), 3 * place.seconds("all-reduce", tokens * 4.0, "tp")
-    summed = gathered + place.reduced_s(message)
-    if model.trains("head"):
-        weight = parts_of(place, kernels.backward_weight, flops)
-    else:
-        kernels, weight = replace(kernels, backward_weight=KernelTime()), TimeBreakdown()
-    if model.head_gives_gradient:
-        back = parts_of(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed)
-    else:
-        kernels, back = replace(kernels, backward_input=around[1]), parts_of(place, around[1])
-    return CostEstimate(
-        parts_of(place, kernels.forward, flops, tp_s=gathered + sums), back, weight, known=_known(kernels)
+        parts_of(place, passes.forward, flops, tp_s=forward_s),
+        parts_of(place, inputs, flops * gives, tp_s=backward_s * gives),
+        parts_of(place, weights, flops * trains, tp_s=backward_s * (is_first and trains)),
+        known=_known(PassKernels(passes.forward, inputs, weights)),
     )
 
 

@@ -5,20 +5,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ppsim.costs.analytic import (
-    conditioning_estimate,
-    embedding_estimate,
-    head_estimate,
-    layer_estimate,
-    mtp_estimate,
-)
+from ppsim.costs.analytic import end_estimate, layer_estimate
 from ppsim.costs.encoder_costs import encoder_estimate
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pair_overlap import LayerTimes
 from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.profile_costs import ProfileCosts
 from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown, work_of
-from ppsim.model.architecture import Layer, Model
+from ppsim.model.architecture import End, Layer, Model
 from ppsim.model.encoder import EncoderPart
 from ppsim.model.recompute import Recompute, of_layer
 from ppsim.model.stage_rows import Row
@@ -49,7 +43,7 @@ class ComponentCosts:
         self._batch = {"micro_batch": micro_batch, "sequence_length": sequence_length}
         self._layers: dict[Recompute, dict[Layer, tuple[CostEstimate, CostEstimate]]] = {}
         self._measured: dict[Recompute, ProfileCosts] = {}
-        self._mtp: dict[Layer, CostEstimate] = {}
+        self._ends: dict[End, CostEstimate] = {}
         self._encoders: dict[tuple[int, int, int], CostEstimate] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -97,19 +91,18 @@ class ComponentCosts:
 
     def mtp(self, layer: Layer) -> CostEstimate:
         """Costs of a multi-token prediction layer, without its use of the head."""
-        if layer not in self._mtp:
-            self._mtp[layer] = self.layer(layer) + self._around_mtp
-        return self._mtp[layer]
+        return self.layer(layer) + self._end("mtp") + self._end("embedding")
 
-    @cached_property
-    def _around_mtp(self) -> CostEstimate:
-        return mtp_estimate(self.model, self.place, **self._batch)
+    def _end(self, end: End) -> CostEstimate:
+        if end not in self._ends:
+            self._ends[end] = end_estimate(self.model, end, self.place, **self._batch)
+        return self._ends[end]
 
     @cached_property
     def outside_layers(self) -> CostEstimate:
         """Costs of a stage besides its layers: conditional embedders, and a fixed cost (the largest measured)."""
         measured = max((fixed for _, fixed in self._with_fixed(self.recompute).values()), key=work_of)
-        return measured + conditioning_estimate(self.model, self.place)
+        return measured + self._end("conditions")
 
     def encoder(self, part: EncoderPart) -> CostEstimate:
         key = id(part.encoder), part.first, part.last  # hashing a whole encoder takes long
@@ -125,9 +118,7 @@ class ComponentCosts:
     @cached_property
     def ends(self) -> tuple[CostEstimate, CostEstimate]:
         """Costs of embedding and head."""
-        embedding, head = (
-            make(self.model, self.place, **self._batch) for make in (embedding_estimate, head_estimate)
-        )
+        embedding, head = self._end("embedding"), self._end("head")
         if measured := self.measured():
             embedding = measured.end("embedding", self.model, embedding)
             head = measured.end("head", self.model, head)

@@ -15,7 +15,7 @@ from ppsim.costs.stage_cost_set import values_of_ranks
 from ppsim.costs.time_breakdown import TimeBreakdown
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Device
-from ppsim.model.parameters import RankParameters, padded_vocabulary
+from ppsim.model.parameters import RankParameters
 from ppsim.model.pipeline_stages import Stage
 from ppsim.parallel.groups import RankGroup, all_devices, tier_between
 from ppsim.schedule.table import Schedule
@@ -169,12 +169,10 @@ def _sharing(
         if stage.embedding or stage.mtp or (stage.head and model.tied_embeddings)
     }
     if len(with_table) > 1 and model.trains("embedding"):
-        vocab = padded_vocabulary(model.vocab_size, tp=job.layout.tp, multiple=job.vocab_multiple) // job.layout.tp
-        table = vocab * (model.projected_size or model.hidden_size)
+        table = model.table(job.settings.vocabulary_of(model))
         shared.append(_sum_over(job, tuple(sorted(with_table)), table * of))
     ranks_of_all = tuple(dict.fromkeys(rank_of))
-    if model.patches and len(ranks_of_all) > 1:
-        conditioning = model.patches.conditioning_parameters(model.hidden_size)
+    if (conditioning := model.outside_parameters("conditions")) and len(ranks_of_all) > 1:
         shared.append(_sum_over(job, ranks_of_all, conditioning * of))
     dense, expert = (num_sharing(job, name) for name in GROUPS)
     for stage, one in enumerate(held):

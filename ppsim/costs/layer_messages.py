@@ -19,7 +19,8 @@ class LayerMessages:
     number of float8 scales that ranks agree on, in a forward and in a backward. `pairs`: tokens dispatched to
     experts, which etp ranks gather and reduce (Megatron-LM, `MoEAlltoAllTokenDispatcher`), not beside GEMMs
     (core/extensions/transformer_engine.py at d98e8a64, `explicit_expert_comm`). `again`: bytes gathered again for a
-    weight gradient. `adapters`: seconds of LoRA adapters in a forward and in a backward.
+    weight gradient. `adapters`: seconds of LoRA adapters in a forward and in a backward. `gathered_share`: bytes of
+    a gathered input, relative to activations.
     """
 
     place: ExecutionContext
@@ -29,6 +30,7 @@ class LayerMessages:
     pairs: Mapping[str, float]
     again: Mapping[str, float]
     adapters: Mapping[str, tuple[float, float]]
+    gathered_share: float
 
     @classmethod
     def of(cls, timed: OperatorKernels) -> "LayerMessages":
@@ -52,6 +54,7 @@ class LayerMessages:
             pairs,
             {name: size * one.columns for name, one in gathered.items() if name not in frozen},
             {one.name: _of_adapter(timed, one) for one in operators if one.weight and one.weight.is_adapter},
+            place.execution.gathered_share,
         )
 
     def forward_s(self, names: Iterable[str] | None = None) -> float:
@@ -99,7 +102,7 @@ class LayerMessages:
         return self.place.seconds("all-reduce", 4.0, "tp") if self._is_torch else 0.0
 
     def _gather_s(self, num_bytes: float) -> float:
-        return self.place.gathered_s(self.place.execution.gathered_share * num_bytes)
+        return self.place.gathered_s(self.gathered_share * num_bytes)
 
     def _pairs_s(self, names: Container[str]) -> float:
         return sum(self.place.sum_over_tp_s(self.pairs[name], "etp") for name in self.pairs if name in names)

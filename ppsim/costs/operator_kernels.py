@@ -17,7 +17,7 @@ from ppsim.machine.defaults import FLEX
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.architecture import Layer
-from ppsim.model.batch import KernelChoice
+from ppsim.model.batch import KernelChoice, moved_of_loss
 from ppsim.model.blocks import operators_of
 from ppsim.model.hyper_connections import passes
 from ppsim.model.operators import Kind, Operator, Rows, Tensor, gathered_inputs, summed_outputs, tensors_of
@@ -42,6 +42,11 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
         "modulation": (2, 4, 0, 0),
         "scale": (2, 2, 1, 1),
         "weighted sum": (1, 3, 1, 1),
+        "look up": (2, 1, 2, 2),
+        "dropout": (1, 0, 0, 0),
+        "copies": (1, 1, 0, 0),
+        "norms": (2, 5, 4, 4),
+        "final norm": (2, 3, 1, 1),
     }
 )
 """Elements that F and I read and write per column, and their numbers of kernels.
@@ -113,12 +118,14 @@ class OperatorKernels:
     operators: Sequence[Operator]
     layer_input: Tensor
     rows: Mapping[Rows, float]
-    micro_batch: int
-    sequence_length: int
+    micro_batch: int = 0
+    sequence_length: int = 0
 
     def of_all(self) -> dict[str, PassKernels]:
         """Return the kernels by operator name; "sums" adds gradients of tensors with several readers."""
         found = {one.name: self.product(one) + self.passing(one) for one in self.operators}
+        ends = [one.name for one in self.operators if not one.gives_gradient]
+        found |= {name: replace(found[name], backward_input=KernelTime()) for name in ends}
         frozen = [one.name for one in self.operators if one.weight is not None and not one.trainable]
         found |= {name: replace(found[name], backward_weight=KernelTime()) for name in frozen}
         return found | {"sums": self.sums()}
@@ -142,7 +149,7 @@ class OperatorKernels:
             return core_of(one.core, self.place, micro_batch=self.micro_batch, sequence_length=self.sequence_length)
         if one.weight is None or not one.weight.is_product:
             return NOTHING
-        if one.weight.is_adapter:
+        if one.weight.is_wide:
             return products([one.weight], self.place.wide_times, tokens=self.rows[one.rows])
         return self._experts(one.weight) if one.weight.kind == "routed" else self.gemm(one.weight)
 
@@ -179,6 +186,12 @@ class OperatorKernels:
                 return NOTHING
             again = 2 * self._orderings
             return self.moving((again, again, 3, 3), one.passed * self.rows["capacity"]) + self._scatter(one)
+        if one.kind == "loss":
+            execution, elements = self.place.execution, one.passed * self.rows[one.rows]
+            moved = moved_of_loss(
+                execution.cross_entropy, execution.element_bytes, fills=execution.deterministic_mode
+            )
+            return PassKernels(*(self.moved(num_bytes * elements, count) for num_bytes, count in moved))
         if one.kind not in _PASSES or (
             one.rows == "capacity" and self.place.execution.fused_experts and "activation" in one.kind
         ):
@@ -197,7 +210,9 @@ class OperatorKernels:
             found += PassKernels(
                 *(self._strided(count * elements, passes * e * elements) for count, passes in _STRIDED[one.kind])
             )
-        if any(tensor.dtype == "mask" for tensor in one.writes):
+        if one.kind == "look up":  # the gradient of the table is in float32
+            found += PassKernels(KernelTime(), self.moved(8 * elements, 0))
+        if one.kind == "add" and any(tensor.dtype == "mask" for tensor in one.writes):
             e = self.place.execution.element_bytes
             found += PassKernels(self.moved(elements, 0), self.moved((2 * e + 1) * elements, 0))
         found += self._casts_of_input(one)

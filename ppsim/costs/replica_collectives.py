@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from ppsim.costs.job import Job
 from ppsim.machine import collectives
-from ppsim.model.parameters import RankParameters, padded_vocabulary
+from ppsim.model.parameters import RankParameters
 from ppsim.model.pipeline_stages import Stage
 
 ReplicaGroup: TypeAlias = Literal["dp-cp", "expert-dp"]
@@ -80,11 +80,11 @@ def num_buckets(job: Job, stage: Stage, held: RankParameters) -> float:
     optimizer, trained = job.optimizer, held.trained + held.trained_expert
     size = job.bucket_size or max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
     if optimizer.zero_stage < 2 and stage.embedding and trained:
-        model, tp = job.model, job.layout.tp
+        model = job.model
         tables = model.trains("embedding") + (
             optimizer.fp8_param_gather and stage.head and not model.tied_embeddings and model.trains("head")
         )
-        table = model.table(padded_vocabulary(model.vocab_size, tp=tp, multiple=job.vocab_multiple) // tp)
+        table = model.table(job.settings.vocabulary_of(model))
         return trained / min(trained, min(trained, tables * table) + size / 2)
     return max(1, -(-trained // size))
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.operator_kernels import OperatorKernels
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products, total
-from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
+from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.operators import Operator
 from ppsim.model.weight_matrices import WeightMatrix
 
@@ -82,7 +82,9 @@ class TorchKernels(OperatorKernels):
             return NOTHING
         size = self.place.execution.element_bytes * tensor.columns * self.rows["tokens"]
         if gathered is not None:
-            copied = 0.0 if self.place.gathers_in_products else 2 * size * self.place.execution.gathered_share
+            is_outside = one.weight is not None and one.weight.kind == "outside"
+            share = 1.0 if is_outside else self.place.execution.gathered_share
+            copied = 0.0 if self.place.gathers_in_products else 2 * size * share
             return PassKernels(self.moved(copied, 1), self.moved(copied, 1))
         scattered = (1 + 1 / self.place.cut.tp if self.place.is_async else 2) * size
         return PassKernels(self.moved(scattered, 1), self.moved(2 * size, 1))
@@ -105,10 +107,12 @@ class TorchKernels(OperatorKernels):
 
     def _eager(self, one: Operator) -> PassKernels:
         elements, e = one.passed * self.rows[one.rows], self.place.execution.element_bytes
-        if one.kind == "norm":
+        if one.kind in ("norm", "final norm"):
+            done, launches = ((2, 5), (5, 9)) if one.kind == "norm" else ((2, 3), (0, 0))
             forward, backward = (times * e + beside for times, beside in (_NORM_FORWARD, _NORM_BACKWARD))
             return PassKernels(
-                self.moved((forward - 2 * e) * elements, 5), self.moved((backward - 5 * e) * elements, 9)
+                self.moved((forward - done[0] * e) * elements, launches[0]),
+                self.moved((backward - done[1] * e) * elements, launches[1]),
             )
         if one.kind in ("gated activation", "clamped activation"):
             return self.moving((2, 4, 1, 2), elements)
@@ -147,21 +151,6 @@ def num_amax(operators: Iterable[Operator], place: ExecutionContext) -> tuple[in
         return 0, 0
     inputs = _inputs(operators)
     return len(inputs), sum(number for _, number in inputs)
-
-
-def norm_passes(place: ExecutionContext) -> tuple[float, float]:
-    """Passes of the final norm over its input, in F and I; torch never compiles this norm."""
-    if place.execution.compile is None:
-        return 2.0, 3.0
-    e = place.execution.element_bytes
-    forward, backward = ((times * e + beside) / e for times, beside in (_NORM_FORWARD, _NORM_BACKWARD))
-    return forward, backward
-
-
-def copied_along_sequence(place: ExecutionContext, message: float) -> KernelTime:
-    """Return torch's copies around a gather or scatter of `message` bytes along the sequence."""
-    is_copied = place.execution.compile is not None and place.cut.norm_divisor > 1
-    return memory_kernel_time(place.wide_times, "copy", 2 * message) if is_copied else KernelTime()
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 
-from ppsim.model.architecture import Layer, Model
+from ppsim.model.architecture import End, Layer, Model
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.attention_base import ScoredAttention
 from ppsim.model.backward import backward_peak, forward_peak
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.blocks import layer_input, operators_of
+from ppsim.model.blocks import end_operators, layer_input, operators_of
 from ppsim.model.operators import (
     Dtype,
     RowCounts,
@@ -27,7 +27,6 @@ from ppsim.model.operators import (
     saved_for_weight,
     sum_columns,
 )
-from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators, counted_matrices
 from ppsim.parallel.sizes import ParallelSizes, share
 
@@ -130,7 +129,7 @@ def layer_backward(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: Kern
 
 def _widths(batch: Batch, kernels: KernelChoice) -> dict[Dtype, float]:
     e = batch.element_bytes
-    return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "f8": 1, "mask": 1}
+    return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "f8": 1, "mask": 1, "i64": 8}
 
 
 def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_buffer_factor: float = 1.0) -> RowCounts:
@@ -194,39 +193,10 @@ def weight_gradient_bytes(layer: Layer, batch: Batch, cut: ParallelSizes) -> int
     return sum(bytes_of(layer.lists[key], _rows(layer, batch, cut), {"act": batch.element_bytes}).values())
 
 
-def head_activations(
-    model: Model, batch: Batch, cut: ParallelSizes, kernels: KernelChoice, *, vocab_multiple: int = 1
+def end_activations(
+    model: Model, end: End, batch: Batch, cut: ParallelSizes, kernels: KernelChoice
 ) -> dict[str, int]:
-    """Bytes saved by final norm, projection and cross entropy.
-
-    A chunked loss saves the gradient of the projection's input instead of the input and the logits.
-    """
-    tokens, e = batch.tokens(cut), batch.element_bytes
-    vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
-    joined = model.streams if model.streams > 1 else 0
-    # The input of a frozen head is not saved. The norm's input is, for the norm's own gradient.
-    norms = (
-        (model.trains("head") + model.final_norm * model.head_gives_gradient + joined)
-        * share(tokens * model.hidden_size, cut.norm_divisor)
-        * e
-    )
-    logits = tokens * vocab * {"fused": e, "chunked": 0}.get(kernels.cross_entropy, max(e, 4))
-    passes = 1 + len(model.mtp)
-    return {"head": passes * norms, "logits": passes * logits}
-
-
-def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: ParallelSizes) -> dict[str, int]:
-    """Bytes of the saved inputs of two norms and of the projection.
-
-    With residual streams, the input of one of the norms is the head's input, which is counted there.
-    """
-    hidden = share(batch.tokens(cut) * model.hidden_size, cut.norm_divisor)
-    kept = 4 if model.streams == 1 else 2 + model.streams
-    return {"multi-token prediction": kept * num_layers * hidden * batch.element_bytes}
-
-
-def embedding_activations(model: Model, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
-    """8 bytes per token id and, with dropout, a mask of T·h/q."""
-    tokens = batch.tokens(cut)
-    mask = share(tokens * model.hidden_size, cut.norm_divisor) if kernels.dropout else 0
-    return {"embedding": 8 * tokens + mask}
+    """Saved bytes per microbatch of a part outside the layers, by component, without the logits of the loss."""
+    source, operators = end_operators(model, end, cut, kernels)
+    rows: RowCounts = {"tokens": batch.tokens(cut), "own_tokens": share(batch.tokens(cut), cut.norm_divisor)}
+    return bytes_of(sum_columns(saved(operators, source, ())), rows, _widths(batch, kernels))

@@ -25,6 +25,10 @@ Norm = Literal["layernorm", "rmsnorm", "plain"]
 """"plain" is a LayerNorm without weights, which a condition modulates instead."""
 
 
+End = Literal["embedding", "mtp", "head", "conditions"]
+"""A part of a model outside its layers; mtp: what multi-token prediction adds to its layer, except an embedding."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """One layer: norms, a token mixer such as attention, and a dense MLP or a mixture of experts.
@@ -245,35 +249,41 @@ class Model:
     def table(self, vocab_size: int) -> int:
         return 0 if self.patches else vocab_size * (self.projected_size or self.hidden_size)
 
-    @property
-    def own_parameters(self) -> tuple[int, int, int]:
-        """Replicated parameters outside the layers: before the layers, after them, and on every stage."""
-        h, positions = self.hidden_size, self.learned_positions * self.hidden_size
-        if self.patches:
-            before = positions + self.patches.embedding_parameters(h)
-            return before, self.patches.head_parameters(h), self.patches.conditioning_parameters(h)
+    def outside_weights(self, end: End, tp: int = 1) -> list[WeightMatrix]:
+        """Weights of a part outside the layers, on a rank, without the table of the vocabulary."""
+        h, patches = self.hidden_size, self.patches
         projection = (self.projected_size or 0) * h
-        behind = self.final_norm * norm_parameters(self.norm, h) + joining_parameters(self.streams, h)
-        behind += _weighing(h).weights if self.layers[-1].summed_residuals else 0
-        return positions + projection + self.extra[0], behind + projection + self.extra[1], 0
+        if end == "conditions":
+            return patches.condition_linears(h) if patches else []
+        if end == "embedding":
+            first = patches.linears(h) if patches else [_outside("projection", projection + self.extra[0])]
+            return [*first, _outside("positions", self.learned_positions * h)]
+        if end == "mtp":
+            own = 3 * norm_parameters(self.norm, h) + joining_parameters(self.streams, h)
+            return [*mtp_linears(self.mtp[0], tp), _outside("norms and joining", own)]
+        if patches:
+            return [_outside("output", patches.head_parameters(h))]
+        others = joining_parameters(self.streams, h) + projection + self.extra[1]
+        others += _weighing(h).weights if self.layers[-1].summed_residuals else 0
+        norm = self.final_norm * norm_parameters(self.norm, h)
+        return [_outside("final norm", norm), _outside("others", others)]
 
-    @property
-    def final_norm_parameters(self) -> int:
-        return 0 if self.patches else self.final_norm * norm_parameters(self.norm, self.hidden_size)
+    def outside_parameters(self, end: End, tp: int = 1) -> int:
+        return sum(one.weights + one.biases for one in self.outside_weights(end, tp))
 
     @property
     def embedding_parameters(self) -> int:
-        before, _, everywhere = self.own_parameters
-        return self.table(self.vocab_size) + before + everywhere
+        own = self.outside_parameters("embedding") + self.outside_parameters("conditions")
+        return self.table(self.vocab_size) + own
 
     @property
     def head_parameters(self) -> int:
-        return self.table(self.vocab_size) + self.own_parameters[1]
+        return self.table(self.vocab_size) + self.outside_parameters("head")
 
     @property
     def parameters(self) -> int:
         """All parameters as published: tied ones once, without multi-token prediction."""
-        head = self.own_parameters[1] if self.tied_embeddings else self.head_parameters
+        head = self.outside_parameters("head") if self.tied_embeddings else self.head_parameters
         encoders = sum(encoder.parameters for encoder in self.encoders)
         return encoders + self.embedding_parameters + sum(layer.parameters for layer in self.layers) + head
 
@@ -301,7 +311,7 @@ class Model:
 
     @property
     def mtp_parameters(self) -> int:
-        return sum(layer.parameters + mtp_own_parameters(layer) for layer in self.distinct(self.mtp))
+        return sum(layer.parameters + self.outside_parameters("mtp") for layer in self.distinct(self.mtp))
 
     def distinct(self, mtp: tuple[Layer, ...]) -> tuple[Layer, ...]:
         return mtp[:1] if self.repeats_mtp else mtp
@@ -436,6 +446,11 @@ def _weighing(h: int) -> WeightMatrix:
     return WeightMatrix("weights of residuals", "residuals", 1, (h, h), kind="vector")
 
 
+def _outside(name: str, number: int) -> WeightMatrix:
+    """Weights that are in no GEMM."""
+    return WeightMatrix(name, "", 1, (number,), "vector")
+
+
 def norm_parameters(norm: Norm, h: int) -> int:
     return {"layernorm": 2 * h, "rmsnorm": h, "plain": 0}[norm]
 
@@ -450,10 +465,3 @@ def mtp_linears(layer: Layer, tp: int = 1) -> list[WeightMatrix]:
         return [WeightMatrix("projection of two tokens", "both in a row", 2 * h, out, split="outputs")]
     streams = WeightMatrix("projection of streams", "streams", h, out, split="outputs", rows=layer.streams)
     return [WeightMatrix("projection of the token", "embedding", h, out, split="outputs"), streams]
-
-
-def mtp_own_parameters(layer: Layer, tp: int = 1) -> int:
-    """Parameters besides the layer: norms before it and before the head, projection, and stream sum."""
-    h = layer.hidden_size
-    projections = sum(linear.weights for linear in mtp_linears(layer, tp))
-    return 3 * norm_parameters(layer.norm, h) + projections + joining_parameters(layer.streams, h)

@@ -22,6 +22,49 @@ CHUNKS = 8
 """Parts of the tokens of a chunked loss (`ChunkedLossWrapper.Config.num_chunks`)."""
 
 
+def moved_of_loss(loss: CrossEntropy, e: int, *, fills: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the bytes moved per logit and the number of kernels, in F and in I.
+
+    - unfused: a float32 copy, maximum, difference, exponential, sum and quotient each pass over the logits (without
+      the copy if they are in float32).
+    - compiled: the kernels that torch.compile (2.13) generates for Megatron-LM's `fused_cross_entropy.py`. F:
+      float32 copy and maximum, exponential and sum, quotient. I: a copy of the softmax minus one, and its product
+      with the gradient, written twice.
+    - chunked: as unfused, with the kernels of each part of the tokens.
+
+    `fills`: deterministic mode fills the memory of the float32 copy and of the copy back first.
+    """
+    if loss == "fused":
+        return (4 * e, 2), (2 * e, 1)
+    if loss == "compiled":
+        return (20 + e, 3), (16 + e, 3)
+    forward, backward = (32, 12) if e == 2 else (26, 8)
+    parts = CHUNKS if loss == "chunked" else 1
+    return (forward + 4 * fills, parts * (8 + fills)), (backward + e * fills, parts * (3 + fills))
+
+
+def held_in_backward(
+    loss: CrossEntropy, e: int, *, is_torch: bool = False, tp: int = 1
+) -> list[tuple[float, float, int]]:
+    """Return the bytes held in the backward of the loss, and in the backward of the head if it needs others.
+
+    They are per logit, of the logits and of their gradients, and per element of the head's input, of its gradient:
+    a chunked loss adds it up in float32.
+
+    `is_torch`: torch's own loss, used with FSDP2, adds two float32 tensors, the gradients of the log-softmax and of
+    the logits, and with tensor parallelism an exponential (torch, distributed/tensor/parallel/loss.py:
+    `_nll_loss_and_log_softmax_backward`). A chunked loss has all this for a part of the tokens.
+    """
+    wide, of_torch = max(e, 4), 8 if tp == 1 else 12
+    if loss == "fused":
+        return [(e, 0, 0)]
+    if loss == "chunked":
+        return [(0, (wide + of_torch) / CHUNKS, 4)]
+    if loss == "compiled" and is_torch:
+        return [(e, e, 0)]
+    return [(wide, of_torch if is_torch else e + 4 * (loss == "compiled"), 0), (0, e, 0)]
+
+
 @dataclass(frozen=True)
 class KernelChoice:
     """Implementation choices that affect saved tensors.

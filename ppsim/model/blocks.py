@@ -1,4 +1,4 @@
-"""Operators of a layer's forward on one rank: one generator per block.
+"""Operators of a forward on one rank, of layers and of the ends of a model: one generator per block.
 
 Statistics of norms (4 bytes per token and norm) and the integers of token routing are not counted. Without flash
 attention and with dropout, the saved tensors are as in Korthikanti et al. 2022 (arXiv 2205.05198), §4.1 and §4.2;
@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ppsim.model.adapters import trained_operators
-from ppsim.model.architecture import Layer
+from ppsim.model.architecture import End, Layer, Model, mtp_linears
 from ppsim.model.attention_and_mlp import FeedForward, MixtureOfExperts
 from ppsim.model.batch import KernelChoice
+from ppsim.model.hyper_connections import mtp_passes
 from ppsim.model.mixer import gemm
 from ppsim.model.operators import Kind, Operator, Rows, Tensor
+from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.weight_matrices import WeightMatrix
 from ppsim.parallel.sizes import ParallelSizes
 
@@ -219,3 +221,63 @@ def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelCh
             yield Operator(f"norm of {name}", "moe", (name,), (normed,), saved_for_i=(name,), kind="norm")
         reads = tuple(f"normed {name}" for name in reads)
     yield Operator("join", "moe", reads, (fed,), passes_gradient=True, kind="add" if ffn.shared else "")
+
+
+def end_operators(
+    model: Model, end: End, cut: ParallelSizes, kernels: KernelChoice, vocab_multiple: int = 1
+) -> tuple[Tensor, list[Operator]]:
+    """Return the input and the operators."""
+    source = Tensor("x", "own_tokens", model.residual_size, {"mtp": "multi-token prediction"}.get(end, end))
+    if end == "embedding":
+        return source, list(_embedding(model, kernels))
+    if end == "mtp":
+        return source, list(_mtp(model, cut, source.component))
+    if end == "head":
+        columns = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
+        return source, list(_head(model, columns))
+    return source, [Operator(one.name, "", (one.reads,), (), weight=one) for one in model.outside_weights(end)]
+
+
+def _embedding(model: Model, kernels: KernelChoice) -> Iterator[Operator]:
+    h, n = model.hidden_size, model.streams
+    out, ids = Tensor("embedded", "tokens", h, "embedding"), Tensor("ids", "tokens", 1, "embedding", "i64")
+    for linear in model.patches.linears(h) if model.patches else ():
+        yield Operator(linear.name, "", (), (out,), weight=linear, gives_gradient=False)
+    yield Operator("look up", "", (), (out, ids), saved_for_i=("ids",), kind="look up")
+    if kernels.dropout:
+        mask = Tensor("mask", "own_tokens", h, "embedding", "mask")
+        yield Operator("dropout", "", (), (out, mask), saved_for_i=("mask",), kind="dropout")
+    if n > 1:
+        yield Operator("copies", "", (), (out,), kind="copies", columns=(n + 1) * h)
+
+
+def _mtp(model: Model, cut: ParallelSizes, component: str) -> Iterator[Operator]:
+    """Each tp rank computes a part of the columns of the projection from 2h to h.
+
+    Source: Megatron-LM, `core/transformer/multi_token_prediction.py`, `eh_proj`. With residual streams, the input
+    of one of the norms is the head's input, which is counted there.
+    """
+    h, n, (num_norms, joined) = model.hidden_size, model.streams, mtp_passes(model.streams)
+    linears = mtp_linears(model.mtp[0], cut.tp)
+    read = tuple(Tensor(linear.reads, "own_tokens", linear.inputs * linear.rows, component) for linear in linears)
+    yield Operator("embedding", "", (), (Tensor("token", "own_tokens", h, component),))
+    saves = ("token", "x") if n == 1 else ("token",)
+    yield Operator("norms", "", ("token", "x"), read, saves, kind="norms", columns=num_norms * h)
+    yield Operator("join", "", (), read, kind="copies", columns=joined * h)
+    for linear in linears:
+        yield gemm(linear, "", linear.reads, (Tensor(linear.name, "tokens", linear.outputs, component),))
+
+
+def _head(model: Model, columns: int) -> Iterator[Operator]:
+    h, n, source = model.hidden_size, model.streams, "x"
+    if n > 1:
+        source = "joined"
+        joined = Tensor(source, "own_tokens", h, "head")
+        yield Operator("join", "", ("x",), (joined,), ("x",), kind="copies", columns=(n + 1) * h)
+    normed, gives = Tensor("normed", "own_tokens", h, "head"), model.head_gives_gradient
+    saves = (source,) if model.final_norm and gives else ()
+    yield Operator("norm", "", (source,), (normed,), saves, kind="final norm")
+    logits, saves = Tensor("logits", "tokens", columns, "logits"), ("normed",) if model.trains("head") else ()
+    linear = WeightMatrix("head", "normed", h, (columns,), "outside", split="outputs")
+    yield Operator("head", "", ("normed",), (logits,), saved_for_w=saves, weight=linear, gives_gradient=gives)
+    yield Operator("loss", "", ("logits",), (replace(logits, name="loss"),), kind="loss")

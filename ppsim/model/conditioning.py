@@ -86,15 +86,18 @@ class Patches:
 
     def linears(self, h: int) -> list[WeightMatrix]:
         return [
-            WeightMatrix(f"embedding {number}", f"input {number}", columns, (h,), rows=share, biased=True)
-            for number, (columns, share) in enumerate(self.embedded, start=1)
+            WeightMatrix(f"embedding {number}", f"input {number}", size, (h,), "outside", rows=share, biased=True)
+            for number, (size, share) in enumerate(self.embedded, start=1)
         ]
 
-    def embedding_parameters(self, h: int) -> int:
-        return sum(linear.weights + linear.biases for linear in self.linears(h))
-
-    def conditioning_parameters(self, h: int) -> int:
-        return sum((columns + 1) * h + (h + 1) * h for columns in self.conditions) + self.classes * h
+    def condition_linears(self, h: int) -> list[WeightMatrix]:
+        """Each has an input more for biases; the first includes the table of classes."""
+        sizes = [size + 1 for columns in self.conditions for size in (columns, h)]
+        sizes[0] += self.classes
+        return [
+            WeightMatrix(f"embedder {number}", f"condition {number}", size, (h,), "condition")
+            for number, size in enumerate(sizes)
+        ]
 
     def head_parameters(self, h: int) -> int:
         return 2 * h * (h + 1) + (h + 1) * self.outputs

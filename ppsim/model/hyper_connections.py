@@ -38,16 +38,11 @@ def passes(num_streams: int) -> tuple[int, int]:
     return (3, 3) if n == 1 else (3 * n + 2, 10 * n + 3)
 
 
-def end_passes(num_streams: int) -> int:
-    """Reads and writes of h columns per token to copy one tensor to n streams, or to sum n streams."""
-    return num_streams + 1 if num_streams > 1 else 0
-
-
 def mtp_passes(num_streams: int) -> tuple[int, int]:
     """Number of norms, and of other reads and writes, of h columns per token before and after an MTP layer.
 
-    One stream: 4 to concatenate. n streams: 2n + 1 to add the projected token to each projected stream, and
-    `end_passes`.
+    One stream: 4 to concatenate. n streams: 2n + 1 to add the projected token to each projected stream, and n + 1
+    to sum them.
     """
     n = num_streams
-    return (3, 4) if n == 1 else (n + 2, 2 * n + 1 + end_passes(n))
+    return (3, 4) if n == 1 else (n + 2, 3 * n + 2)

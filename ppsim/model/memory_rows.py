@@ -6,15 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ppsim.model.activations import (
-    embedding_activations,
-    head_activations,
+    end_activations,
     layer_activations,
     layer_backward,
-    mtp_activations,
     weight_gradient_bytes,
 )
-from ppsim.model.architecture import Layer, Model
-from ppsim.model.batch import CHUNKS, Batch
+from ppsim.model.architecture import End, Layer, Model
+from ppsim.model.batch import Batch, held_in_backward
 from ppsim.model.encoder import Encoder, EncoderPart
 from ppsim.model.memory_settings import GraphBuffers, MemorySettings
 from ppsim.model.parameters import RankParameters, held_of_layer
@@ -65,13 +63,13 @@ def bytes_of_row(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
         return _checkpoint(model, row.layers, settings)
     if row.kind == "mtp":
         found = _passes_of_layer(model, row, settings)
-        return replace(found, saved={**found.saved, **mtp_activations(model, 1, settings.batch, settings.cut)})
+        return replace(found, saved={**found.saved, **_saved_of_end(model, "mtp", settings)})
     if row.kind == "received":  # the layer counts its first residual
         summed = row.layers[0].summed_residuals
         assert summed is not None
         return RowBytes({"earlier residuals": (summed[0] - 1) * settings.hidden_bytes(model.hidden_size)})
     if row.kind == "embedding" and model.trains("embedding"):
-        return RowBytes(embedding_activations(model, settings.batch, settings.cut, settings.kernels))
+        return RowBytes(_saved_of_end(model, "embedding", settings))
     if row.kind == "head":
         return _head(model, settings)
     return _encoder(row.encoder, settings) if row.encoder else RowBytes()
@@ -113,7 +111,7 @@ def _sums(layers: Sequence[Layer], settings: MemorySettings) -> dict[str, Any]:
 
 def _largest(model: Model, layers: Sequence[Layer], settings: MemorySettings) -> dict[str, Any]:
     """A layer is gathered and reduced together with the parameters that every stage holds."""
-    everywhere, gathered, reduced = RankParameters(model.own_parameters[2]), [0], [0]
+    everywhere, gathered, reduced = RankParameters(model.outside_parameters("conditions")), [0], [0]
     for layer in _distinct(layers):
         held = held_of_layer(layer, settings.cut) + everywhere
         gathered.append(settings.gathered_layer_bytes(held))
@@ -128,14 +126,25 @@ def _sizes(layers: Sequence[Layer], settings: MemorySettings) -> frozenset[int]:
 
 def _head(model: Model, settings: MemorySettings) -> RowBytes:
     """The head saves its part of one microbatch, because its backward follows its forward."""
-    batch, cut = settings.batch, settings.cut
-    gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
-    logits = batch.tokens(cut) * settings.vocabulary_of(model)
-    deferred = logits * batch.element_bytes + settings.hidden_bytes(model.hidden_size)
-    return RowBytes(
-        moments=tuple({**moment, "gathered sequence": gathered} for moment in head_moments(model, settings)),
-        deferred=settings.deferred_head * deferred * model.trains("head"),
-    )
+    batch, cut, kernels, h = settings.batch, settings.cut, settings.kernels, model.hidden_size
+    e, tokens, vocabulary = batch.element_bytes, batch.tokens(cut), settings.vocabulary_of(model)
+    logits, uses = tokens * vocabulary, 1 + len(model.mtp)
+    saved = sum(_saved_of_end(model, "head", settings).values())
+    held = held_in_backward(kernels.cross_entropy, e, is_torch=settings.fully_shard, tp=cut.tp)
+    moments = [
+        {
+            "head": uses * saved,
+            "logits": int(uses * of_logits * logits),
+            "gradient of the logits": int(of_gradients * logits),
+            "gradient of the hidden states": of_hidden * tokens * h,
+            "gathered sequence": 2 * tokens * h * e if cut.norm_divisor > 1 else 0,
+        }
+        for of_logits, of_gradients, of_hidden in held
+    ]
+    if kernels.gradient_placeholders and model.trains("head"):
+        moments[-1]["gradient placeholder of the head"] = vocabulary * h * settings.optimizer.weight_bytes
+    deferred = (logits * e + settings.hidden_bytes(h)) * model.trains("head")
+    return RowBytes(moments=tuple(moments), deferred=settings.deferred_head * deferred)
 
 
 def _encoder(part: EncoderPart, settings: MemorySettings) -> RowBytes:
@@ -154,6 +163,10 @@ def _encoder(part: EncoderPart, settings: MemorySettings) -> RowBytes:
         for_weight=sum(weight_gradient_bytes(layer, own.batch, own.cut) for layer in part.layers),
         moments=tuple({LAYER_GRADIENT: num_bytes} for num_bytes in backwards),
     )
+
+
+def _saved_of_end(model: Model, end: End, settings: MemorySettings) -> dict[str, int]:
+    return end_activations(model, end, settings.batch, settings.cut, settings.kernels)
 
 
 def _distinct(layers: Sequence[Layer]) -> list[Layer]:
@@ -215,34 +228,3 @@ def encoder_activations(part: EncoderPart, settings: MemorySettings) -> int:
     if encoder.trains_layers or encoder.trains_projector:
         columns += sum(one.rows * one.outputs for one in projector[:-1])
     return layers + round(number * columns * e)
-
-
-def head_moments(model: Model, settings: MemorySettings) -> list[dict[str, int]]:
-    """Bytes during the backward of the loss (`CrossEntropy`), and of the head.
-
-    torch's own loss, used with FSDP2, adds two float32 tensors, the gradients of the log-softmax and of the logits,
-    and with tensor parallelism an exponential (torch, distributed/tensor/parallel/loss.py:
-    `_nll_loss_and_log_softmax_backward`). A chunked loss has all this for a part of the tokens, and sums the
-    gradients of the hidden states in float32.
-    """
-    batch, cut, kernels = settings.batch, settings.cut, settings.kernels
-    head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
-    vocab = settings.vocabulary_of(model)
-    weight = vocab * model.hidden_size * settings.optimizer.weight_bytes
-    has_placeholder = kernels.gradient_placeholders and model.trains("head")
-    placeholder = {"gradient placeholder of the head": weight if has_placeholder else 0}
-    if kernels.cross_entropy == "fused":
-        return [head | placeholder]
-    logits, copies = batch.tokens(cut) * vocab, 2 if cut.tp == 1 else 3
-    of_loss = logits * (batch.element_bytes + 4 * (kernels.cross_entropy == "compiled"))
-    if settings.fully_shard or kernels.cross_entropy == "chunked":
-        of_loss = 4 * copies * logits
-    if kernels.cross_entropy == "chunked":
-        part = (logits * max(batch.element_bytes, 4) + of_loss) // CHUNKS
-        sums = 4 * batch.tokens(cut) * model.hidden_size
-        return [head | {"gradient of the logits": part, "gradient of the hidden states": sums} | placeholder]
-    if settings.fully_shard and kernels.cross_entropy == "compiled":
-        narrow = logits * batch.element_bytes
-        return [head | {"logits": narrow, "gradient of the logits": narrow}]
-    of_logits = {"gradient of the logits": logits * batch.element_bytes}
-    return [head | {"gradient of the logits": of_loss}, {"head": head["head"]} | of_logits | placeholder]

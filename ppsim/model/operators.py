@@ -13,7 +13,7 @@ from ppsim.model.recompute import require_of_layer
 from ppsim.model.weight_matrices import WeightMatrix
 
 Rows = Literal["tokens", "own_tokens", "capacity"]
-Dtype = Literal["act", "operand", "f32", "f8", "mask"]
+Dtype = Literal["act", "operand", "f32", "f8", "mask", "i64"]
 Kind = Literal[
     "norm",
     "rotation",
@@ -30,6 +30,12 @@ Kind = Literal[
     "scale",
     "dispatch",
     "combine",
+    "look up",
+    "dropout",
+    "copies",
+    "norms",
+    "final norm",
+    "loss",
     "",
 ]
 """Kind of an operator that is neither a GEMM nor a core; "" takes no time."""
@@ -43,7 +49,8 @@ parallelism, else `tokens`; capacity: rows allocated for token-expert pairs."""
 class Tensor:
     """A tensor; `component` is its line in the memory report, `storage` the tensor whose storage it shares.
 
-    dtype: "act" is the dtype of activations, "operand" of GEMM inputs, "f32" 4 bytes, "f8" and "mask" 1 byte.
+    dtype: "act" is the dtype of activations, "operand" of GEMM inputs, "f32" 4 bytes, "f8" and "mask" 1 byte,
+    "i64" 8 bytes.
     """
 
     name: str
@@ -63,6 +70,7 @@ class Operator:
     - `quantized`: a GEMM saves a copy of its input in the operand dtype.
     - `share`: fraction of the tokens that it computes.
     - `passes_gradient`: its inputs have the gradient of its output (sums and views).
+    - `gives_gradient`: its GEMM has an input gradient.
     - `sublayer`: 1 for the token mixer, 2 for the channel mixer.
 
     Its time is the time of its GEMM, of its `core` (a `ppsim.model.mixer.Mixer`), or of the memory traffic of its
@@ -84,6 +92,7 @@ class Operator:
     core: Any = None
     sublayer: Literal[1, 2] = 1
     trainable: bool = True
+    gives_gradient: bool = True
 
     @property
     def rows(self) -> Rows:
@@ -147,11 +156,15 @@ def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]
 
 
 def summed_outputs(operators: Iterable[Operator]) -> dict[str, Tensor]:
-    """Return the tensors, by operator, that ranks reduce after GEMMs with divided inputs, except in experts."""
+    """Return the tensors, by operator, that ranks reduce.
+
+    They are outputs of the vocabulary's table, and of GEMMs with divided inputs, except in experts.
+    """
     return {
         one.name: one.writes[0]
         for one in operators
-        if one.weight is not None and one.weight.split == "inputs" and one.writes and one.rows != "capacity"
+        if one.kind == "look up"
+        or (one.weight is not None and one.weight.split == "inputs" and one.writes and one.rows != "capacity")
     }
 
 

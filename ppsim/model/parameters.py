@@ -1,16 +1,17 @@
 """Division of a model among ranks, and the parameters on one rank."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import prefix_errors
-from ppsim.model.architecture import Layer, Model, mtp_own_parameters
+from ppsim.model.architecture import End, Layer, Model
 from ppsim.model.attention_and_mlp import FeedForward
 from ppsim.model.pipeline_stages import Stage
-from ppsim.model.stage_rows import Row, rows_of
+from ppsim.model.stage_rows import Row, RowKind, rows_of
 from ppsim.parallel.sizes import ParallelSizes, require_divides
 
 
@@ -128,24 +129,23 @@ def tables_of(model: Model, stages: Sequence[tuple[bool, bool, bool]]) -> Tables
     return Tables(of_embedding, of_head)
 
 
+_ENDS: Mapping[RowKind, End] = MappingProxyType(
+    {"stage": "conditions", "embedding": "embedding", "head": "head", "mtp weights": "mtp"}
+)
+
+
 def held_of_row(model: Model, row: Row, cut: ParallelSizes) -> RankParameters:
     """Parameters of a part of a stage on a rank, without the embedding table."""
-    before, after, everywhere = model.own_parameters
-    if row.kind in ("layer", "checkpoint"):
-        return sum((held_of_layer(layer, cut) for layer in row.layers), RankParameters())
-    if row.kind == "mtp weights":
-        own = mtp_own_parameters(row.layers[0], cut.tp)
-        return held_of_layer(row.layers[0], cut) + RankParameters(own, frozen=own * (not model.trains("mtp")))
     if row.encoder:
         dense, frozen = row.encoder.held(cut)
         return RankParameters(dense, frozen=frozen)
-    if row.kind == "embedding":
-        return RankParameters(before, frozen=before * (not model.trains("embedding")))
-    if row.kind == "head":
-        norm = model.final_norm_parameters
-        frozen = norm * (not model.trains("norms")) + (after - norm) * (not model.trains("head"))
-        return RankParameters(after, frozen=frozen)
-    return RankParameters(everywhere if row.kind == "stage" else 0)
+    layers = row.layers if row.kind in ("layer", "checkpoint", "mtp weights") else ()
+    held = sum((held_of_layer(layer, cut) for layer in layers), RankParameters())
+    if end := _ENDS.get(row.kind):
+        for one in model.outside_weights(end, cut.tp):
+            dense, trains = one.weights + one.biases, model.trains("norms" if one.name == "final norm" else end)
+            held += RankParameters(dense, frozen=dense * (not trains))
+    return held
 
 
 def held_of_layer(layer: Layer, cut: ParallelSizes) -> RankParameters:

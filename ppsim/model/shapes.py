@@ -8,7 +8,7 @@ attention kernel: each storage once, without parameters and buffers. Letters as 
 from dataclasses import dataclass, replace
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.activations import head_activations, layer_activations
+from ppsim.model.activations import end_activations, layer_activations
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
@@ -17,7 +17,7 @@ from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, Recompute
 from ppsim.parallel.sizes import ParallelSizes, require_divides, require_positive
 
-_EAGER = KernelChoice(fused_activation=False, cross_entropy="unfused", weighted_output=True, norm_in_gemm=False)
+_EAGER = KernelChoice(fused_activation=False, weighted_output=True, norm_in_gemm=False)
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,11 @@ def head_activation_bytes(
 ) -> int:
     """An int64 target per token is saved too."""
     batch, h, e = Batch(micro_batch, sequence_length, element_bytes), model.layer.hidden_size, element_bytes
-    kept = sum(head_activations(model.whole, batch, ParallelSizes(), _EAGER).values())
-    return kept + batch.tokens(ParallelSizes()) * (_norm_bytes(model.layer.kind, h, e, fused_norm) - h * e + 8)
+    kept = sum(end_activations(model.whole, "head", batch, ParallelSizes(), _EAGER).values())
+    logits = model.vocab_size * max(e, 4)
+    return kept + micro_batch * sequence_length * (
+        logits + _norm_bytes(model.layer.kind, h, e, fused_norm) - h * e + 8
+    )
 
 
 def _norm_bytes(kind: Kind, h: int, e: int, fused: bool) -> int:

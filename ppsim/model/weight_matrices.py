@@ -6,7 +6,7 @@ from typing import Literal
 
 LinearKind = Literal[
     "dense", "router", "routed", "shared", "gate", "latent", "vector", "condition", "streams", "adapter",
-    "routed adapter",
+    "routed adapter", "outside",
 ]  # fmt: skip
 Side = Literal["outputs", "inputs"]
 
@@ -27,7 +27,7 @@ class WeightMatrix:
     - `kind`: "gate": the single column that weighs a shared expert, not a separate GEMM; "latent": between the
       hidden size and narrower experts; "vector": elementwise per column, for example of a convolution; "condition":
       multiplies one vector per sequence, not tokens; "streams": reads all residual streams of a token; "routed
-      adapter": of the LoRA adapter that a rank's routed experts share.
+      adapter": of the LoRA adapter that a rank's routed experts share; "outside": before or after all layers.
     - `split`: side that tp ranks (etp ranks if routed) divide; None: replicated.
     - `biased`: an expert's down-projection adds its bias in separate kernels, because its inputs are weighted
       before (`ppsim.costs.operator_kernels`).
@@ -68,6 +68,11 @@ class WeightMatrix:
     def is_product(self) -> bool:
         """True if it has a GEMM of its own over tokens."""
         return self.kind not in ("gate", "vector", "condition")
+
+    @property
+    def is_wide(self) -> bool:
+        """True if its GEMM has at least 16 bits, for the rows of its output."""
+        return self.is_adapter or self.kind == "outside"
 
     @property
     def is_adapter(self) -> bool:

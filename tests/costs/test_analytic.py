@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
-from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate, mtp_estimate
+from ppsim.costs.analytic import end_estimate, layer_estimate
 from ppsim.costs.cores import core_of
 from ppsim.costs.dp_and_optimizer import optimizer_s
 from ppsim.costs.execution_context import Execution, ExecutionContext
@@ -111,7 +111,7 @@ def test_the_ideal_is_a_ranks_share_of_the_models_flops_at_the_peak_of_the_jobs_
 def test_of_the_head_too():
     model, shape = Model((LAYERS["llama"],) * 32, 128256, 8192), ModelShape(SHAPES["llama"], 32, 128256, 8192)
     where = place(tp=8)
-    head = head_estimate(model, where, **SHAPE)
+    head = end_estimate(model, "head", where, **SHAPE)
     ideal = head_forward_flops(shape, **SHAPE) / 8 / where.cluster.device.peak("bfloat16")
     assert head.forward.ideal_s == pytest.approx(ideal)
     assert head.backward.ideal_s == pytest.approx(2 * ideal)
@@ -134,7 +134,7 @@ def test_what_is_computed_beyond_the_models_flops_has_a_part_of_its_own():
 def test_a_padded_vocabulary_takes_the_time_of_its_columns_and_no_flops_of_the_model():
     """Padding 1,000 to 65,536 columns makes product and cross entropy 65.5 times as large, the ideal no different."""
     model, where = Model((LAYERS["llama"],) * 32, 1000, 8192), by_bandwidth(Execution(cross_entropy="fused"))
-    plain, padded = (head_estimate(model, replace(where, vocab_multiple=k), **SHAPE) for k in (1, 65536))
+    plain, padded = (end_estimate(model, "head", replace(where, vocab_multiple=k), **SHAPE) for k in (1, 65536))
     for one, other in ((plain.forward, padded.forward), (plain.backward, padded.backward)):
         assert one.ideal_s == other.ideal_s
         whole = other.ideal_s + other.more_flops_s
@@ -284,11 +284,10 @@ def test_a_layer_sums_over_tp_twice_each_way():
 def test_a_further_token_norms_three_columns_and_joins_two_in_a_row():
     """A norm passes twice over memory forward and five times backward; the two in a row are written and read, 4."""
     model, where = find_model("deepseek-v3").with_layers(6), by_bandwidth(Execution())
-    estimates = (make(model, where, **SHAPE) for make in (mtp_estimate, embedding_estimate))
-    further, looked_up = ((one.forward.memory_s, one.backward_input.memory_s) for one in estimates)
+    further = end_estimate(model, "mtp", where, **SHAPE)
     once = 2 * 4096 * 7168 * 2 / (0.7 * 3.35e12)
-    assert further[0] - looked_up[0] == pytest.approx((3 * 2 + 4) * once)
-    assert further[1] - looked_up[1] == pytest.approx((3 * 5 + 4) * once)
+    assert further.forward.memory_s == pytest.approx((3 * 2 + 4) * once)
+    assert further.backward_input.memory_s == pytest.approx((3 * 5 + 4) * once)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
@@ -297,7 +296,7 @@ def test_a_head_sums_three_numbers_per_token_in_float32_over_tp(sequence_paralle
     where = place(tp=8, execution=Execution(sequence_parallel=sequence_parallel))
     ranks = group(where.layout, "tp", where.domain_sizes)
     model = Model((LAYERS["llama"],) * 32, 128256, 8192)
-    found = head_estimate(model, where, **SHAPE)
+    found = end_estimate(model, "head", where, **SHAPE)
     tokens, hidden_bytes = 2 * 4096, 2 * 4096 * 4096 * 2
     gathered = seconds("all-gather", hidden_bytes, ranks, where.cluster) if sequence_parallel else 0.0
     summed = seconds("reduce-scatter" if sequence_parallel else "all-reduce", hidden_bytes, ranks, where.cluster)
@@ -319,8 +318,8 @@ def test_elements_in_32_bits_are_twice_the_bytes_of_those_in_16(kind):
     )
     for estimate in (
         lambda where: layer_estimate(LAYERS[kind], where, **SHAPE),
-        lambda where: embedding_estimate(model, where, **SHAPE),
-        lambda where: head_estimate(model, where, **SHAPE),
+        lambda where: end_estimate(model, "embedding", where, **SHAPE),
+        lambda where: end_estimate(model, "head", where, **SHAPE),
     ):
         one, other = estimate(short), estimate(long)
         for name in ("forward", "backward_input"):
@@ -494,7 +493,7 @@ def test_a_layer_too_small_to_keep_the_device_busy_waits_for_the_host():
 
 def test_the_input_gradient_of_an_embedding_is_free():
     model = Model((LAYERS["gpt"],) * 32, 51200, 2048)
-    embedding = embedding_estimate(model, place(tp=4), **SHAPE)
+    embedding = end_estimate(model, "embedding", place(tp=4), **SHAPE)
     assert embedding.backward_input.total_s == 0 < embedding.backward_weight.total_s
 
 

@@ -9,10 +9,7 @@ import pytest
 from ppsim.costs.analytic import (
     _exchanged_s,
     _exposed_ring_s,
-    conditioning_estimate,
-    embedding_estimate,
-    head_estimate,
-    mtp_estimate,
+    end_estimate,
     parts_of,
 )
 from ppsim.costs.cores import _of_last, core_of
@@ -53,7 +50,7 @@ def test_a_head_passes_over_the_logits_and_norms_twice_and_three_times(
     execution: dict[str, Any], forward: int, backward: int
 ) -> None:
     e = 4 if execution.get("dtype") == "float32" else 2
-    found = head_estimate(MODEL, counted(**execution), **SHAPE)
+    found = end_estimate(MODEL, "head", counted(**execution), **SHAPE)
     assert found.forward.memory_s == pytest.approx(2 * TOKENS * H * e + forward * TOKENS * VOCAB)
     assert found.backward_input.memory_s == pytest.approx(3 * TOKENS * H * e + backward * TOKENS * VOCAB)
     assert found.backward_weight.memory_s == 0
@@ -77,15 +74,15 @@ def test_the_host_launches_the_loss_with_a_gemm_and_a_norm(
     place = counted(**execution)
     slow = replace(place.cluster.device.efficiency, host_s=1e12)
     place = replace(place, cluster=replace(place.cluster, device=replace(place.cluster.device, efficiency=slow)))
-    found = head_estimate(MODEL, place, **SHAPE)
+    found = end_estimate(MODEL, "head", place, **SHAPE)
     assert found.forward.host_s == pytest.approx(1e12 * (forward + 2), rel=1e-2)
     assert found.backward_input.host_s == pytest.approx(1e12 * (backward + 2), rel=1e-2)
     graphs = replace(place, execution=replace(place.execution, cuda_graphs="full"))
-    assert head_estimate(MODEL, graphs, **SHAPE).forward.host_s == 0
+    assert end_estimate(MODEL, "head", graphs, **SHAPE).forward.host_s == 0
 
 
 def test_tensor_parallel_ranks_have_columns_of_a_padded_vocabulary() -> None:
-    found = head_estimate(MODEL, counted(layout={"tp": 4}, vocab_multiple=128), **SHAPE)
+    found = end_estimate(MODEL, "head", counted(layout={"tp": 4}, vocab_multiple=128), **SHAPE)
     columns = 1024 // 4
     assert found.forward.memory_s == pytest.approx(2 * MESSAGE + 8 * TOKENS * columns)
     assert found.backward_weight.ideal_s + found.backward_weight.more_flops_s == pytest.approx(
@@ -94,25 +91,25 @@ def test_tensor_parallel_ranks_have_columns_of_a_padded_vocabulary() -> None:
 
 
 def test_a_frozen_head_has_no_weight_gradient() -> None:
-    found = head_estimate(without(MODEL, "head"), counted(), **SHAPE)
+    found = end_estimate(without(MODEL, "head"), "head", counted(), **SHAPE)
     assert found.backward_weight.total_s == 0
     assert found.backward_input.total_s > 0
-    assert found.forward.total_s == head_estimate(MODEL, counted(), **SHAPE).forward.total_s
+    assert found.forward.total_s == end_estimate(MODEL, "head", counted(), **SHAPE).forward.total_s
 
 
 @pytest.mark.parametrize(("dropout", "passes"), [(False, 2), (True, 3)])
 def test_an_embedding_is_read_and_written_and_its_gradient_added_in_32_bits(dropout: bool, passes: int) -> None:
-    found = embedding_estimate(MODEL, counted(dropout=dropout), **SHAPE)
+    found = end_estimate(MODEL, "embedding", counted(dropout=dropout), **SHAPE)
     assert found.forward.memory_s == passes * MESSAGE
     assert found.backward_weight.memory_s == MESSAGE + 8 * TOKENS * H
     assert (found.backward_input.total_s, found.forward.more_flops_s) == (0, 0)
-    assert embedding_estimate(without(MODEL, "embedding"), counted(), **SHAPE).backward_weight.total_s == 0
+    assert end_estimate(without(MODEL, "embedding"), "embedding", counted(), **SHAPE).backward_weight.total_s == 0
 
 
 def test_an_embedding_is_summed_over_tp_and_its_gradient_gathered() -> None:
     for is_sharded, operation in ((False, "all-reduce"), (True, "reduce-scatter")):
         place = counted(layout={"tp": 2}, sequence_parallel=is_sharded)
-        found = embedding_estimate(MODEL, place, **SHAPE)
+        found = end_estimate(MODEL, "embedding", place, **SHAPE)
         assert found.forward.tp_s == pytest.approx(place.seconds(operation, MESSAGE, "tp"))  # type: ignore[arg-type]
         assert found.backward_weight.tp_s == (place.seconds("all-gather", MESSAGE, "tp") if is_sharded else 0)
 
@@ -120,48 +117,46 @@ def test_an_embedding_is_summed_over_tp_and_its_gradient_gathered() -> None:
 def test_projected_patches_are_gemms_of_their_tokens() -> None:
     patches = Patches(embedded=((16, 0.75), (32, 0.25)), conditions=(8, 4), outputs=16, classes=10)
     model = replace(MODEL, patches=patches)
-    found = embedding_estimate(model, counted(), **SHAPE)
+    found = end_estimate(model, "embedding", counted(), **SHAPE)
     flops = 2 * TOKENS * (0.75 * 16 + 0.25 * 32) * H
     assert found.forward.more_flops_s == pytest.approx(flops)
     assert found.backward_weight.more_flops_s == pytest.approx(flops)
     weights = (8 + 1) * H + (4 + 1) * H + 2 * (H + 1) * H + 10 * H
-    conditions = conditioning_estimate(model, counted())
+    conditions = end_estimate(model, "conditions", counted(), **SHAPE)
     assert conditions.forward.memory_s == conditions.backward_input.memory_s == 2 * weights
     assert conditions.backward_weight.memory_s == (2 + 8) * weights
-    assert conditioning_estimate(MODEL, counted()).forward.total_s == 0
+    assert end_estimate(MODEL, "conditions", counted(), **SHAPE).forward.total_s == 0
 
 
-def test_a_further_token_is_a_projection_of_two_tokens_and_an_embedding() -> None:
+def test_a_further_token_is_a_projection_of_two_tokens() -> None:
     model = find_model("deepseek-v3").with_layers(6)
     h = model.hidden_size
     for tp in (1, 2):
         place = counted(layout={"tp": tp})
-        found, looked_up = (make(model, place, **SHAPE) for make in (mtp_estimate, embedding_estimate))
+        found = end_estimate(model, "mtp", place, **SHAPE)
         flops = 2 * TOKENS * 2 * h * h / tp
         for part in (found.forward, found.backward_input, found.backward_weight):
             assert part.ideal_s * place.device.peak("bfloat16") == pytest.approx(flops)
         message = TOKENS * h * 2
         gathered = place.seconds("all-gather", message, "tp")
-        assert found.forward.tp_s - looked_up.forward.tp_s == pytest.approx(gathered)
+        assert found.forward.tp_s == pytest.approx(gathered)
         assert found.backward_input.tp_s == pytest.approx(place.seconds("all-reduce", 2 * message, "tp"))
     sharded = counted(layout={"tp": 2}, sequence_parallel=True)
-    found, looked_up = (make(model, sharded, **SHAPE) for make in (mtp_estimate, embedding_estimate))
+    found = end_estimate(model, "mtp", sharded, **SHAPE)
     message = TOKENS * h * 2
     own, twice, summed = (
         sharded.seconds("all-gather", message, "tp"), sharded.seconds("all-gather", 2 * message, "tp"),
         sharded.seconds("reduce-scatter", 2 * message, "tp"),
     )  # fmt: skip
-    assert found.forward.tp_s - looked_up.forward.tp_s == pytest.approx(own + twice)
+    assert found.forward.tp_s == pytest.approx(own + twice)
     assert found.backward_input.tp_s == pytest.approx(summed + twice + own)
-    frozen = mtp_estimate(without(model, "layers"), counted(), **SHAPE).backward_weight
+    frozen = end_estimate(without(model, "layers"), "mtp", counted(), **SHAPE).backward_weight
     assert frozen.ideal_s == 0
-    hidden = mtp_estimate(model, counted(layout={"tp": 2}, hidden_tp_forward=0.75, hidden_tp_backward=0.5), **SHAPE)
-    plain = mtp_estimate(model, counted(layout={"tp": 2}), **SHAPE)
-    embedding = embedding_estimate(model, counted(layout={"tp": 2}), **SHAPE)
+    hides = counted(layout={"tp": 2}, hidden_tp_forward=0.75, hidden_tp_backward=0.5)
+    hidden = end_estimate(model, "mtp", hides, **SHAPE)
+    plain = end_estimate(model, "mtp", counted(layout={"tp": 2}), **SHAPE)
     assert hidden.backward_input.tp_s == pytest.approx(0.5 * plain.backward_input.tp_s)
-    assert hidden.forward.tp_s - embedding.forward.tp_s == pytest.approx(
-        0.25 * (plain.forward.tp_s - embedding.forward.tp_s)
-    )
+    assert hidden.forward.tp_s == pytest.approx(0.25 * plain.forward.tp_s)
 
 
 def test_the_device_waits_for_launches_that_communication_does_not_hide() -> None:

@@ -9,7 +9,7 @@ import ppsim
 from ppsim import build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
-from ppsim.costs.analytic import mtp_estimate
+from ppsim.costs.analytic import end_estimate
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.costs.ledger import Ledger
@@ -481,7 +481,7 @@ def test_ranks_divide_the_projection_of_a_further_token(sequence_parallel: bool)
     for tp in (1, 4):
         one = job("deepseek-v3", layers=6, dp=2, ep=2, tp=tp)
         one = replace(one, execution=replace(one.execution, sequence_parallel=sequence_parallel))
-        beside = mtp_estimate(one.model, one.place, micro_batch=1, sequence_length=one.length)
+        beside = end_estimate(one.model, "mtp", one.place, micro_batch=1, sequence_length=one.length)
         ideal = 4 * 7168**2 * one.length / tp / one.cluster.device.peak("bfloat16")
         for passed in (beside.forward, beside.backward_input, beside.backward_weight):
             assert passed.ideal_s == pytest.approx(ideal)

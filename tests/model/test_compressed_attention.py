@@ -13,7 +13,7 @@ from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.machine import collectives
 from ppsim.machine.cluster_files import load_cluster
-from ppsim.model.activations import head_activations, layer_activations, mtp_activations
+from ppsim.model.activations import end_activations, layer_activations
 from ppsim.model.attention_base import Indexer
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.compressed_attention import CompressedAttention
@@ -136,8 +136,8 @@ def test_streams_are_kept_by_both_halves_and_alone_where_all_is_recomputed() -> 
     assert kept(SPARSE, "full") == {"layer input": 4 * hidden}
     assert kept(SPARSE, "full", streams=1) == {"layer input": hidden}
     batch = Batch(1, 4096)
-    assert mtp_activations(FLASH, 1, batch, ParallelSizes()) == {"multi-token prediction": 6 * hidden}
-    assert head_activations(FLASH, batch, ParallelSizes(), KernelChoice())["head"] == 2 * (2 + 4) * hidden
+    for end, name in (("mtp", "multi-token prediction"), ("head", "head")):
+        assert end_activations(FLASH, end, batch, ParallelSizes(), KernelChoice()) == {name: 6 * hidden}
 
 
 def test_mixing_again_keeps_what_halves_give_and_one_residual_a_stage() -> None:

@@ -60,7 +60,7 @@ def test_a_modulated_layer_keeps_two_hidden_states_a_norm_more() -> None:
 
 def test_gradients_of_conditional_embedders_go_over_pp_and_vpp_ranks() -> None:
     """One sum over all pipeline ranks, whatever their chunks are; without a pipeline there is none."""
-    size = FLUX.patches.conditioning_parameters(FLUX.hidden_size)
+    size = FLUX.outside_parameters("conditions")
     found = []
     for vpp in (1, 2):
         job = ppsim.job(**JOB)

@@ -157,7 +157,7 @@ def test_kimi_k3_sums_the_residuals_of_blocks() -> None:
     assert rows[92] == (9, 9)
     for number, layer in enumerate(model.layers[:-1]):
         assert layer.residual_size == 7168 * (1 + -(-(number + 1) // 12)), number
-    assert model.own_parameters[1] == 3 * 7168, "the final norm, and the norm and weights of the last sum"
+    assert model.outside_parameters("head") == 3 * 7168, "the final norm, and the norm and weights of the last sum"
     sums = [
         one
         for one in operators_of(model.layers[12], ParallelSizes(), KernelChoice(), 4096)
