@@ -171,13 +171,15 @@ def end_estimate(
         flops = model.head_forward_flops() * tokens / place.layout.tp
         forward_s += 3 * place.seconds("all-reduce", 4.0 * tokens, "tp")
     elif end == "mtp":
-        flops = 2.0 * tokens * sum(one.size * one.rows for one in mtp_linears(model.mtp[0], place.layout.tp))
+        flops = (
+            2.0 * tokens * sum(matrix.size * matrix.rows for matrix in mtp_linears(model.mtp[0], place.layout.tp))
+        )
         message = float(tokens * model.hidden_size * execution.element_bytes)
         forward_s += (1 - hidden[0]) * place.seconds("all-gather", message, "tp")
         backward_s += (1 - hidden[1]) * place.gathered_s(message)
     inputs, weights = passes.backward_input, passes.backward_weight
     trains, is_first = model.trains(end), end == "embedding"
-    gives = all(one.gives_gradient for one in operators)
+    gives = all(operator.gives_gradient for operator in operators)
     if is_first:
         inputs, weights, gives = KernelTime(), inputs + weights, False
     if not trains:

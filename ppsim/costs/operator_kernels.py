@@ -123,12 +123,15 @@ class OperatorKernels:
 
     def of_all(self) -> dict[str, PassKernels]:
         """Return the kernels by operator name; "sums" adds gradients of tensors with several readers."""
-        found = {one.name: self.product(one) + self.passing(one) for one in self.operators}
-        ends = [one.name for one in self.operators if not one.gives_gradient]
-        found |= {name: replace(found[name], backward_input=KernelTime()) for name in ends}
-        frozen = [one.name for one in self.operators if one.weight is not None and not one.trainable]
-        found |= {name: replace(found[name], backward_weight=KernelTime()) for name in frozen}
-        return found | {"sums": self.sums()}
+        kernels = {}
+        for operator in self.operators:
+            passes = self.product(operator) + self.passing(operator)
+            if not operator.gives_gradient:
+                passes = replace(passes, backward_input=KernelTime())
+            if operator.weight is not None and not operator.trainable:
+                passes = replace(passes, backward_weight=KernelTime())
+            kernels[operator.name] = passes
+        return kernels | {"sums": self.sums()}
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:

@@ -269,7 +269,7 @@ class Model:
         return [_outside("final norm", norm), _outside("others", others)]
 
     def outside_parameters(self, end: End, tp: int = 1) -> int:
-        return sum(one.weights + one.biases for one in self.outside_weights(end, tp))
+        return sum(matrix.weights + matrix.biases for matrix in self.outside_weights(end, tp))
 
     @property
     def embedding_parameters(self) -> int:

@@ -235,7 +235,8 @@ def end_operators(
     if end == "head":
         columns = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
         return source, list(_head(model, columns))
-    return source, [Operator(one.name, "", (one.reads,), (), weight=one) for one in model.outside_weights(end)]
+    weights = model.outside_weights(end)
+    return source, [Operator(matrix.name, "", (matrix.reads,), (), weight=matrix) for matrix in weights]
 
 
 def _embedding(model: Model, kernels: KernelChoice) -> Iterator[Operator]:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ppsim.model.activations import (
     end_activations,
@@ -57,13 +56,8 @@ class RowBytes:
 
 
 def bytes_of_row(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
-    if row.kind == "layer":
-        return replace(_passes_of_layer(model, row, settings), **_largest(model, row.layers, settings))
-    if row.kind == "checkpoint":
-        return _checkpoint(model, row.layers, settings)
-    if row.kind == "mtp":
-        found = _passes_of_layer(model, row, settings)
-        return replace(found, saved={**found.saved, **_saved_of_end(model, "mtp", settings)})
+    if row.is_passed:
+        return _of_layers(model, row, settings)
     if row.kind == "received":  # the layer counts its first residual
         summed = row.layers[0].summed_residuals
         assert summed is not None
@@ -75,53 +69,35 @@ def bytes_of_row(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
     return _encoder(row.encoder, settings) if row.encoder else RowBytes()
 
 
-def _passes_of_layer(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
-    (layer,), own, mixes = row.layers, settings.recomputing(row.recompute), recomputes(row.recompute, "mhc")
-    plain, again = (saved_bytes(layer, settings.recomputing(word)) for word in ("none", "mhc" if mixes else "none"))
+def _of_layers(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
+    cut, kinds = settings.cut, _distinct(row.layers)
+    matrices = [matrix for layer in kinds for matrix in layer.linears(cut)]
+    plain, own, mixes = settings.recomputing("none"), settings.recomputing(row.recompute), False
+    whole = sum(saved_bytes(layer, plain) for layer in row.layers)
+    if row.kind == "checkpoint":  # it already holds its input
+        source = settings.hidden_bytes(row.layers[0].streams * row.layers[0].hidden_size)
+        saved = {"layer input": source} if row.layers[-1].has_backward else {}
+        largest, again = max(backward_bytes(layer, plain) for layer in kinds) + whole - source, whole
+    else:
+        (layer,), mixes = row.layers, recomputes(row.recompute, "mhc")
+        saved, largest = kept_of_layer(layer, own), backward_bytes(layer, own)
+        again = saved_bytes(layer, settings.recomputing("mhc")) if mixes else whole
+    if row.kind == "mtp":
+        saved |= _saved_of_end(model, "mtp", settings)
+    # A layer is gathered and reduced together with the parameters that every stage holds.
+    everywhere = RankParameters(model.outside_parameters("conditions"))
+    held = [held_of_layer(layer, cut) + everywhere for layer in kinds if row.kind != "mtp"]
     return RowBytes(
-        kept_of_layer(layer, own),
-        **_sums(row.layers, settings),
-        mixed_again=plain - again,
+        saved,
+        for_weight=sum(weight_gradient_bytes(layer, settings.batch, cut) for layer in row.layers),
+        num_graphs=sum(map(settings.graphs.captures, row.layers)),
+        mixed_again=whole - again,
         first_streams=settings.hidden_bytes(model.residual_size) if mixes else 0,
-        moments=({LAYER_GRADIENT: backward_bytes(layer, own)},),
-        sizes=_sizes(row.layers, settings),
+        moments=({LAYER_GRADIENT: largest},),
+        gathered=max(map(settings.gathered_layer_bytes, held), default=0),
+        reduced=max((layer.trained + layer.trained_expert for layer in held), default=0),
+        sizes=frozenset(matrix.size for matrix in matrices if matrix.is_orthogonalised and matrix.trainable),
     )
-
-
-def _checkpoint(model: Model, layers: Sequence[Layer], settings: MemorySettings) -> RowBytes:
-    plain, source = settings.recomputing("none"), settings.hidden_bytes(layers[0].streams * layers[0].hidden_size)
-    # the checkpoint already holds its input
-    inside = sum(saved_bytes(layer, plain) for layer in layers) - source
-    largest = max(backward_bytes(layer, plain) for layer in _distinct(layers))
-    return RowBytes(
-        {"layer input": source} if layers[-1].has_backward else {},
-        **_sums(layers, settings),
-        **_largest(model, layers, settings),
-        moments=({LAYER_GRADIENT: largest + inside},),
-        sizes=_sizes(layers, settings),
-    )
-
-
-def _sums(layers: Sequence[Layer], settings: MemorySettings) -> dict[str, Any]:
-    return {
-        "for_weight": sum(weight_gradient_bytes(layer, settings.batch, settings.cut) for layer in layers),
-        "num_graphs": sum(map(settings.graphs.captures, layers)),
-    }
-
-
-def _largest(model: Model, layers: Sequence[Layer], settings: MemorySettings) -> dict[str, Any]:
-    """A layer is gathered and reduced together with the parameters that every stage holds."""
-    everywhere, gathered, reduced = RankParameters(model.outside_parameters("conditions")), [0], [0]
-    for layer in _distinct(layers):
-        held = held_of_layer(layer, settings.cut) + everywhere
-        gathered.append(settings.gathered_layer_bytes(held))
-        reduced.append(held.trained + held.trained_expert)
-    return {"gathered": max(gathered), "reduced": max(reduced)}
-
-
-def _sizes(layers: Sequence[Layer], settings: MemorySettings) -> frozenset[int]:
-    matrices = (matrix for layer in _distinct(layers) for matrix in layer.linears(settings.cut))
-    return frozenset(matrix.size for matrix in matrices if matrix.is_orthogonalised and matrix.trainable)
 
 
 def _head(model: Model, settings: MemorySettings) -> RowBytes:

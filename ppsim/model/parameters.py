@@ -142,8 +142,9 @@ def held_of_row(model: Model, row: Row, cut: ParallelSizes) -> RankParameters:
     layers = row.layers if row.kind in ("layer", "checkpoint", "mtp weights") else ()
     held = sum((held_of_layer(layer, cut) for layer in layers), RankParameters())
     if end := _ENDS.get(row.kind):
-        for one in model.outside_weights(end, cut.tp):
-            dense, trains = one.weights + one.biases, model.trains("norms" if one.name == "final norm" else end)
+        for matrix in model.outside_weights(end, cut.tp):
+            word = "norms" if matrix.name == "final norm" else end
+            dense, trains = matrix.weights + matrix.biases, model.trains(word)
             held += RankParameters(dense, frozen=dense * (not trains))
     return held
 
