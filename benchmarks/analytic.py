@@ -17,7 +17,7 @@ from ppsim.base.units import seconds, signed_percent
 from ppsim.costs.analytic import end_estimate, layer_estimate
 from ppsim.costs.dp_and_optimizer import NORM_BYTES, optimizer_s
 from ppsim.costs.estimate import model_of
-from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.costs.utilization import PASSES
@@ -25,6 +25,7 @@ from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.architecture import Model
+from ppsim.model.execution import Execution
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.recompute import recompute_of
 from ppsim.model.shapes import LayerShape, layer_of

@@ -149,13 +149,14 @@ def record(path: Path, device: str) -> None:
 def report(content: dict[str, Any]) -> None:
     """Print measured and projected bytes."""
     from ppsim.model.activations import layer_activations, layer_backward
-    from ppsim.model.batch import Batch, KernelChoice
+    from ppsim.model.execution import Execution
     from ppsim.model.fine_tuning import fine_tuning_of
+    from ppsim.model.memory_settings import MemorySettings
     from ppsim.model.registry import find_model
     from ppsim.parallel.sizes import ParallelSizes
 
-    kernels = KernelChoice(
-        fused_activation=False, gradient_placeholders=False, eager=True, weighted_output=True, norm_in_gemm=False
+    kernels = Execution(
+        fused_activation=False, gradient_placeholders=False, compile=False, weighted_output=True, norm_in_gemm=False
     )
     print(f"{content['device']}, torch {content['torch']}, one microbatch of {SEQUENCE_LENGTH} tokens, MiB")
     print(
@@ -165,10 +166,10 @@ def report(content: dict[str, Any]) -> None:
         training = row["training"]
         tuning = fine_tuning_of(LORA if training == "lora" else "", FROZEN if training == "frozen" else "")
         layer = find_model(row["model"]).with_fine_tuning(tuning).layers[-1]
-        batch = Batch(1, SEQUENCE_LENGTH, recompute=row["recompute"])
         cut = ParallelSizes(dp=MODELS[row["model"]], ep=MODELS[row["model"]])
-        saved = sum(layer_activations(layer, batch, cut, kernels).values())
-        peak = layer_backward(layer, batch, cut, kernels)
+        settings = MemorySettings(1, SEQUENCE_LENGTH, cut, execution=kernels)
+        saved = sum(layer_activations(layer, settings, row["recompute"]).values())
+        peak = layer_backward(layer, settings, row["recompute"])
         held = row["saved_bytes"] + row["input_bytes"]
         print(
             f"{row['model']:14}{row['recompute'] if training == 'all' else training:22}{held / MIB:8.1f}{saved / MIB:11.1f}"

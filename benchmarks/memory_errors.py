@@ -5,13 +5,13 @@ python benchmarks/memory_errors.py
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ppsim
 from ppsim import Op
 from ppsim.model.architecture import Model
-from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.execution import Execution
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.optimizer import Optimizer as Adam
 from ppsim.model.pipeline_stages import Stage, stages_of
@@ -20,7 +20,7 @@ from ppsim.model.registry import find_model, gpt
 from ppsim.parallel.sizes import ParallelSizes
 
 FILE = Path(__file__).parent / "published" / "memory.csv"
-PAPER = KernelChoice(flash_attention=False, dropout=True, cross_entropy="unfused", gradient_placeholders=False)
+PAPER = Execution(attention="unfused", dropout=True, cross_entropy="unfused", gradient_placeholders=False)
 """Assumptions of the papers of 2022 and 2023: attention scores and dropout masks stay in memory."""
 
 
@@ -46,9 +46,10 @@ def simumax(row: dict[str, str]) -> float:
     """Return the highest peak of all ranks, with Megatron-LM's defaults and context parallelism by all-to-all."""
     model, pp = find_model("llama3-70b").with_layers(int(row["layers"])), int(row["pp"])
     settings = MemorySettings(
-        Batch(int(row["micro_batch"]), int(row["seq_len"])),
+        int(row["micro_batch"]),
+        int(row["seq_len"]),
         ParallelSizes(tp=int(row["tp"]), cp=int(row["cp"]), dp=int(row["dp"])),
-        kernels=KernelChoice(cp_communication="a2a"),
+        execution=Execution(context="all-to-all"),
         vocab_multiple=128,
     )
     stages = stages_of(model, [len(model.layers) // pp] * pp)
@@ -63,10 +64,11 @@ def korthikanti(row: dict[str, str]) -> float:
     model = gpt(layers, int(row["hidden"]), int(row["heads"]), vocab=51200)
     parallel = row["recompute"] == "selective + SP"
     settings = MemorySettings(
-        Batch(int(row["micro_batch"]), int(row["seq_len"]), recompute="core_attn" if parallel else "none"),
+        int(row["micro_batch"]),
+        int(row["seq_len"]),
         ParallelSizes(tp=int(row["tp"]), sequence_parallel=parallel),
         Adam("fp16", zero_stage=0, gradient_bytes=4),
-        PAPER,
+        replace(PAPER, recompute="core_attn" if parallel else "none"),
         workspace_bytes=0,
     )
     stage = Stage(model.layers[: layers // pp])  # the figure excludes embedding and head
@@ -80,7 +82,8 @@ def zero_bubble(row: dict[str, str]) -> float:
     pp, layers = int(row["pp"]), int(row["layers"])
     model = gpt(layers, int(row["hidden"]), int(row["heads"]), sequence_length=int(row["seq_len"]))
     settings = MemorySettings(
-        Batch(int(row["micro_batch"]), int(row["seq_len"])),
+        int(row["micro_batch"]),
+        int(row["seq_len"]),
         ParallelSizes(),
         Adam("fp16", zero_stage=0),
         PAPER,

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from ppsim.base.numba_jit import every_kernel_compiled
-from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.execution import Execution
 from ppsim.model.registry import read_model
 from ppsim.parallel.layout import layout_on
 from ppsim.projection.plan import Plan

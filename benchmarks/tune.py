@@ -9,9 +9,9 @@ than 10,000 different configurations.
 import sys
 import time
 
-from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.execution import Execution
 from ppsim.model.registry import read_model
 from ppsim.parallel.layout import Layout
 from ppsim.tuning.search import tune

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.pair_overlap import ORDERS, Order
+from ppsim.model.execution import ORDERS, Order
 
 
 def parse_split(given: str | Sequence[int]) -> Any:

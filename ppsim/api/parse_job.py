@@ -12,7 +12,6 @@ from ppsim.api.option_values import parse_compute_scale, parse_overlap
 from ppsim.api.trainer_configuration import require_no_job, with_run_config
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, field_values, flag_of, given_options, require_least
-from ppsim.costs.execution_context import Execution, hidden_tp_of
 from ppsim.costs.job import Job
 from ppsim.costs.profile import profile_of
 from ppsim.machine.cluster import Cluster
@@ -21,6 +20,7 @@ from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.cuda_graphs import cuda_graphs_of
 from ppsim.model.encoder import image_tokens_of
+from ppsim.model.execution import Execution, hidden_tp_of
 from ppsim.model.fine_tuning import freeze_of, lora_of
 from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer, Precision

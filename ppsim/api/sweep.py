@@ -20,10 +20,10 @@ from ppsim.base.files import csv_text, markdown_table, read_text, write_atomical
 from ppsim.base.limits import DATA_BYTES
 from ppsim.base.option_declarations import declared_options
 from ppsim.base.parallel import Task
+from ppsim.base.user_defaults import CLUSTER
 from ppsim.base.version import __version__
 from ppsim.base.write_outputs import suffix_of
 from ppsim.machine.cluster_files import load_cluster
-from ppsim.machine.defaults import CLUSTER
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.scaling import ERROR, row_of_plan
 from ppsim.tuning.options import TuneOptions

@@ -18,12 +18,10 @@ from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakd
 from ppsim.costs.torch_blocks import TorchKernels
 from ppsim.machine import collectives
 from ppsim.machine.collectives import Routing, dispatch_s
-from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.architecture import End, Layer, Model, mtp_linears
 from ppsim.model.attention_and_mlp import Attention, MixtureOfExperts
 from ppsim.model.attention_base import ScoredAttention
-from ppsim.model.batch import KernelChoice
 from ppsim.model.blocks import end_operators, layer_input
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.mixer import Mixer
@@ -46,7 +44,7 @@ def layer_estimate(
     layer: Layer, place: ExecutionContext, *, micro_batch: int, sequence_length: int
 ) -> CostEstimate:
     """Raises `ConfigError` if tp, cp or ep do not divide the shape, or the device has no peak for the dtype."""
-    if layer.in_16_bits and place.execution.dtype in OPERAND_BYTES:
+    if layer.in_16_bits and place.execution.operand_bytes:
         place = replace(place, execution=replace(place.execution, dtype="bfloat16"))
     execution, tp, tokens = place.execution, place.layout.tp, place.tokens(micro_batch, sequence_length)
     operators = layer_operators(layer, place, sequence_length)
@@ -137,7 +135,7 @@ def _launches_s(
         return 0.0, 0.0
     of_kernel_s = place.cluster.device.efficiency.host_s
     backward = kernels.backward_input.count + kernels.backward_weight.count
-    slower = _CASTING_LAUNCHES_IN_PAIR if place.execution.dtype in OPERAND_BYTES else _LAUNCHES_IN_PAIR
+    slower = _CASTING_LAUNCHES_IN_PAIR if place.execution.operand_bytes else _LAUNCHES_IN_PAIR
     forward_s = max(kernels.forward.count * of_kernel_s, launching_s)
     backward_s = max(backward * of_kernel_s, launching_s + calls_s) + again_s
     return slower * forward_s, slower * backward_s
@@ -158,8 +156,7 @@ def end_estimate(
     embedding is W.
     """
     execution, tokens = place.execution, place.tokens(micro_batch, sequence_length)
-    kernels = KernelChoice(dropout=execution.dropout)
-    source, operators = end_operators(model, end, place.cut, kernels, place.vocab_multiple)
+    source, operators = end_operators(model, end, place.cut, execution, place.vocab_multiple)
     hidden = execution.hidden_tp_forward * (end == "mtp"), execution.hidden_tp_backward * (end in ("mtp", "head"))
     outside = replace(execution, compile=None, hidden_tp_forward=hidden[0], hidden_tp_backward=hidden[1])
     implementation = OperatorKernels if execution.compile is None or end == "mtp" else TorchKernels

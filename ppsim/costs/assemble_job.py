@@ -242,7 +242,7 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
         tokens_ahead = 1 + sum(len(one.mtp) for one in before)
         last = next((one.layers[-1] for one in reversed(before) if one.layers), None)
         columns = last.residual_size if last else job.model.residual_size
-        whole = tokens * columns * float(job.settings.batch.element_bytes)
+        whole = tokens * columns * float(job.execution.element_bytes)
         gathered_s = job.place.seconds("all-gather", whole, "tp") if gathers else 0.0
         own = _encoded_bytes(job, stages, stage % len(stages))
         hop_s = collectives.point_to_point_s(tokens_ahead * whole / divisor, link) + tokens_ahead * gathered_s
@@ -263,4 +263,4 @@ def _encoded_bytes(job: Job, stages: Sequence[Stage], at: int) -> float | None:
             sent += encoder.tokens * sum(one.outputs for one in encoder.projector if one.outputs == outputs)
         elif part is (stages[at].encoder_parts(job.model) or (None,))[-1]:
             sent += encoder.images * encoder.rows * encoder.layers[0].hidden_size
-    return float(job.micro_batch * sent * job.settings.batch.element_bytes)
+    return float(job.micro_batch * sent * job.execution.element_bytes)

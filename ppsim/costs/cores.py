@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from ppsim.base.number_formats import activation_bytes, at_least_16_bits
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import NOTHING, PassKernels
-from ppsim.machine.kernels.data_sheet_times import activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, attention_time, gemm_time, memory_kernel_time
 from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.attention_base import ScoredAttention

@@ -7,7 +7,6 @@ from ppsim.costs.analytic import layer_estimate, parts_of
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import PassKernels, products
 from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakdown
-from ppsim.machine.kernels.data_sheet_times import at_least_16_bits
 from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.encoder import Encoder, EncoderPart
 
@@ -45,14 +44,8 @@ def encoder_place(encoder: Encoder, place: ExecutionContext) -> ExecutionContext
     return replace(
         place,
         layout=replace(layout, tp=tp, cp=1, ep=1, etp=None, dp=dp),
-        execution=replace(
-            execution,
-            dtype=at_least_16_bits(execution.dtype),
-            recompute="full" if encoder.is_divided and execution.recompute == "full" else "none",
-            sequence_parallel=False, hidden_tp_forward=0.0, hidden_tp_backward=0.0, overlap_ep=0.0, hidden_cp=0.0,
-            dropout=False, cuda_graphs="full" if execution.cuda_graphs == "full" else "none",
-        ),
-    )  # fmt: skip
+        execution=execution.of_encoder(is_full=encoder.is_divided and execution.recompute == "full"),
+    )
 
 
 def _embedding(part: EncoderPart, own: ExecutionContext, patches: int) -> CostEstimate:

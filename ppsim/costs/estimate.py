@@ -11,7 +11,6 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.costs.layer_kernels import estimate
 from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape
-from ppsim.machine.kernels.curves import ELEMENT_BYTES
 from ppsim.model import shapes
 from ppsim.model.shapes import LayerShape, ModelShape
 
@@ -158,12 +157,11 @@ def _ratio(one: float, other: float) -> float:
 def _sizes(component: Component, model: ModelShape, shape: Shape) -> tuple[float, int, float]:
     shard = replace(model, sequence_length=shape.sequence_length).shard(tp=shape.tp, ep=shape.ep)
     batch: Any = {"micro_batch": shape.micro_batch, "sequence_length": shape.sequence_length}
-    e = ELEMENT_BYTES[shape.dtype]
     if component == "embedding":
         return _tokens(shape), shard.whole.embedding_parameters, 0.0
     if component == "head":
-        saved = shapes.head_activation_bytes(shard, **batch, element_bytes=e)
+        saved = shapes.head_activation_bytes(shard, **batch, dtype=shape.dtype)
         return saved, shard.whole.head_parameters, shapes.head_forward_flops(shard, **batch)
     recompute: Any = shape.recompute
-    saved = shapes.layer_activation_bytes(shard.layer, **batch, element_bytes=e, recompute=recompute)
+    saved = shapes.layer_activation_bytes(shard.layer, **batch, dtype=shape.dtype, recompute=recompute)
     return saved, shapes.layer_parameters(shard.layer), shapes.layer_forward_flops(shard.layer, **batch)

@@ -8,20 +8,19 @@ from pathlib import PurePath
 from ppsim.base.display import HasRepr
 from ppsim.base.errors import ConfigError
 from ppsim.costs.component_costs import ComponentCosts
-from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.profile import Profile
 from ppsim.costs.recomputable import why_not_recomputed
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.job_similarity import JobFeatures, correction_of
-from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import MixtureOfExperts
-from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import why_not_captured
 from ppsim.model.cuda_graphs import CudaGraphs
+from ppsim.model.execution import Execution
 from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.hybrid import with_documents
-from ppsim.model.memory_settings import GraphBuffers, MemorySettings
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.narrow_weights import NarrowWeights, WeightCache
 from ppsim.model.offloading import PAGED, OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer
@@ -49,7 +48,6 @@ class Job(HasRepr):
     - `global_batch`: sequences per step.
     - `document_length`: mean tokens of documents packed in a sequence; attention stays inside each.
     - `profile`: measured times, used if they match (`ppsim.costs.profile_costs`); collectives are the cluster's.
-    - `kernels`: kernel choices for memory; `execution` overrides attention, dropout and cross entropy.
     - `overlap_grad_reduce`, `overlap_param_gather`: overlap data-parallel collectives with compute.
     - `bucket_size`: gradients per bucket of these collectives; None: Megatron-LM's default.
     - `rest_s`: extra host time per step.
@@ -89,7 +87,6 @@ class Job(HasRepr):
     document_length: int | None = None
     execution: Execution = field(default_factory=Execution)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    kernels: KernelChoice = field(default_factory=KernelChoice)
     profile: Profile | None = None
     bucket_size: int | None = None
     overlap_grad_reduce: bool = True
@@ -301,29 +298,18 @@ class Job(HasRepr):
     @cached_property
     def settings(self) -> MemorySettings:
         execution = self.execution
-        kernels = replace(
-            self.kernels,
-            gradient_placeholders=self.kernels.gradient_placeholders and not self.fully_shard,
-            flash_attention=execution.attention != "unfused",
-            dropout=execution.dropout,
-            cross_entropy=execution.cross_entropy,
-            cp_communication="a2a" if execution.context == "all-to-all" else "p2p",
-            input_bytes=OPERAND_BYTES.get(execution.dtype),
-            expert_buffer_factor=execution.expert_buffer_factor,
-            fp8_activation_inputs=execution.fp8_activation_inputs,
-            eager=execution.compile is False,
-            norm_in_gemm=self.kernels.norm_in_gemm and execution.compile is None and self.profile is None,
-        )
+        if self.fully_shard or self.profile:  # torch's layers
+            execution = replace(
+                execution,
+                gradient_placeholders=execution.gradient_placeholders and not self.fully_shard,
+                norm_in_gemm=execution.norm_in_gemm and self.profile is None,
+            )
         return MemorySettings(
-            Batch(
-                self.micro_batch,
-                self.length,
-                element_bytes=execution.element_bytes,
-                recompute=execution.recompute,
-            ),
+            self.micro_batch,
+            self.length,
             self.place.cut,
             self.optimizer,
-            kernels,
+            execution,
             vocab_multiple=self.vocab_multiple,
             allocator_slack=self.allocator_slack,
             workspace_bytes=self.cluster.device.gemm_workspaces.allocated(
@@ -336,17 +322,14 @@ class Job(HasRepr):
             fully_shard=self.fully_shard and self.place.cut.replicas > 1,
             narrow=self._narrow_weights,
             deferred_head=self.num_deferred,
-            graphs=GraphBuffers(
-                self.execution.cuda_graphs,
-                num_microbatches=self.num_microbatches if self.layout.pp > 1 else 1,
-                reuse=self.cuda_graph_reuse,
-            ),
+            graphed_microbatches=self.num_microbatches if self.layout.pp > 1 else 1,
+            cuda_graph_reuse=self.cuda_graph_reuse,
         )
 
     @property
     def _narrow_weights(self) -> NarrowWeights | None:
         dtype, optimizer, copies = self.execution.dtype, self.optimizer, self.place.operand_copies
-        if (operand := OPERAND_BYTES.get(dtype)) is None:
+        if (operand := self.execution.operand_bytes) is None:
             return None
         cached = self.weight_cache or ("none" if optimizer.zero_stage == 3 else "all")
         if cached == "none":
@@ -401,7 +384,7 @@ class Job(HasRepr):
             raise ConfigError(
                 f"layers in bfloat16 at the start and the end are 0 or more: got {both[0]}, {both[1]}"
             )
-        wide = both if self.execution.dtype in OPERAND_BYTES else (0, 0)
+        wide = both if self.execution.operand_bytes else (0, 0)
         object.__setattr__(self, "model", self.model.with_layers_in_16_bits(*wide))
 
     def _set_fine_tuning(self) -> None:
@@ -433,10 +416,11 @@ class Job(HasRepr):
 
     @cached_property
     def place(self) -> ExecutionContext:
+        overlap = {kind: constant.value for kind, constant in self.cluster.constants.overlap.items()}
         return ExecutionContext(
             cluster=self.cluster,
             layout=self.layout,
-            execution=self.execution.overlapping(self.cluster.constants.overlap),
+            execution=self.execution.overlapping(overlap),
             vocab_multiple=self.vocab_multiple,
         )
 

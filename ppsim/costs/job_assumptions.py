@@ -12,7 +12,7 @@ from ppsim.costs.stage_cost_set import (
 from ppsim.costs.time_breakdown import BASIS
 from ppsim.machine.kernels.corrected import Corrected
 from ppsim.machine.kernels.published_tables import TableTimes
-from ppsim.model.batch import CHUNKS
+from ppsim.model.execution import CHUNKS
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import Stage, stages_of
 from ppsim.model.recompute import BY_OPERATORS

@@ -94,13 +94,12 @@ def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[
 def _layers(job: Job, stage: Stage) -> list[LayerOffload]:
     if not stage.offload_modules:
         return []
-    words = stage.recomputed(job.settings.batch.recompute)
+    words = stage.recomputed(job.execution.recompute)
     return [offload_of_layer(job, layer, word, stage.offload_modules) for layer, word in words]
 
 
 def offload_of_layer(job: Job, layer: Layer, recompute: Recompute, modules: str) -> LayerOffload:
-    settings, smallest = job.settings.recomputing(recompute), job.offload_rules.min_offloaded_tensor_size
-    return layer_offload(layer, settings.batch, settings.cut, settings.kernels, modules, smallest)
+    return layer_offload(layer, job.settings, recompute, modules, job.offload_rules.min_offloaded_tensor_size)
 
 
 def buffer_bytes(job: Job, transient_bytes: float, offloads: Sequence[Offload]) -> float:
@@ -116,8 +115,7 @@ def buffer_bytes(job: Job, transient_bytes: float, offloads: Sequence[Offload]) 
 
 
 def layer_buffer_bytes(job: Job, layer: Layer, recompute: Recompute, modules: str) -> float:
-    one, settings = offload_of_layer(job, layer, recompute, modules), job.settings.recomputing(recompute)
-    inside = layer_backward(layer, settings.batch, settings.cut, settings.kernels)
+    one, inside = offload_of_layer(job, layer, recompute, modules), layer_backward(layer, job.settings, recompute)
     return one.copied + max(0.0, one.forward_bytes - inside) if one.copied else 0.0
 
 

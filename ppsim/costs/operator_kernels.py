@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from ppsim.base.user_defaults import FLEX
 from ppsim.costs.cores import core_of
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products
-from ppsim.machine.defaults import FLEX
-from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.architecture import Layer
-from ppsim.model.batch import KernelChoice, moved_of_loss
 from ppsim.model.blocks import operators_of
+from ppsim.model.execution import moved_of_loss
 from ppsim.model.hyper_connections import passes
 from ppsim.model.operators import Kind, Operator, Rows, Tensor, gathered_inputs, summed_outputs, tensors_of
 from ppsim.model.parameters import require_division_of_layer
@@ -94,14 +93,7 @@ In I the gradients are multiplied by the weights and by the biases, which are br
 def layer_operators(layer: Layer, place: ExecutionContext, sequence_length: int) -> tuple[Operator, ...]:
     """Raises `ConfigError` if ranks cannot divide the layer."""
     require_division_of_layer(layer, place.cut)
-    execution = place.execution
-    kernels = KernelChoice(
-        flash_attention=execution.attention != "unfused",
-        dropout=execution.dropout,
-        fp8_activation_inputs=execution.fp8_activation_inputs,
-        norm_in_gemm=execution.compile is None,
-    )
-    return operators_of(layer, place.cut, kernels, sequence_length)
+    return operators_of(layer, place.cut, place.execution, sequence_length)
 
 
 def computed_rows(layer: Layer, cut: ParallelSizes, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
@@ -274,7 +266,7 @@ class OperatorKernels:
         This follows TransformerEngine, `GroupedLinear`, `split_quantize`. For other GEMMs, the calibrated fraction
         of peak includes casts.
         """
-        narrow = OPERAND_BYTES.get(self.place.execution.dtype)
+        narrow = self.place.execution.operand_bytes
         if narrow is None or self.place.execution.fused_experts:
             return NOTHING
         each = self.rows["capacity"] * (self.place.execution.element_bytes + self.place.operand_copies * narrow)
@@ -289,7 +281,7 @@ class OperatorKernels:
         bytes · `operand_copies` when written. In 16 bits nothing is cast, and each element is written with e bytes
         (TransformerEngine, `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
         """
-        e, narrow = self.place.execution.element_bytes, OPERAND_BYTES.get(self.place.execution.dtype)
+        e, narrow = self.place.execution.element_bytes, self.place.execution.operand_bytes
         written = e if narrow is None else self.place.operand_copies * narrow
         cast = 0.0 if narrow is None else up.inputs * (e + written)
         forward, backward = up.columns[0] * written, up.outputs * (e + written)
@@ -350,7 +342,7 @@ class OperatorKernels:
         """
         execution = self.place.execution
         orderings = 1 + (execution.moe_dispatcher == "alltoall" and self.place.cut.ep > 1)
-        if execution.dtype in OPERAND_BYTES and execution.expert_capacity is None:
+        if execution.operand_bytes and execution.expert_capacity is None:
             orderings += execution.moe_dispatcher != "hybridep"
         return orderings
 

@@ -18,11 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
-Order = Literal["megatron", "megatron-delay-wgrad", "dualpipe", "best"]
-
-ORDERS: tuple[Order, ...] = get_args(Order)
+from ppsim.model.execution import Order
 
 
 @dataclass(frozen=True)

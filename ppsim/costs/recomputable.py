@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from ppsim.costs.execution_context import Execution
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, LatentAttention, OfLatents
+from ppsim.model.execution import Execution
 from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
 
 

@@ -110,8 +110,8 @@ class StageOptions:
 
     def _way(self, layer: Layer, word: Recompute, offload: str) -> LayerOption:
         """The part of the copies of offloaded tensors that takes longer than the layer's backward is exposed."""
-        settings, cost = self.job.settings.recomputing(word), self.job.costs.layer(layer, word)
-        saved, buffer, exposed_s = float(sum(kept_of_layer(layer, settings).values())), 0.0, 0.0
+        cost, buffer, exposed_s = self.job.costs.layer(layer, word), 0.0, 0.0
+        saved = float(sum(kept_of_layer(layer, self.job.settings, word).values()))
         if offload:
             one, part = offload_of_layer(self.job, layer, word, offload), self._part_gone
             buffer = layer_buffer_bytes(self.job, layer, word, offload)

@@ -23,6 +23,7 @@ from ppsim.base.file_schema import (
 from ppsim.base.files import CONFIG_READERS, data_folder
 from ppsim.base.limits import LONGEST_NAME
 from ppsim.base.name_lookup import NameLookup, plain
+from ppsim.base.user_defaults import CLUSTER
 from ppsim.machine.cluster import (
     PER_NAME,
     PLAIN,
@@ -36,7 +37,6 @@ from ppsim.machine.cluster import (
     Link,
     Tier,
 )
-from ppsim.machine.defaults import CLUSTER
 from ppsim.machine.devices import hardware
 from ppsim.machine.job_similarity import MEASURED_SPREAD, MeasuredJob
 from ppsim.machine.kernels.names import OPERATORS, is_operator

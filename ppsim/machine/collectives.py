@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ppsim.base.user_defaults import DISPATCHER_SMS, Dispatcher
 from ppsim.machine.cluster import Cluster, Link
-from ppsim.machine.defaults import DISPATCHER_SMS, Dispatcher
 from ppsim.parallel.groups import RankGroup
 
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]

@@ -13,8 +13,9 @@ from ppsim.model.architecture import End, Layer, Model
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.attention_base import ScoredAttention
 from ppsim.model.backward import backward_peak, forward_peak
-from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import end_operators, layer_input, operators_of
+from ppsim.model.execution import Execution
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.operators import (
     Dtype,
     RowCounts,
@@ -28,31 +29,28 @@ from ppsim.model.operators import (
     sum_columns,
 )
 from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators, counted_matrices
-from ppsim.parallel.sizes import ParallelSizes, share
+from ppsim.parallel.sizes import share
 
 
-def layer_activations(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
-    """Saved bytes per microbatch, by component; `batch.recompute` is the recomputation of this layer."""
+def layer_activations(layer: Layer, settings: MemorySettings, recompute: Recompute = "none") -> dict[str, int]:
+    """Saved bytes per microbatch, by component, with this recomputation of the layer."""
     if not layer.has_backward:
         return {}
-    kernels = kernels.of_layer(in_16_bits=layer.in_16_bits)
-    if batch.recompute == BY_OPERATORS:
-        hidden = share(batch.tokens(cut) * layer.hidden_size, cut.norm_divisor)
-        return {"layer input": hidden * batch.element_bytes} | _of_operators(layer, batch, cut, kernels)
-    columns = _saved_columns(layer, batch.recompute, cut, kernels, batch.sequence_length)
-    return bytes_of(columns, _rows(layer, batch, cut, kernels.expert_buffer_factor), _widths(batch, kernels))
+    if recompute == BY_OPERATORS:
+        return {"layer input": settings.hidden_bytes(layer.hidden_size)} | _of_operators(layer, settings)
+    columns = _saved_columns(layer, settings, recompute)
+    return bytes_of(
+        columns, _rows(layer, settings), _widths(settings.execution, casts=_casts(layer, settings.execution))
+    )
 
 
-def _saved_columns(
-    layer: Layer, recompute: Recompute, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
-) -> tuple[TensorColumns, ...]:
-    key = recompute, cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
+def _saved_columns(layer: Layer, settings: MemorySettings, recompute: Recompute) -> tuple[TensorColumns, ...]:
+    cut, execution = settings.cut, settings.execution
+    key = recompute, cut.tp, cut.cp, cut.ep, cut.expert_tp, execution.saved_tensors, settings.sequence_length
     if key not in layer.lists:
-        operators = operators_of(layer, cut, kernels, sequence_length)
+        operators = operators_of(layer, cut, execution, settings.sequence_length)
         plan = plan_of(operators, recompute)
-        layer.lists[key] = sum_columns(
-            saved(operators, layer_input(layer), plan, casts=kernels.input_bytes is not None)
-        )
+        layer.lists[key] = sum_columns(saved(operators, layer_input(layer), plan, casts=_casts(layer, execution)))
     found: tuple[TensorColumns, ...] = layer.lists[key]
     return found
 
@@ -78,16 +76,16 @@ class LayerOffload:
 
 
 def layer_offload(
-    layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice, modules: str, min_elements: int
+    layer: Layer, settings: MemorySettings, recompute: Recompute, modules: str, min_elements: int
 ) -> LayerOffload:
-    if batch.recompute in (BY_OPERATORS, "full") or not layer.has_backward:
+    if recompute in (BY_OPERATORS, "full") or not layer.has_backward:
         return LayerOffload()
-    kernels = kernels.of_layer(in_16_bits=layer.in_16_bits)
-    key = "offload", batch, cut, kernels, modules, min_elements
+    key = "offload", recompute, *settings.layer_key, modules, min_elements
     if key not in layer.lists:
-        operators, source = operators_of(layer, cut, kernels, batch.sequence_length), layer_input(layer)
-        rows, widths = _rows(layer, batch, cut), _widths(batch, kernels)
-        plan, casts = plan_of(operators, batch.recompute), kernels.input_bytes is not None
+        execution, source = settings.execution, layer_input(layer)
+        operators = operators_of(layer, settings.cut, execution, settings.sequence_length)
+        plan, casts = plan_of(operators, recompute), _casts(layer, execution)
+        rows, widths = _rows(layer, settings, is_even=True), _widths(execution, casts=casts)
 
         def large(found: Iterable[Tensor]) -> tuple[Tensor, ...]:
             return tuple(one for one in found if rows[one.rows] * one.columns >= min_elements)
@@ -110,44 +108,49 @@ def _size(rows: RowCounts, widths: Mapping[Dtype, float], tensor: Tensor) -> flo
     return float(rows[tensor.rows]) * tensor.columns * widths[tensor.dtype]
 
 
-def layer_backward(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> int:
+def layer_backward(layer: Layer, settings: MemorySettings, recompute: Recompute = "none") -> int:
     """Bytes at the peak of a layer's backward beyond those saved by its forward.
 
     Recomputation `selective-op` is treated as none.
     """
-    kernels = kernels.of_layer(in_16_bits=layer.in_16_bits)
-    key = "backward", batch, cut, kernels
+    key = "backward", recompute, *settings.layer_key
     if key not in layer.lists:
-        operators = operators_of(layer, cut, kernels, batch.sequence_length)
-        rows, widths = _rows(layer, batch, cut, kernels.expert_buffer_factor), _widths(batch, kernels)
-        plan, casts = plan_of(operators, batch.recompute), kernels.input_bytes is not None
-        size = partial(_size, rows, widths)
+        execution = settings.execution
+        operators = operators_of(layer, settings.cut, execution, settings.sequence_length)
+        plan, casts = plan_of(operators, recompute), _casts(layer, execution)
+        size = partial(_size, _rows(layer, settings), _widths(execution, casts=casts))
         layer.lists[key] = round(backward_peak(operators, layer_input(layer), plan, size, casts=casts))
     found: int = layer.lists[key]
     return found
 
 
-def _widths(batch: Batch, kernels: KernelChoice) -> dict[Dtype, float]:
-    e = batch.element_bytes
-    return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "f8": 1, "mask": 1, "i64": 8}
+def _casts(layer: Layer, execution: Execution) -> bool:
+    """Return whether the layer saves GEMM inputs in 8 or 4 bits."""
+    return execution.operand_bytes is not None and not layer.in_16_bits
 
 
-def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_buffer_factor: float = 1.0) -> RowCounts:
-    own = share(batch.tokens(cut), cut.norm_divisor)
+def _widths(execution: Execution, *, casts: bool) -> dict[Dtype, float]:
+    e = execution.element_bytes
+    operand = (execution.operand_bytes or e) if casts else e
+    return {"act": e, "operand": operand, "f32": 4, "f8": 1, "mask": 1, "i64": 8}
+
+
+def _rows(layer: Layer, settings: MemorySettings, *, is_even: bool = False) -> RowCounts:
+    """Rows of tensors; with `is_even`, experts get exactly the mean number of tokens."""
+    cut, factor = settings.cut, 1.0 if is_even else settings.execution.expert_buffer_factor
+    own = share(settings.tokens, cut.norm_divisor)
     pairs = own * layer.experts_per_token * cut.expert_tp
-    capacity = (
-        pairs if expert_buffer_factor == 1 else pairs * Fraction(expert_buffer_factor).limit_denominator(10**6)
-    )
-    return {"tokens": batch.tokens(cut), "own_tokens": own, "capacity": capacity}
+    capacity = pairs if factor == 1 else pairs * Fraction(factor).limit_denominator(10**6)
+    return {"tokens": settings.tokens, "own_tokens": own, "capacity": capacity}
 
 
-def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
+def _of_operators(layer: Layer, settings: MemorySettings) -> dict[str, int]:
     """Bytes that `selective-op` saves besides the layer's input.
 
     They are outputs of GEMMs, of the attention core (with a statistic per head), of reduce-scatters, and of the
     all-to-alls before and after experts.
     """
-    a, tokens, e = layer.attention, batch.tokens(cut), batch.element_bytes
+    a, cut, tokens, e = layer.attention, settings.cut, settings.tokens, settings.execution.element_bytes
     assert isinstance(a, ScoredAttention)
     kept, _ = by_operators(layer.linears(cut), cut)
     of_mixer = {linear.name for linear in a.linears(layer.hidden_size, cut.tp)}
@@ -157,8 +160,9 @@ def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: Kerne
     scattered = tokens * layer.hidden_size // cut.tp * (cut.tp > 1)
     exchanged = 0
     if isinstance(layer.ffn, MixtureOfExperts) and cut.ep > 1:
-        exchanged = 2 * round(_rows(layer, batch, cut)["capacity"] * (layer.ffn.latent_size or layer.hidden_size))
-    unused = sum(unused_output_bytes(layer, batch, cut, kernels))
+        columns = layer.ffn.latent_size or layer.hidden_size
+        exchanged = 2 * round(_rows(layer, settings, is_even=True)["capacity"] * columns)
+    unused = sum(unused_output_bytes(layer, settings))
     return {
         "attention": (tokens * outputs[True] + scattered) * e,
         "scores": 4 * a.num_heads // cut.tp * tokens,
@@ -166,12 +170,14 @@ def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: Kerne
     }
 
 
-def unused_output_bytes(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> tuple[int, int]:
+def unused_output_bytes(layer: Layer, settings: MemorySettings) -> tuple[int, int]:
     """Bytes that `selective-op` saves in eager mode although no backward needs them.
 
-    They are the output of an MLP's last GEMM, and this rank's part of it after the reduce-scatter.
+    They are the output of an MLP's last GEMM, and this rank's part of it after the reduce-scatter (torch,
+    utils/checkpoint.py: `_CachingTorchDispatchMode`).
     """
-    whole = batch.tokens(cut) * layer.hidden_size * batch.element_bytes * kernels.eager
+    cut, execution = settings.cut, settings.execution
+    whole = settings.tokens * layer.hidden_size * execution.element_bytes * (execution.compile is False)
     matrices = list(counted_matrices(layer.linears(cut)))
     if matrices[-1].name != "down":
         return 0, 0
@@ -179,24 +185,29 @@ def unused_output_bytes(layer: Layer, batch: Batch, cut: ParallelSizes, kernels:
     return whole * (counted % 2), share(whole, cut.norm_divisor) * (cut.tp > 1)
 
 
-def weight_gradient_bytes(layer: Layer, batch: Batch, cut: ParallelSizes) -> int:
+def weight_gradient_bytes(layer: Layer, settings: MemorySettings) -> int:
     """Bytes that a layer holds between I and W of a split backward, for evenly loaded experts.
 
     8-bit operands are assumed to be held in the dtype of activations.
     """
     if not layer.has_backward:
         return 0
+    cut = settings.cut
     key = "weight", cut.tp, cut.cp, cut.ep, cut.expert_tp
     if key not in layer.lists:
-        operators = operators_of(layer, cut, KernelChoice(), batch.sequence_length)
+        operators = operators_of(layer, cut, Execution(), settings.sequence_length)
         layer.lists[key] = sum_columns(saved_for_weight(operators, layer_input(layer)))
-    return sum(bytes_of(layer.lists[key], _rows(layer, batch, cut), {"act": batch.element_bytes}).values())
+    widths: dict[Dtype, float] = {"act": settings.execution.element_bytes}
+    return sum(bytes_of(layer.lists[key], _rows(layer, settings, is_even=True), widths).values())
 
 
-def end_activations(
-    model: Model, end: End, batch: Batch, cut: ParallelSizes, kernels: KernelChoice
-) -> dict[str, int]:
+def end_activations(model: Model, end: End, settings: MemorySettings) -> dict[str, int]:
     """Saved bytes per microbatch of a part outside the layers, by component, without the logits of the loss."""
-    source, operators = end_operators(model, end, cut, kernels)
-    rows: RowCounts = {"tokens": batch.tokens(cut), "own_tokens": share(batch.tokens(cut), cut.norm_divisor)}
-    return bytes_of(sum_columns(saved(operators, source, ())), rows, _widths(batch, kernels))
+    execution, tokens = settings.execution, settings.tokens
+    source, operators = end_operators(model, end, settings.cut, execution)
+    rows: RowCounts = {"tokens": tokens, "own_tokens": share(tokens, settings.cut.norm_divisor)}
+    return bytes_of(
+        sum_columns(saved(operators, source, ())),
+        rows,
+        _widths(execution, casts=execution.operand_bytes is not None),
+    )

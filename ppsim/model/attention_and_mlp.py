@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.attention_base import EqualWidthAttention, Indexer, ScoredAttention, keys_in_window
-from ppsim.model.batch import KernelChoice
 from ppsim.model.compressed_attention import CompressedAttention
+from ppsim.model.execution import Execution
 from ppsim.model.mixer import gemm, output, scored_core
 from ppsim.model.operators import Kind, Operator, Tensor
 from ppsim.model.weight_matrices import LinearKind, WeightMatrix, of_columns, out_of_heads
@@ -106,7 +106,7 @@ class Attention(EqualWidthAttention):
             )
 
     def operators(
-        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         inwards, *_, out = self.linears(h, cut.tp)
         names = ["q", *["gate"] * self.gated, "k", *([] if self.tied_values else ["v"])]
@@ -135,7 +135,7 @@ class Attention(EqualWidthAttention):
         yield Operator("rotate", "qkv_linear", reads, rotated, kind=kind, columns=columns)
         yield from _choice(self.indexer, "attention input", h, h, sequence_length)
         yield from scored_core(
-            self, self.v_head_size, ("rotated q", "rotated k", values.name), cut, kernels, sequence_length
+            self, self.v_head_size, ("rotated q", "rotated k", values.name), cut, execution, sequence_length
         )
         source = "o"
         if self.gated:
@@ -265,7 +265,7 @@ class LatentAttention(ScoredAttention):
         ]
 
     def operators(
-        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         """Keys and values are written to separate tensors (Megatron-LM, `fused_apply_mla_rope_for_kv`)."""
         linears = self.linears(h, cut.tp)
@@ -281,7 +281,7 @@ class LatentAttention(ScoredAttention):
         def wide(name: str, columns: float, storage: str | None = None) -> Tensor:
             return Tensor(name, "tokens", columns, component, storage=storage)
 
-        source, latent_norms = "n1", "qkv_linear/mla_up_proj" if kernels.norm_in_gemm else "qkv_linear"
+        source, latent_norms = "n1", "qkv_linear/mla_up_proj" if execution.fuses_norms else "qkv_linear"
         if self.q_lora_rank is not None:
             yield gemm(by_name["queries down"], "qkv_linear", "n1", (own("ql", self.q_lora_rank),))
             yield Operator(
@@ -310,7 +310,7 @@ class LatentAttention(ScoredAttention):
             kind="rotation", columns=heads * self.qk_rope_head_size + (given + taken) / 2,
         )  # fmt: skip
         yield from _choice(self.indexer, "latent of queries", self.q_lora_rank or h, h, sequence_length, "qn")
-        yield from scored_core(self, self.v_head_size, ("rq", "rk", "v"), cut, kernels, sequence_length)
+        yield from scored_core(self, self.v_head_size, ("rq", "rk", "v"), cut, execution, sequence_length)
         if self.gated:
             gate = by_name["output gate"]
             yield gemm(gate, "attn", "n1", (wide("gate", gate.outputs),))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ppsim.model.adapters import trained_operators
 from ppsim.model.architecture import End, Layer, Model, mtp_linears
 from ppsim.model.attention_and_mlp import FeedForward, MixtureOfExperts
-from ppsim.model.batch import KernelChoice
+from ppsim.model.execution import Execution
 from ppsim.model.hyper_connections import mtp_passes
 from ppsim.model.mixer import gemm
 from ppsim.model.operators import Kind, Operator, Rows, Tensor
@@ -25,13 +25,13 @@ def layer_input(layer: Layer) -> Tensor:
 
 
 def operators_of(
-    layer: Layer, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    layer: Layer, cut: ParallelSizes, execution: Execution, sequence_length: int
 ) -> tuple[Operator, ...]:
     """Cached, because a search asks for them repeatedly."""
-    key = cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
+    key = cut.tp, cut.cp, cut.ep, cut.expert_tp, execution.saved_tensors, sequence_length
     if key not in layer.lists:
-        found = list(_mixer_half(layer, cut, kernels, sequence_length))
-        found += [replace(operator, sublayer=2) for operator in _channel_half(layer, cut, kernels)]
+        found = list(_mixer_half(layer, cut, execution, sequence_length))
+        found += [replace(operator, sublayer=2) for operator in _channel_half(layer, cut, execution)]
         if layer.conditioned:
             found = list(layer.conditioned.conditioned(found, layer.hidden_size, cut.tp))
         if layer.training:
@@ -52,37 +52,35 @@ def has_norm_in_gemm(layer: Layer, half: int) -> bool:
     return not is_apart and layer.streams == 1 and layer.summed_residuals is None
 
 
-def _mixer_half(
-    layer: Layer, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
-) -> Iterator[Operator]:
+def _mixer_half(layer: Layer, cut: ParallelSizes, execution: Execution, sequence_length: int) -> Iterator[Operator]:
     if not layer.has_mixer:
         return
     h = layer.hidden_size
-    yield from _before_half(layer, 1, "x", "attention", kernels)
+    yield from _before_half(layer, 1, "x", "attention", execution)
     rotates = layer.norm != "layernorm"  # models with LayerNorms add positions to the embedding
-    for operator in layer.attention.operators(h, cut, kernels, sequence_length):
+    for operator in layer.attention.operators(h, cut, execution, sequence_length):
         yield operator if rotates or "rotation" not in operator.kind else replace(operator, kind="")
-    yield from _after_half(layer, 1, "mixed", h, kernels)
+    yield from _after_half(layer, 1, "mixed", h, execution)
 
 
-def _channel_half(layer: Layer, cut: ParallelSizes, kernels: KernelChoice) -> Iterator[Operator]:
+def _channel_half(layer: Layer, cut: ParallelSizes, execution: Execution) -> Iterator[Operator]:
     if not layer.has_feed_forward:
         return
     h, ffn, component = layer.hidden_size, layer.ffn, "experts" if layer.is_moe else "feed-forward"
     source = "x1" if layer.has_mixer and layer.num_norms > 1 else "x"
-    yield from _before_half(layer, 2, source, component, kernels)
+    yield from _before_half(layer, 2, source, component, execution)
     if isinstance(ffn, FeedForward):
-        yield from mlp(ffn, ffn.linears(h, cut.tp), "mlp", component, kernels, made="fed")
+        yield from mlp(ffn, ffn.linears(h, cut.tp), "mlp", component, execution, made="fed")
     else:
-        yield from experts(ffn, h, cut, kernels)
-    yield from _after_half(layer, 2, "fed", h, kernels)
+        yield from experts(ffn, h, cut, execution)
+    yield from _after_half(layer, 2, "fed", h, execution)
 
 
 def _before_half(
-    layer: Layer, number: int, source: str, component: str, kernels: KernelChoice
+    layer: Layer, number: int, source: str, component: str, execution: Execution
 ) -> Iterator[Operator]:
     h, module = layer.hidden_size, f"layernorm/{'attn' if number == 1 else 'mlp'}_norm"
-    if kernels.norm_in_gemm and has_norm_in_gemm(layer, number):
+    if execution.fuses_norms and has_norm_in_gemm(layer, number):
         module = "qkv_linear" if number == 1 else "mlp"
     if layer.streams > 1:
         # The operator reads nothing, because mixing is recomputed from the stage's first streams, which
@@ -106,7 +104,7 @@ def _before_half(
     yield Operator(f"norm{number}", module, (source,), (normed,), saved_for_i=(source,), kind="norm")
 
 
-def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelChoice) -> Iterator[Operator]:
+def _after_half(layer: Layer, number: int, given: str, h: int, execution: Execution) -> Iterator[Operator]:
     if layer.num_norms > 2:
         post = Tensor(f"post{number}", "own_tokens", h, "norms")
         yield Operator(f"post norm{number}", "", (given,), (post,), saved_for_i=(given,), kind="norm")
@@ -118,7 +116,7 @@ def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelCh
         given = f"gated{number}"
     made = [Tensor(f"x{number}", "own_tokens", h, "norms")]
     kept = []
-    if kernels.dropout:
+    if execution.dropout:
         made.append(Tensor(f"mask{number}", "own_tokens", h, "dropout masks", "mask"))
         kept.append(f"mask{number}")
     if layer.streams > 1:
@@ -143,7 +141,7 @@ def mlp(
     linears: list[WeightMatrix],
     module: str,
     component: str,
-    kernels: KernelChoice,
+    execution: Execution,
     *,
     made: str,
     source: str = "n2",
@@ -156,10 +154,10 @@ def mlp(
     yield gemm(up, up_module, source, (wide,), name=f"{made} up")
     active = [Tensor(f"{made} activated", rows, down.inputs, component)]
     saves = [wide.name]
-    if ffn.gated and made in kernels.fp8_activation_inputs:
+    if ffn.gated and made in execution.fp8_activation_inputs:
         active.append(replace(wide, name=f"{wide.name} in 8 bits", dtype="f8"))
         saves = [active[-1].name]
-    if not kernels.fused_activation and ffn.gated:
+    if not execution.fused_activation and ffn.gated:
         active.append(Tensor(f"{made} silu", rows, down.inputs, component))
         saves.append(active[-1].name)
     if ffn.weighted_apart and made == "routed":
@@ -172,10 +170,10 @@ def mlp(
     yield gemm(down, module, active[0].name, (out,), name=f"{made} down")
 
 
-def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelChoice) -> Iterator[Operator]:
+def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, execution: Execution) -> Iterator[Operator]:
     """Yield the operators of evenly loaded experts.
 
-    The row count `capacity` is T·k·etp/q token-expert pairs, times `KernelChoice.expert_buffer_factor`, with the
+    The row count `capacity` is T·k·etp/q token-expert pairs, times `Execution.expert_buffer_factor`, with the
     letters of `ppsim.model.activations`.
     """
     linears = {(linear.kind, linear.name): linear for linear in ffn.linears(h, cut)}
@@ -194,9 +192,9 @@ def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelCh
     yield Operator("dispatch", "moe/dispatch", (sent,), (taken,), kind="dispatch")
     routed = [linears["routed", "up"], linears["routed", "down"]]
     where = "moe/experts/fused_group_mlp", component
-    yield from mlp(ffn.expert, routed, *where, kernels, made="routed", source="sent")
+    yield from mlp(ffn.expert, routed, *where, execution, made="routed", source="sent")
     joined = Tensor("combined", "own_tokens", width, component)
-    saves = ("routed",) if kernels.weighted_output else ()
+    saves = ("routed",) if execution.weighted_output else ()
     yield Operator("combine", "moe/combine", ("routed",), (joined,), saved_for_i=saves, kind="combine")
     last = "combined"
     if ffn.latent_size:
@@ -212,7 +210,7 @@ def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelCh
     if ffn.shared:
         pair = [linears["shared", "up"], linears["shared", "down"]]
         where = "moe/shared_experts", component
-        yield from mlp(ffn.shared, pair, *where, kernels, made="shared")
+        yield from mlp(ffn.shared, pair, *where, execution, made="shared")
     reads: tuple[str, ...] = (last, "shared") if ffn.shared else (last,)
     fed = Tensor("fed", "own_tokens", h, "norms")
     if ffn.joined_norms:
@@ -224,12 +222,12 @@ def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelCh
 
 
 def end_operators(
-    model: Model, end: End, cut: ParallelSizes, kernels: KernelChoice, vocab_multiple: int = 1
+    model: Model, end: End, cut: ParallelSizes, execution: Execution, vocab_multiple: int = 1
 ) -> tuple[Tensor, list[Operator]]:
     """Return the input and the operators."""
     source = Tensor("x", "own_tokens", model.residual_size, {"mtp": "multi-token prediction"}.get(end, end))
     if end == "embedding":
-        return source, list(_embedding(model, kernels))
+        return source, list(_embedding(model, execution))
     if end == "mtp":
         return source, list(_mtp(model, cut, source.component))
     if end == "head":
@@ -239,13 +237,13 @@ def end_operators(
     return source, [Operator(matrix.name, "", (matrix.reads,), (), weight=matrix) for matrix in weights]
 
 
-def _embedding(model: Model, kernels: KernelChoice) -> Iterator[Operator]:
+def _embedding(model: Model, execution: Execution) -> Iterator[Operator]:
     h, n = model.hidden_size, model.streams
     out, ids = Tensor("embedded", "tokens", h, "embedding"), Tensor("ids", "tokens", 1, "embedding", "i64")
     for linear in model.patches.linears(h) if model.patches else ():
         yield Operator(linear.name, "", (), (out,), weight=linear, gives_gradient=False)
     yield Operator("look up", "", (), (out, ids), saved_for_i=("ids",), kind="look up")
-    if kernels.dropout:
+    if execution.dropout:
         mask = Tensor("mask", "own_tokens", h, "embedding", "mask")
         yield Operator("dropout", "", (), (out, mask), saved_for_i=("mask",), kind="dropout")
     if n > 1:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.attention_base import EqualWidthAttention, Indexer, blocks_before, keys_in_window
-from ppsim.model.batch import KernelChoice
+from ppsim.model.execution import Execution
 from ppsim.model.mixer import opaque_mixer
 from ppsim.model.operators import Operator
 from ppsim.model.weight_matrices import WeightMatrix, of_columns
@@ -141,7 +141,7 @@ class CompressedAttention(EqualWidthAttention):
         return 4 * (self.num_heads + self.unmasked_keys(sequence_length))
 
     def operators(
-        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         kept = {
             "ups": ("mla_up_proj", 2 * self.inner_size + self.head_size),

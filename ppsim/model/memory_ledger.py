@@ -81,11 +81,10 @@ class MemoryColumns:
 class MemoryLedger:
     """Bytes and parameters of stages and ranks of a model under one set of settings.
 
-    >>> from ppsim.model.batch import Batch
     >>> from ppsim.model.pipeline_stages import stages_of
     >>> from ppsim.model.registry import find_model
     >>> model = find_model("gpt2")
-    >>> ledger = MemoryLedger(model, MemorySettings(Batch(1, 1024)))
+    >>> ledger = MemoryLedger(model, MemorySettings(1, 1024))
     >>> contents = ledger.contents(stages_of(model, [6, 6]))
     >>> ledger.parameters(contents).dense == model.parameters
     True
@@ -104,7 +103,7 @@ class MemoryLedger:
     def rows_of(self, stage: Stage) -> list[int]:
         """Return the numbers of a stage's rows, in the order of its parts."""
         if stage.key not in self._of_stage:
-            rows = rows_of(self.model, stage, self.settings.batch.recompute)
+            rows = rows_of(self.model, stage, self.settings.execution.recompute)
             self._of_stage[stage.key] = [self._number(row) for row in rows]
         return self._of_stage[stage.key]
 
@@ -220,14 +219,14 @@ class MemoryLedger:
             rows, held, settings, tables=tables.trained(self.model), table_size=self._table_size
         )
         found = Counter(static_bytes(held, settings) | whole_tensors)
-        if settings.kernels.gradient_placeholders:
+        if settings.execution.gradient_placeholders:
             sizes = {size for number in np.flatnonzero(total) for size in self._sizes[number].sizes}
             found["gradient placeholders"] = sum(sizes) * settings.optimizer.weight_bytes
         if (narrow := settings.narrow) and not narrow.is_primary and not settings.fully_shard:
             gemms = held.gemms + held.expert_gemms
             found["weights in fewer bits"] = exact_multiple(gemms, narrow.bytes_of_copies)
         num_graphs = int(total @ self.columns.of_rows["num_graphs"])
-        found["graph buffers"] = settings.graphs.held(num_graphs) * self._hidden_bytes
+        found["graph buffers"] = settings.graph_buffers(num_graphs) * self._hidden_bytes
         found["library workspaces"] = settings.workspace_bytes
         return found, held
 

@@ -10,12 +10,12 @@ from ppsim.model.activations import (
     layer_backward,
     weight_gradient_bytes,
 )
-from ppsim.model.architecture import End, Layer, Model
-from ppsim.model.batch import Batch, held_in_backward
+from ppsim.model.architecture import Layer, Model
 from ppsim.model.encoder import Encoder, EncoderPart
-from ppsim.model.memory_settings import GraphBuffers, MemorySettings
+from ppsim.model.execution import held_in_backward
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.parameters import RankParameters, held_of_layer
-from ppsim.model.recompute import BY_OPERATORS, recomputes
+from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
 from ppsim.model.stage_rows import Row
 
 LAYER_GRADIENT = "gradient of a layer"
@@ -63,7 +63,7 @@ def bytes_of_row(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
         assert summed is not None
         return RowBytes({"earlier residuals": (summed[0] - 1) * settings.hidden_bytes(model.hidden_size)})
     if row.kind == "embedding" and model.trains("embedding"):
-        return RowBytes(_saved_of_end(model, "embedding", settings))
+        return RowBytes(end_activations(model, "embedding", settings))
     if row.kind == "head":
         return _head(model, settings)
     return _encoder(row.encoder, settings) if row.encoder else RowBytes()
@@ -72,25 +72,25 @@ def bytes_of_row(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
 def _of_layers(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
     cut, kinds = settings.cut, _distinct(row.layers)
     matrices = [matrix for layer in kinds for matrix in layer.linears(cut)]
-    plain, own, mixes = settings.recomputing("none"), settings.recomputing(row.recompute), False
-    whole = sum(saved_bytes(layer, plain) for layer in row.layers)
+    whole, mixes = sum(saved_bytes(layer, settings) for layer in row.layers), False
     if row.kind == "checkpoint":  # it already holds its input
         source = settings.hidden_bytes(row.layers[0].streams * row.layers[0].hidden_size)
         saved = {"layer input": source} if row.layers[-1].has_backward else {}
-        largest, again = max(backward_bytes(layer, plain) for layer in kinds) + whole - source, whole
+        largest, again = max(backward_bytes(layer, settings) for layer in kinds) + whole - source, whole
     else:
         (layer,), mixes = row.layers, recomputes(row.recompute, "mhc")
-        saved, largest = kept_of_layer(layer, own), backward_bytes(layer, own)
-        again = saved_bytes(layer, settings.recomputing("mhc")) if mixes else whole
+        saved = kept_of_layer(layer, settings, row.recompute)
+        largest = backward_bytes(layer, settings, row.recompute)
+        again = saved_bytes(layer, settings, "mhc") if mixes else whole
     if row.kind == "mtp":
-        saved |= _saved_of_end(model, "mtp", settings)
+        saved |= end_activations(model, "mtp", settings)
     # A layer is gathered and reduced together with the parameters that every stage holds.
     everywhere = RankParameters(model.outside_parameters("conditions"))
     held = [held_of_layer(layer, cut) + everywhere for layer in kinds if row.kind != "mtp"]
     return RowBytes(
         saved,
-        for_weight=sum(weight_gradient_bytes(layer, settings.batch, cut) for layer in row.layers),
-        num_graphs=sum(map(settings.graphs.captures, row.layers)),
+        for_weight=sum(weight_gradient_bytes(layer, settings) for layer in row.layers),
+        num_graphs=sum(map(settings.captures, row.layers)),
         mixed_again=whole - again,
         first_streams=settings.hidden_bytes(model.residual_size) if mixes else 0,
         moments=({LAYER_GRADIENT: largest},),
@@ -102,11 +102,11 @@ def _of_layers(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
 
 def _head(model: Model, settings: MemorySettings) -> RowBytes:
     """The head saves its part of one microbatch, because its backward follows its forward."""
-    batch, cut, kernels, h = settings.batch, settings.cut, settings.kernels, model.hidden_size
-    e, tokens, vocabulary = batch.element_bytes, batch.tokens(cut), settings.vocabulary_of(model)
+    cut, execution, h = settings.cut, settings.execution, model.hidden_size
+    e, tokens, vocabulary = execution.element_bytes, settings.tokens, settings.vocabulary_of(model)
     logits, uses = tokens * vocabulary, 1 + len(model.mtp)
-    saved = sum(_saved_of_end(model, "head", settings).values())
-    held = held_in_backward(kernels.cross_entropy, e, is_torch=settings.fully_shard, tp=cut.tp)
+    saved = sum(end_activations(model, "head", settings).values())
+    held = held_in_backward(execution.cross_entropy, e, is_torch=settings.fully_shard, tp=cut.tp)
     moments = [
         {
             "head": uses * saved,
@@ -117,7 +117,7 @@ def _head(model: Model, settings: MemorySettings) -> RowBytes:
         }
         for of_logits, of_gradients, of_hidden in held
     ]
-    if kernels.gradient_placeholders and model.trains("head"):
+    if execution.gradient_placeholders and model.trains("head"):
         moments[-1]["gradient placeholder of the head"] = vocabulary * h * settings.optimizer.weight_bytes
     deferred = (logits * e + settings.hidden_bytes(h)) * model.trains("head")
     return RowBytes(moments=tuple(moments), deferred=settings.deferred_head * deferred)
@@ -133,62 +133,55 @@ def _encoder(part: EncoderPart, settings: MemorySettings) -> RowBytes:
     )
     if own is None:
         return found
-    backwards = sorted({backward_bytes(layer, own) for layer in _distinct(part.layers)})
+    recompute = own.execution.recompute
+    backwards = sorted({backward_bytes(layer, own, recompute) for layer in _distinct(part.layers)})
     return replace(
         found,
-        for_weight=sum(weight_gradient_bytes(layer, own.batch, own.cut) for layer in part.layers),
+        for_weight=sum(weight_gradient_bytes(layer, own) for layer in part.layers),
         moments=tuple({LAYER_GRADIENT: num_bytes} for num_bytes in backwards),
     )
-
-
-def _saved_of_end(model: Model, end: End, settings: MemorySettings) -> dict[str, int]:
-    return end_activations(model, end, settings.batch, settings.cut, settings.kernels)
 
 
 def _distinct(layers: Sequence[Layer]) -> list[Layer]:
     return list({id(layer): layer for layer in layers}.values())
 
 
-def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
+def kept_of_layer(layer: Layer, settings: MemorySettings, recompute: Recompute) -> dict[str, int]:
     """Saved bytes per microbatch, by component."""
-    found = layer_activations(layer, settings.batch, settings.cut, settings.kernels)
-    extra = settings.graphs.kept(layer) * settings.hidden_bytes(layer.streams * layer.hidden_size)
+    found = layer_activations(layer, settings, recompute)
+    extra = settings.states_kept_by_graphs(layer) * settings.hidden_bytes(layer.streams * layer.hidden_size)
     return found | {"graph buffers": extra} if extra else found
 
 
-def saved_bytes(layer: Layer, settings: MemorySettings) -> int:
+def saved_bytes(layer: Layer, settings: MemorySettings, recompute: Recompute = "none") -> int:
     """Saved bytes per microbatch without buffers of CUDA graphs."""
-    return sum(layer_activations(layer, settings.batch, settings.cut, settings.kernels).values())
+    return sum(layer_activations(layer, settings, recompute).values())
 
 
-def backward_bytes(layer: Layer, settings: MemorySettings) -> int:
+def backward_bytes(layer: Layer, settings: MemorySettings, recompute: Recompute = "none") -> int:
     """Bytes beyond those saved by the forward, including a recurrent mixer's states."""
     if not layer.has_backward:
         return 0
-    batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     again = 0
-    if batch.recompute == BY_OPERATORS:
-        whole = layer_activations(layer, replace(batch, recompute="none"), cut, kernels)
-        kept = layer_activations(layer, batch, cut, kernels)
+    if recompute == BY_OPERATORS:
+        whole, kept = layer_activations(layer, settings), layer_activations(layer, settings, recompute)
         again = sum(whole.values()) - sum(size for name, size in kept.items() if name in whole)
-        batch = replace(batch, recompute="none")
-    found = layer_backward(layer, batch, cut, kernels)
-    return max(found, batch.tokens(cut) * layer.attention.transient_bytes // cut.tp) + again
+        recompute = "none"
+    states = settings.tokens * layer.attention.transient_bytes // settings.cut.tp
+    return max(layer_backward(layer, settings, recompute), states) + again
 
 
 def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | None:
-    """Return the settings of an encoder, which runs in 16 bits; None if it encodes nothing."""
+    """Return the settings of an encoder; None if it encodes nothing."""
     if not encoder.images:
         return None
-    batch, is_full = settings.batch, encoder.is_divided and settings.batch.recompute == "full"
+    execution = settings.execution
     return replace(
         settings,
-        batch=Batch(
-            batch.micro_batch * encoder.images, encoder.rows, batch.element_bytes, "full" if is_full else "none"
-        ),
+        micro_batch=settings.micro_batch * encoder.images,
+        sequence_length=encoder.rows,
         cut=encoder.cut(settings.cut),
-        kernels=replace(settings.kernels, input_bytes=None, dropout=False),
-        graphs=GraphBuffers(),
+        execution=execution.of_encoder(is_full=encoder.is_divided and execution.recompute == "full"),
     )
 
 
@@ -196,11 +189,11 @@ def encoder_activations(part: EncoderPart, settings: MemorySettings) -> int:
     encoder, own = part.encoder, of_encoder(part.encoder, settings)
     if own is None:
         return 0
-    number, e = settings.batch.micro_batch * encoder.tokens, own.batch.element_bytes
-    layers = sum(times * saved_bytes(layer, own) for layer, times in Counter(part.layers).items())
+    number, execution, parts = settings.micro_batch * encoder.tokens, own.execution, Counter(part.layers)
+    layers = sum(times * saved_bytes(layer, own, execution.recompute) for layer, times in parts.items())
     columns = sum(encoder.merge * matrix.rows * matrix.inputs for matrix in part.embedding if encoder.trains_layers)
     projector = part.own_projector(settings.cut)
     columns += sum(one.rows * one.inputs for one in projector if encoder.trains_projector)
     if encoder.trains_layers or encoder.trains_projector:
         columns += sum(one.rows * one.outputs for one in projector[:-1])
-    return layers + round(number * columns * e)
+    return layers + round(number * columns * execution.element_bytes)

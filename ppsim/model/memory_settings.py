@@ -1,49 +1,16 @@
 """Settings of a step that determine its memory."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import has_graph, num_extra_hidden_states
-from ppsim.model.cuda_graphs import CudaGraphs
+from ppsim.model.execution import Execution
 from ppsim.model.narrow_weights import NarrowWeights
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import RankParameters, exact_multiple, padded_vocabulary
-from ppsim.model.recompute import Recompute
-from ppsim.parallel.sizes import ParallelSizes, share
-
-
-@dataclass(frozen=True)
-class GraphBuffers:
-    """Buffers of CUDA graphs, which have fixed addresses.
-
-    There is one graph per layer, pass and captured microbatch. TransformerEngine's `make_graphed_callables`, as
-    called by Megatron-LM's `TECudaGraphHelper`, captures all microbatches of a step, or one microbatch without a
-    pipeline. With `reuse` (`_reuse_graph_input_output_buffers`, from version 2.7 on), microbatches that are not in
-    flight together share inputs and outputs, and all backwards of a size share one output gradient. Without
-    `reuse`, each graph has its own input, output and the gradients of both.
-    """
-
-    captured: CudaGraphs = "none"
-    num_microbatches: int = 1
-    reuse: bool = True
-
-    def captures(self, layer: Layer) -> bool:
-        """Return whether the layer has graphs of its own."""
-        return self.captured not in ("none", "full") and has_graph(self.captured, layer)
-
-    def kept(self, layer: Layer) -> int:
-        """Hidden states that a layer saves in addition per microbatch; negative if `held` counts them already."""
-        if not self.captures(layer):
-            return 0
-        extra = num_extra_hidden_states(self.captured, layer)
-        return extra if self.reuse else extra - 2
-
-    def held(self, num_captured: int) -> int:
-        """Hidden states that a rank with this number of captured layers always holds."""
-        return min(num_captured, 1) if self.reuse else 4 * self.num_microbatches * num_captured
-
+from ppsim.parallel.sizes import ParallelSizes, require_positive, share
 
 RESERVED_PER_ALLOCATED = 1.12
 """Memory that torch's allocator reserves with FSDP2 / peak memory of tensors.
@@ -64,23 +31,38 @@ class MemorySettings:
     - `fully_shard`: torch's FSDP2 instead of Megatron-LM's distributed optimizer.
     - `narrow`: the weights of GEMMs in 8 or 4 bits; None: GEMMs are in at least 16 bits.
     - `deferred_head`: number of microbatches whose weight gradient of the output layer is deferred.
+    - `graphed_microbatches`: microbatches that CUDA graphs capture; `cuda_graph_reuse`: graphs share buffers.
     """
 
-    batch: Batch
+    micro_batch: int
+    sequence_length: int
     cut: ParallelSizes = field(default_factory=ParallelSizes)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    kernels: KernelChoice = field(default_factory=KernelChoice)
+    execution: Execution = field(default_factory=Execution)
     vocab_multiple: int = 1
     workspace_bytes: int = 64 * 2**20
     allocator_slack: float = 1.0
     fully_shard: bool = False
     narrow: NarrowWeights | None = None
     deferred_head: int = 0
-    graphs: GraphBuffers = field(default_factory=GraphBuffers)
+    graphed_microbatches: int = 1
+    cuda_graph_reuse: bool = True
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a microbatch on a context-parallel rank."""
+        if self.sequence_length % self.cut.cp:
+            raise ConfigError(f"cp must divide the sequence length: got {self.cut.cp} with {self.sequence_length}")
+        return self.micro_batch * self.sequence_length // self.cut.cp
+
+    @cached_property
+    def layer_key(self) -> tuple[object, ...]:
+        """The settings that determine the tensors of a layer and their sizes, for caches."""
+        return self.micro_batch, self.sequence_length, self.cut, self.execution.saved_tensors
 
     def hidden_bytes(self, hidden_size: int) -> int:
         """Bytes of a microbatch's hidden states on a rank."""
-        return share(self.batch.tokens(self.cut) * hidden_size, self.cut.norm_divisor) * self.batch.element_bytes
+        return share(self.tokens * hidden_size, self.cut.norm_divisor) * self.execution.element_bytes
 
     def vocabulary_of(self, model: Model) -> int:
         """Rows of the embedding table on a rank, padded."""
@@ -114,11 +96,31 @@ class MemorySettings:
             return optimizer.weight_bytes
         return narrow.operand_bytes if self.fully_shard else narrow.gathered_bytes(optimizer.zero_stage)
 
-    def recomputing(self, recompute: Recompute) -> "MemorySettings":
-        same = recompute == self.batch.recompute
-        return self if same else replace(self, batch=replace(self.batch, recompute=recompute))
+    def captures(self, layer: Layer) -> bool:
+        """Return whether the layer has CUDA graphs of its own."""
+        captured = self.execution.cuda_graphs
+        return captured not in ("none", "full") and has_graph(captured, layer)
+
+    def states_kept_by_graphs(self, layer: Layer) -> int:
+        """Hidden states that a layer saves in addition per microbatch; negative if `graph_buffers` counts them."""
+        if not self.captures(layer):
+            return 0
+        extra = num_extra_hidden_states(self.execution.cuda_graphs, layer)
+        return extra if self.cuda_graph_reuse else extra - 2
+
+    def graph_buffers(self, num_captured: int) -> int:
+        """Hidden states that a rank with this number of captured layers always holds, at fixed addresses.
+
+        There is one graph per layer, pass and captured microbatch. TransformerEngine's `make_graphed_callables`, as
+        called by Megatron-LM's `TECudaGraphHelper`, captures all microbatches of a step, or one microbatch without
+        a pipeline. With reuse (`_reuse_graph_input_output_buffers`, from version 2.7 on), microbatches that are not
+        in flight together share inputs and outputs, and all backwards of a size share one output gradient. Without
+        it, each graph has its own input, output and the gradients of both.
+        """
+        return min(num_captured, 1) if self.cuda_graph_reuse else 4 * self.graphed_microbatches * num_captured
 
     def __post_init__(self) -> None:
+        require_positive(self, "micro_batch", "sequence_length")
         if self.workspace_bytes < 0:
             raise ConfigError(f"workspace_bytes must be 0 or more: got {self.workspace_bytes}")
         if not self.allocator_slack >= 1:

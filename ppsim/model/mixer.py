@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ppsim.model.batch import KernelChoice
+from ppsim.model.execution import Execution
 from ppsim.model.operators import Operator, Rows, Tensor
 from ppsim.model.weight_matrices import UPS_OF_LATENTS, WeightMatrix
 from ppsim.parallel.sizes import ParallelSizes, require_divides
@@ -29,7 +29,7 @@ class Mixer(ABC):
 
     @abstractmethod
     def operators(
-        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         """Yield the operators on a rank, from the input tensor `n1` (output of the norm) to the output `mixed`."""
 
@@ -81,16 +81,16 @@ def scored_core(
     width: int,
     read: tuple[str, str, str],
     cut: ParallelSizes,
-    kernels: KernelChoice,
+    execution: Execution,
     sequence_length: int,
 ) -> Iterator[Operator]:
     """`width`: value columns per head."""
     heads = mixer.num_heads // cut.tp
     out = Tensor("o", "tokens", heads * width, "attention")
-    if kernels.flash_attention:
+    if execution.attention != "unfused":
         statistics = Tensor("lse", "tokens", heads, "scores", "f32")
         writes, saves = [out, statistics], ["o", "lse"]
-        if cut.cp > 1 and kernels.cp_communication == "a2a":
+        if cut.cp > 1 and execution.context == "all-to-all":
             writes.append(Tensor("o of these heads", "tokens", heads * width, "scores"))
             saves.append(writes[-1].name)
         yield Operator("core", "core_attn", read, tuple(writes), saved_for_i=(*read, *saves), core=mixer)
@@ -98,7 +98,7 @@ def scored_core(
     columns = heads * sequence_length
     # The gradient of the scores overwrites the gradient of the probabilities.
     probabilities = [Tensor("softmax", "tokens", columns, "scores")]
-    if kernels.dropout:
+    if execution.dropout:
         probabilities = [
             Tensor("dropped", "tokens", columns, "scores"),
             *probabilities,

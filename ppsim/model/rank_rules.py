@@ -80,9 +80,9 @@ def gradient_copies_beside_graphs(copies: int, transient_bytes: int, settings: M
     core/full_cuda_graph.py: `get_graph_pool`). Beside graphs of whole layers, copies use the memory of transient
     bytes. Beside graphs of some modules, they are assumed to use the memory of the other activations.
     """
-    if settings.graphs.captured == "full":
+    if settings.execution.cuda_graphs == "full":
         return copies
-    return max(0, copies - transient_bytes) if settings.graphs.captured == "layer" else 0
+    return max(0, copies - transient_bytes) if settings.execution.cuda_graphs == "layer" else 0
 
 
 def with_slack(found: dict[str, int], settings: MemorySettings) -> dict[str, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.batch import KernelChoice
+from ppsim.model.execution import Execution
 from ppsim.model.mixer import Mixer, opaque_mixer
 from ppsim.model.operators import Operator
 from ppsim.model.weight_matrices import WeightMatrix, of_columns, out_of_heads
@@ -58,7 +58,7 @@ class Recurrent(Mixer):
         """Columns that a forward saves besides its input."""
 
     def operators(
-        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         yield Operator("convolution", "scan", (), (), kind="convolution", columns=self.convolved // cut.tp)
         yield Operator("scan", "scan", (), (), core=self)

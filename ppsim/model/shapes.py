@@ -11,13 +11,14 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.activations import end_activations, layer_activations
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
-from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.execution import Execution
 from ppsim.model.measurement_key import Kind
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary
-from ppsim.model.recompute import BY_OPERATORS, Recompute
+from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
 from ppsim.parallel.sizes import ParallelSizes, require_divides, require_positive
 
-_EAGER = KernelChoice(fused_activation=False, weighted_output=True, norm_in_gemm=False)
+_EAGER = Execution(fused_activation=False, weighted_output=True, norm_in_gemm=False)
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ def layer_activation_bytes(
     *,
     micro_batch: int,
     sequence_length: int,
-    element_bytes: int,
+    dtype: str,
     recompute: Recompute = "none",
     fused_norm: bool = True,
     cp: int = 1,
@@ -220,16 +221,17 @@ def layer_activation_bytes(
     probabilities, each expert of a token saves its weight in float32 and in the layer's dtype, and three int64
     indices (expert, token, position). Token counts per expert are not included.
     """
-    batch, cut = Batch(micro_batch, sequence_length, element_bytes, recompute), replace(cut_of(layer), cp=cp)
-    kept = sum(layer_activations(layer_of(layer), batch, cut, _EAGER).values())
+    execution, cut = replace(_EAGER, dtype=dtype), replace(cut_of(layer), cp=cp)
+    settings = MemorySettings(micro_batch, sequence_length, cut, execution=execution)
+    kept = sum(layer_activations(layer_of(layer), settings, recompute).values())
     if recompute in (BY_OPERATORS, "full"):
         return kept
-    h, e, beside = layer.hidden_size, element_bytes, 0
-    if not batch.recomputes("layernorm"):
+    h, e, beside = layer.hidden_size, execution.element_bytes, 0
+    if not recomputes(recompute, "layernorm"):
         beside += 2 * (_norm_bytes(layer.kind, h, e, fused_norm) - h * e)
-    if layer.kind == "moe" and not batch.recomputes("moe"):
+    if layer.kind == "moe" and not recomputes(recompute, "moe"):
         beside += layer.experts_per_token * (4 + e + 24) - 8 * layer.num_experts
-    return kept + batch.tokens(cut) * beside
+    return kept + settings.tokens * beside
 
 
 def head_forward_flops(model: ModelShape, *, micro_batch: int, sequence_length: int) -> float:
@@ -237,15 +239,14 @@ def head_forward_flops(model: ModelShape, *, micro_batch: int, sequence_length: 
 
 
 def head_activation_bytes(
-    model: ModelShape, *, micro_batch: int, sequence_length: int, element_bytes: int, fused_norm: bool = True
+    model: ModelShape, *, micro_batch: int, sequence_length: int, dtype: str, fused_norm: bool = True
 ) -> int:
     """An int64 target per token is saved too."""
-    batch, h, e = Batch(micro_batch, sequence_length, element_bytes), model.layer.hidden_size, element_bytes
-    kept = sum(end_activations(model.whole, "head", batch, ParallelSizes(), _EAGER).values())
+    settings = MemorySettings(micro_batch, sequence_length, execution=replace(_EAGER, dtype=dtype))
+    h, e = model.layer.hidden_size, settings.execution.element_bytes
+    kept = sum(end_activations(model.whole, "head", settings).values())
     logits = model.vocab_size * max(e, 4)
-    return kept + micro_batch * sequence_length * (
-        logits + _norm_bytes(model.layer.kind, h, e, fused_norm) - h * e + 8
-    )
+    return kept + settings.tokens * (logits + _norm_bytes(model.layer.kind, h, e, fused_norm) - h * e + 8)
 
 
 def _norm_bytes(kind: Kind, h: int, e: int, fused: bool) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ppsim.base.errors import PpsimError
 from ppsim.base.option_declarations import command_arguments, declared_options, option_values
-from ppsim.machine.defaults import runs_deepep
+from ppsim.base.user_defaults import runs_deepep
 from ppsim.model.recompute import BY_OPERATORS, MODULES
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import Plan
@@ -72,8 +72,8 @@ def recomputed_modules(job: "Job") -> list[str]:
         return [BY_OPERATORS]
 
     def kept(recompute: str) -> tuple[int, ...]:
-        settings = replace(job, execution=replace(job.execution, recompute=recompute), stage_plans=()).settings
-        return tuple(sum(kept_of_layer(layer, settings).values()) for layer in job.model.kinds)
+        settings = job.recomputing(recompute).settings
+        return tuple(sum(kept_of_layer(layer, settings, recompute).values()) for layer in job.model.kinds)
 
     by_memory = {kept("none"): "none"}
     combined: list[str] = []
@@ -252,7 +252,7 @@ def changed_job(job: "Job", change: Change, **fields: Any) -> "Job":
         settings.setdefault("sequence_parallel", keeps)
     parts: dict[str, dict[str, Any]] = {}
     if hidden := settings.pop("overlap_tp", None):
-        from ppsim.costs.execution_context import hidden_tp_of  # heavy import
+        from ppsim.model.execution import hidden_tp_of  # heavy import
 
         parts["execution"] = dict(hidden_tp_of(hidden))
     for name, setting in settings.items():

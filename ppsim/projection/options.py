@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.option_declarations import Option
-from ppsim.machine.defaults import CLUSTER, Dispatcher
-from ppsim.model.batch import CrossEntropy
+from ppsim.base.user_defaults import CLUSTER, Dispatcher
 from ppsim.model.cuda_graphs import MEANING as CAPTURED
 from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.encoder import MEANING_OF_IMAGES
+from ppsim.model.execution import CrossEntropy
 from ppsim.model.fine_tuning import MEANING_OF_FREEZE, MEANING_OF_LORA
 from ppsim.model.narrow_weights import WeightCache
 from ppsim.model.offloading import MEANING as OFFLOADED

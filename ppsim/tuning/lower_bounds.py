@@ -244,7 +244,7 @@ def _sums(values: Floats) -> Floats:
 def _hop_s(job: Job) -> float:
     layout, tiers = job.layout, job.cluster.tiers
     tokens = job.micro_batch * job.length // layout.cp
-    whole = tokens * job.model.residual_size * float(job.settings.batch.element_bytes)
+    whole = tokens * job.model.residual_size * float(job.execution.element_bytes)
     message = whole / (layout.tp if job.scatter_gather else job.settings.cut.norm_divisor)
     crossed = set(hop_tiers(layout, job.domain_sizes))
     return min(collectives.point_to_point_s(message, tiers[tier].p2p_link) for tier in crossed)

@@ -26,6 +26,7 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.number_formats import at_least_16_bits
 from ppsim.base.units import signed_percent
 from ppsim.costs.job import Job
 from ppsim.costs.stage_cost_set import values_of_ranks
@@ -33,7 +34,6 @@ from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster, Constant, Constants
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, MeasuredJob, job_covariance
-from ppsim.machine.kernels.data_sheet_times import at_least_16_bits
 from ppsim.parallel.groups import GroupName, RankGroup
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import assembled_of

@@ -11,11 +11,11 @@ import ppsim
 from ppsim.base.option_declarations import declared_options
 from ppsim.base.units import seconds
 from ppsim.costs.dp_and_optimizer import expected_maximum
-from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.errors import ConfigError
 from ppsim.machine.cluster import Constant, Constants
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.execution import Execution
 from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import PlanOptions, SearchBaseOptions
 from ppsim.trainers.stacks import current_stacks, stack_of, stacks

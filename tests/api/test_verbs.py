@@ -12,8 +12,8 @@ import ppsim
 from ppsim.base.errors import ConfigError, MissingExtra
 from ppsim.base.option_declarations import declared_options, field_values
 from ppsim.cli import main
-from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
+from ppsim.model.execution import Execution
 from ppsim.model.optimizer import Optimizer
 from ppsim.parallel.layout import Layout
 from ppsim.profiling.options import ProfileOptions

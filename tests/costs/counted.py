@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 from ppsim.machine.kernels.times import AttentionCore
+from ppsim.model.execution import Execution
 from ppsim.parallel.layout import Layout
 
 

@@ -11,13 +11,14 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import end_estimate, layer_estimate
 from ppsim.costs.cores import core_of
 from ppsim.costs.dp_and_optimizer import optimizer_s
-from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pair_overlap import pair_s
 from ppsim.costs.time_breakdown import BASIS, TimeBreakdown
 from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.machine.collectives import point_to_point_s, seconds
 from ppsim.machine.kernels.published_tables import kernel_times
 from ppsim.model.architecture import Model
+from ppsim.model.execution import Execution
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.registry import find_model
 from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops, layer_of

@@ -129,12 +129,7 @@ def test_room_for_a_ranks_tokens_lets_one_graph_hold_a_dropless_step_and_pages_k
     with pytest.raises(ConfigError, match="dropless router leaves open"):
         ppsim.job(**SPARSE, cuda_graphs="full")
     whole, paged = (ppsim.job(**SPARSE, cuda_graphs="full", **ROOM, **of) for of in ({}, {"moe_paged_stash": 1.2}))
-    [kept, kept_paged] = (
-        layer_activations(job.model.layers[0], job.settings.batch, job.settings.cut, job.settings.kernels)[
-            "experts"
-        ]
-        for job in (whole, paged)
-    )
+    [kept, kept_paged] = (layer_activations(job.model.layers[0], job.settings)["experts"] for job in (whole, paged))
     assert kept_paged < kept
     [took, took_paged] = (next(iter(job.costs.layers().values())).forward.memory_s for job in (whole, paged))
     assert took_paged == took  # Megatron-LM copies on a stream of its own

@@ -8,11 +8,11 @@ import pytest
 
 from ppsim.catalog.build import build
 from ppsim.costs.cost_sources import RankCosts
-from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.costs.job_assumptions import _executed, _expert_rows, assumptions_of
 from ppsim.costs.job_cost_sources import JobSource, MeasuredSource
 from ppsim.machine.cluster import Constant, Constants
+from ppsim.model.execution import Execution
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.pipeline_stages import StagePlan, stages_of
 from tests.projection.jobs import job

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from ppsim.costs.analytic import layer_estimate
-from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.layer_messages import LayerMessages
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.execution import Execution
 from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout

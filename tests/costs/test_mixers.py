@@ -7,10 +7,11 @@ import pytest
 
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.cores import core_of, recurrence
-from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import total
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.attention_and_mlp import NoAttention, NoFeedForward
+from ppsim.model.execution import Execution
 from ppsim.model.recurrent import Mamba
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout

@@ -6,11 +6,12 @@ import pytest
 
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.cores import core_of
-from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import PassKernels, products
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.collectives import Routing, dispatch_s, point_to_point_s
 from ppsim.machine.kernels.times import memory_kernel_time
+from ppsim.model.execution import Execution
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 from ppsim.parallel.sizes import ParallelSizes

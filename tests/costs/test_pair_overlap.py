@@ -10,15 +10,14 @@ import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.pair_overlap import (
-    ORDERS,
     LayerTimes,
-    Order,
     PairMessage,
     StageBytes,
     pair_bytes,
     pair_messages,
     pair_s,
 )
+from ppsim.model.execution import ORDERS, Order
 
 times = st.floats(0.05, 4.0)
 

@@ -8,11 +8,11 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import layer_estimate
-from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.recomputation import forward_again
 from ppsim.costs.torch_blocks import num_amax
 from ppsim.machine.cluster_files import load_cluster
-from ppsim.model.batch import Batch
+from ppsim.model.execution import Execution
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.pipeline_stages import Stage
 from ppsim.model.registry import find_model
@@ -147,7 +147,11 @@ def test_every_second_layer_computed_again_takes_half_of_all_in_time_and_the_mea
     assert (none, half) == (0.0, pytest.approx(full / 2))
     model = ppsim.job(**words).model
     kept = [
-        sum(stage_activations(model, Stage(model.layers), MemorySettings(Batch(1, 8192, recompute=word))).values())
+        sum(
+            stage_activations(
+                model, Stage(model.layers), MemorySettings(1, 8192, execution=Execution(recompute=word))
+            ).values()
+        )
         for word in ("none", "full/2", "full")
     ]
     assert kept[1] == pytest.approx((kept[0] + kept[2]) / 2, rel=1e-6)

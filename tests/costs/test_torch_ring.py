@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from ppsim.costs.cores import core_of
-from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.execution import Execution
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 

@@ -4,10 +4,10 @@ import pytest
 
 import ppsim
 from ppsim.costs.assemble_job import assemble_job
-from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.machine import collectives
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.execution import Execution
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import layout_on
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from ppsim.base.files import data_folder
 from ppsim.catalog.build import build, find
 from ppsim.costs.assemble_job import assemble_job
-from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.devices import hardware
@@ -27,6 +26,7 @@ from ppsim.machine.kernels.published_tables import (
     kernel_times,
 )
 from ppsim.machine.kernels.times import AttentionCore
+from ppsim.model.execution import Execution
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import layout_on

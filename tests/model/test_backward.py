@@ -6,8 +6,9 @@ import pytest
 
 from ppsim.base.files import read_json
 from ppsim.model.activations import layer_activations, layer_backward
-from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.execution import Execution
 from ppsim.model.fine_tuning import fine_tuning_of
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import ParallelSizes
 
@@ -18,10 +19,7 @@ TOKENS = 4096
 def peak(name: str, recompute: str = "none", cut: ParallelSizes | None = None) -> float:
     """Bytes a token, of the model's last layer in 16 bits."""
     layer = find_model(name).layers[-1]
-    return (
-        layer_backward(layer, Batch(1, TOKENS, recompute=recompute), cut or ParallelSizes(), KernelChoice())
-        / TOKENS
-    )
+    return layer_backward(layer, MemorySettings(1, TOKENS, cut or ParallelSizes()), recompute) / TOKENS
 
 
 def test_a_dense_layer_is_fullest_when_the_gradient_of_gate_and_up_is_made() -> None:
@@ -42,9 +40,7 @@ def test_experts_are_fullest_at_their_down_projection() -> None:
 def test_a_full_checkpoint_adds_all_that_it_dropped() -> None:
     layer = find_model("llama3-8b").layers[-1]
     kept = [
-        sum(layer_activations(layer, Batch(1, TOKENS, recompute=how), ParallelSizes(), KernelChoice()).values())
-        / TOKENS
-        for how in ("none", "full")
+        sum(layer_activations(layer, MemorySettings(1, TOKENS), how).values()) / TOKENS for how in ("none", "full")
     ]
     assert peak("llama3-8b", "full") == peak("llama3-8b") + kept[0] - kept[1]
 
@@ -63,17 +59,18 @@ def test_peaks_of_18_layers_are_those_measured_on_an_h200() -> None:
         "all": None, "frozen": fine_tuning_of("", "attention+mlp+norms"),
         "lora": fine_tuning_of("16:linear_proj+linear_fc2", ""),
     }  # fmt: skip
-    kernels = KernelChoice(
-        fused_activation=False, gradient_placeholders=False, eager=True, weighted_output=True, norm_in_gemm=False
+    kernels = Execution(
+        fused_activation=False, gradient_placeholders=False, compile=False, weighted_output=True, norm_in_gemm=False
     )
     for row in rows:
         ep = 8 if row["model"] == "mixtral-8x7b" else 1
         model = find_model(row["model"]).with_fine_tuning(tunings[row["training"]])
         layer, cut = model.layers[-1], ParallelSizes(dp=ep, ep=ep)
-        batch = Batch(1, TOKENS, recompute=row["recompute"])
-        saved = sum(layer_activations(layer, batch, cut, kernels).values())
+        settings = MemorySettings(1, TOKENS, cut, execution=kernels)
+        saved = sum(layer_activations(layer, settings, row["recompute"]).values())
         assert saved == pytest.approx(row["saved_bytes"] + row["input_bytes"], rel=5e-4), row
-        assert layer_backward(layer, batch, cut, kernels) == pytest.approx(row["backward_bytes"], rel=5e-4), row
+        projected = layer_backward(layer, settings, row["recompute"])
+        assert projected == pytest.approx(row["backward_bytes"], rel=5e-4), row
 
 
 @pytest.mark.parametrize("tp", [2, 8])

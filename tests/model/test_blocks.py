@@ -6,14 +6,14 @@ from itertools import product
 import pytest
 
 from ppsim.model.architecture import Layer
-from ppsim.model.batch import KernelChoice
 from ppsim.model.blocks import has_norm_in_gemm, layer_input, operators_of
+from ppsim.model.execution import Execution
 from ppsim.model.operators import Operator, Tensor, tensors_of
 from ppsim.model.registry import _told, find_model
 from ppsim.parallel.sizes import ParallelSizes
 
 Graph = tuple[tuple[Operator, ...], dict[str, Tensor]]
-KERNELS = (KernelChoice(), KernelChoice(flash_attention=False, dropout=True))
+KERNELS = (Execution(), Execution(attention="unfused", dropout=True))
 
 
 def layers() -> list[Layer]:
@@ -81,7 +81,7 @@ def test_a_layer_ends_with_the_state_that_it_gives(graphs: list[Graph]) -> None:
         assert operators[-1].writes[0].name in ("x1", "x2")
 
 
-def norms(name: str, kernels: KernelChoice) -> dict[str, str]:
+def norms(name: str, kernels: Execution) -> dict[str, str]:
     """Return the module of each norm of the last layer."""
     layer = find_model(name).layers[-1]
     operators = operators_of(layer, ParallelSizes(), kernels, 4096)
@@ -89,8 +89,8 @@ def norms(name: str, kernels: KernelChoice) -> dict[str, str]:
 
 
 def test_a_norm_is_fused_into_a_gemm_unless_it_stands_apart() -> None:
-    fused = KernelChoice()
-    assert norms("llama3-8b", KernelChoice(norm_in_gemm=False)) == {
+    fused = Execution()
+    assert norms("llama3-8b", Execution(norm_in_gemm=False)) == {
         "norm1": "layernorm/attn_norm",
         "norm2": "layernorm/mlp_norm",
     }
@@ -103,7 +103,7 @@ def test_a_norm_is_fused_into_a_gemm_unless_it_stands_apart() -> None:
 
 def test_sums_of_earlier_states_read_one_row_more_than_they_sum() -> None:
     layer = next(layer for name in _told() for layer in find_model(name).kinds if layer.summed_residuals)
-    operators = operators_of(layer, ParallelSizes(), KernelChoice(), 4096)
+    operators = operators_of(layer, ParallelSizes(), Execution(), 4096)
     assert layer.summed_residuals is not None
     sums = {one.name: one.columns for one in operators if one.kind == "weighted sum"}
     assert sums == {

@@ -24,7 +24,8 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import Attention, FeedForward
-from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.execution import Execution
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.recompute import BY_OPERATORS, by_operators
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import ParallelSizes
@@ -132,31 +133,28 @@ def layer(num_kv_heads: int) -> Layer:
     return Layer(HIDDEN, Attention(HEADS, num_kv_heads, HIDDEN // HEADS), FeedForward(FFN))
 
 
-BATCH = Batch(SEQUENCES, LENGTH, recompute=BY_OPERATORS)
+SETTINGS = MemorySettings(SEQUENCES, LENGTH)
 
 
 @pytest.mark.parametrize("num_kv_heads", [2, 8])
 def test_a_compiled_layer_keeps_and_computes_again_what_torch_says_to_the_byte(num_kv_heads: int) -> None:
     one, torchs = layer(num_kv_heads), Checkpointed(num_kv_heads, compiled=True)
-    assert sum(layer_activations(one, BATCH, ParallelSizes(), KernelChoice()).values()) == sum(torchs.held.values())
+    assert sum(layer_activations(one, SETTINGS, BY_OPERATORS).values()) == sum(torchs.held.values())
     _, again = by_operators(one.linears(ParallelSizes()), ParallelSizes())
     assert torchs.backward_products == 2 * 7 + len(again) == 2 * 7 + 3
 
 
 def test_an_eager_layer_holds_the_last_products_output_beside_that() -> None:
     """Seventh of seven products, it is kept though nothing needs it; torch.compile leaves it out."""
-    kept = sum(layer_activations(layer(2), BATCH, ParallelSizes(), KernelChoice()).values())
+    kept = sum(layer_activations(layer(2), SETTINGS, BY_OPERATORS).values())
     assert sum(Checkpointed(2, compiled=False).held.values()) == kept + SEQUENCES * LENGTH * HIDDEN * 2
 
 
 @pytest.mark.parametrize(("tp", "hidden_states"), [(1, 1.0), (8, 1 + 1 / 8)])
 def test_an_eager_layer_also_holds_what_tp_ranks_scatter_of_that_output(tp: int, hidden_states: float) -> None:
     llama, cut = find_model("llama3-8b").layers[0], ParallelSizes(tp=tp)
-    batch = Batch(1, 8192, recompute=BY_OPERATORS)
-    eager, compiled = (
-        sum(layer_activations(llama, batch, cut, KernelChoice(eager=is_eager)).values())
-        for is_eager in (True, False)
-    )
+    settings = [MemorySettings(1, 8192, cut, execution=Execution(compile=compiles)) for compiles in (False, True)]
+    eager, compiled = (sum(layer_activations(llama, each, BY_OPERATORS).values()) for each in settings)
     assert eager - compiled == 8192 * llama.hidden_size * 2 * hidden_states
 
 
@@ -211,8 +209,9 @@ def test_of_latent_attention_and_experts_every_second_product_in_torchtitan_s_or
 def test_of_a_layer_with_experts_it_keeps_both_exchanges_and_no_product_of_routed_experts() -> None:
     """The all-to-alls write 6 rows of 2048 per token before and after 64 experts of 1408."""
     one, tokens = find_model("deepseek-v2-lite").layers[-1], 8 * 4096
-    batch = Batch(8, 4096, recompute=BY_OPERATORS)
-    spread, alone = (layer_activations(one, batch, ParallelSizes(dp=ep, ep=ep), KernelChoice()) for ep in (8, 1))
+    spread, alone = (
+        layer_activations(one, MemorySettings(8, 4096, ParallelSizes(dp=ep, ep=ep)), BY_OPERATORS) for ep in (8, 1)
+    )
     assert alone["experts"] == 2 * tokens * 2 * 1408
     assert spread["experts"] - alone["experts"] == 2 * tokens * 2 * 6 * 2048
     heads = 16 * (192 + 128 + 128 + 128)  # wq, wkv_b, and the core's output
@@ -231,8 +230,10 @@ def test_models_with_experts_lie_between_none_and_full_too(model: str) -> None:
 
 @pytest.mark.parametrize("tp", [2, 4])
 def test_a_tensor_parallel_rank_keeps_its_share_and_its_part_of_what_is_scattered(tp: int) -> None:
-    llama, batch = find_model("llama3-8b").layers[0], Batch(1, 4096, 2, BY_OPERATORS)
-    alone, rank = (layer_activations(llama, batch, ParallelSizes(tp=size), KernelChoice()) for size in (1, tp))
+    llama = find_model("llama3-8b").layers[0]
+    alone, rank = (
+        layer_activations(llama, MemorySettings(1, 4096, ParallelSizes(tp=size)), BY_OPERATORS) for size in (1, tp)
+    )
     scattered_bytes = 4096 * llama.hidden_size * 2 // tp
     assert rank["attention"] == alone["attention"] // tp + scattered_bytes
     assert rank["scores"] == alone["scores"] // tp

@@ -9,15 +9,14 @@ import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.cores import core_of
-from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.machine import collectives
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.activations import end_activations, layer_activations
 from ppsim.model.attention_base import Indexer
-from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.config import model_from
+from ppsim.model.execution import Execution
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.rank_memory import rank_memory
@@ -112,7 +111,7 @@ def test_products_of_the_output_are_side_by_side() -> None:
 
 def kept(layer, recompute="none", streams=None):
     of = layer if streams is None else replace(layer, streams=streams)
-    return layer_activations(of, Batch(1, 4096, 2, recompute), ParallelSizes(dp=8), KernelChoice())
+    return layer_activations(of, MemorySettings(1, 4096, ParallelSizes(dp=8)), recompute)
 
 
 def test_what_a_layer_keeps_is_what_its_parts_save() -> None:
@@ -135,21 +134,20 @@ def test_streams_are_kept_by_both_halves_and_alone_where_all_is_recomputed() -> 
     assert "residual streams" not in kept(SPARSE, streams=1)
     assert kept(SPARSE, "full") == {"layer input": 4 * hidden}
     assert kept(SPARSE, "full", streams=1) == {"layer input": hidden}
-    batch = Batch(1, 4096)
     for end, name in (("mtp", "multi-token prediction"), ("head", "head")):
-        assert end_activations(FLASH, end, batch, ParallelSizes(), KernelChoice()) == {name: 6 * hidden}
+        assert end_activations(FLASH, end, MemorySettings(1, 4096)) == {name: 6 * hidden}
 
 
 def test_mixing_again_keeps_what_halves_give_and_one_residual_a_stage() -> None:
     """Megatron-LM's module mhc: of both halves streams, inputs of norms and theirs are made again for all layers."""
-    hidden, settings = 4096 * 4096 * 2, MemorySettings(Batch(1, 4096), ParallelSizes(dp=8, ep=8))
+    hidden, settings = 4096 * 4096 * 2, MemorySettings(1, 4096, ParallelSizes(dp=8, ep=8))
     again = kept(SPARSE, "mhc")
     assert (again.get("norms", 0), again["residual streams"]) == (0, 2 * hidden)
     assert kept(SPARSE)["attention"] - again["attention"] == hidden
     assert sum(kept(SPARSE).values()) - sum(again.values()) == 2 * (4 + 2) * hidden
     stage = stages_of(FLASH, [22, 21])[0]
-    batch = replace(settings.batch, recompute="mhc")
-    found = rank_memory(FLASH, [stage], replace(settings, batch=batch), in_flight=[3]).components
+    settings = replace(settings, execution=Execution(recompute="mhc"))
+    found = rank_memory(FLASH, [stage], settings, in_flight=[3]).components
     assert found["residual streams"] == 3 * (22 * 2 + 4) * hidden
     assert found["residual streams again"] == 22 * 2 * 6 * hidden
 
@@ -196,7 +194,7 @@ def test_streams_cost_the_passes_of_their_kernels() -> None:
 
 
 def test_a_ranks_gradient_between_stages_is_of_all_streams() -> None:
-    settings = MemorySettings(Batch(1, 4096), ParallelSizes(dp=8, ep=8))
+    settings = MemorySettings(1, 4096, ParallelSizes(dp=8, ep=8))
     memory = rank_memory(FLASH, [stages_of(FLASH, [22, 21])[0]], settings, in_flight=[2])
     assert memory.components["gradient between stages"] == 4 * 4096 * 4096 * 2
     assert memory.components["residual streams"] == 2 * 22 * 2 * 5 * 4096 * 4096 * 2
@@ -204,9 +202,7 @@ def test_a_ranks_gradient_between_stages_is_of_all_streams() -> None:
 
 def test_tensor_parallelism_does_not_divide_it() -> None:
     with pytest.raises(ConfigError, match="not divided by tp: got tp 2"):
-        rank_memory(
-            FLASH, [stages_of(FLASH, [43])[0]], MemorySettings(Batch(1, 4096), ParallelSizes(tp=2)), in_flight=[1]
-        )
+        rank_memory(FLASH, [stages_of(FLASH, [43])[0]], MemorySettings(1, 4096, ParallelSizes(tp=2)), in_flight=[1])
 
 
 def test_context_parallel_ranks_pass_a_window_on_and_gather_compressed_keys() -> None:

@@ -6,15 +6,14 @@ import pytest
 
 from ppsim.errors import ConfigError
 from ppsim.integrations.transformer_engine import most_alive
-from ppsim.model.batch import Batch
 from ppsim.model.cuda_graph_scope import captures_all, captures_mixer, captures_router, has_graph, why_not_captured
 from ppsim.model.cuda_graphs import cuda_graphs_of
+from ppsim.model.execution import Execution
 from ppsim.model.memory_rows import kept_of_layer
-from ppsim.model.memory_settings import GraphBuffers, MemorySettings
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.pipeline_stages import Stage
 from ppsim.model.rank_memory import rank_memory
 from ppsim.model.registry import find_model
-from ppsim.parallel.sizes import ParallelSizes
 
 DENSE, SPARSE = find_model("llama3-8b").layers[0], find_model("qwen3-30b-a3b").layers[0]
 MAMBA = next(layer for layer in find_model("nemotron-3-nano").layers if layer.is_recurrent)
@@ -71,9 +70,13 @@ def test_what_can_be_captured_is_not_refused() -> None:
         assert why_not_captured(graphs, (layer,), **STEP | changed) is None
 
 
-def peak(graphs: GraphBuffers, num_layers: tuple[int, ...], in_flight: list[int]) -> int:
+def with_graphs(words: str = "none", microbatches: int = 1, *, reuse: bool = True) -> MemorySettings:
+    execution = Execution(cuda_graphs=words)
+    return MemorySettings(1, 4096, execution=execution, graphed_microbatches=microbatches, cuda_graph_reuse=reuse)
+
+
+def peak(settings: MemorySettings, num_layers: tuple[int, ...], in_flight: list[int]) -> int:
     """Bytes of a rank with a chunk of so many layers each."""
-    settings = MemorySettings(Batch(1, 4096), ParallelSizes(), graphs=graphs)
     model = find_model("llama3-8b")
     stages = [Stage((DENSE,) * number) for number in num_layers]
     return rank_memory(model, stages, settings, in_flight=in_flight).total
@@ -88,22 +91,22 @@ def test_graphs_share_buffers_along_the_order_of_the_pipeline_however_uneven_its
     assert in_flight == [4, 2]
     alive = sum(layers * number for layers, number in zip(num_layers, in_flight, strict=True))
     hidden, m = 4096 * 4096 * 2, 4
-    none = peak(GraphBuffers(), num_layers, in_flight)
-    assert peak(GraphBuffers("layer", m), num_layers, in_flight) - none == hidden * (alive + 1)
-    apart = peak(GraphBuffers("layer", m, reuse=False), num_layers, in_flight)
+    none = peak(with_graphs(), num_layers, in_flight)
+    assert peak(with_graphs("layer", m), num_layers, in_flight) - none == hidden * (alive + 1)
+    apart = peak(with_graphs("layer", m, reuse=False), num_layers, in_flight)
     assert apart - none == hidden * (4 * m * sum(num_layers) - alive)
-    assert peak(GraphBuffers("full", m), num_layers, in_flight) == none
+    assert peak(with_graphs("full", m), num_layers, in_flight) == none
 
 
 def test_a_graph_of_a_layer_with_residual_streams_holds_all_of_them() -> None:
     layer = next(one for one in find_model("deepseek-v4-flash").layers if one.streams == 4)
     words = "attn+moe_router+moe_preprocess"
-    settings = MemorySettings(Batch(1, 4096), ParallelSizes(), graphs=GraphBuffers(words, 8))
-    assert kept_of_layer(layer, settings)["graph buffers"] == 4 * 4096 * layer.hidden_size * 2
+    settings = with_graphs(words, 8)
+    assert kept_of_layer(layer, settings, "none")["graph buffers"] == 4 * 4096 * layer.hidden_size * 2
 
 
 def test_an_eager_half_keeps_what_the_graph_beside_it_gives() -> None:
     hidden = 4096 * 4096 * 2
-    none = peak(GraphBuffers(), (4,), [3])
-    assert peak(GraphBuffers("attn", 8), (4,), [3]) - none == hidden
-    assert peak(GraphBuffers("attn", 8, reuse=False), (4,), [3]) - none == hidden * (4 * 8 * 4 - 2 * 4 * 3)
+    none = peak(with_graphs(), (4,), [3])
+    assert peak(with_graphs("attn", 8), (4,), [3]) - none == hidden
+    assert peak(with_graphs("attn", 8, reuse=False), (4,), [3]) - none == hidden * (4 * 8 * 4 - 2 * 4 * 3)

@@ -9,8 +9,8 @@ from ppsim.catalog.build import build
 from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.errors import ConfigError
 from ppsim.model.activations import layer_activations, weight_gradient_bytes
-from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.config import model_from
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.registry import find_model
@@ -49,12 +49,12 @@ def test_every_stage_has_the_conditional_embedders_and_one_the_projections() -> 
 
 
 def test_a_modulated_layer_keeps_two_hidden_states_a_norm_more() -> None:
-    batch, kept = Batch(1, FLUX.sequence_length), []
+    batch, kept = (1, FLUX.sequence_length), []
     for layer in FLUX.kinds:
-        found = layer_activations(layer, batch, ParallelSizes(), KernelChoice())
+        found = layer_activations(layer, MemorySettings(*batch))
         kept.append(found["modulation"] / (2 * FLUX.sequence_length * FLUX.hidden_size))
     assert kept == [4, 2]
-    double, single = (weight_gradient_bytes(layer, batch, ParallelSizes()) for layer in FLUX.kinds)
+    double, single = (weight_gradient_bytes(layer, MemorySettings(*batch)) for layer in FLUX.kinds)
     assert double == pytest.approx(single, rel=1e-6)
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from ppsim.errors import ConfigError
 from ppsim.model.architecture import Model
-from ppsim.model.batch import Batch
 from ppsim.model.config import model_from
 from ppsim.model.encoder import Encoder
 from ppsim.model.encoder_readers import READERS
@@ -197,7 +196,7 @@ def test_saved_bytes_of_a_layer_are_34_per_element() -> None:
     """Per patch and column 34 bytes in 16 bits without dropout masks, scores and biases: Korthikanti et al. 2022,
     arXiv 2205.05198, §4.1, less the dropout masks (1 + 1) and with an MLP of 4304 = 3.736 h instead of 4 h columns.
     """
-    model, settings = find_model("qwen3-vl-8b"), MemorySettings(Batch(1, 1024))
+    model, settings = find_model("qwen3-vl-8b"), MemorySettings(1, 1024)
     [part] = model.encoder_parts
     [encoder] = model.encoders
     per_layer = encoder.rows * 2 * (2 + 2 + 3 + 1 + 2 * 4304 / 1152) * 1152 + 4 * 16 * encoder.rows
@@ -216,7 +215,7 @@ def test_ranks_divide_the_encoder_of_qwen_and_repeat_the_one_of_gemma() -> None:
         biases = part.held(ParallelSizes())[0] - matrices
         divided = part.held(ParallelSizes(tp=4))[0]
         assert matrices / share <= divided <= matrices / share + biases
-    settings = MemorySettings(Batch(1, 1024), ParallelSizes(tp=32))
+    settings = MemorySettings(1, 1024, ParallelSizes(tp=32))
     with pytest.raises(ConfigError, match="the image encoder: tp must divide the heads: got 32 with 16"):
         rank_memory(find_model("qwen3-vl-8b"), [], settings, in_flight=[])
 
@@ -228,7 +227,7 @@ LAYOUTS = ["v*27|Et*18|t*18L", "v*10|v*17Et*18|t*18L", "v*27Et*12|t*12|t*12L", "
 def test_stages_hold_the_encoder_once(layout: str) -> None:
     from ppsim.trainers.megatron.write_schedule import format_layout, parse_layout
 
-    model, settings = find_model("qwen3-vl-8b"), MemorySettings(Batch(1, 1024), optimizer=Optimizer())
+    model, settings = find_model("qwen3-vl-8b"), MemorySettings(1, 1024, optimizer=Optimizer())
     stages = stages_of_layout(model, parse_layout(layout))
     assert format_layout(contents_of(stages)) == layout
     whole = held_parameters(model, stages_of(model, [36]), ParallelSizes()).dense

@@ -1,6 +1,5 @@
 """Frozen weights and LoRA adapters: parameters, saved bytes and FLOPs, by closed forms and by torch's own count."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +7,8 @@ import pytest
 from ppsim.errors import ConfigError
 from ppsim.model.activations import layer_activations, weight_gradient_bytes
 from ppsim.model.architecture import Model
-from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
+from ppsim.model.execution import Execution
 from ppsim.model.fine_tuning import DEFAULT_MODULES, FineTuning, fine_tuning_of, freeze_of, lora_of
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.optimizer import Optimizer
@@ -56,7 +55,7 @@ def test_only_trained_weights_have_gradients_and_optimizer_state() -> None:
         model = tuned("llama3-8b", tuning)
         stages = stages_of(model, [32])
         held = held_parameters(model, stages, ParallelSizes(dp=4))
-        found = static_bytes(held, MemorySettings(Batch(1, 8), ParallelSizes(dp=4), Optimizer(zero_stage=1)))
+        found = static_bytes(held, MemorySettings(1, 8, ParallelSizes(dp=4), Optimizer(zero_stage=1)))
         assert found["parameters"] == 2 * held.dense
         assert found["gradients"] == 4 * held.trained
         assert found["optimizer state"] == 12 * held.trained // 4
@@ -66,12 +65,10 @@ def test_only_trained_weights_have_gradients_and_optimizer_state() -> None:
 def test_layers_before_the_first_trained_weight_have_no_backward() -> None:
     model = tuned("llama3-8b", FineTuning(frozen=frozenset({"embedding"}), layers=frozenset(range(16))))
     assert [layer.has_backward for layer in model.layers] == [False] * 16 + [True] * 16
-    batch = Batch(1, 128)
-    assert layer_activations(model.layers[0], batch, ParallelSizes(), KernelChoice()) == {}
-    assert (
-        layer_activations(model.layers[0], replace(batch, recompute="full"), ParallelSizes(), KernelChoice()) == {}
-    )
-    assert weight_gradient_bytes(model.layers[0], batch, ParallelSizes()) == 0
+    batch = (1, 128)
+    assert layer_activations(model.layers[0], MemorySettings(*batch)) == {}
+    assert layer_activations(model.layers[0], MemorySettings(*batch), "full") == {}
+    assert weight_gradient_bytes(model.layers[0], MemorySettings(*batch)) == 0
     trained_later = tuned("llama3-8b", FineTuning(layers=frozenset(range(16))))
     assert all(layer.has_backward for layer in trained_later.layers)
     assert all(layer.has_backward for layer in tuned("llama3-8b", LORA).layers)
@@ -85,23 +82,23 @@ def test_a_tied_embedding_is_frozen_with_the_head() -> None:
 
 
 def test_a_split_backward_holds_the_inputs_of_adapters_only() -> None:
-    batch, h, e = Batch(1, 64), 4096, 2
+    batch, h, e = (1, 64), 4096, 2
     [full], [lora], [frozen] = (
         one.kinds for one in (find_model("llama3-8b"), tuned("llama3-8b", ONLY_QKV), tuned("llama3-8b", FREEZE))
     )
-    assert weight_gradient_bytes(frozen, batch, ParallelSizes()) == 0
-    assert weight_gradient_bytes(lora, batch, ParallelSizes()) == 64 * (h + RANK + RANK + 6144) * e
-    assert weight_gradient_bytes(full, batch, ParallelSizes()) > weight_gradient_bytes(lora, batch, ParallelSizes())
+    assert weight_gradient_bytes(frozen, MemorySettings(*batch)) == 0
+    assert weight_gradient_bytes(lora, MemorySettings(*batch)) == 64 * (h + RANK + RANK + 6144) * e
+    assert weight_gradient_bytes(full, MemorySettings(*batch)) > weight_gradient_bytes(lora, MemorySettings(*batch))
 
 
 def test_adapters_of_sequence_parallel_ranks_save_the_gathered_norm() -> None:
     """Megatron-Bridge's A reads what TransformerEngine gathers, and keeps it (`return_layernorm_output_gathered`)."""
-    cut, batch = ParallelSizes(tp=4, dp=1, sequence_parallel=True), Batch(1, 64)
+    cut, batch = ParallelSizes(tp=4, dp=1, sequence_parallel=True), (1, 64)
     [layer] = tuned("llama3-8b", ONLY_QKV).kinds
-    saved = {one.name: one.saved_for_w for one in operators_of(layer, cut, KernelChoice(), 64)}
+    saved = {one.name: one.saved_for_w for one in operators_of(layer, cut, Execution(), 64)}
     assert saved["qkv A"] == ("gathered n1 of qkv",)
     [frozen] = tuned("llama3-8b", FREEZE).kinds
-    more = [sum(layer_activations(one, batch, cut, KernelChoice()).values()) for one in (layer, frozen)]
+    more = [sum(layer_activations(one, MemorySettings(*batch, cut)).values()) for one in (layer, frozen)]
     assert more[0] - more[1] == 64 * (4096 + RANK) * 2
 
 
@@ -206,7 +203,9 @@ def projected(tuning: FineTuning | None) -> tuple[int, int, float]:
     [layer] = gpt(1, H, HEADS, vocab=64).with_fine_tuning(tuning).kinds
     norms = layer.norm_parameters * layer.trains_norms
     trained = norms + sum(one.weights + one.biases for one in layer.all_linears if one.trainable)
-    kept = layer_activations(layer, Batch(BATCH, S, 4), ParallelSizes(), KernelChoice(flash_attention=False))
+    kept = layer_activations(
+        layer, MemorySettings(BATCH, S, execution=Execution(dtype="float32", attention="unfused"))
+    )
     flops = BATCH * S * (3 * layer.forward_flops(S) - layer.left_out_flops(S))
     return trained, sum(kept.values()), flops
 

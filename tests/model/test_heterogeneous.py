@@ -8,9 +8,9 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations
 from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import Attention
-from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.config import model_from
+from ppsim.model.execution import Execution
 from ppsim.model.hf_fields import UnknownModelType
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.pipeline_stages import stages_of
@@ -137,7 +137,7 @@ def test_chosen_blocks_are_scored_and_the_indexer_scores_all() -> None:
     assert sparse.core_flops(4096, causal=True) == 2 * sparse.keys_per_query(4096) * 64 * 256 + 4 * 128 * 4096
     index = next(
         made
-        for one in operators_of(model.layers[-1], ParallelSizes(), KernelChoice(), 4096)
+        for one in operators_of(model.layers[-1], ParallelSizes(), Execution(), 4096)
         for made in one.writes
         if made.name == "index"
     )
@@ -160,11 +160,11 @@ def test_kimi_k3_sums_the_residuals_of_blocks() -> None:
     assert model.outside_parameters("head") == 3 * 7168, "the final norm, and the norm and weights of the last sum"
     sums = [
         one
-        for one in operators_of(model.layers[12], ParallelSizes(), KernelChoice(), 4096)
+        for one in operators_of(model.layers[12], ParallelSizes(), Execution(), 4096)
         if one.kind == "weighted sum"
     ]
     assert [one.columns for one in sums] == [3 * 7168, 4 * 7168]
-    settings = MemorySettings(Batch(1, 4096, 2, "none"), ParallelSizes())
+    settings = MemorySettings(1, 4096, ParallelSizes())
     stages = stages_of(model, [31, 31, 31])
     received = [stage_activations(model, stage, settings).get("earlier residuals", 0) for stage in stages]
     assert received == [0, 3 * 4096 * 7168 * 2, 6 * 4096 * 7168 * 2]
@@ -174,8 +174,8 @@ def test_a_gate_is_saved_with_its_output() -> None:
     """Latent attention with a gate saves the gate, the result that it weighs, and the gated result."""
     content = {name: value for name, value in _told()["kimi-k3"][0].items() if name != "attn_res_block_size"}
     layers = [model_from(content | {"mla_use_output_gate": has}).layers[3] for has in (True, False)]
-    batch = Batch(1, 4096, 2, "none")
-    gated, plain = (sum(layer_activations(one, batch, ParallelSizes(), KernelChoice()).values()) for one in layers)
+    batch = (1, 4096)
+    gated, plain = (sum(layer_activations(one, MemorySettings(*batch)).values()) for one in layers)
     assert gated - plain == 2 * 4096 * 96 * 128 * 2
     assert layers[0].parameters - layers[1].parameters == 7168 * 96 * 128
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ppsim.model.batch import Batch
 from ppsim.model.memory_ledger import MemoryLedger
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.pipeline_stages import stages_of
@@ -13,7 +12,7 @@ from ppsim.model.registry import find_model
 def of_ranks(name: str, layers: int, *split: int) -> tuple[list[int], int, int]:
     """Return the parameters of each stage, all of the model's, and the size of its table."""
     model = find_model(name).with_layers(layers)
-    ledger = MemoryLedger(model, MemorySettings(Batch(1, 1024)))
+    ledger = MemoryLedger(model, MemorySettings(1, 1024))
     contents = ledger.contents(stages_of(model, split))
     held = [ledger.parameters(contents[[stage]]) for stage in range(len(split))]
     return [one.dense + one.expert for one in held], model.parameters, model.table(model.vocab_size)
@@ -34,7 +33,7 @@ def test_a_tied_head_and_further_tokens_need_the_table_on_the_last_rank_too(name
 
 def test_each_row_is_counted_as_often_as_a_stage_has_it() -> None:
     model = find_model("llama3-8b").with_layers(8)
-    ledger = MemoryLedger(model, MemorySettings(Batch(1, 1024)))
+    ledger = MemoryLedger(model, MemorySettings(1, 1024))
     contents = ledger.contents(stages_of(model, [3, 5]))
     counts = {row.kind: contents[:, number].tolist() for number, row in enumerate(ledger.rows)}
     assert counts["embedding"] == [1, 0]

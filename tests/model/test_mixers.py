@@ -8,9 +8,10 @@ import pytest
 import ppsim.model
 from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations
-from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.config import _READERS, model_from
+from ppsim.model.execution import Execution
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.mixers import parallel, short_convolution
 from ppsim.model.registry import NAMES, find_model
 from ppsim.parallel.sizes import ParallelSizes
@@ -84,15 +85,15 @@ def test_forward_flops_of_parallel_mixers_are_those_of_both() -> None:
 def test_a_short_convolution_saves_what_its_gates_and_its_convolution_read() -> None:
     """Per token in 2 bytes: h of both norms' inputs, both norms' outputs, B, C, values, gated values, the convolution's, y; 3f."""
     layer, h, f = model_from(LFM2).layers[0], 2048, 8192
-    found = layer_activations(layer, Batch(1, 4096), ParallelSizes(), KernelChoice())
+    found = layer_activations(layer, MemorySettings(1, 4096))
     assert found == {
         "attention": 2 * 4096 * 7 * h,
         "norms": 2 * 4096 * 2 * h,
         "feed-forward": 2 * 4096 * (h + 3 * f),
     }
-    halved = layer_activations(layer, Batch(1, 4096), ParallelSizes(tp=2), KernelChoice())
+    halved = layer_activations(layer, MemorySettings(1, 4096, ParallelSizes(tp=2)))
     assert halved == {name: size // 2 for name, size in found.items()}
-    assert [one.name for one in operators_of(layer, ParallelSizes(), KernelChoice(), 4096)][1:6] == [
+    assert [one.name for one in operators_of(layer, ParallelSizes(), Execution(), 4096)][1:6] == [
         "gates, values", "first gate", "convolution", "second gate", "attention output",
     ]  # fmt: skip
 
@@ -101,7 +102,7 @@ def test_parallel_mixers_save_the_norms_output_once_and_what_each_of_them_does()
     """Queries, keys, values, output; gate, x, B, C, time steps, scan's result, and what the gate leaves."""
     h, inner, groups = 5120, 4096, 512
     attention, mamba = (2 * 20 + 2 * 4) * 128, inner + inner + 2 * groups + 32 + 2 * inner
-    found = layer_activations(model_from(FALCON).layers[0], Batch(1, 4096), ParallelSizes(), KernelChoice())
+    found = layer_activations(model_from(FALCON).layers[0], MemorySettings(1, 4096))
     assert found["attention"] == 2 * 4096 * (h + attention + mamba)
     assert found["scores"] == 4 * 4096 * 20
     assert found["norms"] == 2 * 4096 * 2 * h
@@ -152,7 +153,7 @@ def test_context_parallelism_of_a_short_convolution_is_refused() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_operators_and_tensors_of_a_layer_have_names_of_their_own(name: str) -> None:
     for layer in find_model(name).kinds:
-        operators = operators_of(layer, ParallelSizes(), KernelChoice(), 4096)
+        operators = operators_of(layer, ParallelSizes(), Execution(), 4096)
         made = [tensor for one in operators for tensor in one.writes]
         tensors = ["x", *(tensor.name for tensor in made if tensor.storage is None)]
         assert len({one.name for one in operators}) == len(operators)

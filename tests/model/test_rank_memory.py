@@ -13,7 +13,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations, layer_backward, layer_offload, weight_gradient_bytes
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import FeedForward, LatentAttention, MixtureOfExperts
-from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.execution import Execution
 from ppsim.model.memory_ledger import MemoryLedger
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.optimizer import Optimizer
@@ -30,7 +30,7 @@ from ppsim.model.shapes import layer_activation_bytes, model_shape_of
 from ppsim.parallel.sizes import ParallelSizes
 from tests.model.stages import stage_activations
 
-PAPER = KernelChoice(flash_attention=False, dropout=True, cross_entropy="unfused", gradient_placeholders=False)
+PAPER = Execution(attention="unfused", dropout=True, cross_entropy="unfused", gradient_placeholders=False)
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_errors.py"
 
 
@@ -81,7 +81,7 @@ def test_a_gpt_layer_keeps_what_korthikantis_table_2_says(name: str, case: str) 
     cut, recompute, formula = TABLE_2[case]
     s, b, model = 2048, 4, find_model(name)
     layer = model.layers[0]
-    kept = layer_activations(layer, Batch(b, s, recompute=recompute), cut, PAPER)
+    kept = layer_activations(layer, MemorySettings(b, s, cut, execution=PAPER), recompute)
     expected = s * b * layer.hidden_size * formula(cut.tp, layer.attention.num_heads * s / layer.hidden_size)
     assert sum(kept.values()) == pytest.approx(expected, rel=1e-12)
 
@@ -89,8 +89,8 @@ def test_a_gpt_layer_keeps_what_korthikantis_table_2_says(name: str, case: str) 
 def test_between_i_and_w_a_gpt_layer_holds_what_the_zero_bubble_paper_says() -> None:
     """arXiv 2401.10241, Table 1: M_W = 32·s·b·h."""
     layer = find_model("gpt3-6.7b").layers[0]
-    assert weight_gradient_bytes(layer, Batch(3, 1024), ParallelSizes()) == 32 * 1024 * 3 * 4096
-    assert weight_gradient_bytes(layer, Batch(3, 1024), ParallelSizes(tp=4)) == 32 * 1024 * 3 * 4096 // 4
+    assert weight_gradient_bytes(layer, MemorySettings(3, 1024)) == 32 * 1024 * 3 * 4096
+    assert weight_gradient_bytes(layer, MemorySettings(3, 1024, ParallelSizes(tp=4))) == 32 * 1024 * 3 * 4096 // 4
 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "deepseek-v3"])
@@ -101,7 +101,7 @@ def test_between_i_and_w_inputs_and_output_gradients_of_each_matrix_are_held(nam
     else:
         latent = (h + 1536 + 576) + (1536 + 128 * 192) + (512 + 128 * 256) + (128 * 128 + h)
         columns = latent + (h + 256) + 8 * ((h + 4096) + (2048 + h)) + (4096 + 2048 + h)
-    assert weight_gradient_bytes(layer, Batch(1, 4096), ParallelSizes()) == 4096 * 2 * columns
+    assert weight_gradient_bytes(layer, MemorySettings(1, 4096)) == 4096 * 2 * columns
 
 
 def test_simumaxs_measured_peaks_are_met(cases) -> None:
@@ -138,9 +138,9 @@ def test_the_layer_agrees_with_what_eager_torch_keeps(name: str) -> None:
     """`layer_activation_bytes`, measured against torch, counts the statistics of norms and the routing beside."""
     model, tokens, e = find_model(name), 2 * 512, 2
     layer, shape = model.layers[0], model_shape_of(model).layer
-    kernels = KernelChoice(fused_activation=False, weighted_output=True)
-    ours = sum(layer_activations(layer, Batch(2, 512), ParallelSizes(), kernels).values())
-    eager = layer_activation_bytes(shape, micro_batch=2, sequence_length=512, element_bytes=e)
+    kernels = Execution(fused_activation=False, weighted_output=True)
+    ours = sum(layer_activations(layer, MemorySettings(2, 512, execution=kernels)).values())
+    eager = layer_activation_bytes(shape, micro_batch=2, sequence_length=512, dtype="bfloat16")
     statistics = 2 * 2 * e if shape.kind == "gpt" else 2 * 4
     routing = shape.experts_per_token * (4 + e + 24) - 8 * shape.num_experts if shape.kind == "moe" else 0
     assert eager - ours == tokens * (statistics + routing)
@@ -151,8 +151,7 @@ def test_attentions_output_stays_unless_core_and_projection_are_offloaded() -> N
     layer, tokens = find_model("llama3-8b").layers[0], 4096
 
     def gone(modules: str, recompute: str = "none") -> float:
-        batch = Batch(1, tokens, recompute=recompute)
-        return layer_offload(layer, batch, ParallelSizes(), KernelChoice(), modules, 2**20).freed / (2 * tokens)
+        return layer_offload(layer, MemorySettings(1, tokens), recompute, modules, 2**20).freed / (2 * tokens)
 
     h = 4096
     assert gone("qkv_linear") == 2 * h
@@ -167,8 +166,7 @@ def test_all_that_fused_experts_save_leaves_unless_it_is_too_small() -> None:
     layer, pairs = find_model("mixtral-8x7b").layers[0], 2 * 1024
 
     def gone(smallest: int, recompute: str = "none") -> float:
-        batch = Batch(1, 1024, recompute=recompute)
-        found = layer_offload(layer, batch, ParallelSizes(), KernelChoice(), "fused_group_mlp", smallest)
+        found = layer_offload(layer, MemorySettings(1, 1024), recompute, "fused_group_mlp", smallest)
         return found.freed / (2 * pairs)
 
     assert gone(0) == 4096 + 3 * 14336
@@ -179,14 +177,17 @@ def test_all_that_fused_experts_save_leaves_unless_it_is_too_small() -> None:
 def test_unfused_probabilities_go_to_the_host_twice_and_a_forward_has_their_scores_beside_them() -> None:
     """The softmax and the GEMM after it save them, 32 heads · s² elements; the fullest moment is the softmax."""
     layer, s = find_model("llama3-8b").layers[0], 2048
-    kernels = KernelChoice(flash_attention=False, dropout=False)
-    found = layer_offload(layer, Batch(1, s), ParallelSizes(), kernels, "core_attn", 2**20)
+    kernels = Execution(attention="unfused", dropout=False)
+    found = layer_offload(layer, MemorySettings(1, s, execution=kernels), "none", "core_attn", 2**20)
     square, inputs = 32 * s * s * 2, 6144 * s * 2
     assert found.groups == ((2 * square + inputs, square + inputs),)
-    stays = sum(layer_activations(layer, Batch(1, s), ParallelSizes(), kernels).values()) - found.freed
+    stays = sum(layer_activations(layer, MemorySettings(1, s, execution=kernels)).values()) - found.freed
     of_norm = 2 * 4096 * s * 2  # the norm's input and output
     assert found.forward_bytes + stays == 2 * square + inputs + of_norm
-    assert layer_offload(layer, Batch(1, s), ParallelSizes(), kernels, "core_attn", 32 * s * s + 1).groups == ()
+    assert (
+        layer_offload(layer, MemorySettings(1, s, execution=kernels), "none", "core_attn", 32 * s * s + 1).groups
+        == ()
+    )
 
 
 def test_what_experts_save_follows_where_routing_weights_are_applied() -> None:
@@ -194,7 +195,7 @@ def test_what_experts_save_follows_where_routing_weights_are_applied() -> None:
     mixture, pairs = find_model("mixtral-8x7b").layers[0], 2 * 1024
 
     def kept(layer: Layer, **kernels: bool) -> int:
-        return layer_activations(layer, Batch(1, 1024), ParallelSizes(), KernelChoice(**kernels))["experts"]
+        return layer_activations(layer, MemorySettings(1, 1024, execution=Execution(**kernels)))["experts"]
 
     assert kept(mixture, weighted_output=True) - kept(mixture) == 2 * pairs * 4096
     assert isinstance(mixture.ffn, MixtureOfExperts)
@@ -208,22 +209,20 @@ def test_gated_activations_save_their_input_in_1_instead_of_2_bytes_unless_they_
     tokens, dense, mixture = 1024, find_model("llama3-8b").layers[0], find_model("mixtral-8x7b").layers[0]
     plain = replace(dense, ffn=FeedForward(28672, gated=False))
 
-    def saved(layer: Layer, recompute: str, *inputs: str) -> int:
-        kernels = KernelChoice(fp8_activation_inputs=inputs)
-        batch = Batch(1, tokens, recompute=recompute)
-        return sum(layer_activations(layer, batch, ParallelSizes(), kernels).values())
+    wide, narrow, fused = (
+        MemorySettings(1, tokens, execution=Execution(activation_func_fp8_input_store=stores, fused_experts=fuses))
+        for stores, fuses in ((False, False), (True, False), (True, True))
+    )
 
-    def less(layer: Layer, *inputs: str, recompute: str = "none") -> int:
-        return saved(layer, recompute) - saved(layer, recompute, *inputs)
+    def less(layer: Layer, stored: MemorySettings = narrow, recompute: str = "none") -> int:
+        kept = (sum(layer_activations(layer, settings, recompute).values()) for settings in (wide, stored))
+        return next(kept) - next(kept)
 
-    assert less(dense, "fed") == tokens * 28672
-    assert less(mixture, "routed") == 2 * tokens * 28672
-    backward = [
-        layer_backward(dense, Batch(1, tokens), ParallelSizes(), KernelChoice(fp8_activation_inputs=inputs))
-        for inputs in ((), ("fed",))
-    ]
+    assert less(dense) == tokens * 28672
+    assert less(mixture) == 2 * tokens * 28672
+    backward = [layer_backward(dense, settings) for settings in (wide, narrow)]
     assert backward[1] - backward[0] == 2 * tokens * 28672  # the input is cast back
-    assert less(plain, "fed") == less(mixture, "fed") == less(mixture, "routed", recompute="moe_act") == 0
+    assert less(plain) == less(mixture, fused) == less(mixture, recompute="moe_act") == 0
 
 
 def test_each_module_that_is_recomputed_keeps_less_by_what_it_makes() -> None:
@@ -234,11 +233,11 @@ def test_each_module_that_is_recomputed_keeps_less_by_what_it_makes() -> None:
     layer, tokens = find_model("llama3-8b").layers[0], 8192
 
     def kept(layer, *modules, **kernels):
-        batch = Batch(1, tokens, recompute="+".join(modules) or "none")
-        return sum(layer_activations(layer, batch, ParallelSizes(), KernelChoice(**kernels)).values())
+        settings = MemorySettings(1, tokens, execution=Execution(**kernels))
+        return sum(layer_activations(layer, settings, "+".join(modules) or "none").values())
 
     made = {"core_attn": 4 * 32, "layernorm": 2 * 2 * 4096, "mlp_act": 2 * 14336, "mlp": 2 * 3 * 14336, "moe": 0}
-    assert kept(layer) == sum(layer_activations(layer, Batch(1, tokens), ParallelSizes(), KernelChoice()).values())
+    assert kept(layer) == sum(layer_activations(layer, MemorySettings(1, tokens)).values())
     apart = {module: kept(layer) - kept(layer, module, norm_in_gemm=False) for module in made}
     assert {module: size / tokens for module, size in apart.items()} == made
     inside = {module: (kept(layer) - kept(layer, module)) / tokens for module in made}
@@ -256,13 +255,13 @@ def test_each_module_that_is_recomputed_keeps_less_by_what_it_makes() -> None:
 
 def test_latent_attention_keeps_latents_queries_keys_and_output() -> None:
     model = find_model("deepseek-v3")
-    layer, batch, tokens = model.layers[0], Batch(1, 4096), 4096
+    layer, batch, tokens = model.layers[0], (1, 4096), 4096
     whole = 2 * 1536 + 2 * 512 + 64
     heads = 128 * (2 * 192 + 256 + 128)
-    kept = layer_activations(layer, batch, ParallelSizes(), KernelChoice())
+    kept = layer_activations(layer, MemorySettings(*batch))
     assert kept["attention"] == tokens * 2 * (7168 + whole + heads)
     assert kept["scores"] == tokens * 4 * 128
-    shared = layer_activations(layer, batch, ParallelSizes(tp=8), KernelChoice())["attention"]
+    shared = layer_activations(layer, MemorySettings(*batch, ParallelSizes(tp=8)))["attention"]
     assert shared == tokens * 2 * (7168 + whole + heads) // 8
 
 
@@ -271,15 +270,17 @@ def test_experts_keep_their_pairs_whatever_the_number_of_ranks_that_share_them()
     layer, tokens, h, f = model.layers[-1], 4096, 7168, 2048
     expected = tokens * (2 * h + 8 * 256 + 8 * (2 * h + 2 * 3 * f) + 2 * 3 * f)
     for ep in (1, 8):
-        kept = layer_activations(layer, Batch(1, 4096), ParallelSizes(dp=8, ep=ep), KernelChoice())
+        kept = layer_activations(layer, MemorySettings(1, 4096, ParallelSizes(dp=8, ep=ep)))
         assert kept["experts"] == expected
 
 
 def test_context_parallelism_divides_tokens_and_all_to_all_holds_the_output_twice() -> None:
-    layer, batch = find_model("llama3-8b").layers[0], Batch(1, 8192)
-    one = layer_activations(layer, Batch(1, 2048), ParallelSizes(), KernelChoice())
-    ring = layer_activations(layer, batch, ParallelSizes(cp=4), KernelChoice())
-    exchange = layer_activations(layer, batch, ParallelSizes(cp=4), KernelChoice(cp_communication="a2a"))
+    layer, batch = find_model("llama3-8b").layers[0], (1, 8192)
+    one = layer_activations(layer, MemorySettings(1, 2048))
+    ring = layer_activations(layer, MemorySettings(*batch, ParallelSizes(cp=4)))
+    exchange = layer_activations(
+        layer, MemorySettings(*batch, ParallelSizes(cp=4), execution=Execution(context="all-to-all"))
+    )
     assert ring == one
     assert exchange["scores"] - ring["scores"] == 2048 * 4096 * 2
 
@@ -361,7 +362,7 @@ def test_static_bytes_a_parameter_are_megatrons(case: str) -> None:
     optimizer, alone, fixed, divided = MEGATRON[case]
     model, d = find_model("llama3-8b"), 8
     for stage, expected in ((0, alone), (1, fixed + divided / d)):
-        settings = MemorySettings(Batch(1, 4096), ParallelSizes(dp=d), replace(optimizer, zero_stage=stage))
+        settings = MemorySettings(1, 4096, ParallelSizes(dp=d), replace(optimizer, zero_stage=stage))
         assert sum(static(model, settings).values()) == expected * model.parameters
         copies = update(model, settings).get("float32 gradients", 0)
         assert copies == (4 if case == "fp16" else 0) * model.parameters / (d if stage else 1)
@@ -372,7 +373,7 @@ def test_zero_stages_divide_state_then_gradients_then_parameters() -> None:
     model, n = find_model("llama3-8b"), 64
     expected = {0: 18, 1: 6 + 12 / n, 2: 2 + 16 / n, 3: 18 / n}
     for zero_stage, bytes_each in expected.items():
-        settings = MemorySettings(Batch(1, 4096), ParallelSizes(dp=16, cp=4), Optimizer(zero_stage=zero_stage))
+        settings = MemorySettings(1, 4096, ParallelSizes(dp=16, cp=4), Optimizer(zero_stage=zero_stage))
         assert sum(static(model, settings).values()) == pytest.approx(bytes_each * model.parameters, rel=1e-9)
 
 
@@ -380,7 +381,7 @@ def test_experts_share_their_state_among_their_own_replicas() -> None:
     """dp 64, ep 8, etp 1: a rank holds an eighth of the experts, whose state 8 ranks share; all else 64."""
     model = find_model("mixtral-8x7b")
     expert = sum(layer.expert_parameters for layer in model.layers)
-    found = static(model, MemorySettings(Batch(1, 4096), ParallelSizes(dp=64, ep=8)))
+    found = static(model, MemorySettings(1, 4096, ParallelSizes(dp=64, ep=8)))
     assert found["expert parameters"] == 2 * expert // 8
     assert found["expert gradients"] == 4 * expert // 8
     assert found["expert optimizer state"] == 12 * expert // 8 // 8
@@ -390,7 +391,7 @@ def test_experts_share_their_state_among_their_own_replicas() -> None:
 def test_muon_drops_a_moment_of_the_matrices_in_layers() -> None:
     model = find_model("llama3-8b")
     adam, muon = (
-        static(model, MemorySettings(Batch(1, 4096), ParallelSizes(), Optimizer(name=name, zero_stage=0)))
+        static(model, MemorySettings(1, 4096, ParallelSizes(), Optimizer(name=name, zero_stage=0)))
         for name in ("adam", "muon")
     )
     matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
@@ -408,18 +409,20 @@ CUTS = st.builds(
 )
 SETTINGS = st.builds(
     MemorySettings,
-    st.builds(
-        Batch,
-        st.integers(1, 3),
-        st.sampled_from([1024, 4096]),
-        recompute=st.sampled_from(["none", "core_attn", "layernorm+mlp_act+moe_act", "mlp+moe", "full"]),
-    ),
+    st.integers(1, 3),
+    st.sampled_from([1024, 4096]),
     CUTS,
     st.builds(
         Optimizer, st.sampled_from(["bf16", "fp16", "fp32"]), st.sampled_from(["adam", "muon"]), st.integers(0, 3)
     ),
     st.builds(
-        KernelChoice, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(["p2p", "a2a"])
+        Execution,
+        attention=st.sampled_from(["fused", "unfused"]),
+        recompute=st.sampled_from(["none", "core_attn", "layernorm+mlp_act+moe_act", "mlp+moe", "full"]),
+        dropout=st.booleans(),
+        fused_activation=st.booleans(),
+        cross_entropy=st.sampled_from(["fused", "compiled", "unfused", "chunked"]),
+        context=st.sampled_from(["ring", "all-to-all"]),
     ),
     vocab_multiple=st.sampled_from([1, 128]),
     allocator_slack=st.sampled_from([1.0, 1.08]),
@@ -504,7 +507,7 @@ def test_recomputing_more_keeps_less(settings) -> None:
     kept = [
         sum(
             stage_activations(
-                model, stage, replace(settings, batch=replace(settings.batch, recompute=how))
+                model, stage, replace(settings, execution=replace(settings.execution, recompute=how))
             ).values()
         )
         for how in ("none", "core_attn", "core_attn+layernorm+mlp_act", "core_attn+layernorm+mlp", "full")
@@ -514,7 +517,7 @@ def test_recomputing_more_keeps_less(settings) -> None:
 
 def test_ranks_of_an_uneven_split_differ_by_embedding_head_and_layers() -> None:
     model = find_model("deepseek-v3").with_layers(8)
-    settings = MemorySettings(Batch(1, 4096), ParallelSizes(dp=16, ep=8), vocab_multiple=128)
+    settings = MemorySettings(1, 4096, ParallelSizes(dp=16, ep=8), vocab_multiple=128)
     first, middle, last = (
         rank_memory(model, [stage], settings, in_flight=[n]).components
         for stage, n in zip(stages_of(model, [4, 3, 1]), (3, 2, 1), strict=True)
@@ -533,10 +536,12 @@ def test_full_recomputation_brings_one_layer_back_at_its_backward() -> None:
     model = find_model("llama3-8b")
     stage = Stage(model.layers[:4])
     none, full = (
-        rank_memory(model, [stage], MemorySettings(Batch(1, 4096, recompute=how)), in_flight=[1]).components
+        rank_memory(
+            model, [stage], MemorySettings(1, 4096, execution=Execution(recompute=how)), in_flight=[1]
+        ).components
         for how in ("none", "full")
     )
-    one = sum(layer_activations(model.layers[0], Batch(1, 4096), ParallelSizes(), KernelChoice()).values())
+    one = sum(layer_activations(model.layers[0], MemorySettings(1, 4096)).values())
     assert full["gradient of a layer"] - none["gradient of a layer"] == one - 4096 * 4096 * 2  # it has its input
     assert full["layer input"] == 4 * 4096 * 4096 * 2
 
@@ -548,7 +553,7 @@ def test_sharded_parameters_need_buffers_of_a_layer() -> None:
         zero: rank_memory(
             model,
             [stage],
-            MemorySettings(Batch(1, 4096), ParallelSizes(dp=8), Optimizer(zero_stage=zero)),
+            MemorySettings(1, 4096, ParallelSizes(dp=8), Optimizer(zero_stage=zero)),
             in_flight=[1],
         ).components
         for zero in (1, 2, 3)
@@ -566,7 +571,7 @@ def test_a_vocabulary_is_padded_as_megatron_does() -> None:
 def memory(model="llama3-8b", in_flight=(1,), split=None, **settings):
     model = find_model(model)
     stages = stages_of(model, split or [len(model.layers)])
-    return rank_memory(model, stages, MemorySettings(Batch(1, 4096), **settings), in_flight=in_flight)
+    return rank_memory(model, stages, MemorySettings(1, 4096, **settings), in_flight=in_flight)
 
 
 WRONG = {
@@ -598,13 +603,13 @@ WRONG = {
     "negative": (lambda: memory(in_flight=(-1,)), "microbatches in flight must be 0 or more: got -1"),
     "split": (lambda: memory(split=[3, 4]), "the split [3, 4] has 7 layers in all, but the model has 32"),
     "negative split": (lambda: memory(split=[-1, 33]), "the split [-1, 33] has 32 layers in all"),
-    "batch": (lambda: Batch(0, 8), "micro_batch must be at least 1: got 0"),
+    "batch": (lambda: MemorySettings(0, 8), "micro_batch must be at least 1: got 0"),
     "recompute": (
-        lambda: Batch(1, 8, recompute="half"),
+        lambda: Execution(recompute="half"),
         "recompute must be none, selective, selective-op, full, full/N, full@IDS, block/N, uniform/N or modules",
     ),
-    "module": (lambda: Batch(1, 8, recompute="mlps"), "joined by +: got 'mlps' (did you mean mlp or mlp_act?)"),
-    "spelling": (lambda: Batch(1, 8, recompute="selective"), "recompute 'selective' is spelled 'core_attn'"),
+    "module": (lambda: Execution(recompute="mlps"), "joined by +: got 'mlps' (did you mean mlp or mlp_act?)"),
+    "spelling": (lambda: Execution(recompute="selective"), "recompute 'selective' is spelled 'core_attn'"),
     "zero": (lambda: Optimizer(zero_stage=4), "the ZeRO stage must be 0, 1, 2 or 3: got 4"),
     "precision": (lambda: Optimizer("fp8"), "precision must be bf16, fp16 or fp32: got fp8"),
     "optimizer": (lambda: Optimizer(name="sgd"), "the optimizer must be adam or muon: got sgd"),
@@ -631,7 +636,7 @@ def test_a_loss_in_steps_has_its_softmax_and_its_gradient_but_no_weight_gradient
     model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
     [stage] = stages_of(model, [2])
     for tokens, logit_bytes, weight_bytes in ((4096, 6, 0), (64, 2, 2)):
-        settings = MemorySettings(Batch(1, tokens), kernels=KernelChoice(cross_entropy="unfused"))
+        settings = MemorySettings(1, tokens, execution=Execution(cross_entropy="unfused"))
         found = rank_memory(model, [stage], settings, in_flight=[0]).components
         around = {name: found.get(name, 0) for name in ("logits", "gradient of the logits")}
         assert sum(around.values()) == logit_bytes * tokens * 50000
@@ -642,7 +647,7 @@ def test_deferred_weight_gradients_of_the_head_hold_their_logits_gradients() -> 
     """2 bytes a logit and 2 an entry of the input, for each microbatch that waits; none on other stages."""
     model = gpt(4, 256, 4, vocab=50000, sequence_length=64)
     first, last = stages_of(model, [2, 2])
-    settings = MemorySettings(Batch(1, 4096), deferred_head=3)
+    settings = MemorySettings(1, 4096, deferred_head=3)
     held = [
         rank_memory(model, [one], settings, in_flight=[1]).components.get("deferred gradients of the head", 0)
         for one in (first, last)
@@ -654,7 +659,7 @@ def test_a_compiled_loss_has_a_copy_of_its_softmax_too() -> None:
     """4 + 4 + 2 bytes a logit when the loss goes back (Megatron-LM's native fusion of the cross entropy)."""
     model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
     [stage] = stages_of(model, [2])
-    settings = MemorySettings(Batch(1, 4096), kernels=KernelChoice(cross_entropy="compiled"))
+    settings = MemorySettings(1, 4096, execution=Execution(cross_entropy="compiled"))
     found = rank_memory(model, [stage], settings, in_flight=[0]).components
     assert found["logits"] + found["gradient of the logits"] == (4 + 4 + 2) * 4096 * 50000
 
@@ -663,7 +668,7 @@ def test_a_chunked_loss_has_an_eighth_of_the_logits_and_a_float32_sum_of_the_gra
     """TorchTitan, components/loss.py: a float32 softmax and two gradients of an eighth; `GradAccumulator`."""
     model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
     [stage] = stages_of(model, [2])
-    settings = MemorySettings(Batch(1, 4096), kernels=KernelChoice(cross_entropy="chunked"), fully_shard=True)
+    settings = MemorySettings(1, 4096, execution=Execution(cross_entropy="chunked"), fully_shard=True)
     found = rank_memory(model, [stage], settings, in_flight=[0]).components
     assert "logits" not in found
     assert found["gradient of the logits"] == (4 + 4 + 4) * 4096 * 50000 / 8
@@ -676,7 +681,7 @@ def test_torchs_loss_adds_two_logits_in_float32_and_three_on_tensor_parallel_ran
     model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
     [stage] = stages_of(model, [2])
     settings = MemorySettings(
-        Batch(1, 4096), cut=ParallelSizes(tp=tp), kernels=KernelChoice(cross_entropy="unfused"), fully_shard=True
+        1, 4096, cut=ParallelSizes(tp=tp), execution=Execution(cross_entropy="unfused"), fully_shard=True
     )
     found = rank_memory(model, [stage], settings, in_flight=[0]).components
     assert found["gradient of the logits"] == 4 * copies * 4096 * 50000 / tp
@@ -706,7 +711,8 @@ def test_outer_sharding_of_the_optimizer_divides_its_state_by_all_replicas_and_n
         static(
             model,
             MemorySettings(
-                Batch(1, 64),
+                1,
+                64,
                 cut=ParallelSizes(dp=8),
                 optimizer=Optimizer(
                     zero_stage=3, num_distributed_optimizer_instances=4, outer_dp_sharding_strategy=one
@@ -726,7 +732,7 @@ def test_fsdp2_holds_gathered_weights_of_two_layers_and_all_outside_layers(name:
     """2 bytes per weight; embedding and head of GPT-2 are one table."""
     model = find_model(name)
     layer, number = model.layers[0].parameters, len(model.layers)
-    settings = MemorySettings(Batch(1, 1024), ParallelSizes(dp=8), Optimizer(zero_stage=3), fully_shard=True)
+    settings = MemorySettings(1, 1024, ParallelSizes(dp=8), Optimizer(zero_stage=3), fully_shard=True)
     found = rank_memory(model, stages_of(model, [number]), settings, in_flight=[1]).components
     assert found["gathered parameters"] == 2 * (2 * layer + model.parameters - number * layer)
 
@@ -739,15 +745,19 @@ NEUTRAL = {
         "exp_avg_dtype": "float32", "is_precision_aware": False, "master_weights_in_bf16": False,
         "offload_fraction": 0.0, "overlap_cpu_optimizer_d2h_h2d": False,
     },
-    KernelChoice: {
-        "flash_attention": True, "dropout": False, "fused_activation": True, "cross_entropy": "fused",
-        "cp_communication": "p2p", "gradient_placeholders": True, "input_bytes": None, "expert_buffer_factor": 1.0,
-        "eager": False, "fp8_activation_inputs": (), "weighted_output": False, "norm_in_gemm": True,
+    Execution: {
+        "dtype": "bfloat16", "attention": "fused", "recompute": "none", "cuda_graphs": "none",
+        "sequence_parallel": False, "dropout": False, "cross_entropy": "fused", "deterministic_mode": False,
+        "compile": None, "context": "ring", "moe_dispatcher": "deepep", "dispatcher_sms": None,
+        "expert_imbalance": 1.0, "expert_capacity": None, "fused_experts": False,
+        "activation_func_fp8_input_store": False, "legacy_grouped_gemm": False, "moe_permute_fusion": True,
+        "expert_rank_capacity": None, "paged_stash": None, "hidden_tp_forward": 0.0, "hidden_tp_backward": 0.0,
+        "overlap_ep": 0.0, "hidden_cp": 0.0, "compute_share": None, "fused_activation": True,
+        "gradient_placeholders": True, "weighted_output": False, "norm_in_gemm": True,
     },
-    Batch: {"element_bytes": 2, "recompute": "none"},
     MemorySettings: {
         "vocab_multiple": 1, "workspace_bytes": 2 * 32 * 2**20, "allocator_slack": 1.0, "fully_shard": False,
-        "narrow": None, "deferred_head": 0,
+        "narrow": None, "deferred_head": 0, "graphed_microbatches": 1, "cuda_graph_reuse": True,
     },
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations, weight_gradient_bytes
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
-from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.execution import Execution
 from ppsim.model.hybrid import HybridMixers, windowed
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
@@ -68,8 +68,11 @@ def test_sinks_are_a_number_a_head_and_no_product() -> None:
 def test_a_gate_has_as_many_columns_as_the_queries() -> None:
     gated, plain = (Layer(64, Attention(4, 2, 16, gated=gated), FeedForward(8)) for gated in (True, False))
     assert gated.parameters - plain.parameters == 64 * 4 * 16
-    batch, cut, kernels = Batch(1, 32), ParallelSizes(tp=2), KernelChoice()
-    kept = [layer_activations(layer, batch, cut, kernels)["attention"] for layer in (gated, plain)]
+    batch, cut, kernels = (1, 32), ParallelSizes(tp=2), Execution()
+    kept = [
+        layer_activations(layer, MemorySettings(*batch, cut, execution=kernels))["attention"]
+        for layer in (gated, plain)
+    ]
     assert kept[0] - kept[1] == 2 * 64 // 2 * 32 * 2  # the gate, and what it leaves
 
 
@@ -125,7 +128,7 @@ def test_tensor_parallel_ranks_hold_and_compute_equal_parts(mixer) -> None:
 
 def test_what_a_mixer_keeps_is_divided_by_tp_and_does_not_grow_with_the_square_of_the_sequence() -> None:
     kept = {
-        (tp, length): layer_activations(alone(MAMBA), Batch(1, length), ParallelSizes(tp=tp), KernelChoice())
+        (tp, length): layer_activations(alone(MAMBA), MemorySettings(1, length, ParallelSizes(tp=tp)))
         for tp in (1, 2)
         for length in (64, 128)
     }
@@ -138,7 +141,7 @@ def test_what_a_mixer_keeps_is_divided_by_tp_and_does_not_grow_with_the_square_o
 def test_the_backward_of_a_scan_holds_its_states() -> None:
     """HPN numbers per chunk and their gradients in float32."""
     wide = Mamba(64, 64, 128, chunk_size=128)
-    settings = MemorySettings(Batch(1, 4096), workspace_bytes=0)
+    settings = MemorySettings(1, 4096, workspace_bytes=0)
     memory = rank_memory(find_model("gpt2"), [Stage((Layer(64, wide, NoFeedForward()),))], settings, in_flight=[1])
     assert memory.components["gradient of a layer"] == 2 * 4 * (64 * 64 * 128) * 4096 // 128
 
@@ -152,13 +155,9 @@ def test_a_latent_narrows_what_experts_hold_and_keep() -> None:
     assert wide.expert_parameters == 8 * 2 * 32 * 64
     assert narrow.expert_parameters == 8 * 2 * 32 * 16
     assert narrow.parameters - narrow.expert_parameters - (wide.parameters - wide.expert_parameters) == 2 * 16 * 64
-    kept = [
-        layer_activations(one, Batch(1, 32), ParallelSizes(), KernelChoice())["experts"] for one in (wide, narrow)
-    ]
+    kept = [layer_activations(one, MemorySettings(1, 32))["experts"] for one in (wide, narrow)]
     assert kept[0] - kept[1] == 32 * 2 * (2 * (64 - 16) - 16)
-    assert weight_gradient_bytes(narrow, Batch(1, 32), ParallelSizes()) < weight_gradient_bytes(
-        wide, Batch(1, 32), ParallelSizes()
-    )
+    assert weight_gradient_bytes(narrow, MemorySettings(1, 32)) < weight_gradient_bytes(wide, MemorySettings(1, 32))
 
 
 def test_halves_are_a_whole_layer() -> None:
@@ -168,8 +167,11 @@ def test_halves_are_a_whole_layer() -> None:
     second = replace(whole, attention=NoAttention(), num_norms=1)
     assert first.parameters + second.parameters == whole.parameters
     assert first.forward_flops(4096) + second.forward_flops(4096) == whole.forward_flops(4096)
-    batch, cut, kernels = Batch(1, 4096), ParallelSizes(tp=4), KernelChoice()
-    kept = [sum(layer_activations(one, batch, cut, kernels).values()) for one in (first, second, whole)]
+    batch, cut, kernels = (1, 4096), ParallelSizes(tp=4), Execution()
+    kept = [
+        sum(layer_activations(one, MemorySettings(*batch, cut, execution=kernels)).values())
+        for one in (first, second, whole)
+    ]
     assert kept[0] + kept[1] == kept[2]
 
 
@@ -236,7 +238,7 @@ def test_tensor_parallel_ranks_divide_every_operator_of_a_mamba_mixer() -> None:
     """Nemotron 3 Nano: 64 heads of 64 columns, 8 groups of 128 states; x, gate and output have 4096 columns."""
     mamba = find_model("nemotron-3-nano-30b-a3b").layers[0].attention
     for tp in (1, 4):
-        found = {one.name: one for one in mamba.operators(2688, ParallelSizes(tp=tp), KernelChoice(), 4096)}
+        found = {one.name: one for one in mamba.operators(2688, ParallelSizes(tp=tp), Execution(), 4096)}
         assert found["convolution"].columns == (4096 + 2 * 8 * 128) // tp
         assert found["gate"].columns == 4096 // tp
         assert found["scan"].core is mamba

@@ -5,7 +5,7 @@ import pytest
 from ppsim.model.activations import weight_gradient_bytes
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
-from ppsim.model.batch import Batch
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import Stage
 from ppsim.model.registry import find_model
@@ -124,7 +124,7 @@ def test_a_layer_has_these_parameters_and_flops(name):
 def test_a_rank_holds_these_parameters_and_w_reads_these_bytes(name, cut):
     layer = LAYERS[name]
     held = held_parameters(Model((layer,), 1, 1), [Stage((layer,))], CUTS[cut])
-    kept = weight_gradient_bytes(layer, Batch(2, 4096), CUTS[cut])
+    kept = weight_gradient_bytes(layer, MemorySettings(2, 4096, CUTS[cut]))
     assert (held.dense, held.expert, held.matrices, kept) == ON_A_RANK[name, cut]
 
 

@@ -96,7 +96,7 @@ def test_forward_and_backward_flops_are_those_that_torch_counts(case: str, recom
 @pytest.mark.parametrize(("case", "recompute"), every_fifth(SHARDS, RECOMPUTE))
 def test_saved_bytes_are_those_of_the_formula(case: str, recompute: str, cp: int, dtype: torch.dtype) -> None:
     formula = shapes.layer_activation_bytes(
-        shard_of(case), micro_batch=BATCH, sequence_length=SEQUENCE, element_bytes=dtype.itemsize,
+        shard_of(case), micro_batch=BATCH, sequence_length=SEQUENCE, dtype=str(dtype).removeprefix("torch."),
         recompute=recompute, fused_norm=False, cp=cp,  # type: ignore[arg-type]
     )  # fmt: skip
     [passes] = measure([built(case, recompute, cp, dtype)], ONCE)

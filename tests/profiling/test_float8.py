@@ -75,7 +75,7 @@ def test_a_layer_in_8_bit_keeps_what_it_keeps_in_bfloat16_and_can_be_split(case:
     subject = MeasuredModule(layer, [torch.randn(BATCH, SEQUENCE, 64, dtype=torch.bfloat16)])
     assert why_not_split(subject) is None
     formula = shapes.layer_activation_bytes(
-        shard_of(case), micro_batch=BATCH, sequence_length=SEQUENCE, element_bytes=2,
+        shard_of(case), micro_batch=BATCH, sequence_length=SEQUENCE, dtype="bfloat16",
         recompute=recompute, fused_norm=False,  # type: ignore[arg-type]
     )  # fmt: skip
     saved = measure([subject], ONCE)[0].activation_bytes

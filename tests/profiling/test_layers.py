@@ -98,7 +98,9 @@ def test_embedding_and_head_are_those_of_the_formulas(kind: str, dtype: torch.dt
     assert embedding(tokens).shape == hidden.shape
     assert sum(one.numel() for one in head.parameters()) == model.whole.head_parameters
     assert counted_flops(head, hidden) == pytest.approx(shapes.head_forward_flops(model, **sizes), rel=0.01)
-    formula = shapes.head_activation_bytes(model, **sizes, element_bytes=dtype.itemsize, fused_norm=False)
+    formula = shapes.head_activation_bytes(
+        model, **sizes, dtype=str(dtype).removeprefix("torch."), fused_norm=False
+    )
     saved = saved_bytes(MeasuredModule(head, [hidden], loss=lambda logits: loss_of(logits, tokens)))
     assert saved == pytest.approx(formula, rel=0.02)
 

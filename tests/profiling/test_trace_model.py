@@ -8,8 +8,8 @@ import pytest
 from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.config import model_from
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.registry import _told, find_model
 from ppsim.parallel.sizes import ParallelSizes
 
@@ -58,7 +58,7 @@ SAMPLE = {
 
 
 def saved(layer: Layer) -> int:
-    return sum(layer_activations(layer, Batch(1, 4096, 2, "none"), ParallelSizes(), KernelChoice()).values())
+    return sum(layer_activations(layer, MemorySettings(1, 4096)).values())
 
 
 def traced(name: str) -> tuple[Model, Model]:

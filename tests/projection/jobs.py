@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.execution import Execution
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 

@@ -142,7 +142,7 @@ def test_a_stage_keeps_what_its_plan_says(recompute: str) -> None:
     held -= output.untyped_storage().nbytes()
 
     def saved(word: str) -> int:
-        sizes = {"micro_batch": 2, "sequence_length": 128, "element_bytes": 4}
+        sizes = {"micro_batch": 2, "sequence_length": 128, "dtype": "float32"}
         return layer_activation_bytes(shape.layer, **sizes, recompute=word)
 
     parts = [saved(one.recompute) * (1 if one.joined else one.layers) for one in plan]

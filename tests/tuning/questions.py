@@ -1,8 +1,8 @@
 """Small questions that a search and an exhaustive one can both answer."""
 
-from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.execution import Execution
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.registry import read_model
 from ppsim.parallel.layout import Layout

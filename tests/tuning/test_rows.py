@@ -8,7 +8,7 @@ import pytest
 
 import ppsim
 from ppsim.catalog.build import find
-from ppsim.costs.execution_context import Execution
+from ppsim.model.execution import Execution
 from ppsim.projection.project import iteration_of, table_of
 from ppsim.trainers.stacks import stacks
 from ppsim.tuning.evaluate import evaluate, exact_peak_bytes, task_of

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from ppsim.base.number_formats import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.cluster import Device
 from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 from ppsim.machine.kernels.times import AttentionCore, of_one_group
@@ -15,12 +16,6 @@ _GRADIENT_BYTES = 8
 
 _IN_TURN = 1 - 0.379
 """Rate of a deterministic attention backward relative to the default one: see `DataSheetTimes`."""
-
-OPERAND_BYTES = {
-    "float8": 1.0, "float8-row": 1.0, "float8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "float4": 0.5,
-    "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32,
-}  # fmt: skip
-"""Bytes per operand element including its scales: 4 bytes per 128 values, 1 per 32, 1 per 16 (NVFP4)."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +87,3 @@ class DataSheetTimes:
     def is_measured(self, of: Kernels) -> bool:
         del of
         return False
-
-
-def at_least_16_bits(dtype: str) -> str:
-    return dtype if dtype in ("bfloat16", "float16", "float32") else "bfloat16"
-
-
-def activation_bytes(dtype: str) -> int:
-    """Activations have 16 bits, except for 32-bit jobs."""
-    return 4 if dtype in ("float32", "tf32") else 2

@@ -17,8 +17,9 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.files import data_folder
+from ppsim.base.number_formats import at_least_16_bits
 from ppsim.machine.cluster import Device, InSituRatio
-from ppsim.machine.kernels.data_sheet_times import DataSheetTimes, at_least_16_bits
+from ppsim.machine.kernels.data_sheet_times import DataSheetTimes
 from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 from ppsim.machine.kernels.times import AttentionCore, of_one_group
 

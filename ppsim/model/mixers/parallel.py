@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ppsim.model.architecture import Model
-from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Reader, attention_of, decoder_of, dense_of, layers_of, mamba_of
+from ppsim.model.execution import Execution
 from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.mixer import Mixer
 from ppsim.model.operators import Operator, Tensor
@@ -51,10 +51,10 @@ class ParallelMixers(Mixer):
         return [linear for mixer in self.mixers for linear in mixer.linears(h, tp)]
 
     def operators(
-        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         for number, mixer in enumerate(self.mixers):
-            for operator in mixer.operators(h, cut, kernels, sequence_length):
+            for operator in mixer.operators(h, cut, execution, sequence_length):
                 yield numbered(operator, str(number))
         mixed = tuple(f"{number} mixed" for number in range(len(self.mixers)))
         yield Operator(

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import FeedForward
-from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Part, Reader, attention_of, decoder_of, experts_of, layers_of
+from ppsim.model.execution import Execution
 from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.mixer import Mixer, gemm, output
 from ppsim.model.operators import Operator, Tensor
@@ -54,7 +54,7 @@ class ShortConvolution(Mixer):
         ]
 
     def operators(
-        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         inwards, _, out = self.linears(h, cut.tp)
         made = {

@@ -22,8 +22,8 @@ from ppsim.model.attention_and_mlp import (
     NoFeedForward,
 )
 from ppsim.model.attention_base import ScoredAttention, blocks_before, keys_in_window
-from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Reader
+from ppsim.model.execution import Execution
 from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.mixer import Mixer, gemm, scored_core
 from ppsim.model.mixers.parallel import ParallelMixers, numbered
@@ -90,12 +90,12 @@ class TracedCore(ScoredAttention):
         return []
 
     def operators(
-        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         for name in ("q", "k", "v"):
             made = Tensor(name, "tokens", getattr(self, name) / cut.tp, "attention")
             yield Operator(f"makes {name}", "qkv_linear", (), (made,))
-        yield from scored_core(self, max(1, self.v_size), ("q", "k", "v"), cut, kernels, sequence_length)
+        yield from scored_core(self, max(1, self.v_size), ("q", "k", "v"), cut, execution, sequence_length)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class TracedScan(Recurrent):
         return []
 
     def operators(
-        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         yield Operator("scan", "scan", (), (), core=self)
 
@@ -228,7 +228,7 @@ class TracedMixer(Mixer):
         return [_linear(one, tp) for one in self.gemms]
 
     def operators(
-        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         for number, kept in enumerate(self.saved):
             columns = kept.columns / (cut.tp if kept.is_divided else 1)
@@ -236,7 +236,7 @@ class TracedMixer(Mixer):
             kind: Kind = kept.does if kept.does in _DOES else "gate"  # type: ignore[assignment]
             yield Operator(f"{kept.module} {number}", "attn", (), (made,), saved_for_i=(made.name,), kind=kind)
         for number, part in enumerate(self.parts):
-            for operator in part.operators(h, cut, kernels, sequence_length):
+            for operator in part.operators(h, cut, execution, sequence_length):
                 yield numbered(operator, f"call {number}")
         written = {"n1", *(f"call {number} o" for number in range(len(self.cores)))}
         for number, (one_gemm, linear) in enumerate(zip(self.gemms, self.linears(h, cut.tp), strict=True)):

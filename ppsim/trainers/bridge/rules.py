@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ppsim.base.user_defaults import runs_deepep
 from ppsim.catalog.build import schedule_named
-from ppsim.machine.defaults import runs_deepep
 from ppsim.trainers.same_settings import is_among
 from ppsim.trainers.write_schedule import is_run_by
 

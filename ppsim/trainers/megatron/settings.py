@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.machine.defaults import FLEX
+from ppsim.base.user_defaults import FLEX
 from ppsim.model.architecture import Model
 from ppsim.model.cuda_graphs import MODULES as CAPTURED
 from ppsim.model.cuda_graphs import cuda_graphs_of

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.batch import KernelChoice
+from ppsim.model.execution import Execution
 from ppsim.model.mixers.traced import TracedCore, TracedGemm, TracedMixer, TracedSaved, TracedScan
 from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention
 from ppsim.parallel.sizes import ParallelSizes
@@ -50,7 +50,7 @@ def test_sizes_are_positive(field: str) -> None:
 
 def test_tensors_of_a_core_are_divided_by_tp() -> None:
     made = core(q=128.0, k=32.0, v=64.0)
-    operators = list(made.operators(64, ParallelSizes(tp=2), KernelChoice(), 64))
+    operators = list(made.operators(64, ParallelSizes(tp=2), Execution(), 64))
     assert [(one.name, one.writes[0].columns) for one in operators[:3]] == [
         ("makes q", 64.0), ("makes k", 16.0), ("makes v", 32.0),
     ]  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_mixer_sums_its_calls() -> None:
 
 
 def test_tensors_are_made_once_and_divided_with_their_gemms() -> None:
-    operators = {one.name: one for one in MIXER.operators(64, ParallelSizes(tp=2), KernelChoice(), 64)}
+    operators = {one.name: one for one in MIXER.operators(64, ParallelSizes(tp=2), Execution(), 64)}
     assert {name: one.kind for name, one in operators.items() if name in ("act 0", "x 1")} == {
         "act 0": "activation", "x 1": "gate",
     }  # fmt: skip

@@ -6,8 +6,9 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations
-from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.config import model_from
+from ppsim.model.execution import Execution
+from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.mixers.traced import TracedMixer
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
 from ppsim.parallel.sizes import ParallelSizes
@@ -51,13 +52,16 @@ def test_a_stored_model_is_read():
 
 def test_a_list_of_operators_saves_and_divides_as_the_named_mixer():
     traced, named = model_from(STORED).kinds
-    batch, kernels = Batch(1, 128, 2, "none"), KernelChoice()
+    batch, kernels = (1, 128), Execution()
     for cut in (ParallelSizes(), ParallelSizes(tp=2, dp=1)):
-        ours, theirs = (sum(layer_activations(layer, batch, cut, kernels).values()) for layer in (traced, named))
+        ours, theirs = (
+            sum(layer_activations(layer, MemorySettings(*batch, cut, execution=kernels)).values())
+            for layer in (traced, named)
+        )
         assert ours == theirs + 2 * 128 * 64 // cut.tp
         assert held_of_layer(traced, cut).dense == held_of_layer(named, cut).dense + 96
     for recompute in ("full", "core_attn", "layernorm"):
-        assert sum(layer_activations(traced, Batch(1, 128, 2, recompute), ParallelSizes(), kernels).values()) > 0
+        assert sum(layer_activations(traced, MemorySettings(1, 128, execution=kernels), recompute).values()) > 0
     with pytest.raises(ConfigError, match="tp must divide"):
         require_division_of_layer(traced, ParallelSizes(tp=4, dp=1))
 

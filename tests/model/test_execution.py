@@ -1,0 +1,114 @@
+"""Execution options: what they imply, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.execution import Execution, hidden_tp_of
+
+
+@pytest.mark.parametrize("given", ["", "0.5,0.5,0.5", "1.5", "0.5,-0.1", "2,0.5,0.5", "half", "nan"])
+def test_hidden_parts_that_are_none_are_refused(given: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"--overlap-tp is '{given}': give a part from 0 to 1, or FORWARD,BACKWARD"
+    ):
+        hidden_tp_of(given)
+
+
+def test_one_hidden_part_is_of_both_passes() -> None:
+    for given in (0, 1, "0.25"):
+        made = hidden_tp_of(given)
+        assert made == {"hidden_tp_forward": float(given), "hidden_tp_backward": float(given)}
+    assert Execution(**hidden_tp_of("0.25,1")).overlap_tp == "0.25,1"
+    assert Execution(**hidden_tp_of("0.5")).overlap_tp == "0.5"
+    assert Execution().overlap_tp == "0"
+
+
+def test_hidden_parts_are_percent_in_words() -> None:
+    texts = [Execution(**hidden_tp_of(given)).tp_overlap_text for given in ("0", "0.5", "0,0.75")]
+    assert texts == [
+        "TP communication exposed",
+        "TP communication 50 % hidden",
+        "TP communication 0 % (forward) and 75 % (backward) hidden",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"attention": "fused-fp8"}, "--attention fused-fp8 is for GEMMs in 8 or 4 bits: got --dtype bfloat16"),
+        ({"deterministic_mode": True}, "deterministic mode has no fused cross entropy"),
+        ({"deterministic_mode": True, "cross_entropy": "compiled"}, "deterministic mode has no fused cross entropy"),
+        ({"compile": False, "hidden_tp_backward": 0.5}, "--overlap-tp 0,0.5 is of products that torch.compile makes"),
+        ({"expert_imbalance": 0.99}, r"--expert-imbalance is 1 \(even\) or more: got 0.99"),
+        ({"expert_imbalance": float("inf")}, "--expert-imbalance is 1"),
+        ({"expert_capacity": 0.0}, "--moe-expert-capacity-factor must be above 0: got 0"),
+        ({"hidden_tp_forward": 1.01}, "--overlap-tp is a part from 0 to 1: got 1.01"),
+        ({"hidden_cp": -0.5}, "--overlap-cp is a part from 0 to 1: got -0.5"),
+        ({"overlap_ep": 2.0}, "--overlap-ep is a part from 0 to 1: got 2.0"),
+        ({"compute_share": 0.0}, "--compute-scale is a number above 0: got 0"),
+        ({"compute_share": float("inf")}, "--compute-scale is a number above 0: got inf"),
+        ({"dispatcher_sms": 0}, "--moe-flex-dispatcher-num-sms is 1 or more: got 0"),
+        ({"dispatcher_sms": 4, "moe_dispatcher": "alltoall"}, "goes with --moe-dispatcher deepep or hybridep: got all"),
+        ({"expert_rank_capacity": 0.5}, "--moe-expert-rank-capacity-factor is 1 .* or more: got 0.5"),
+        ({"expert_rank_capacity": 2.0, "fused_experts": True}, "goes with --moe-dispatcher hybridep and --fused-experts"),
+        ({"expert_rank_capacity": 2.0, "moe_dispatcher": "hybridep"}, "goes with --moe-dispatcher hybridep and"),
+        ({"paged_stash": 1.5}, "--moe-paged-stash 1.5 goes with --moe-expert-rank-capacity-factor"),
+        ({"paged_stash": 0.9}, "--moe-paged-stash is 1 .* or more: got 0.9"),
+    ],
+)  # fmt: skip
+def test_options_that_no_run_has_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Execution(**fields)
+
+
+def test_limits_of_options_are_allowed() -> None:
+    Execution(expert_imbalance=1.0, hidden_tp_forward=1.0, hidden_cp=1.0, overlap_ep=1.0, dispatcher_sms=1)
+    Execution(expert_rank_capacity=1.0, paged_stash=1.0, fused_experts=True, moe_dispatcher="hybridep")
+    Execution(deterministic_mode=True, cross_entropy="unfused", compile=False)
+    Execution(attention="fused-fp8", dtype="mxfp8", overlap_ep="best", compile=True, hidden_tp_backward=0.5)
+
+
+def test_attention_has_the_8_bits_of_the_products() -> None:
+    formats = {
+        dtype: Execution(attention="fused-fp8", dtype=dtype).attention_dtype
+        for dtype in ("mxfp8", "float8", "nvfp4")
+    }
+    assert formats == {"mxfp8": "mxfp8", "float8": "float8", "nvfp4": "float8"}
+    assert Execution(dtype="mxfp8").attention_dtype is None
+
+
+def test_experts_load_and_buffers_follow_from_capacities() -> None:
+    assert (Execution(expert_imbalance=1.5).expert_load, Execution(expert_imbalance=1.5).is_dropless) == (1.5, True)
+    cut = Execution(expert_imbalance=1.5, expert_capacity=0.5)
+    assert (cut.expert_load, cut.is_dropless, cut.expert_buffer_factor) == (0.5, False, 1.0)
+    room = {"fused_experts": True, "moe_dispatcher": "hybridep", "expert_rank_capacity": 3.0}
+    assert (Execution(**room).is_dropless, Execution(**room).expert_buffer_factor) == (False, 3.0)
+    assert Execution(**room, paged_stash=2.0).expert_buffer_factor == 2.0
+
+
+def test_saved_inputs_in_8_bits_are_of_all_mlps_that_the_op_fuser_does_not_run() -> None:
+    assert Execution().fp8_activation_inputs == ()
+    assert Execution(activation_func_fp8_input_store=True).fp8_activation_inputs == ("fed", "shared", "routed")
+    fused = Execution(activation_func_fp8_input_store=True, fused_experts=True)
+    assert fused.fp8_activation_inputs == ("fed", "shared")
+
+
+def test_gathered_operands_have_the_bytes_of_their_cast_except_with_scales_by_row() -> None:
+    shares = {
+        dtype: Execution(dtype=dtype).gathered_share for dtype in ("float32", "bfloat16", "float8", "float8-row")
+    }
+    assert shares == {"float32": 1.0, "bfloat16": 1.0, "float8": 0.5, "float8-row": 1.0}
+
+
+def test_a_cluster_multiplies_hidden_parts_up_to_1() -> None:
+    times = {"tp": 1.5, "ep": 0.5}
+    made = Execution(hidden_tp_forward=0.5, hidden_tp_backward=0.8, overlap_ep=0.5, hidden_cp=0.5).overlapping(
+        times
+    )
+    assert (made.hidden_tp_forward, made.hidden_tp_backward) == (0.75, 1.0)
+    assert (made.overlap_ep, made.hidden_cp, made.hidden_ep) == (0.25, 0.5, 0.25)
+    pairs = Execution(overlap_ep="dualpipe").overlapping(times)
+    assert (pairs.overlap_ep, pairs.ep_order, pairs.hidden_ep) == ("dualpipe", "dualpipe", 0.0)
+    assert made.ep_order is None
