@@ -23,6 +23,7 @@ import numpy as np
 from ppsim.api.project import plan_of_keywords
 from ppsim.base.arrays import Floats
 from ppsim.costs.job import Job
+from ppsim.costs.similar_jobs import features_of
 from ppsim.machine.cluster import Constants
 from ppsim.machine.job_similarity import (
     MEASURED_SPREAD,
@@ -102,7 +103,7 @@ def _together(rows: Sequence[MeasuredStep]) -> Together:
     at = np.zeros(len(priors))
     errors = question.logs(priors, at)
     return Together(
-        [job.job_features for job in jobs],
+        [features_of(job) for job in jobs],
         [job.cluster.device.efficiency_class for job in jobs],
         [job.model.has_experts for job in jobs],
         np.array([spread_of(plan) for plan in plans]), errors,

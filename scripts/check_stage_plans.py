@@ -21,6 +21,7 @@ from numbered_jobs import chosen, numbers_parser
 import ppsim
 from ppsim.base.errors import PpsimError
 from ppsim.catalog.build import find
+from ppsim.costs.job_plans import with_plans
 from ppsim.costs.ledger import Ledger
 from ppsim.costs.stage_options import StageOptions
 from ppsim.model.pipeline_stages import StagePlan
@@ -96,7 +97,7 @@ def brute_force(plan: Plan) -> tuple[float, str]:
         plans = random.Random(0).sample(plans, _MOST_PLANS)
     best = float("inf"), ""
     for counts, stages in plans:
-        other = replace(plan, job=job.with_plans(stages, counts), split=AutoSplit(counts), searches_stages=False)
+        other = replace(plan, job=with_plans(job, stages, counts), split=AutoSplit(counts), searches_stages=False)
         seconds, peak = iteration_of(other, table)
         if limit.holds(peak):
             best = min(best, (seconds, f"{counts} {[stage.recompute for stage in stages]}"))

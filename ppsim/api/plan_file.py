@@ -11,6 +11,7 @@ from ppsim.base.files import CONFIG_READERS
 from ppsim.base.limits import MOST_LAYERS, integer_if_equal
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
+from ppsim.costs.job_plans import with_plans
 from ppsim.model.offloading import offload_modules_of
 from ppsim.model.pipeline_stages import StagePlan
 from ppsim.model.recompute import plan_of_stage, recompute_of
@@ -58,7 +59,7 @@ class StagesFile:
         )
 
     def applied_to(self, job: Job) -> Job:
-        return job.with_plans(self.plans(job), self.layers)
+        return with_plans(job, self.plans(job), self.layers)
 
     def require_fit(self, plan: Plan, job: Job, vpp: int) -> None:
         if problems := list(dict.fromkeys(self._problems(plan, job, vpp))):

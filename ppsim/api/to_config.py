@@ -12,6 +12,7 @@ from ppsim.base.errors import CannotRun, ConfigError, PpsimError
 from ppsim.base.option_declarations import command_arguments, declared_options, given_options, option_values
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
+from ppsim.costs.similar_jobs import scale_of
 from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.parallel.layer_partition import MegatronSplit, even_split
 from ppsim.projection.options import PlanOptions
@@ -93,7 +94,7 @@ def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
     job = job_of(plan)
     marks = option_values(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL, *_MEASURED))
     return marks | {
-        "model": (without_source(job.model.with_fine_tuning(None)), job.scale),
+        "model": (without_source(job.model.with_fine_tuning(None)), scale_of(job)),
         "cluster": job.cluster,
         "split": _stages(plan, job, split),
         "overlap_tp": _tp_overlap(job),

@@ -12,6 +12,7 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.costs.job import Job
 from ppsim.costs.job_assumptions import assumptions_of
+from ppsim.costs.job_plans import stages_with_plans
 from ppsim.costs.ledger import Ledger
 from ppsim.costs.pair_overlap import LayerTimes, pair_s
 from ppsim.costs.stage_cost_set import StageCostSet, slice_costs, stages_of_ranks, values_of_ranks
@@ -43,7 +44,8 @@ def assemble_job(
     measured whole.
     """
     ranks = stages_of_ranks(schedule)
-    stages = job.planned(stages_of_split(job, schedule.num_model_stages, split, ranks), ranks, plans)
+    stages = stages_of_split(job, schedule.num_model_stages, split, ranks)
+    stages = stages_with_plans(job, stages, ranks, plans)
     _require_backwards(job, schedule)
     _require_pairs(job, schedule)
     ledger = ledger or Ledger(job)
@@ -65,7 +67,7 @@ def assemble_job(
     return StageCostSet(
         stage_costs,
         [len(stage.layers) for stage in stages],
-        job.forward_flops,
+        _forward_flops(job),
         [*assumptions_of(job, schedule, stages, split, hops, ledger.lines), *slices],
         step_costs=step_costs(job, schedule, stages, ledger),
         parts=costs,
@@ -75,6 +77,12 @@ def assemble_job(
         layer_times=list(map(ledger.layer_times, stages)) if job.execution.ep_order else [],
         pair_host_s=pair_host_s,
     )
+
+
+def _forward_flops(job: Job) -> float:
+    """A third of the model FLOPs of training on a microbatch, per tensor- and context-parallel rank."""
+    tokens = job.micro_batch * job.length / (job.layout.tp * job.layout.cp)
+    return job.model.training_flops(job.length, causal=True) / 3 * tokens
 
 
 def _max_in_flight(schedule: Schedule) -> float:
@@ -237,7 +245,7 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
     for stage, here in enumerate(ranks):
         is_last = (stage + 1) % schedule.num_model_stages == 0
         there = here if is_last else ranks[stage + 1]
-        link = cluster.tiers[tier_between(layout, job.domain_sizes, here, there)].p2p_link
+        link = cluster.tiers[tier_between(layout, job.place.domain_sizes, here, there)].p2p_link
         before = stages[: stage % len(stages) + 1]
         tokens_ahead = 1 + sum(len(one.mtp) for one in before)
         last = next((one.layers[-1] for one in reversed(before) if one.layers), None)

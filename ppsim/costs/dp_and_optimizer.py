@@ -32,7 +32,7 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], ledger: Le
     gather_s, reduce_s = zip(*(stage.per_step_s for stage in sums), strict=True)
     norm_s = max(sum(_parts_of_replica(job, rank)) for rank in ranks) * NORM_BYTES
     norm_s /= device.memory_bytes_per_s * device.efficiency.memory
-    everyone = all_devices(job.layout, job.domain_sizes)
+    everyone = all_devices(job.layout, job.place.domain_sizes)
     deferred = [_deferred(job, rank) for rank in ranks]
     return StepCosts(
         gather_s=np.tile(gather_s, replicas),
@@ -183,7 +183,7 @@ def _sharing(
 
 
 def _sum_over(job: Job, ranks: tuple[int, ...], num_bytes: float) -> SharedGradients:
-    sizes = job.domain_sizes
+    sizes = job.place.domain_sizes
     tier = max(tier_between(job.layout, sizes, ranks[0], other) for other in ranks[1:])
     extents = tuple(len(ranks) if index == tier else 1 for index in range(len(sizes)))
     found = collectives.seconds("all-reduce", num_bytes, RankGroup("embedding", len(ranks), extents), job.cluster)

@@ -1,9 +1,7 @@
 """Training job: model, cluster and parallel configuration, with the costs of its layers."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import PurePath
 
 from ppsim.base.display import HasRepr
 from ppsim.base.errors import ConfigError
@@ -12,11 +10,9 @@ from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.profile import Profile
 from ppsim.costs.recomputable import why_not_recomputed
 from ppsim.machine.cluster import Cluster
-from ppsim.machine.job_similarity import JobFeatures, correction_of
 from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.cuda_graph_scope import why_not_captured
-from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.execution import Execution
 from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.hybrid import with_documents
@@ -25,20 +21,11 @@ from ppsim.model.narrow_weights import NarrowWeights, WeightCache
 from ppsim.model.offloading import PAGED, OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
-from ppsim.model.pipeline_stages import Stage, StagePlan, plans_of_stages
-from ppsim.model.recompute import (
-    BY_OPERATORS,
-    Recompute,
-    by_number,
-    of_layer,
-    plan_of_stage,
-    require_layers,
-    words_of_layers,
-)
+from ppsim.model.pipeline_stages import StagePlan
+from ppsim.model.recompute import BY_OPERATORS, Recompute, require_layers, words_of_layers
 from ppsim.model.shapes import why_no_context_parallel
-from ppsim.parallel.layout import Layout, assumed_devices
+from ppsim.parallel.layout import Layout
 from ppsim.schedule.option_types import Update
-from ppsim.simulation.verdict import MemoryLimit
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -195,101 +182,12 @@ class Job(HasRepr):
         return self.model.sequence_length if self.sequence_length is None else self.sequence_length
 
     @property
-    def seconds_per_launch(self) -> float:
-        """Host seconds per launch by the schedule: an action has one launch, a message between ranks two."""
-        if self.execution.cuda_graphs == "full":
-            return 0.0
-        constant = self.cluster.constants.launch_s
-        return self.launch_s if self.launch_s is not None else constant.value if constant else 0.0
-
-    @property
-    def overlap_slowdown(self) -> float:
-        """Slowdown of compute during a message between ranks, as a fraction."""
-        constant = self.cluster.constants.overlap_slowdown
-        return constant.value if constant else 0.0
-
-    @cached_property
-    def job_features(self) -> JobFeatures:
-        """Key for the similarity to other jobs; an unnamed model is identified by its hidden size.
-
-        >>> import ppsim
-        >>> ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2).job_features.title
-        'llama3-8b/bfloat16 on 16, tp2-cp1-ep1-pp4-b2-s8192'
-        """
-        execution, layout = self.execution, self.layout
-        name = "-".join(PurePath(self.model_name).name.split())
-        return JobFeatures(
-            model=f"{name}{self.model.hidden_size if name == _UNNAMED else ''}", dtype=execution.dtype,
-            tp=layout.tp, cp=layout.cp, ep=layout.ep,
-            micro_batch=self.micro_batch, seq_len=self.length, recompute=execution.recompute,
-            cuda_graphs=execution.cuda_graphs, pp=layout.pp, gpus=layout.num_devices,
-        )  # fmt: skip
-
-    @property
-    def memory_limit(self) -> MemoryLimit:
-        return self.memory_limit_of(self.execution.cuda_graphs)
-
-    def memory_limit_of(self, graphs: CudaGraphs) -> MemoryLimit:
-        """Return the limit with these CUDA graphs.
-
-        >>> import ppsim
-        >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2)
-        >>> job.memory_limit_of("layer").safe_bytes < job.memory_limit_of("none").safe_bytes
-        True
-        """
-        fragments = ["experts"] if self.model.has_experts else []
-        fragments += ["CUDA graphs"] if graphs != "none" else []
-        return MemoryLimit.of_device(self.cluster.device.memory_bytes, fragments=" and ".join(fragments))
-
-    @property
-    def assumptions(self) -> list[str]:
-        sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
-        gpus = [assumed_devices(**sizes, multiple=self.gpus_assumed)] if self.gpus_assumed else []
-        left_out = [self.model.left_out] if self.model.left_out else []
-        encoders = [one.sentence for one in self.model.encoders]
-        return [*self.model.notes, *gpus, *encoders, *left_out, *self.assumed]
-
-    @property
     def stack_name(self) -> str:
         return self.stack.removesuffix("@none")
 
     @property
-    def stack_description(self) -> str:
-        execution = self.execution
-        said = [f"{execution.attention} attention", "dropout" if execution.dropout else "no dropout"]
-        if self.layout.tp > 1:
-            said.append(execution.tp_overlap_text)
-        if execution.compile is not None:
-            said.append("torch.compile" if execution.compile else "eager blocks")
-        said += [f"ZeRO {self.optimizer.zero_stage}", f"DP {self.dp_overlap_text}"]
-        return f"{self.stack_name}: {', '.join(said)}"
-
-    @property
-    def dp_overlap_text(self) -> str:
-        overlaps = self.overlap_grad_reduce
-        if not self.optimizer.zero_stage or overlaps == self.overlap_param_gather:
-            return "overlapped" if overlaps else "exposed"
-        hidden, exposed = ("reduction", "all-gather") if overlaps else ("all-gather", "reduction")
-        return f"{hidden} overlapped, {exposed} exposed"
-
-    @property
-    def scale(self) -> float:
-        """Ratio of measured to projected step time of similar jobs."""
-        return correction_of(self.cluster.constants.runs, self.job_features).times
-
-    @property
     def num_microbatches(self) -> int:
         return self.global_batch // (self.micro_batch * self.layout.dp)
-
-    @property
-    def forward_flops(self) -> float:
-        """A third of the model FLOPs of training on a microbatch, per tensor- and context-parallel rank."""
-        tokens = self.micro_batch * self.length / (self.layout.tp * self.layout.cp)
-        return self.model.training_flops(self.length, causal=True) / 3 * tokens
-
-    @property
-    def domain_sizes(self) -> tuple[int | None, ...]:
-        return self.place.domain_sizes
 
     @property
     def tokens_per_step(self) -> int:
@@ -447,66 +345,3 @@ class Job(HasRepr):
         for text in texts:
             require_layers(text, len(self.model.layers))
         return list(dict.fromkeys(word for text in texts for word in words_of_layers(text)))
-
-    def planned(
-        self,
-        stages: Sequence[Stage],
-        stages_of_ranks: Iterable[Sequence[int]],
-        plans: Sequence[StagePlan] | None = None,
-    ) -> list[Stage]:
-        """Return stages of the model with their plans; raises `ConfigError` for plans of another number of stages.
-
-        >>> import ppsim
-        >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="block/2")
-        >>> [one.layers for one in job.planned([Stage(job.model.layers)], [[0]])[0].plan]
-        [2, 30]
-        """
-        plans = plans or self.plans_of(len(stages))
-        if len(plans) != len(stages):
-            raise ConfigError(f"the plan has {len(plans)} stages, but the schedule has {len(stages)}")
-        layers = [len(stage.layers) for stage in stages]
-        recomputed = plans_of_stages(layers, [one.recompute for one in plans], stages_of_ranks)
-        return [
-            replace(stage, plan=plan, offload_modules=one.offload_modules)
-            for stage, plan, one in zip(stages, recomputed, plans, strict=True)
-        ]
-
-    def plans_of(self, num_stages: int) -> tuple[StagePlan, ...]:
-        """Return the plan of each model stage.
-
-        >>> import ppsim
-        >>> ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="full").plans_of(2)[1].recompute
-        'full'
-        """
-        return self.stage_plans or (StagePlan(self.execution.recompute, self.offload_modules),) * num_stages
-
-    def with_plans(self, plans: Sequence[StagePlan], layers: Sequence[int] | None) -> "Job":
-        """Return the job with a plan for each stage, written as a single option for all stages if possible.
-
-        >>> import ppsim
-        >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2)
-        >>> job.with_plans([StagePlan("full*2"), StagePlan()], [16, 16]).execution.recompute
-        'full@0-1'
-        """
-        text = plans[0].recompute if len({one.recompute for one in plans}) == 1 else None
-        if text is None and layers is not None:
-            text = by_number(map(plan_of_stage, [one.recompute for one in plans], layers))
-        if text is None or len({one.offload_modules for one in plans}) > 1:
-            return replace(self, stage_plans=tuple(plans))
-        execution = replace(self.execution, recompute=text)
-        return replace(self, execution=execution, offload_modules=plans[0].offload_modules, stage_plans=())
-
-    def recomputing(self, recompute: Recompute) -> "Job":
-        """Return the job with the same recomputation for all layers.
-
-        >>> import ppsim
-        >>> ppsim.job(model="llama3-8b", gpus=8, pp=2).recomputing("mlp").execution.recompute
-        'mlp'
-        """
-        if recompute == of_layer(self.execution.recompute):
-            return self
-        return replace(self, execution=replace(self.execution, recompute=recompute), stage_plans=())
-
-
-_UNNAMED = "gpt"
-"""Name of models that are given by their sizes."""

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 from ppsim.base.units import count, percent, seconds
 from ppsim.costs.job import Job
+from ppsim.costs.job_description import dp_overlap_text, stack_description
 from ppsim.costs.offload import HOST_EFFICIENCY
+from ppsim.costs.similar_jobs import scale_of
 from ppsim.costs.stage_cost_set import (
     short_counts,
 )
@@ -35,7 +37,7 @@ def _straddling(job: Job) -> list[str]:
             passes = (getattr(costs.forward + costs.backward, part) for costs in one.costs.layers().values())
             return float(max(passes))
 
-        tier, size = job.cluster.tiers[0], job.domain_sizes[0]
+        tier, size = job.cluster.tiers[0], job.place.domain_sizes[0]
         lines.append(
             f"{name} {getattr(job.layout, name)} spans several {tier.name}s of {size} GPUs: "
             f"{seconds(of_layer(job))} of communication per layer and microbatch, {seconds(of_layer(together))} "
@@ -105,8 +107,8 @@ def _executed(job: Job) -> list[str]:
         lines.append(f"GEMMs and attention: {share:g} × the rate of their GPU type ({whose})")
     if constants.kernel_s:
         lines.append(f"kernels: {seconds(constants.kernel_s.value)} between two kernels ({job.cluster.name})")
-    if job.scale != 1:
-        lines.append(f"this job: {job.scale:.4g} × the sum of its parts ({job.cluster.name})")
+    if (scale := scale_of(job)) != 1:
+        lines.append(f"this job: {scale:.4g} × the sum of its parts ({job.cluster.name})")
     others = [
         f"{name} {one.value:.3g}" for name, one in constants.named.items() if name.partition(".")[0] in _OTHERS
     ]
@@ -207,7 +209,7 @@ def assumptions_of(
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
         f"on stage {embedded}, head and loss on the last",
         *_encoders(job, stages),
-        f"stack: {job.stack_description} ({job.stack_basis or '--stack'})",
+        f"stack: {stack_description(job)} ({job.stack_basis or '--stack'})",
         f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}{etp}, dp {layout.dp}, pp {layout.pp}, ranks "
         f"placed {layout.order}",
         f"batch: {job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}",
@@ -218,7 +220,7 @@ def assumptions_of(
         + ", by whole layers" * optimizer.layer_wise
         + (f", {percent(optimizer.offload_fraction)} on the host" if optimizer.offload_fraction else ""),
         f"transfers: {crossed}",
-        f"data parallelism: {job.dp_overlap_text}",
+        f"data parallelism: {dp_overlap_text(job)}",
         "memory: by formula; static bytes include the transients of an action, "
         + (
             f"all × {job.allocator_slack:g} of allocator slack" if job.allocator_slack > 1 else "no allocator slack"

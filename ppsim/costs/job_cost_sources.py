@@ -11,6 +11,7 @@ from ppsim.costs.dp_and_optimizer import expected_maximum
 from ppsim.costs.job import Job
 from ppsim.costs.layer_costs import layer_costs_of
 from ppsim.costs.ledger import Ledger
+from ppsim.costs.similar_jobs import scale_of
 from ppsim.costs.stage_cost_set import LayerCosts, StageCostSet
 from ppsim.parallel.layer_partition import Split
 from ppsim.schedule.table import Schedule
@@ -53,7 +54,7 @@ class JobSource:
         return self.job.layout.num_devices // self.job.layout.pp
 
     def assemble(self, schedule: Schedule, split: Split) -> StageCostSet:
-        return assemble_job(self.job, schedule, split=split, ledger=self.ledger).scaled(self.job.scale)
+        return assemble_job(self.job, schedule, split=split, ledger=self.ledger).scaled(scale_of(self.job))
 
     def layer_costs(self) -> LayerCosts:
         return layer_costs_of(self.ledger)

@@ -8,9 +8,11 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.costs.dp_and_optimizer import update_s
 from ppsim.costs.job import Job
+from ppsim.costs.job_plans import stages_with_plans
 from ppsim.costs.ledger import Ledger, StageSums
 from ppsim.costs.offload import offload_of
 from ppsim.costs.replica_collectives import passes_s
+from ppsim.costs.similar_jobs import scale_of
 from ppsim.costs.stage_cost_set import LayerCosts
 from ppsim.costs.time_breakdown import work_of
 from ppsim.model.architecture import Layer
@@ -23,7 +25,7 @@ def layer_costs_of(ledger: Ledger) -> LayerCosts:
     job = ledger.job
     num_stages = len(job.stage_plans) or job.layout.pp
     stages = stages_of(job.model, even_split(len(job.model.layers), num_stages))
-    planned = job.planned(stages, [[stage] for stage in range(num_stages)])
+    planned = stages_with_plans(job, stages, [[stage] for stage in range(num_stages)])
     kinds = [
         (layer, plan.recompute, plan.joined, stage.offload_modules)
         for stage in planned
@@ -37,9 +39,10 @@ def layer_costs_of(ledger: Ledger) -> LayerCosts:
         return sum(number[kind] * one[name] for kind, one in found.items()) / len(kinds)
 
     passes, work_s = mean("passes_s"), {kind: one["passes_s"][:2].sum() for kind, one in found.items()}
+    scale = scale_of(job)
     return LayerCosts(
-        work_s=job.scale * np.array([work_s[kind] for kind in kinds]),
-        **{name: job.scale * mean(name) for name in ("passes_s", "exposed_s", "reduce_s", "optimizer_s")},
+        work_s=scale * np.array([work_s[kind] for kind in kinds]),
+        **{name: scale * mean(name) for name in ("passes_s", "exposed_s", "reduce_s", "optimizer_s")},
         static_bytes=mean("static_bytes"),
         activation_bytes=mean("activation_bytes"),
         fixed=work_of(job.costs.outside_layers) / (float(passes[:2].sum()) or 1.0),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
+from ppsim.costs.job_plans import recomputing
 from ppsim.costs.ledger import Ledger
 from ppsim.costs.offload import copy_s, layer_buffer_bytes, offload_of_layer
 from ppsim.costs.time_breakdown import work_of
@@ -91,7 +92,7 @@ class StageOptions:
 
     def _is_possible(self, word: Recompute) -> bool:
         with suppress(ConfigError):
-            self.job.recomputing(word)
+            recomputing(self.job, word)
             return True
         return False
 

@@ -66,13 +66,14 @@ def _runs_torch(job: "Job") -> bool:
 
 def recomputed_modules(job: "Job") -> list[str]:
     """Return values of `recompute` by module that change a layer's memory, one for each amount of memory."""
-    from ppsim.model.memory_rows import kept_of_layer  # heavy import: every tensor of a model
+    from ppsim.costs.job_plans import recomputing  # heavy imports: every tensor of a model
+    from ppsim.model.memory_rows import kept_of_layer
 
     if _runs_torch(job):
         return [BY_OPERATORS]
 
     def kept(recompute: str) -> tuple[int, ...]:
-        settings = job.recomputing(recompute).settings
+        settings = recomputing(job, recompute).settings
         return tuple(sum(kept_of_layer(layer, settings, recompute).values()) for layer in job.model.kinds)
 
     by_memory = {kept("none"): "none"}
@@ -103,7 +104,7 @@ def _zero_stages(job: "Job") -> tuple[int, ...]:
 
 def _instances(job: "Job") -> tuple[int, ...]:
     """Optimizer state sharded by all data-parallel ranks, or by the ranks of an innermost network domain."""
-    layout, domain = job.layout, job.domain_sizes[0]
+    layout, domain = job.layout, job.place.domain_sizes[0]
     replicas, per_domain = layout.dp * layout.cp, (domain or layout.num_devices) // (layout.tp * layout.cp)
     per_domain *= layout.cp
     is_divided = job.optimizer.zero_stage and 1 < per_domain < replicas and replicas % per_domain == 0

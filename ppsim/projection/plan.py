@@ -20,6 +20,7 @@ from ppsim.simulation.verdict import MemoryLimit
 if TYPE_CHECKING:
     from ppsim.costs.job import Job
     from ppsim.costs.job_cost_sources import JobSource
+    from ppsim.model.cuda_graphs import CudaGraphs
 
 RUNTIMES: dict[Runtime, tuple[Channel, str]] = {
     "torch": (
@@ -182,7 +183,7 @@ class Plan(HasRepr):
         if self.memory_limit_bytes is not None:
             return MemoryLimit.given(self.memory_limit_bytes)
         if self.job is not None:
-            return self.job.memory_limit
+            return memory_limit_of(self.job)
         source = self.source
         device = source.profile.provenance.device if isinstance(source, ProfileSource) else None
         if device is None or device.kind == "cpu" or device.memory_bytes is None:
@@ -262,3 +263,16 @@ class Plan(HasRepr):
                 f"data-parallel rank (nearest: {nearest})"
             )
         return count // rounds
+
+
+def memory_limit_of(job: "Job", graphs: "CudaGraphs | None" = None) -> MemoryLimit:
+    """Return the limit of the job's device with these CUDA graphs, by default the job's.
+
+    >>> import ppsim
+    >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2)
+    >>> memory_limit_of(job, "layer").safe_bytes < memory_limit_of(job, "none").safe_bytes
+    True
+    """
+    fragments = ["experts"] if job.model.has_experts else []
+    fragments += ["CUDA graphs"] if (graphs or job.execution.cuda_graphs) != "none" else []
+    return MemoryLimit.of_device(job.cluster.device.memory_bytes, fragments=" and ".join(fragments))

@@ -72,6 +72,8 @@ def stage_rows(plan: Plan, timeline: Timeline, costs: StageCosts, layers: Sequen
     job, schedule = plan.job, timeline.schedule
     if job is None:
         return []
+    from ppsim.costs.job_plans import plans_of  # heavy import: models
+
     resolved = costs.resolved_for(schedule)
     limits = [" and ".join(_limits(plan, timeline, rank)) for rank in range(schedule.num_ranks)]
     return [
@@ -86,7 +88,7 @@ def stage_rows(plan: Plan, timeline: Timeline, costs: StageCosts, layers: Sequen
             "activation_bytes": float(resolved.activation_bytes[stage]),
             "limited_by": limits[rank],
         }
-        for stage, (number, one) in enumerate(zip(layers, job.plans_of(len(layers)), strict=True))
+        for stage, (number, one) in enumerate(zip(layers, plans_of(job, len(layers)), strict=True))
     ]
 
 

@@ -12,7 +12,9 @@ from ppsim.base.limits import BYTES_PROJECTED, require_memory
 from ppsim.base.units import percent, seconds
 from ppsim.catalog.build import ScheduleEntry, build, every_schedule, find, optimise_entry, require_shape
 from ppsim.costs.cost_sources import RunCosts
+from ppsim.costs.job_description import given_assumptions
 from ppsim.costs.profile import DEFAULT
+from ppsim.costs.similar_jobs import scale_of
 from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.parallel.layer_partition import AutoSplit, Split, why_no_split
 from ppsim.parallel.sequence_slices import why_no_slices
@@ -35,6 +37,7 @@ from ppsim.simulation.variation import relative_spread, with_variation
 
 if TYPE_CHECKING:
     from ppsim.catalog.auto import Progress
+    from ppsim.costs.job import Job
     from ppsim.model.pipeline_stages import StagePlan
 
 
@@ -204,7 +207,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         model_flops_utilization=model_flops / (iteration * schedule.num_ranks * peak) if peak else None,
         peak_flops_per_s=peak,
         assumptions=[
-            *(plan.job.assumptions if plan.job else []),
+            *(given_assumptions(plan.job) if plan.job else []),
             *([note] if note else []),
             *assumptions_of(plan, schedule, assembled, costs),
             *_faults_of_run(plan, schedule),
@@ -341,21 +344,22 @@ def _trial(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> Simulated
 
 def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
     from ppsim.costs.assemble_job import assemble_job  # heavy import: costs of models
+    from ppsim.costs.job_plans import with_plans
     from ppsim.costs.ledger import Ledger
     from ppsim.projection.stage_search import StageSearch
 
     job, usual = plan.job, replace(plan, stragglers=())
     assert job is not None
-    ledger = Ledger(job)
+    ledger, scale = Ledger(job), scale_of(job)
 
     def simulated(split: Sequence[int] | str, plans: "Sequence[StagePlan]") -> SimulatedSplit:
         counts: Split = split if isinstance(split, str) else AutoSplit(split)
         assembled = assemble_job(job, schedule, split=counts, ledger=ledger, plans=plans)
-        return _trial(usual, schedule, assembled.scaled(job.scale))
+        return _trial(usual, schedule, assembled.scaled(scale))
 
     limit = plan.memory_bound_bytes or np.inf
     found = StageSearch(ledger, schedule, simulated, limit).best()
-    planned = job.with_plans(found.plans, found.trial.counts)
+    planned = with_plans(job, found.plans, found.trial.counts)
     line = f"plan: layers and recomputation of each stage searched for, iteration {seconds(found.trial.seconds)}"
     if found.uniform_s is not None:
         line += f"; with the same recomputation on all stages {seconds(found.uniform_s)} ({found.uniform})"
@@ -426,6 +430,20 @@ def _without_model(plan: Plan) -> str:
     return f"; no --model was given, so {plan.source.name}{default} is projected"
 
 
+def seconds_per_launch(job: "Job") -> float:
+    """Host seconds per launch by the schedule: an action has one launch, a message between ranks two."""
+    if job.execution.cuda_graphs == "full":
+        return 0.0
+    constant = job.cluster.constants.launch_s
+    return job.launch_s if job.launch_s is not None else constant.value if constant else 0.0
+
+
+def _slowdown(job: "Job | None") -> float:
+    """Slowdown of compute during a message between ranks, as a fraction."""
+    constant = job.cluster.constants.overlap_slowdown if job else None
+    return constant.value if constant else 0.0
+
+
 def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCosts:
     slow = dict(plan.stragglers)
     costs = costs.on_stages(
@@ -433,7 +451,7 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         in_torch=plan.runtime == "torch",
         factor=np.array([slow.get(rank, 1.0) for rank in schedule.stage_to_rank.tolist()]) if slow else None,
     )  # fmt: skip
-    launch_s = plan.job.seconds_per_launch if plan.job else 0.0
+    launch_s = seconds_per_launch(plan.job) if plan.job else 0.0
     costs = costs.replace(hop_overhead_s=plan.hop_overhead_s).with_calls(communication_of(plan, schedule))
     return costs.replace(
         # A recorded run shows how messages of one directed pair of ranks queue.
@@ -442,7 +460,7 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         action_overhead_s=plan.action_overhead_s + launch_s,
         hop_overhead_s=costs.hop_overhead_s + launch_s,
         message_overhead_s=plan.message_overhead_s + launch_s,
-        overlap_slowdown=plan.overlap_slowdown or (plan.job.overlap_slowdown if plan.job else 0.0),
+        overlap_slowdown=plan.overlap_slowdown or _slowdown(plan.job),
         step_overhead_s=plan.step_overhead_s,
         first_pass_s=plan.first_pass_s,
         last_pass_s=plan.last_pass_s,

@@ -12,6 +12,7 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.units import percent, seconds
+from ppsim.costs.similar_jobs import features_of
 from ppsim.costs.time_breakdown import MEASURED
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, correction_of
 from ppsim.parallel.layer_partition import without_search
@@ -40,7 +41,7 @@ def fitted_spread(plan: Plan, seconds: float, seconds_of: SecondsOf, class_sprea
     job = plan.job
     if job is None or job.execution.compute_share is not None or not job.cluster.constants.runs:
         return None
-    constants, said = job.cluster.constants, correction_of(job.cluster.constants.runs, job.job_features)
+    constants, said = job.cluster.constants, correction_of(job.cluster.constants.runs, features_of(job))
     unsure = {name: one for name, one in constants.named.items() if one.sigma and one.value}
     machine = SHARES.machine * class_spread
     if f"compute_share.{job.execution.dtype}" in unsure or any(

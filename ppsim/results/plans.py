@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
+from ppsim.costs.job_description import dp_overlap_text, stack_description
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.model.recompute import is_by_stage
 from ppsim.projection.projection import FROM_RUN, ConfigurationChange, Projection, Projections, ProjectionSummary
@@ -154,7 +155,7 @@ def _stack(job: "Job | None", answer: ProjectionSummary) -> list[tuple[str, str]
     if job is None:
         return []
     basis = f" ({job.stack_basis})" if job.stack_basis else ""
-    rows = [("assumed", f"stack {job.stack_description}{basis}")]
+    rows = [("assumed", f"stack {stack_description(job)}{basis}")]
     return [*rows, ("by stack", times_by_stack(answer))] if answer.by_stack_s else rows
 
 
@@ -454,7 +455,7 @@ def _assumed(projection: Projection) -> list[_Row]:
         hidden = f"EP {100 * execution.hidden_ep:g} % hidden" if execution.hidden_ep else "EP exposed"
         said.append(f"EP overlapped ({execution.ep_order})" if execution.ep_order else hidden)
     if job.layout.dp > 1:
-        said += [f"DP {job.dp_overlap_text}", f"ZeRO {job.optimizer.zero_stage}"]
+        said += [f"DP {dp_overlap_text(job)}", f"ZeRO {job.optimizer.zero_stage}"]
     recompute = "by stage" if job.stage_plans else execution.recompute
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]

@@ -16,8 +16,10 @@ from ppsim.base.arrays import Floats
 from ppsim.catalog.build import find
 from ppsim.costs.assemble_job import layers_per_stage
 from ppsim.costs.job import Job
+from ppsim.costs.job_plans import stages_with_plans
 from ppsim.costs.ledger import Ledger
 from ppsim.costs.pair_overlap import pair_s
+from ppsim.costs.similar_jobs import scale_of
 from ppsim.costs.stage_memory import StageMemory, stage_memory
 from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.machine import collectives
@@ -88,7 +90,7 @@ class BoundsCalculator:
         if configuration.split == "searched":
             least, bound = 0.0, self._bound_of_splits_s(job, found)
         # The job's scale does not multiply fixed time and launches, so only a scale below 1 is applied.
-        return ConfigurationBounds(configuration, counts, min(1.0, job.scale) * bound, least, found.memory)
+        return ConfigurationBounds(configuration, counts, min(1.0, scale_of(job)) * bound, least, found.memory)
 
     def plan(self, bounds: ConfigurationBounds) -> Plan:
         return self.question.plan_of(bounds.candidate, job=self._job(bounds.candidate), split=list(bounds.counts))
@@ -120,7 +122,7 @@ class BoundsCalculator:
         return job
 
     def _compute_key(self, job: Job) -> Hashable:
-        layout, sizes = job.layout, job.domain_sizes
+        layout, sizes = job.layout, job.place.domain_sizes
         extents = tuple(group(layout, name, sizes).extents for name in ("tp", "cp", "ep"))
         return job.micro_batch, job.execution, layout.tp, layout.cp, layout.ep, layout.etp, extents
 
@@ -140,7 +142,7 @@ class BoundsCalculator:
         ranks = _stages_of_ranks(placement, configuration.pp, configuration.vpp)
         planned = job.execution.recompute, job.offload_modules, counts, placement, configuration.vpp
         stages: list[Stage] = self._shared(
-            ("planned", planned), lambda: job.planned(stages_of(job.model, counts), ranks.tolist())
+            ("planned", planned), lambda: stages_with_plans(job, stages_of(job.model, counts), ranks.tolist())
         )
         ledger = self._shared(("ledger", id(job)), lambda: Ledger(job))
         by_layer = job.offload > 0 and len(stages) == 1
@@ -246,7 +248,7 @@ def _hop_s(job: Job) -> float:
     tokens = job.micro_batch * job.length // layout.cp
     whole = tokens * job.model.residual_size * float(job.execution.element_bytes)
     message = whole / (layout.tp if job.scatter_gather else job.settings.cut.norm_divisor)
-    crossed = set(hop_tiers(layout, job.domain_sizes))
+    crossed = set(hop_tiers(layout, job.place.domain_sizes))
     return min(collectives.point_to_point_s(message, tiers[tier].p2p_link) for tier in crossed)
 
 

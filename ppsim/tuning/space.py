@@ -28,7 +28,7 @@ from ppsim.projection.changes import (
     settings_of,
 )
 from ppsim.projection.options import GPT, Runtime
-from ppsim.projection.plan import AUTO, Plan
+from ppsim.projection.plan import AUTO, Plan, memory_limit_of
 from ppsim.simulation.verdict import MemoryLimit, Word
 from ppsim.trainers.stacks import base_of, stack_of
 from ppsim.trainers.write_schedule import is_run_by
@@ -172,13 +172,13 @@ class SearchProblem:
     @cached_property
     def memory_limit(self) -> MemoryLimit:
         given = self.memory_limit_bytes
-        return self.job.memory_limit if given is None else MemoryLimit.given(given)
+        return memory_limit_of(self.job) if given is None else MemoryLimit.given(given)
 
     @cached_property
     def _limits(self) -> dict[bool, MemoryLimit]:
         given = self.memory_limit_bytes
         return {
-            has_graphs: self.job.memory_limit_of("layer" if has_graphs else "none")
+            has_graphs: memory_limit_of(self.job, "layer" if has_graphs else "none")
             if given is None
             else self.memory_limit
             for has_graphs in (False, True)

@@ -29,6 +29,7 @@ from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.number_formats import at_least_16_bits
 from ppsim.base.units import signed_percent
 from ppsim.costs.job import Job
+from ppsim.costs.similar_jobs import features_of
 from ppsim.costs.stage_cost_set import values_of_ranks
 from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.machine import collectives
@@ -576,7 +577,7 @@ class FitProblem:
             rest = min(rest, row.measured_s / 2)  # a step shorter than its rest would be negative
             times = _rounded((row.measured_s - rest) / (projected - rest))
             spread = _rounded(spread_of(row.plan))
-            found.append(MeasuredJob(**vars(job.job_features), times=times, sigma=_rounded(sigma), spread=spread))
+            found.append(MeasuredJob(**vars(features_of(job)), times=times, sigma=_rounded(sigma), spread=spread))
         return tuple(found)
 
     def _rest(self, row: MeasuredStep) -> str:
@@ -595,7 +596,7 @@ class FitProblem:
 
     def solved(self, priors: Sequence[Prior]) -> _Solved:
         """Outliers have reduced weight: runs with a large error, or with a much larger error than similar runs."""
-        jobs = [*(row.plan.job.job_features for row in self.rows if row.plan.job), *self.earlier]
+        jobs = [*(features_of(row.plan.job) for row in self.rows if row.plan.job), *self.earlier]
         spreads = np.array(
             [*map(spread_of, (row.plan for row in self.rows)), *(run.spread for run in self.earlier)]
         )

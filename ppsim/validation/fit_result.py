@@ -11,6 +11,7 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.display import Printable
 from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.costs.similar_jobs import features_of
 from ppsim.machine.cluster import Cluster, Constants
 from ppsim.machine.cluster_files import cluster_named, load_cluster, packaged_clusters
 from ppsim.machine.job_similarity import MeasuredJob
@@ -122,7 +123,7 @@ def _smallest(cases: Sequence[PublishedRun], plan_of: PlanOf, *, of_each_model: 
         except PpsimError:
             continue
         if job is not None:
-            kind = job.cluster.name, job.execution.dtype, job.job_features.model if of_each_model else ""
+            kind = job.cluster.name, job.execution.dtype, features_of(job).model if of_each_model else ""
             found.setdefault(kind, []).append((job.layout.num_devices, index))
     chosen = []
     for ran in found.values():

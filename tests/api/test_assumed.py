@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import ppsim
 from ppsim.cli import main
+from ppsim.costs.job_description import given_assumptions
 from ppsim.errors import ConfigError
 
 SIZES = (
@@ -132,7 +133,7 @@ def test_a_file_of_primus_is_of_the_launchers_gpus(
     assert config.beside(sizes).assumed[0] == f"{GPUS}{said} (set --gpus)"
     plan = ppsim.project(run_config=path, split="even" if sizes.get("pp", 1) < 3 else [2, 1, 1], **sizes).plan
     assert plan.job is not None
-    assert (plan.job.layout.num_devices, plan.job.assumptions[0]) == (gpus, f"{GPUS}{said} (set --gpus)")
+    assert (plan.job.layout.num_devices, given_assumptions(plan.job)[0]) == (gpus, f"{GPUS}{said} (set --gpus)")
     assert ppsim.project(run_config=path, gpus=4, pp=1).num_gpus == 4
 
 

@@ -12,6 +12,7 @@ from ppsim.base.option_declarations import declared_options
 from ppsim.base.units import seconds
 from ppsim.costs.dp_and_optimizer import expected_maximum
 from ppsim.costs.job import Job
+from ppsim.costs.job_description import given_assumptions
 from ppsim.errors import ConfigError
 from ppsim.machine.cluster import Constant, Constants
 from ppsim.machine.cluster_files import load_cluster
@@ -187,7 +188,7 @@ def test_moe_jobs_get_the_settings_of_the_newest_recipes_and_options_override_th
     job = ppsim.project(**words).plan.job
     assert job.stack == "megatron-bridge@26.08"
     assert (job.execution.fused_experts, job.execution.cuda_graphs) == (True, "full")
-    assert any("--fused-experts" in one and "--cuda-graphs full" in one for one in job.assumptions)
+    assert any("--fused-experts" in one and "--cuda-graphs full" in one for one in given_assumptions(job))
     mine = ppsim.project(**words, fused_experts=False).plan.job
     assert (mine.execution.fused_experts, mine.execution.expert_rank_capacity) == (False, None)
     fast, slow = (

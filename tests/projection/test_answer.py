@@ -8,6 +8,7 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import CATALOG
+from ppsim.costs.similar_jobs import features_of
 from ppsim.machine.job_similarity import MeasuredJob
 from ppsim.projection.loss_breakdown import interval, loss_budget, sensitivities
 from ppsim.projection.plan import Plan
@@ -75,7 +76,7 @@ def test_ideal_is_mfu_and_what_is_beyond_it_is_apart(name: str, fields: dict[str
 @pytest.mark.parametrize("times", [0.9, 1.2])
 def test_a_measured_step_changes_the_losses_and_not_the_ideal(times: float) -> None:
     one = job(pp=2, dp=2)
-    run = MeasuredJob(**asdict(one.job_features), times=times, spread=0.06)
+    run = MeasuredJob(**asdict(features_of(one)), times=times, spread=0.06)
     corrected = one.cluster.with_constants(replace(one.cluster.constants, runs=(run,)))
     before, after = (loss_budget(project(Plan(pp=2, job=of))) for of in (one, replace(one, cluster=corrected)))
     assert sum(after.values()) != pytest.approx(sum(before.values()), rel=0.05)

@@ -15,7 +15,7 @@ from ppsim.catalog.build import CATALOG
 from ppsim.costs.cost_sources import RankCosts
 from ppsim.costs.profile import load_profile
 from ppsim.parallel.layer_partition import MegatronSplit, why_no_split
-from ppsim.projection.plan import RUNTIMES, Plan
+from ppsim.projection.plan import RUNTIMES, Plan, memory_limit_of
 from ppsim.projection.project import project, project_all
 from ppsim.schedule.graph import CHANNELS
 from ppsim.schedule.table import Op
@@ -473,7 +473,7 @@ def test_a_search_keeps_to_the_memory_of_the_device_and_is_nearly_as_fast():
     plan = Plan(pp=4, job=one, split="balanced", schedule="v-flex")
     within, free = project(plan), project(replace(plan, memory_limit_bytes=1e15))
     assert within.fits
-    assert free.timeline.memory.peak_bytes.max() > one.memory_limit.usable_bytes
+    assert free.timeline.memory.peak_bytes.max() > memory_limit_of(one).usable_bytes
     assert within.iteration_time_s == pytest.approx(free.iteration_time_s, rel=2e-3)
 
 
@@ -641,3 +641,10 @@ def test_the_split_of_a_runtime_is_its_own() -> None:
 def test_a_plan_without_stages_per_rank_has_the_fewest_of_its_schedule() -> None:
     assert [Plan(pp=2, vpp=3).stages_per_rank, Plan(pp=2, schedule="zbv").stages_per_rank] == [3, 2]
     assert [Plan(pp=2, schedule="auto", vpp=vpp).stages_per_rank for vpp in (None, 2)] == [1, 2]
+
+
+def test_memory_is_fragmented_by_experts_and_graphs() -> None:
+    dense, experts = job(), job("mixtral-8x7b", ep=2, dp=2)
+    assert memory_limit_of(experts) != memory_limit_of(dense)
+    assert "experts" in str(memory_limit_of(experts))
+    assert "experts" not in str(memory_limit_of(dense))

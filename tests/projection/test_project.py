@@ -1,5 +1,6 @@
 """Iteration, overheads and assumptions of plans with times by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from ppsim.projection.project import (
     peaks_of,
     project,
     project_all,
+    seconds_per_launch,
     table_of,
 )
 from tests.projection.by_hand import MEASURED, by_hand, free
+from tests.projection.jobs import job
 
 NO_OVERHEADS = "overheads: none (fit them with ppsim calibrate, give them with --calibration)"
 LEFT_OUT = "not in the step time: data-parallel communication, optimizer, gradient norm"
@@ -159,3 +162,13 @@ def test_a_table_has_all_rounds() -> None:
         Plan(pp=2, microbatches=4, gradient_accumulation_steps=2, measured=MEASURED), find("1f1b")
     )
     assert (table.num_microbatches, table.num_rounds, note) == (4, 2, None)
+
+
+def test_launches_of_a_schedule_take_the_option_the_constant_or_nothing_in_a_full_graph() -> None:
+    usual = job(pp=2)
+    constant = usual.cluster.constants.launch_s
+    assert seconds_per_launch(usual) == (constant.value if constant else 0.0)
+    assert seconds_per_launch(job(pp=2, launch_s=0.0)) == 0.0
+    assert seconds_per_launch(job(pp=2, launch_s=1e-5)) == 1e-5
+    without = replace(usual.cluster, constants=replace(usual.cluster.constants, launch_s=None))
+    assert seconds_per_launch(replace(usual, cluster=without)) == 0.0

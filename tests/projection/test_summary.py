@@ -9,6 +9,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
+from ppsim.costs.similar_jobs import features_of
 from ppsim.machine.cluster import Constant, Constants
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, JobFeatures, MeasuredJob, correction_of
 from ppsim.projection.error_classes import UNMEASURED_SPREAD, error_class_of
@@ -100,9 +101,9 @@ def test_a_spread_of_fitted_runs_needs_runs(plan: Plan) -> None:
 
 def test_a_fitted_run_of_the_same_job_leaves_the_spread_of_runs(plan: Plan) -> None:
     assert plan.job is not None
-    own = measured(plan.job.job_features)
+    own = measured(features_of(plan.job))
     same = moved(plan, runs=(own,))
-    said = correction_of((own,), plan.job.job_features)
+    said = correction_of((own,), features_of(plan.job))
     found = fitted_spread(same, 1.0, never, 0.1)
     machine = SHARES.machine * 0.1
     assert found == pytest.approx(hypot(MEASURED_SPREAD, said.unknown * 0.1, (1 - said.weight) * machine))
@@ -112,7 +113,7 @@ def test_a_fitted_run_of_the_same_job_leaves_the_spread_of_runs(plan: Plan) -> N
 
 def test_uncertain_constants_add_their_correlated_effects(plan: Plan) -> None:
     assert plan.job is not None
-    other = replace(plan.job.job_features, model="other", gpus=4096, tp=8, pp=8)
+    other = replace(features_of(plan.job), model="other", gpus=4096, tp=8, pp=8)
     constants = {
         "compute_share": {"bfloat16": Constant(value=1.0, sigma=0.1)}, "jitter": Constant(value=0.1, sigma=0.01),
         "overlap": {"tp": Constant(value=0.5)}, "runs": (measured(other),),
@@ -132,7 +133,7 @@ def test_uncertain_constants_add_their_correlated_effects(plan: Plan) -> None:
         assert of.value == pytest.approx({"compute_share": exp(-0.1), "jitter": 0.1 * exp(-0.1)}[name])
         return 2.0 * exp(effects[name])
 
-    said = correction_of(constants["runs"], plan.job.job_features)
+    said = correction_of(constants["runs"], features_of(plan.job))
     for correlation, machine in ((0.0, 0.5), (1.0, 0.7), (-1.0, 0.1)):
         fitted = moved(
             plan, **constants, correlation={"compute_share.bfloat16 jitter": correlation, "jitter gone": 0.9}
@@ -157,7 +158,7 @@ def test_a_slow_host_is_the_end_of_an_eager_interval(plan: Plan) -> None:
         assert slow_host_s(other, 1.0, never) is None
     assert slow_host_s(replace(plan, is_recipe=True), 1.0, never) is None
     assert slow_host_s(replace(plan, measured=MEASURED), 1.0, never) is None
-    assert slow_host_s(moved(plan, runs=(measured(own.job_features),)), 1.0, never) is None
+    assert slow_host_s(moved(plan, runs=(measured(features_of(own)),)), 1.0, never) is None
     assert slow_host_s(Plan(pp=2), 1.0, never) is None
 
 
@@ -173,7 +174,7 @@ def test_packed_documents_of_unknown_length_lower_the_interval_of_a_fine_tuning(
     assert short_documents_share(tuning, 1.0, shorter) == 0.8
     assert short_documents_share(tuning, 0.84, shorter) == 1.0, "5 % do not matter"
     for other in (
-        plan, Plan(pp=2), replace(tuning, measured=MEASURED), moved(tuning, runs=(measured(own.job_features),)),
+        plan, Plan(pp=2), replace(tuning, measured=MEASURED), moved(tuning, runs=(measured(features_of(own)),)),
         replace(tuning, job=replace(own, lora="16", document_length=512)),
     ):  # fmt: skip
         assert short_documents_share(other, 1.0, never) == 1.0

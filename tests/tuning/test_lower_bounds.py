@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.catalog.build import CATALOG, find
+from ppsim.costs.similar_jobs import features_of
 from ppsim.machine.job_similarity import MeasuredJob
 from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.tuning import lower_bounds
@@ -41,7 +42,7 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
         runtime=data.draw(st.sampled_from(["torch", "megatron", "ideal"])),
     )  # fmt: skip
     cluster, times = asked.job.cluster, data.draw(st.sampled_from([0.7, 1.0, 1.4]))
-    runs = (MeasuredJob(**vars(asked.job.job_features), times=times, spread=0.3),)
+    runs = (MeasuredJob(**vars(features_of(asked.job)), times=times, spread=0.3),)
     asked = replace(
         asked, job=replace(asked.job, cluster=cluster.with_constants(replace(cluster.constants, runs=runs)))
     )

@@ -9,6 +9,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import PpsimError
+from ppsim.projection.plan import memory_limit_of
 from ppsim.simulation.verdict import MemoryLimit
 from ppsim.tuning.command_line import command_of
 from ppsim.tuning.evaluate import EvaluationResult
@@ -75,7 +76,7 @@ def test_options_that_are_not_given_are_switched_if_this_is_faster() -> None:
 def test_cuda_graphs_need_more_free_memory_to_fit() -> None:
     asked = replace(question(gpus=8, batch=16), memory_limit_bytes=None)
     first = configurations(asked, space_for(asked, cp=[1]))[0]
-    peak_bytes = asked.job.memory_limit_of("layer").safe_bytes + 1
+    peak_bytes = memory_limit_of(asked.job, "layer").safe_bytes + 1
     assert asked.verdict(first, peak_bytes) == "fits"
     assert asked.verdict(replace(first, switched=("cuda_graphs=layer",)), peak_bytes) == "fits tightly"
 

@@ -9,6 +9,7 @@ import pytest
 import ppsim
 from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
+from ppsim.costs.similar_jobs import features_of
 from ppsim.machine.cluster import Constant
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, JobFeatures, MeasuredJob, correction_of
@@ -88,8 +89,8 @@ def test_what_runs_have_in_common_is_the_machines_and_more_runs_say_so_more(tmp_
 def test_a_scale_of_a_job_is_of_all_it_takes_but_its_rest_and_of_no_other_job() -> None:
     words = {**dict(zip(COLUMNS, (*JOBS[1], 4096), strict=False)), "rest": 0.5}
     job = plan_of_keywords({**words, "cluster": BASE}).job
-    for name, times in ((job.job_features.model, 1.25), ("llama2-7b", 1.0)):
-        run = MeasuredJob(**{**vars(job.job_features), "model": name}, times=1.25, sigma=1e-9, spread=0.2)
+    for name, times in ((features_of(job).model, 1.25), ("llama2-7b", 1.0)):
+        run = MeasuredJob(**{**vars(features_of(job)), "model": name}, times=1.25, sigma=1e-9, spread=0.2)
         scaled = BASE.with_constants(replace(BASE.constants, runs=(run,)))
         before, after = (outcome_of(plan_of_keywords({**words, "cluster": one}))[0] for one in (BASE, scaled))
         assert after - 0.5 == pytest.approx(times * (before - 0.5), rel=1e-9)
