@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = UNNAMED | {"stack": "plain"}
 SPARSE = SMALL | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8}
 OTHERWISE = {"hidden_tp_forward": "overlap_tp", "hidden_tp_backward": "overlap_tp", "launch_s": "launch_ms",
              "stage_plans": "stage_plan"}  # fmt: skip
-NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "cluster", "layout", "model", "optimizer",
+NOT_ASKED = {"model_name", "fused_activation", "gradient_placeholders", "weighted_output", "norm_in_gemm", "allocator_slack", "vocab_multiple", "cluster", "layout", "model", "optimizer",
              "execution", "offload_rules", "gpus_assumed", "assumed", "ignored_memory_options", "stack_basis"}  # fmt: skip
 """Of a job: what is made of other words, and what is the trainer's own."""
 
