@@ -1,5 +1,6 @@
 """Something new is added with exactly the files that docs/explanation/architecture.md names for it, and then works."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -201,6 +202,46 @@ def test_an_option(tree: Tree) -> None:
     tree.require_files_of("option")
     assert "--mine" in tree.run("-m", "ppsim", "project", "--help-all")
     assert tree.run("-c", "import ppsim; print(ppsim.project(pp=4, mine=3).plan.mine)").strip() == "3"
+
+
+def test_an_option_of_the_computation(tree: Tree) -> None:
+    """It changes seconds and bytes, and is written to and read from a script of Megatron-LM."""
+    name = "fp32_residual_connection"
+    tree.replace(
+        "projection/options.py", "    dropout: Annotated[",
+        f'    {name}: Annotated[bool | None, Option(\n        "Mine. [default: off]",\n'
+        f'        section="model", field="job.execution.{name}", default=False, has_no=True,\n    )]\n'
+        "    dropout: Annotated[",
+    )  # fmt: skip
+    tree.replace(
+        "model/execution.py",
+        "    dropout: bool = False\n",
+        f"    dropout: bool = False\n    {name}: bool = False\n",
+    )
+    tree.replace(
+        "model/execution.py", "self.attention, self.context,", f"self.attention, self.{name}, self.context,"
+    )
+    tree.replace(
+        "model/blocks.py", "    if execution.dropout:\n        made.append",
+        f'    if execution.{name}:\n        wide = Tensor(f"wide{{number}}", "own_tokens", h, "norms", "f32")\n'
+        '        yield Operator(wide.name, "", (given,), (wide,), (wide.name,), kind="norm")\n'
+        "    if execution.dropout:\n        made.append",
+    )  # fmt: skip
+    tree.replace(
+        "trainers/megatron/settings.py", '    _flag("deterministic_mode"', f'    _flag("{name}", "{name}"),\n    _flag("deterministic_mode"',
+    )  # fmt: skip
+    tree.require_files_of("option of the computation")
+    project = ("-m", "ppsim", "project", "--model", "llama3-8b", "--gpus=8", "--pp=4", "--stack=plain")
+    script = tree.run(*project, "--fp32-residual-connection", "--to-config", "megatron")
+    assert "--fp32-residual-connection" in script
+    (tree.root / "mine.sh").write_text(script.partition("\n# megatron\n")[2])
+    code = f"import ppsim; print(ppsim.read_run_config('mine.sh').options['{name}'])"
+    assert tree.run("-c", code).strip() == "True"
+    without, mine = (
+        json.loads(tree.run(*project, *flag, "--json")) for flag in ((), ("--fp32-residual-connection",))
+    )
+    assert mine["iteration_time_s"] > without["iteration_time_s"]
+    assert mine["peak_bytes"] > without["peak_bytes"]
 
 
 def test_a_figure(tree: Tree) -> None:

@@ -45,7 +45,7 @@ def layer_estimate(
 ) -> CostEstimate:
     """Raises `ConfigError` if tp, cp or ep do not divide the shape, or the device has no peak for the dtype."""
     if layer.in_16_bits and place.execution.operand_bytes:
-        place = replace(place, execution=replace(place.execution, dtype="bfloat16"))
+        place = replace(place, execution=place.execution.in_16_bits())
     execution, tp, tokens = place.execution, place.layout.tp, place.tokens(micro_batch, sequence_length)
     operators = layer_operators(layer, place, sequence_length)
     rows = computed_rows(layer, place.cut, tokens=tokens, load=execution.expert_load)

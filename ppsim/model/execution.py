@@ -267,11 +267,16 @@ class Execution:
             self.fuses_norms, self.fp8_activation_inputs, self.expert_buffer_factor,
         )  # fmt: skip
 
+    def in_16_bits(self) -> "Execution":
+        """Return the options of a layer that runs in 16 bits, with TransformerEngine's attention in 16 bits."""
+        attention = "fused" if self.attention == "fused-fp8" else self.attention
+        return replace(self, dtype=at_least_16_bits(self.dtype), attention=attention)
+
     def of_encoder(self, *, is_full: bool) -> "Execution":
         """Return the options of an encoder, which runs in 16 bits; `is_full`: it recomputes its layers."""
         return replace(
-            self,
-            dtype=at_least_16_bits(self.dtype), recompute="full" if is_full else "none", sequence_parallel=False,
+            self.in_16_bits(),
+            recompute="full" if is_full else "none", sequence_parallel=False,
             hidden_tp_forward=0.0, hidden_tp_backward=0.0, overlap_ep=0.0, hidden_cp=0.0, dropout=False,
             cuda_graphs="full" if self.cuda_graphs == "full" else "none",
         )  # fmt: skip

@@ -112,3 +112,10 @@ def test_a_cluster_multiplies_hidden_parts_up_to_1() -> None:
     pairs = Execution(overlap_ep="dualpipe").overlapping(times)
     assert (pairs.overlap_ep, pairs.ep_order, pairs.hidden_ep) == ("dualpipe", "dualpipe", 0.0)
     assert made.ep_order is None
+
+
+def test_layers_and_encoders_in_16_bits_have_attention_in_16_bits() -> None:
+    execution = Execution(dtype="mxfp8", attention="fused-fp8")
+    for made in (execution.in_16_bits(), execution.of_encoder(is_full=True)):
+        assert (made.dtype, made.attention) == ("bfloat16", "fused")
+    assert Execution(attention="unfused").in_16_bits().attention == "unfused"
