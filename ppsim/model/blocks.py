@@ -278,5 +278,8 @@ def _head(model: Model, columns: int) -> Iterator[Operator]:
     yield Operator("norm", "", (source,), (normed,), saves, kind="final norm")
     logits, saves = Tensor("logits", "tokens", columns, "logits"), ("normed",) if model.trains("head") else ()
     linear = WeightMatrix("head", "normed", h, (columns,), "outside", split="outputs")
-    yield Operator("head", "", ("normed",), (logits,), saved_for_w=saves, weight=linear, gives_gradient=gives)
+    yield Operator(
+        "head", "", ("normed",), (logits,), saved_for_w=saves, weight=linear, gives_gradient=gives,
+        trainable=model.trains("head"),
+    )  # fmt: skip
     yield Operator("loss", "", ("logits",), (replace(logits, name="loss"),), kind="loss")

@@ -113,7 +113,7 @@ def _head(model: Model, settings: MemorySettings) -> RowBytes:
             "logits": int(uses * of_logits * logits),
             "gradient of the logits": int(of_gradients * logits),
             "gradient of the hidden states": of_hidden * tokens * h,
-            "gathered sequence": 2 * tokens * h * e if cut.norm_divisor > 1 else 0,
+            "gathered sequence": (1 + model.trains("head")) * tokens * h * e if cut.norm_divisor > 1 else 0,
         }
         for of_logits, of_gradients, of_hidden in held
     ]

@@ -9,7 +9,9 @@ from ppsim.costs.job import Job
 from ppsim.costs.ledger import Ledger, StageSums
 from ppsim.costs.replica_collectives import replica_collective_s
 from ppsim.errors import ConfigError
+from ppsim.model.memory_rows import bytes_of_row
 from ppsim.model.pipeline_stages import Stage
+from ppsim.model.stage_rows import Row
 
 SMALL: dict[str, Any] = {
     "model": "llama3-8b",
@@ -42,6 +44,19 @@ def test_weight_gradients_are_those_of_adapters_only() -> None:
     assert 0 < parts.total_s < 0.1 * weight_s()
     assert weight_s(freeze="layers@16-31") == 0
     assert weight_s(freeze="norms") == pytest.approx(weight_s(), rel=1e-5)  # their gradients come with I
+
+
+def test_a_frozen_head_does_not_gather_its_input_again() -> None:
+    """Megatron-LM, core/tensor_parallel/layers.py: only the weight gradient of a linear needs the gathered input."""
+    job, frozen = ppsim.job(**SMALL), ppsim.job(**SMALL, freeze="head")
+    head, of_frozen = (sums(one, Stage((), head=True)) for one in (job, frozen))
+    assert of_frozen.costs.backward.tp_s == pytest.approx(
+        head.costs.backward.tp_s / 2
+    )  # the gradient's message stays
+    gathered = [
+        bytes_of_row(one.model, Row("head"), one.settings).moments[0]["gathered sequence"] for one in (job, frozen)
+    ]
+    assert gathered == [2 * 2048 * 4096 * 2, 2048 * 4096 * 2]
 
 
 def test_a_frozen_layer_has_an_input_gradient_if_anything_before_it_is_trained() -> None:
