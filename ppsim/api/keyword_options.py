@@ -10,7 +10,7 @@ from typing import Any, ForwardRef, Literal, TypeVar, get_args, get_origin
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.name_lookup import NameLookup
-from ppsim.base.option_declarations import allowed_values, declared_options, value_types
+from ppsim.base.option_declarations import allowed_values, declared_options, require_least, value_types
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ def accept_options(declared: type) -> Callable[[_Verb], _Verb]:
                 twice = next(name for name in options if name != names.get(name, name) in options)
                 raise ConfigError(f"{names[twice]} and {twice} are one option: give one of them")
             words = {name: value for name, value in given.items() if name not in own_names}
-            require_valid_options(hints, words, verb.__name__)
+            require_valid_options(declared, words, verb.__name__)
             return verb(*args, **dict.fromkeys(hints) | given)
 
         added = [
@@ -59,7 +59,8 @@ def _quoted(hint: Any) -> Any:
     return hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
 
 
-def require_valid_options(hints: Mapping[str, Any], options: Mapping[str, Any], verb: str) -> None:
+def require_valid_options(declared: type, options: Mapping[str, Any], verb: str) -> None:
+    hints, declarations = option_types(declared), declared_options(declared)
     for name, value in options.items():
         if name not in hints:
             raise ConfigError(f"{verb} has no '{name}': {NameLookup('word', hints).hint(name)}")
@@ -73,6 +74,9 @@ def require_valid_options(hints: Mapping[str, Any], options: Mapping[str, Any], 
         if not choices and not is_list and not any(_is_of(value, kind) for kind in kinds):
             whats = " or ".join(dict.fromkeys(_what(kind) for kind in kinds))
             raise ConfigError(f"{name} must be {whats}: got {value!r}")
+        least = declarations[name].option.least if name in declarations else None
+        if least is not None and isinstance(value, Real):
+            require_least(name, float(value), least)
 
 
 _PLAIN: dict[Any, tuple[Any, str]] = {

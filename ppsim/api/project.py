@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _WORDS = declared_options(PlanOptions)
 _OF_JOBS = tuple(name for name in declared_options(JobOptions) if name != "pp")
-_HINTS = option_types(PlanOptions)
 
 
 @accept_options(PlanOptions)
@@ -303,8 +302,8 @@ def _lengths(given: str | Path | Sequence[int] | None) -> tuple[int, ...] | None
 
 
 def plan_of_keywords(words: Mapping[str, Any]) -> Plan:
-    require_valid_options(_HINTS, words, "project")
-    return plan_of_options(dict.fromkeys(_HINTS) | dict(words))
+    require_valid_options(PlanOptions, words, "project")
+    return plan_of_options(dict.fromkeys(option_types(PlanOptions)) | dict(words))
 
 
 def _split(options: Mapping[str, Any]) -> Split | None:

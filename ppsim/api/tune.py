@@ -86,7 +86,8 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     if config and config.recipe:
         _require_schedules(config.recipe, options)
     given, own = with_defaults(_WORDS, options), dict(config.options) if config else {}
-    given |= {name: options[name] if typed[name] is None else options[name][0] for name in _OF_FILES}
+    given["zero"] = options["zero"] if typed["zero"] is None else options["zero"][0]
+    given["etp"] = options["etp"] if typed["etp"] is None else min(options["etp"])
     set_by_user = {name for name, setting in each_setting(typed).items() if setting is not None}
     fixed = set_by_user & SWITCHES.keys()
     ranges = {name: _listed(name, typed[name]) for name in _RANGES} | {"schedule": options["schedule"]}

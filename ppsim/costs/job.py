@@ -141,8 +141,7 @@ class Job(HasRepr):
                 f"--moe-flex-dispatcher-num-sms {self.execution.dispatcher_sms} exceeds the "
                 f"{self.cluster.device.num_cores} SMs of {self.cluster.device.name}"
             )
-        if self.document_length:
-            object.__setattr__(self, "model", with_documents(self.model, self.document_length))
+        self._set_documents()
         self._set_encoders()
         self._set_fine_tuning()
         self._set_layers_in_16_bits()
@@ -257,6 +256,16 @@ class Job(HasRepr):
         if self.execution.paged_stash is not None and (both or self.offload):
             option = "--offload" if self.offload else f"{' and '.join(both)} of --offload-modules"
             raise ConfigError(f"--moe-paged-stash holds the experts' activations: leave out {option}")
+
+    def _set_documents(self) -> None:
+        if self.document_length is None:
+            return
+        if self.document_length > self.length:
+            raise ConfigError(
+                f"--document-length {self.document_length} exceeds the sequence of {self.length} tokens: leave it "
+                "out for one document per sequence"
+            )
+        object.__setattr__(self, "model", with_documents(self.model, self.document_length))
 
     def _set_encoders(self) -> None:
         if self.text_only and self.image_tokens:

@@ -55,6 +55,15 @@ _OTHERS = ("operator_time", "link_efficiency", "overlap", "routing_host_s", "jit
 """Constants of a cluster that share one line of the assumptions."""
 
 
+def _documents(job: Job) -> list[str]:
+    if job.document_length is None and not job.model.fine_tuning:
+        return []
+    kind, length = (
+        ("whole sequences", job.length) if job.document_length is None else ("documents", job.document_length)
+    )
+    return [f"attention: over {kind} of {length} tokens (--document-length)"]
+
+
 def _fine_tuning(job: Job) -> list[str]:
     tuning, model = job.model.fine_tuning, job.model
     if tuning is None:
@@ -64,8 +73,6 @@ def _fine_tuning(job: Job) -> list[str]:
     how = f"LoRA of rank {tuning.rank} on {', '.join(tuning.modules)}" if tuning.rank else f"{job.freeze} frozen"
     lines = [
         f"fine-tuning: {how}; {count(trained)} of {count(whole)} parameters are trained",
-        f"attention: over {'whole sequences' if job.document_length is None else 'packed documents'} of "
-        f"{job.document_length or job.length} tokens (--document-length)",
         "model FLOPs: frozen GEMMs count twice (forward and input gradient), trained ones three times",
     ]
     number = sum(not layer.has_backward for layer in model.layers)
@@ -87,7 +94,7 @@ def _executed(job: Job) -> list[str]:
             "communication hidden by compute: "
             + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part)
         )
-    lines += _fine_tuning(job)
+    lines += [*_fine_tuning(job), *_documents(job)]
     if not job.gradient_accumulation_fusion:
         lines.append("gradients: accumulated by separate kernels (no gradient accumulation fusion)")
     if not execution.moe_permute_fusion:

@@ -89,10 +89,11 @@ def recompute_of(text: str) -> Recompute:
 
 
 def require_enough_layers(recompute: Recompute, num_layers: int) -> None:
-    """Raises `ConfigError` for block/N with more layers than the model has."""
+    """Raises `ConfigError` for WORD/N with more layers than the model has."""
     word, _, number = recompute.partition("/")
-    if word == BLOCK and int(number) > num_layers:
-        raise ConfigError(f"recompute {recompute}: the model has {num_layers} layers (nearest: full)")
+    if number and int(number) > num_layers:
+        nearest = f"{UNIFORM}/{num_layers}" if word == UNIFORM else "full"
+        raise ConfigError(f"recompute {recompute}: the model has {num_layers} layers (nearest: {nearest})")
 
 
 def _of_layer(text: str) -> Recompute:

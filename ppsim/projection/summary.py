@@ -172,16 +172,17 @@ def _interval_scope(plan: Plan, fitted: float | None, slow_s: float | None, shor
     job = plan.job
     if job is None or fitted or spread_of(plan) == MEASURED_SPREAD:
         return ""
+    reasons = []
+    if error_class_of(job) is None:
+        reasons.append(f"wider: {stack_variant(job)} was not measured on {job.cluster.device.name}")
     if slow_s is not None:
-        return (
+        reasons.append(
             f"the host may limit this eager step: up to {seconds(slow_s)} with {1e6 * EAGER_LAUNCH_S:g} µs per "
             "launch. Fit one step (ppsim fit), or give --cuda-graphs"
         )
-    if short_share < 1:
-        return "wider: the sequences may be packed from short documents (--document-length)"
-    if error_class_of(job) is None:
-        return f"wider: {stack_variant(job)} was not measured on {job.cluster.device.name}"
-    return "for trainers measured here"
+    elif short_share < 1:
+        reasons.append("wider: the sequences may be packed from short documents (--document-length)")
+    return "; ".join(reasons) or "for trainers measured here"
 
 
 def _by_stack(projection: Projection, project: Callable[[Plan], Projection]) -> dict[str, float]:

@@ -124,3 +124,14 @@ def test_options_are_read_into_the_execution_and_optimizer() -> None:
     assert execution.sequence_parallel
     assert not made(pp=1, tp=2, sequence_parallel=False).execution.sequence_parallel
     assert (made(pp=1).optimizer.precision, made(pp=1, dtype="float32").optimizer.precision) == ("bf16", "fp32")
+
+
+@pytest.mark.parametrize(("length", "sentence"), [
+    (0, "--document-length must be at least 1: got 0"),
+    (-5, "--document-length must be at least 1: got -5"),
+    (4097, "--document-length 4097 exceeds the sequence of 4096 tokens"),
+])  # fmt: skip
+def test_documents_are_within_a_sequence(length: int, sentence: str) -> None:
+    """Keywords and jobs of a sweep have the least values of the command line."""
+    with pytest.raises(ConfigError, match=f"^{sentence}"):
+        ppsim.project(model="llama3-8b", gpus=8, seq_len=4096, document_length=length)

@@ -45,6 +45,10 @@ def test_more_layers_than_the_model_has_are_refused_if_they_are_typed() -> None:
     )):  # fmt: skip
         with pytest.raises(ConfigError, match=r"^recompute block/81: the model has 80 layers \(nearest: full\)$"):
             ask(recompute="block/81")
+        with pytest.raises(
+            ConfigError, match=r"^recompute uniform/81: the model has 80 layers \(nearest: uniform/80\)$"
+        ):
+            ask(recompute="uniform/81")
 
 
 def test_larger_checkpoints_keep_fewer_inputs_and_need_more_in_the_backward() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import ppsim
-from ppsim.costs.job import Job
 from ppsim.parallel.layer_balance import LinearFunctions, balance_ranks, move_layer, possible_moves
 from ppsim.parallel.layer_partition import even_split
 from ppsim.projection import split_search
@@ -194,7 +193,8 @@ def test_the_search_simulates_few_splits_and_finds_the_same_again(monkeypatch):
 def test_rounding_does_not_move_layers_between_equally_fast_splits(monkeypatch):
     splits = []
     for number in (0, 2):
-        monkeypatch.setattr(Job, "scale", 1 + number * 2.0**-52)
+        for module in ("job_cost_sources", "layer_costs"):
+            monkeypatch.setattr(f"ppsim.costs.{module}.scale_of", lambda job, by=number: 1 + by * 2.0**-52)
         splits.append(
             ppsim.project(**JOBS["hybrid whose middle layer is attention"], split="auto").stage_cost_set.split
         )

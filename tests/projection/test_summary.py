@@ -63,6 +63,10 @@ def test_models_with_experts_have_a_spread_of_their_own(model: str, prior: float
             {"gpus": 8, "tp": 4, "global_batch": 16, "seq_len": 8192, "lora": 16, "cuda_graphs": "layer"},
             "wider: the sequences may be packed",
         ),
+        (
+            {"gpus": 8, "tp": 4, "global_batch": 16, "seq_len": 2048, "lora": 16, "cluster": "h20-8"},
+            "wider: megatron-bridge was not measured on NVIDIA H20; the host may limit this eager step",
+        ),
     ],
 )
 def test_an_interval_says_for_which_runs_it_is(options, scope):

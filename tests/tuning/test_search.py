@@ -160,15 +160,3 @@ def test_recomputation_is_named_where_it_would_do():
     with pytest.raises(DoesNotFit, match="--recompute full would fit"):
         tune(asked, space_for(asked, recompute=["none"], cp=[1]))
     assert tune(asked, space_for(asked, recompute=["full"], cp=[1])).best
-
-
-def test_a_state_of_one_stage_without_a_range_of_stages_goes_on(tmp_path):
-    """Up to 0.3 a search had one ZeRO stage, which neither its ranges nor its keys name."""
-    asked, path = question("gpt2", gpus=2, batch=4, length=1024, zero=2), tmp_path / "state.json"
-    space = space_for(asked)
-    found = tune(asked, space, state=path)
-    old = json.loads(path.read_text())
-    del old["space"]["zero"]
-    old["verdicts"] = {key.removesuffix(" zero2"): verdict for key, verdict in old["verdicts"].items()}
-    path.write_text(json.dumps(old))
-    assert tune(asked, space, state=path).to_json() == found.to_json()

@@ -78,7 +78,7 @@ def test_experts_of_a_tensor_parallelism_of_their_own_are_spread_over_more_ranks
     }
     assumed = ppsim.tune(**asked, **ranges, split=["even"])
     assert "--etp" not in command_of(assumed.question, assumed.best[0].candidate)  # ppsim project assumes it, too
-    tuned = ppsim.tune(**asked, **ranges, split=["even"], etp=1)
+    tuned = ppsim.tune(**asked, **ranges, split=["even"], etp=[4, 1])
     assert tuned.best == assumed.best
     found = tuned.best[0]
     assert (found.candidate.ep, found.candidate.dp) == (8, 4)
