@@ -22,13 +22,11 @@ time of an action."""
 _OF_A_PASS = 0.1
 _CANDIDATES = np.linspace(0, 1, 17)
 """Quantiles that are tried as the time of a message on a link."""
-_QUEUES = 0.7
+_CLEARLY = 0.7
 """A link is a queue if the error of its messages' arrivals in both directions is at most this fraction of the one
-without a queue."""
+without a queue; it is not slow if its receivers' waits vary by at most this fraction of the messages' times."""
 _OVERLAPS = 0.1
 """If messages overlap by less than this fraction of their time, the link is assumed to be a queue."""
-_BLOCKS = 2.5
-"""A blocked rank may receive late by up to this multiple of its blocking time: its own send and another rank's."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +101,7 @@ class SlowPairs:
     """Excess seconds of slow pairs over the usual pair, in transit and on the sending rank.
 
     `transit_s` has shape [steps, actions] and includes the wait for earlier messages, `block_s` [actions]. `named`
-    has both times per slow pair, and the longest wait for earlier messages. It omits pairs whose messages are late
-    only because the receiver is blocked by its own send.
+    has both times per slow pair, and the longest wait for earlier messages.
     """
 
     transit_s: Floats
@@ -151,11 +148,11 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
     fits = {}
     for pair in np.unique(pairs.taken[crosses]).tolist():
         its = pairs.taken == pair
-        fits[pair] = _fit_of(made[:, its], start[:, its] - gap - made[:, its], is_late[:, its])
+        fits[pair] = _fit_of(made[:, its], start[:, its] - gap - made[:, its], wait[:, its], is_late[:, its])
     for pair, (queued_s, constant_s, errors) in fits.items():
         its, (sender, receiver) = pairs.taken == pair, divmod(pair, pairs.num_ranks)
         errors = errors + fits.get(receiver * pairs.num_ranks + sender, _UNKNOWN)[2]
-        if queued_s and errors[0] <= _QUEUES * errors[1]:
+        if queued_s and errors[0] <= _CLEARLY * errors[1]:
             transit[its], queue[:, its] = queued_s, queue_s(made[:, its], queued_s)
             queues.add(pair)
         elif constant_s:
@@ -184,12 +181,13 @@ def queue_s(sent: Floats, service_s: float) -> Floats:
     return np.where(queue - sent > 1e-6 * service_s, queue - sent, 0.0)
 
 
-def _fit_of(sent: Floats, since: Floats, is_late: Any) -> tuple[float, float, Floats]:
+def _fit_of(sent: Floats, since: Floats, wait: Floats, is_late: Any) -> tuple[float, float, Floats]:
     """Return the best time of a message on a queueing link, and on another link, and the errors of both.
 
-    Arrays have shape [steps, messages]; `since` is the time until the arrival. `is_late` marks messages whose
-    receiver waited until they arrived; others arrived earlier. The errors are sums over messages for which the two
-    differ.
+    Arrays have shape [steps, messages]; `since` is the time until the arrival, `wait` the receiver's part of it.
+    `is_late` marks messages whose receiver waited until they arrived; others arrived earlier. If the waits differ
+    less than the times since the sending, the receiver was blocked, for example by its own send: then there is no
+    fit. The errors are sums over messages for which the two differ.
     """
     if is_late.sum() < _LEAST_MESSAGES:
         return _UNKNOWN
@@ -205,7 +203,12 @@ def _fit_of(sent: Floats, since: Floats, is_late: Any) -> tuple[float, float, Fl
 
     queued = min(candidates, key=lambda service: errors(queue_s(sent, service) + service).mean())
     constant = min(candidates, key=lambda constant: errors(constant + np.zeros_like(sent)).mean())
-    expected = queue_s(sent, queued) + queued, np.full_like(sent, constant)
+    queue = queue_s(sent, queued)
+    late = [times[is_late] for times in (wait, since, since - queue)]
+    spreads = [float(np.abs(times - np.median(times)).mean()) for times in late]
+    if spreads[0] < _CLEARLY * min(spreads[1:]):
+        return _UNKNOWN
+    expected = queue + queued, np.full_like(sent, constant)
     differ = np.abs(expected[0] - constant) > _OVERLAPS * constant
     return float(queued), float(constant), np.array([errors(times)[differ].sum() for times in expected])
 
@@ -245,15 +248,7 @@ def slow_pairs_excess(links: LinkTimes, pass_s: float) -> SlowPairs:
         )
         for pair in np.unique(pairs.taken[pairs.taken != NONE])
     }  # fmt: skip
-    blocked = [
-        max((block for pair, (_, block, _) in times.items() if pair // pairs.num_ranks == rank), default=0.0)
-        for rank in range(pairs.num_ranks)
-    ]
-    slow = [
-        (pair, seconds)
-        for pair, seconds in times.items()
-        if seconds[1] or seconds[0] > _BLOCKS * blocked[pair % pairs.num_ranks]
-    ]
+    slow = [(pair, seconds) for pair, seconds in times.items() if any(seconds[:2])]
     named = sorted(slow, key=lambda pair: -sum(pair[1][:2]))
     return SlowPairs(transit + queue, block, {pairs.name(pair): seconds for pair, seconds in named})
 

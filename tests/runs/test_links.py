@@ -125,6 +125,22 @@ def test_late_messages_that_overlap_are_no_queue(name: str, vpp: int, is_queue: 
     assert links.transit_s[np.isin(links.pairs.taken, [6, 9])] == pytest.approx(0.022, abs=5e-4)
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_blocked_rank_does_not_make_its_other_links_slow(rank: int) -> None:
+    """A rank that its sends block waits before actions whose inputs arrived long ago."""
+    steps = Made(build("interleaved-1f1b", pp=4, vpp=2, microbatches=8), seed=4)
+    taken, block_s = steps.taken / 2, 0.0175
+    slow = np.isin(pairs_of(steps.graph).taken[steps.graph.target], [5 * rank + 1, 5 * rank + 4])
+    blocks = np.bincount(steps.graph.source[slow], minlength=len(steps.table)) * block_s
+    steps.taken = taken + blocks
+    run, actions = steps.run(), len(steps.table)
+    start = run.start[:, :actions]
+    found = slow_links_of(steps.graph, start, run.end[:, :actions] - blocks).named
+    assert set(found) == {f"rank {rank} → {rank + 1}", f"rank {rank + 1} → {rank}"}
+    for late_s, blocked_s, _ in found.values():
+        assert (late_s, blocked_s) == pytest.approx((block_s, block_s), abs=5e-4), "late only by its send"
+
+
 def test_times_of_a_queueing_link_are_those_of_a_message_alone() -> None:
     steps = Made(build("interleaved-1f1b", pp=4, vpp=2, microbatches=8), seed=1, num_steps=1)
     steps.gap[:], steps.hop[:] = 1e-4, 3e-4
