@@ -35,5 +35,5 @@ def test_a_stage_of_one_layer_is_updated_by_one_replica() -> None:
 
 
 def test_without_shared_state_there_is_nothing_to_share_by_layers() -> None:
-    with pytest.raises(ConfigError, match="ZeRO stage 0 shares nothing"):
+    with pytest.raises(ConfigError, match="--zero 0 shares nothing"):
         Optimizer(zero_stage=0, layer_wise=True)

@@ -30,7 +30,7 @@ def job(zero: int = 1, instances: int = 1, **others: Any) -> Any:
     )  # fmt: skip
     place = SimpleNamespace(ranks=RANKS.get, held_cores={"dp-cp": 0.25, "expert-dp": 0.5}.get)
     overlaps = {"overlap_param_gather": True, "overlap_grad_reduce": True}
-    settings = SimpleNamespace(gathered_bytes=1)
+    settings = SimpleNamespace(gathered_bytes=1, vocabulary_of=lambda model: 1024 // 4)
     return SimpleNamespace(optimizer=optimizer, place=place, settings=settings, cluster=None, **(overlaps | others))
 
 
@@ -90,20 +90,16 @@ def test_compute_is_slower_by_the_multiprocessors_that_hidden_collectives_hold(
 
 
 def buckets(*, trains: bool = True, tied: bool = False, head: bool = False, zero: int = 1, **others: Any) -> float:
-    model = SimpleNamespace(
-        vocab_size=1000, tied_embeddings=tied, trains=lambda _: trains, table=lambda rows: rows * 10
-    )
+    model = SimpleNamespace(tied_embeddings=tied, trains=lambda _: trains, table=lambda rows: rows * 10)
     stage = SimpleNamespace(embedding=others.pop("embedding", True), head=head)
     layout = SimpleNamespace(tp=4, dp=others.pop("dp", 2), cp=2)
     held = SimpleNamespace(trained=others.pop("trained", 9000), trained_expert=1000)
-    one = job(
-        zero, model=model, layout=layout, vocab_multiple=128, bucket_size=others.pop("bucket_size", 2000), **others
-    )
+    one = job(zero, model=model, layout=layout, bucket_size=others.pop("bucket_size", 2000), **others)
     return num_buckets(one, stage, held)
 
 
 TABLE = 1024 // 4 * 10
-"""Parameters of the part of the table of a rank: 1000 rows padded to 1024, which 4 · 128 divides."""
+"""Parameters of the part of the table of a rank: a quarter of 1024 rows."""
 
 
 def test_the_last_bucket_of_the_first_stage_has_the_table_and_half_a_bucket() -> None:
