@@ -75,8 +75,8 @@ def require_valid_options(declared: type, options: Mapping[str, Any], verb: str)
             whats = " or ".join(dict.fromkeys(_what(kind) for kind in kinds))
             raise ConfigError(f"{name} must be {whats}: got {value!r}")
         least = declarations[name].option.least if name in declarations else None
-        if least is not None and isinstance(value, Real):
-            require_least(name, float(value), least)
+        if least is not None and isinstance(value, int | float):
+            require_least(name, value, least)
 
 
 _PLAIN: dict[Any, tuple[Any, str]] = {

@@ -179,7 +179,7 @@ _MOST_TOKENS = 10**9  # maximum per sequence
 
 def require_least(name: str, value: float | None, least: int = 1) -> None:
     if value is not None and value < least:
-        raise ConfigError(f"{flag_of(name)} must be at least {least}: got {value:g}")
+        raise ConfigError(f"{flag_of(name)} must be at least {least}: got {value}")
 
 
 def require_tokens(name: str, tokens: int | None) -> None:

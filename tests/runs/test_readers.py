@@ -169,6 +169,7 @@ def later(times: Any) -> Any:
 
 BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a rank's file missing": (lambda dump: (dump / "pp_rank_2.json").unlink(), "lacks pp_rank_2.json: give all, or explain --ranks 4 without it"),
+    "a file beyond the ranks": (lambda dump: edit(dump / "config.json", lambda found: found | {"pp_size": 3}), "holds pp_rank_3.json, and its config.json says pp_size 3"),
     "half-written": (lambda dump: (dump / "pp_rank_1.json").write_text((dump / "pp_rank_1.json").read_text()[:900]), "pp_rank_1.json is not valid JSON: line 1"),
     "fewer iterations": (lambda dump: edit(dump / "pp_rank_3.json", lambda found: {"1": found["1"]}), "has 1 steps, dump/pp_rank_0.json has 3: files of two runs"),
     "another number of microbatches": (lambda dump: edit(dump / "config.json", lambda found: found | {"num_mbs": 12}), "has 8 forwards an iteration, where config.json says 12"),

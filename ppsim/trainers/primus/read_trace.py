@@ -41,7 +41,7 @@ def read_dump(folder: Path, *, num_ranks: int | None = None) -> RunRecordings:
             f"{folder} lacks pp_rank_{missing}.json: give all, or explain --ranks {of_job} without it"
         )
     if beyond := sorted(set(files) - set(range(of_job))):
-        raise ConfigError(f"{folder} holds pp_rank_{beyond[0]}.json, and its config.json says pp_size {num_ranks}")
+        raise ConfigError(f"{folder} holds pp_rank_{beyond[0]}.json, and its config.json says pp_size {of_job}")
     iterations = {rank: _iterations(files[rank]) for rank in sorted(files)}
     split = any("wgrad_start" in one for found in iterations.values() for one in found.values())
     traces = with_common_steps([_trace(str(files[rank]), rank, found, split) for rank, found in iterations.items()])
