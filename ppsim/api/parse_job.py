@@ -1,6 +1,7 @@
 """A training job on a cluster."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -53,10 +54,27 @@ def job(**options: Unpack[JobOptions]) -> Job:
 
 
 def job_of_options(options: Mapping[str, Any]) -> Job | None:
-    """Return None if the options have no model; raises `ConfigError` for job options without a model."""
+    """Return None if the options have no model; raises `ConfigError` for job options without a model.
+
+    An error that names an option of the stack says how to turn it off.
+    """
     if options["model"] is None:
         require_no_job(options)
         return None
+    try:
+        return _job_of(options)
+    except ConfigError as error:
+        switches = [flag_of(word) for word in options.get("set_by_stack", ()) if options[word] is True]
+        named = [flag for flag in switches if re.search(rf"{flag}(?![\w-])", str(error))]
+        if not named:
+            raise
+        off = f"--no-{named[0].removeprefix('--')}"
+        raise ConfigError(
+            f"{error} ({named[0]} is set by --stack {options['stack']}: {off} turns it off)"
+        ) from None
+
+
+def _job_of(options: Mapping[str, Any]) -> Job:
     given = options["model"]
     name = given.source if isinstance(given, RunConfig) else str(given)
     model = _model(given, name, options)

@@ -181,7 +181,7 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     """Replace remaining None values by the defaults of the stack, for jobs only.
 
     `stack_basis` of the result is the reason for a default stack, `assumed` has sentences about the settings of the
-    stack.
+    stack, `set_by_stack` their names.
     """
     if options.get("model") is None:
         return options
@@ -212,7 +212,16 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     said = {word: value for word, value in stack.options.items() if options.get(word, "") is None}
     if stack.remark and options.get("run_config") is None:
         basis = f"{basis}; {stack.remark}" if basis else stack.remark
-    return options | said | {"stack": stack.name, "stack_basis": basis, "assumed": stack.sentences}
+    return (
+        options
+        | said
+        | {
+            "stack": stack.name,
+            "stack_basis": basis,
+            "assumed": stack.sentences,
+            "set_by_stack": tuple(said),
+        }
+    )
 
 
 _MEASURED = ("profile", "run", "forward_ms", "calibration")

@@ -484,3 +484,14 @@ def test_automodel_has_fused_kernels_the_dispatcher_of_its_recipes_and_is_no_def
         job = ppsim.job(**words, cluster=cluster, stack="automodel")
         assert (job.execution.moe_dispatcher, job.execution.compile, job.fully_shard) == (dispatcher, None, True)
         assert "automodel" not in current_stacks(job.cluster.device.generation)
+
+
+@pytest.mark.parametrize("options", [{"lora": "16"}, {"freeze": "embedding"}])
+def test_an_error_about_an_option_of_the_stack_says_how_to_turn_it_off(options: dict[str, str]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"\(--fully-shard is set by --stack automodel: --no-fully-shard turns it off\)$"
+    ):
+        ppsim.job(**UNNAMED, **options, stack="automodel")
+    with pytest.raises(ConfigError, match=r"leave out one of them$"):
+        ppsim.job(**SMALL, **options, fully_shard=True)
+    assert not ppsim.job(**UNNAMED, **options, stack="automodel", fully_shard=False).fully_shard
