@@ -98,6 +98,7 @@ def test_a_search_of_a_configuration_gives_the_best_back(script: Path) -> None:
     assert f"--model {script}" in " ".join(done.stdout.split())  # the command that projects it in full
 
 
+@pytest.mark.search
 def test_a_search_tries_what_the_configuration_has_one_of(script: Path) -> None:
     """Its own tp, pp, vpp, microbatch and recomputation are the start of the search."""
     words = {"run_config": script, "cp": [1], "ep": [1], "schedule": ["1f1b"], "split": ["even"], "pp": [2, 4]}

@@ -201,7 +201,9 @@ def test_every_option_is_drawn_or_tested_elsewhere() -> None:
     assert set(SCHEDULES) <= set(CATALOG)
 
 
-@pytest.mark.parametrize("trainer", ["megatron", "primus", "torchtitan"])
+@pytest.mark.parametrize(
+    "trainer", ["primus", *(pytest.param(name, marks=pytest.mark.search) for name in ("megatron", "torchtitan"))]
+)
 def test_the_best_of_a_search_is_read_back_as_an_equal_plan(trainer: ConfigTarget, tmp_path: Path) -> None:
     found = ppsim.tune(model="llama3-8b", gpus=16, global_batch=32, seq_len=2048, tp=[2], pp=[4], micro_batch=[1])
     text = ppsim.trainer_options(found, trainer)

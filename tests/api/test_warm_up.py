@@ -4,6 +4,8 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import ppsim
 from ppsim.api.warm_up import _work, warm_up
 from ppsim.base import numba_jit as compiling
@@ -54,6 +56,7 @@ def test_what_two_processes_share_out_is_all_of_the_work():
     assert len(works) == works.count("v") + works.count("loop") > len(CATALOG)
 
 
+@pytest.mark.search
 def test_the_first_search_for_every_schedule_needs_half_of_the_kernels_compiled(monkeypatch):
     """Where nothing is kept, that is: the others are done sooner in plain Python than compiled."""
     monkeypatch.setenv("PPSIM_CACHE_DIR", "")

@@ -80,6 +80,7 @@ def test_no_run_of_the_authors_heuristic_has_a_shorter_step_and_only_one_a_short
     assert num_shorter <= (p == 8)
 
 
+@pytest.mark.search
 def test_some_rows_are_better_than_the_authors_heuristic():
     gains = {"span": [], "step": []}
     for row in (row for row in GRID if int(row["pp"]) > 2 and float(row["cap"]) == 1.5 * int(row["pp"])):

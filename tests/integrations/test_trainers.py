@@ -29,6 +29,7 @@ def test_a_module_imports_nothing_heavy(module):
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.torch
 def test_torch_runs_tables_of_stages_built_as_usual_and_says_what_does_not_fit(tmp_path):
     pytest.importorskip("torch")
     paths = []

@@ -70,6 +70,7 @@ def not_loopback(sockets: set[tuple[str, str]]) -> list[tuple[str, str]]:
     return [one for one in sockets if not ipaddress.ip_address(one[1].removeprefix("::ffff:")).is_loopback]
 
 
+@pytest.mark.torch
 def test_a_run_has_no_socket_that_is_not_loopback_and_leaves_no_file(training: Training) -> None:
     """No store that takes pickles from whoever reaches this machine: ranks meet in a file."""
     assert ("LISTEN", "127.0.0.1") in training.sockets  # gloo's, for the tensors

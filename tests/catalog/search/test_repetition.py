@@ -68,6 +68,7 @@ def test_a_searched_window_repeated_runs_is_complete_keeps_the_cap_and_is_better
     assert plain.order.tolist() == compiled.order.tolist()
 
 
+@pytest.mark.search
 def test_a_search_of_windows_closes_a_third_of_what_v_min_of_eight_ranks_lacks():
     """At a transfer of a ninth of a forward, where a table of 64 microbatches was 10.3 % above the bound."""
     costs = StageCosts(
