@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from ppsim.base.option_declarations import flag_of
 from ppsim.base.units import count, percent, seconds, size
+from ppsim.costs.stage_cost_set import short_counts
 from ppsim.projection.difference import Pair, PlanDifference
 from ppsim.results.text_layout import Page, TableLines
 
@@ -77,4 +78,6 @@ def _row(
 
 
 def _text(setting: object) -> str:
+    if isinstance(setting, list):
+        return short_counts(setting)
     return "–" if setting is None else str(setting)

@@ -15,7 +15,7 @@ def difference(**fields: Any) -> PlanDifference:
         "names": ("a.json", "b.json"), "verdicts": ("fits", "does not fit"), "iteration_time_s": (2.0, 1.0),
         "tokens_per_s": (1000.0, 2000.0), "peak_bytes": (4 * GIB, 5 * GIB),
         "time_breakdown_s": {"compute": (1.5, 0.75), "host": (0.5, 0.25), "tiny": (0.0, 0.0001)},
-        "components_bytes": {"gradients": (4 * GIB, 5 * GIB)}, "options": {"pp": (2, 4), "recompute": (None, "full")},
+        "components_bytes": {"gradients": (4 * GIB, 5 * GIB)}, "options": {"pp": (2, 4), "recompute": (None, "full"), "layers_per_stage": ([4, 4], [3, 3, 1, 1])},
     }  # fmt: skip
     return PlanDifference(**(given | fields))
 
@@ -25,9 +25,10 @@ def test_options_times_and_bytes_are_tables(capsys: pytest.CaptureFixture[str]) 
     assert (
         capsys.readouterr().out
         == """\
-option     a.json  b.json
-pp              2       4
-recompute       –    full
+option            a.json    b.json
+pp                     2         4
+recompute              –      full
+layers-per-stage     2×4  2×3, 2×1
 
 where the time goes  a.json  b.json  difference     change
 compute              1.50 s  750 ms     −750 ms   −50.00 %
