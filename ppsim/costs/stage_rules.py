@@ -35,6 +35,9 @@ def accumulated(job: Job, held: RankParameters) -> CostEstimate:
 def with_replicas(job: Job, held: RankParameters, costs: CostEstimate) -> CostEstimate:
     """Add data-parallel collectives to each pass: their exposed part, or slower compute if all is hidden.
 
+    A backward that is not split hides gathers and reductions together: while a layer computes gradients of its
+    input or weights, the next layer is gathered and the last one reduced.
+
     FSDP2 copies gathered parameters on the compute stream (`foreach_all_gather_copy_out`). Its calibrated fractions
     of peak include the slower compute.
     """
@@ -57,13 +60,12 @@ def with_replicas(job: Job, held: RankParameters, costs: CostEstimate) -> CostEs
             return parts + TimeBreakdown(dp_s=exposed_s + hidden_s - compute_s)
         return parts + TimeBreakdown(dp_s=exposed_s, matmul_loss_s=slower_s)
 
-    whole = costs.whole_backward
     return replace(
         costs,
         forward=with_collectives(costs.forward, gather_s=gather_s),
         backward_input=with_collectives(costs.backward_input, gather_s=gather_s),
         backward_weight=with_collectives(costs.backward_weight, reduce_s=reduce_s),
-        whole_backward=None if whole is None else with_collectives(whole, gather_s=gather_s, reduce_s=reduce_s),
+        whole_backward=with_collectives(costs.backward, gather_s=gather_s, reduce_s=reduce_s),
     )
 
 

@@ -1,6 +1,7 @@
 """A job's costs: nothing lost between parts and totals, every kind of model, memory that the simulator peaks at."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -229,6 +230,26 @@ def test_zero_3_slows_the_compute_that_hides_a_collective_by_the_sms_of_the_coll
         assert of[0].total_s - of[2].total_s == pytest.approx(16 / 132 * of[1].dp_s)
         assert of[0].matmul_loss_s - of[2].matmul_loss_s == pytest.approx(16 / 132 * of[1].dp_s)
         assert getattr(fsdp2, name).matmul_loss_s == pytest.approx(of[2].matmul_loss_s)
+
+
+def test_a_backward_that_is_not_split_hides_gathers_and_reductions_together() -> None:
+    """Recomputation is in I, so that I hides more than its gather, and W less than its reduction."""
+    table = build("1f1b", pp=2, microbatches=8)
+    zero: dict[str, Any] = {"pp": 2, "dp": 8, "recompute": "full", "sequence_length": 1024}
+    hidden, exposed, without = (
+        assemble_job(job(**zero, **more), table).parts[0]
+        for more in (
+            {"optimizer": Optimizer(zero_stage=3)}, {"optimizer": Optimizer(zero_stage=3), **_EXPOSED},
+            {"optimizer": Optimizer(zero_stage=1), **_EXPOSED},
+        )
+    )  # fmt: skip
+    gather_s, reduce_s = exposed.backward_input.dp_s, exposed.backward_weight.dp_s
+    assert gather_s < without.backward_input.total_s
+    assert reduce_s > without.backward_weight.total_s
+    assert hidden.backward_weight.total_s == pytest.approx(reduce_s)
+    slowed_s = without.backward.total_s + 16 / 132 * (gather_s + reduce_s)
+    assert hidden.backward.total_s == pytest.approx(max(slowed_s, gather_s + reduce_s))
+    assert hidden.backward.total_s < hidden.backward_input.total_s + hidden.backward_weight.total_s
 
 
 def test_zero_3_hides_reductions_and_gathers_apart() -> None:
