@@ -112,9 +112,9 @@ def count_parameters(model: Model, name: str, seq_len: int | None) -> dict[str, 
 
 def _encoder_counts(model: Model) -> dict[str, Any]:
     return {
-        "encoder_layers": sum(len(one.layers) for one in model.encoders),
-        "encoder_parameters": sum(one.parameters for one in model.encoders),
-        "encoder_tokens": sum(one.tokens for one in model.encoders),
+        "encoder_layers": sum(len(encoder.layers) for encoder in model.encoders),
+        "encoder_parameters": sum(encoder.parameters for encoder in model.encoders),
+        "encoder_tokens": sum(encoder.tokens for encoder in model.encoders),
     }
 
 

@@ -26,7 +26,11 @@ def accept_options(declared: type) -> Callable[[_Verb], _Verb]:
 
     def decorate(verb: _Verb) -> _Verb:
         signature = inspect.signature(verb)
-        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        own = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
         own_names = {one.name for one in own}
         names = {keyword: name for keyword, name in keywords.items() if keyword not in own_names}
 

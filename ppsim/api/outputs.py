@@ -159,7 +159,7 @@ def _projection_json(projection: Projection, answer: ProjectionSummary | None) -
 def projections_content(projections: Sequence[Projection], answer: ProjectionSummary | None) -> TimelineFileContent:
     """The report and the schedule are of the first projection."""
     first = projections[0]
-    views = [view_of(one, one.plan.schedule_name, answer) for one in projections]
+    views = [view_of(projection, projection.plan.schedule_name, answer) for projection in projections]
     return TimelineFileContent(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
 
 
@@ -188,7 +188,7 @@ def explanation_content(found: Explanation) -> TimelineFileContent:
     if against is not None and against.timeline is not None:
         told = [("error", words.whole_difference(against, found.step_s)), ("note", against.note)]
         told += [(str(number), text) for number, text in enumerate(words.lacks(against, found.step_s), start=1)]
-        thought = {one.cause: one.projected_s for one in against.differences}
+        thought = {difference.cause: difference.projected_s for difference in against.differences}
         views.append(_explained_view(against.timeline, "projected", [one for one in told if one[1]], thought))
         if timeline.schedule == against.timeline.schedule:
             comparison = compare(timeline, against.timeline)

@@ -189,7 +189,7 @@ def _digest_of_path(path: str) -> str:
     if os.path.isfile(path):
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     files = sorted(one for one in Path(path).rglob("*") if one.is_file())
-    return _digest(str([(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files]))
+    return _digest(str([(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]))
 
 
 def _reusable(path: Path, read: Callable[[Path], Iterator[tuple[str, Row]]], options: set[str]) -> dict[str, str]:

@@ -169,7 +169,7 @@ def _milliseconds(seconds: Any) -> Any:
         return [_milliseconds(one) for one in seconds]
     near = 1e3 * seconds
     candidates = (near, math.nextafter(near, 0), math.nextafter(near, math.inf))
-    return next((one for one in candidates if one / 1e3 == seconds), near)
+    return next((candidate for candidate in candidates if candidate / 1e3 == seconds), near)
 
 
 def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:

@@ -254,8 +254,8 @@ def _planned(
         if len(file.stages) != table.num_stages:
             raise ConfigError(f"{file.path} has {len(file.stages)} stages, but the table has {table.num_stages}")
         layers = _layers(num_layers, table, dict(options) | {"split": file.split(asked) or options["split"]})
-        texts = [text if one.recompute is None else one.recompute for one in file.stages]
-        if offloaded := [at for at, one in enumerate(file.stages) if one.offload_modules]:
+        texts = [text if stage.recompute is None else stage.recompute for stage in file.stages]
+        if offloaded := [at for at, stage in enumerate(file.stages) if stage.offload_modules]:
             raise ConfigError(
                 f"{file.path}: train offloads nothing: leave out offload_modules of stage {offloaded[0]}"
             )
@@ -264,7 +264,7 @@ def _planned(
     for one in texts:
         require_layers(one, num_layers)
     stages = plans_of_stages(layers, texts, [table.stages_of(rank) for rank in range(table.num_ranks)])
-    return layers, text, [list(one) for one in stages]
+    return layers, text, [list(stage) for stage in stages]
 
 
 def _require_whole_layers(words: Sequence[str]) -> None:
@@ -322,7 +322,7 @@ def _message_bytes(config: TrainConfig) -> float | None:
     if config.emulate_costs is not None:
         return message_bytes_in(config.emulate_costs)
     if isinstance(config.model, UserModel):
-        return max((float(one.num_bytes) for one in config.model.boundaries[1:-1]), default=None)
+        return max((float(boundary.num_bytes) for boundary in config.model.boundaries[1:-1]), default=None)
     element = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}[config.dtype]
     return config.micro_batch * config.model.sequence_length * config.model.hidden_size * element
 

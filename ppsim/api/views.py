@@ -103,9 +103,9 @@ def _without_weights(layer: LayerTimes) -> LayerTimes:
     return LayerTimes(before, experts, layer.exchange_s, layer.launches, layer.waits)
 
 
-def _told(one: PairMessage, stage: int) -> str:
-    where = f"{one.operation}, layer {one.layer} of stage {stage}"
-    return f"{where}, next to {', '.join(one.next_to)}" if one.next_to else where
+def _told(message: PairMessage, stage: int) -> str:
+    where = f"{message.operation}, layer {message.layer} of stage {stage}"
+    return f"{where}, next to {', '.join(message.next_to)}" if message.next_to else where
 
 
 def view_of(projection: Projection, title: str, answer: ProjectionSummary | None = None) -> TimelineView:

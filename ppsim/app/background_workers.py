@@ -107,7 +107,7 @@ class ScheduleOptimiser:
 
     def want(self, requests: Sequence[ScheduleRequest]) -> None:
         """Replace the queue of schedules to fit; the current one is finished."""
-        self._next = [one for one in requests if self._current is None or one.key != self._current.key]
+        self._next = [request for request in requests if self._current is None or request.key != self._current.key]
         self._go_on()
 
     def found(self) -> list[tuple[Key, Table | str]]:

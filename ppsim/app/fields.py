@@ -124,36 +124,40 @@ def _fields_html(fields: Iterable[Field], prefix: str = "") -> str:
     return "".join(_field_html(one, prefix) for one in fields)
 
 
-def _field_html(one: Field, prefix: str) -> str:
-    name = prefix + one.word
-    unit = f"<span class=unit>{one.unit}</span>" if one.unit else ""
-    told = (_TUNED if prefix else _WORDS)[one.word].option.sentence
+def _field_html(declared: Field, prefix: str) -> str:
+    name = prefix + declared.word
+    unit = f"<span class=unit>{declared.unit}</span>" if declared.unit else ""
+    told = (_TUNED if prefix else _WORDS)[declared.word].option.sentence
     common = f"id='{name}' name='{name}' aria-describedby='{name}-error' title='{escape(told, quote=True)}'"
-    empty = f" placeholder='{escape(one.empty, quote=True)}'" if one.empty else ""
-    unit_joined = f" data-unit='{one.unit}'" if one.joined else ""
-    if one.kind == "select":
-        choices = "".join(f"<option>{value}</option>" for value in allowed_values(_WORDS[one.word].kinds))
-        control = f"<select {common}><option value=''>{escape(one.empty)}</option>{choices}</select>"
-    elif one.kind in ("slider", "scale"):
+    empty = f" placeholder='{escape(declared.empty, quote=True)}'" if declared.empty else ""
+    unit_joined = f" data-unit='{declared.unit}'" if declared.joined else ""
+    if declared.kind == "select":
+        choices = "".join(f"<option>{value}</option>" for value in allowed_values(_WORDS[declared.word].kinds))
+        control = f"<select {common}><option value=''>{escape(declared.empty)}</option>{choices}</select>"
+    elif declared.kind in ("slider", "scale"):
         # Step 0 of a scale is the value 0, which is no valid memory size (the scale with `joined`).
-        ends = f"min={one.least:g} max={one.most:g}" if one.kind == "slider" else f"min={int(one.joined)} max=600"
-        decades = f" data-least={one.least:g} data-most={one.most:g}" if one.kind == "scale" else ""
+        ends = (
+            f"min={declared.least:g} max={declared.most:g}"
+            if declared.kind == "slider"
+            else f"min={int(declared.joined)} max=600"
+        )
+        decades = f" data-least={declared.least:g} data-most={declared.most:g}" if declared.kind == "scale" else ""
         control = (
             f"<input type=range id='{name}-slider' data-of='{name}' {ends} step=1{decades} "
-            f"aria-label='{escape(one.label, quote=True)}, slider'>"
+            f"aria-label='{escape(declared.label, quote=True)}, slider'>"
             f"<input type=text inputmode=decimal {common}{empty}{unit_joined} class=numeric>{unit}"
         )
-        if one.kind == "scale":
-            control += _STAGES.format(name=name, label=escape(one.label, quote=True))
+        if declared.kind == "scale":
+            control += _STAGES.format(name=name, label=escape(declared.label, quote=True))
     else:
-        listed = f" list='{one.listed}'" if one.listed else ""
-        mode = " inputmode=decimal class=numeric" if one.kind == "number" else ""
+        listed = f" list='{declared.listed}'" if declared.listed else ""
+        mode = " inputmode=decimal class=numeric" if declared.kind == "number" else ""
         control = (
             f"<input type=text {common}{empty}{unit_joined}{listed}{mode} autocomplete=off spellcheck=false>{unit}"
         )
-    source = f" data-source={one.source}" if one.source else ""
+    source = f" data-source={declared.source}" if declared.source else ""
     return (
-        f"<div class='field {one.kind}'{source}><label for='{name}'>{escape(one.label)}</label>{control}"
+        f"<div class='field {declared.kind}'{source}><label for='{name}'>{escape(declared.label)}</label>{control}"
         f"<p class=error id='{name}-error' role=alert></p></div>"
     )
 

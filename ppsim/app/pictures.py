@@ -58,7 +58,9 @@ def timelines(answer: ProjectorResult, *, quick: bool, theme: Theme) -> Data:
 
 def idle_figure(answer: ProjectorResult, *, theme: Theme) -> Data:
     return idle_plotly(
-        [one.timeline for one in answer.projections.values()], titles=list(answer.projections), theme=theme
+        [projection.timeline for projection in answer.projections.values()],
+        titles=list(answer.projections),
+        theme=theme,
     )
 
 
@@ -123,21 +125,21 @@ def cards_html(answer: ProjectorResult) -> str:
     return "".join(cards)
 
 
-def _card(answer: ProjectorResult, name: str, one: Projection, base: Projection) -> str:
+def _card(answer: ProjectorResult, name: str, projection: Projection, base: Projection) -> str:
     tokens = base.tokens_per_s
     numbers = [
-        ("step", one.iteration_time_s, base.iteration_time_s, seconds, -1),
-        *([("tokens/s", one.tokens_per_s, tokens, count, 1)] if one.tokens_per_s and tokens else []),
-        ("bubble", one.timeline.bubble_ratio, base.timeline.bubble_ratio, percent, -1),
-        *([("peak", _peak(one), _peak(base), size, -1)] if one.plan.knows_memory else []),
+        ("step", projection.iteration_time_s, base.iteration_time_s, seconds, -1),
+        *([("tokens/s", projection.tokens_per_s, tokens, count, 1)] if projection.tokens_per_s and tokens else []),
+        ("bubble", projection.timeline.bubble_ratio, base.timeline.bubble_ratio, percent, -1),
+        *([("peak", _peak(projection), _peak(base), size, -1)] if projection.plan.knows_memory else []),
     ]  # fmt: skip
-    is_base = one is base
+    is_base = projection is base
     rows = ""
     for title, value, other, shown, better in numbers:
         change = "<dd></dd>" if is_base else _change(value, other, better)
         rows += f"<div><dt>{title}</dt><dd>{escape(shown(value))}</dd>{change}</div>"
     pinned = "true" if is_base else "false"
-    notes = [one.runtime_error] if one.runtime_error else []
+    notes = [projection.runtime_error] if projection.runtime_error else []
     if name in answer.substitutes:
         notes.insert(0, "drawn with a table fitted to other costs; its own is being searched for …")
     told = "".join(f"<p class=note>{escape(note)}</p>" for note in notes)
@@ -148,13 +150,13 @@ def _card(answer: ProjectorResult, name: str, one: Projection, base: Projection)
     )
     return (
         f"<article class='card{' base' if is_base else ''}' data-schedule='{escape(name)}'><h2>{escape(name)}"
-        f" <small>v {one.plan.vpp}</small></h2>{pin}{_verdict(one)}"
+        f" <small>v {projection.plan.vpp}</small></h2>{pin}{_verdict(projection)}"
         f"<dl>{rows}</dl>{told}</article>"
     )
 
 
-def _verdict(one: Projection) -> str:
-    return verdict_html(one.verdict) if one.verdict else ""
+def _verdict(projection: Projection) -> str:
+    return verdict_html(projection.verdict) if projection.verdict else ""
 
 
 def _change(value: float, other: float, better: int) -> str:
@@ -165,8 +167,8 @@ def _change(value: float, other: float, better: int) -> str:
     return f"<dd class=change-{kind}>{signed_percent(change).replace('-', '−')}</dd>"
 
 
-def _peak(one: Projection) -> float:
-    return float(one.timeline.memory.peak_bytes.max())
+def _peak(projection: Projection) -> float:
+    return float(projection.timeline.memory.peak_bytes.max())
 
 
 def table_html(spots: Sequence[TradeoffPoint], compared: Sequence[str]) -> str:
@@ -250,7 +252,7 @@ def page_texts(answer: ProjectorResult, *, theme: Theme) -> Data:
 
 
 def _legend(answer: ProjectorResult, theme: Theme) -> list[tuple[str, str]]:
-    timelines = [one.timeline for one in answer.projections.values()]
+    timelines = [projection.timeline for projection in answer.projections.values()]
     if not timelines:
         return []
     entries = [entry for entry in fills_of(timelines).legend(timelines) if entry[0] != TITLES[Op.SEND_F]]

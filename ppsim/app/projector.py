@@ -110,7 +110,7 @@ class Projector:
                 else:
                     awaited.add(name)
                 continue
-            projections |= {one.plan.schedule_name: one for one in found.projections}
+            projections |= {projection.plan.schedule_name: projection for projection in found.projections}
             reasons |= found.rejected
         # If a replacement schedule does not run, the fitted one may still run.
         awaited |= {name for name in substitutes if name in reasons}
@@ -134,7 +134,7 @@ class Projector:
                     continue
                 answer = self._answer(state, [name])
                 missing += not answer.is_final
-                spots = [_spot(name, one) for one in answer.projections.values()]
+                spots = [_spot(name, projection) for projection in answer.projections.values()]
                 if spots and answer.is_final:
                     self._spots.get(key, size=1, make=lambda spots=spots: spots[0])  # type: ignore[misc]
                 found += spots
@@ -179,17 +179,17 @@ def _shape(plan: Plan, entry: ScheduleEntry) -> tuple[str, int, int, int]:
     return entry.name, plan.pp, vpp, plan.num_microbatches
 
 
-def _spot(name: str, one: Projection) -> TradeoffPoint:
-    bounds = bounds_of(one.timeline.schedule, one.costs)
-    reason = one.memory_error or one.runtime_error or ""
+def _spot(name: str, projection: Projection) -> TradeoffPoint:
+    bounds = bounds_of(projection.timeline.schedule, projection.costs)
+    reason = projection.memory_error or projection.runtime_error or ""
     return TradeoffPoint(
         name,
-        float(one.timeline.memory.peak_bytes.max()),
-        one.iteration_time_s,
-        bounds.step_s + one.iteration_time_s - one.timeline.step_time_s,
+        float(projection.timeline.memory.peak_bytes.max()),
+        projection.iteration_time_s,
+        bounds.step_s + projection.iteration_time_s - projection.timeline.step_time_s,
         told=reason,
-        fits=not one.is_too_large,
-        is_tight=one.verdict is not None and one.verdict.is_tight,
+        fits=not projection.is_too_large,
+        is_tight=projection.verdict is not None and projection.verdict.is_tight,
         kind="refused" if reason else "possible",
     )
 

@@ -190,7 +190,7 @@ def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False)
 def _link(linked: FunctionType) -> None:
     if kernel := _UNLINKED.pop(linked, None):
         linked.__globals__.update(
-            {name: _compiled(one, is_called_by_another=True) for name, one in _helpers(kernel).items()}
+            {name: _compiled(helper, is_called_by_another=True) for name, helper in _helpers(kernel).items()}
         )
 
 

@@ -42,7 +42,7 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """A help page whose reader closed the pipe (`--help | head`) is not an error."""
-        ctx.meta[_HELP_ASKED] = ctx.meta.get(_HELP_ASKED) or any(one in HELP_OPTIONS for one in args)
+        ctx.meta[_HELP_ASKED] = ctx.meta.get(_HELP_ASKED) or any(argument in HELP_OPTIONS for argument in args)
         try:
             return super().parse_args(ctx, args)
         except BrokenPipeError:

@@ -95,7 +95,7 @@ def check_outputs(
     params = click.get_current_context().params
     given = [value for name, value in params.items() if not name.startswith("title")]
     texts = [one for value in given for one in (value if isinstance(value, tuple) else [value])]
-    named = Counter(one for one in texts if isinstance(one, str)) - Counter(written)
+    named = Counter(text for text in texts if isinstance(text, str)) - Counter(written)
     read = {_identity(path) for path in (*named, *inputs) if os.path.isfile(path)}
     for path in written:
         require_writable(path)

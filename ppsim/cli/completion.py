@@ -52,7 +52,7 @@ def _names_of(kind: NamesOf, command: str | None) -> Iterable[tuple[str, str]]:
     if kind == "recipe":
         from ppsim.trainers.recipe_table import recipes
 
-        return [(name, "") for name in dict.fromkeys(one.base for one in recipes())]
+        return [(name, "") for name in dict.fromkeys(recipe.base for recipe in recipes())]
     from ppsim.costs.profile import packaged_profiles
 
     return [(name, "") for name in packaged_profiles()]

@@ -83,7 +83,7 @@ def validate(
         with progress("projecting", unit="sets") as bar:
             sources = source_errors(announce=lambda one: bar.update(f"projecting {one}"))
         if as_json:
-            click.echo(json.dumps({"classes": [one.to_json() for one in sources]}, indent=1))
+            click.echo(json.dumps({"classes": [source.to_json() for source in sources]}, indent=1))
         else:
             show_validation.print_source_errors(sources)
         return
@@ -113,8 +113,8 @@ def _fitted_clusters(names: list[str]) -> list[str]:
     from ppsim.machine.cluster_files import load_cluster
     from ppsim.validation.published_runs import cases_of
 
-    clusters = dict.fromkeys(case.settings.get("cluster") for one in names for case in cases_of(one))
-    found = [one for one in clusters if one and load_cluster(one).constants.fitted_on]
+    clusters = dict.fromkeys(case.settings.get("cluster") for name in names for case in cases_of(name))
+    found = [cluster for cluster in clusters if cluster and load_cluster(cluster).constants.fitted_on]
     if not found:
         raise ConfigError(f"set '{names[0]}' has no cluster with constants that were fitted on a set")
     return found

@@ -55,7 +55,7 @@ def layer_estimate(
     kernels = with_launches(total(of.values()), layer, place, operators, of)
     messages = LayerMessages.of(timed)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor) + timed.permuted_in_exchange_s()
-    cores = [(one.core, of[one.name]) for one in operators if one.core is not None]
+    cores = [(operator.core, of[operator.name]) for operator in operators if operator.core is not None]
     cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
@@ -74,7 +74,7 @@ def layer_estimate(
         times = _times(operators, of, only_forward, launches)
         return CostEstimate(*only_forward, known=_known(alone), times=times)
     again, names = forward_again(timed, of)
-    repeated = [one for one in operators if one.name in names]
+    repeated = [operator for operator in operators if operator.name in names]
     again = with_recomputed_launches(again, layer, place, repeated, of)
     cores_again = [(one.core, of[one.name]) for one in repeated if one.core is not None]
     sent_again_s = messages.forward_s(names)
@@ -108,15 +108,15 @@ def _times(
     passes: tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown],
     launches: tuple[float, float],
 ) -> LayerTimes:
-    kinds = [one.kind for one in operators]
+    kinds = [operator.kind for operator in operators]
     if "dispatch" in kinds:
         inside = operators[kinds.index("dispatch") : kinds.index("combine") + 1]
     else:
-        inside = [one for one in operators if one.sublayer == 2]
+        inside = [operator for operator in operators if operator.sublayer == 2]
     experts = [kernels.busy_s for kernels in total(of[one.name] for one in inside).passes]
     before = [
-        max(0.0, one.total_s - one.ep_s - one.host_s - experts_s)
-        for one, experts_s in zip(passes, experts, strict=True)
+        max(0.0, pass_cost.total_s - pass_cost.ep_s - pass_cost.host_s - experts_s)
+        for pass_cost, experts_s in zip(passes, experts, strict=True)
     ]
     return LayerTimes(
         (before[0], before[1], before[2]),
@@ -240,7 +240,7 @@ def _calls_s(layer: Layer, place: ExecutionContext) -> float:
     of_call_s = place.device.efficiency.expert_call_s
     if of_call_s is None or not place.execution.legacy_grouped_gemm:
         return 0.0
-    return of_call_s * sum(one.count for one in layer.linears(place.cut) if one.kind == "routed")
+    return of_call_s * sum(linear.count for linear in layer.linears(place.cut) if linear.kind == "routed")
 
 
 def _context_s(layer: Layer, place: ExecutionContext, tokens: int, cores: Cores) -> tuple[float, float]:

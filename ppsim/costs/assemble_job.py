@@ -169,8 +169,8 @@ def _pairs_s(
         return None, None
     layers = list(map(ledger.layer_times, stages))
     of_device = [[replace(layer, launches=(0.0, 0.0), waits=(0.0, 0.0)) for layer in of] for of in layers]
-    pairs_s = np.array([[one.forward.total_s + other.backward.total_s for other in costs] for one in costs])
-    host_s = np.array([[one.forward.host_s + other.backward.host_s for other in costs] for one in costs])
+    pairs_s = np.array([[cost.forward.total_s + other.backward.total_s for other in costs] for cost in costs])
+    host_s = np.array([[cost.forward.host_s + other.backward.host_s for other in costs] for cost in costs])
     stages_of_ranks = values_of_ranks(schedule, range(len(stages)))
     # Model replicas: two ranks have the same stages.
     for one, other in dict.fromkeys(pair for mine in stages_of_ranks for pair in product(mine, mine)):
@@ -261,10 +261,10 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
 
 
 def _encoded_bytes(job: Job, stages: Sequence[Stage], at: int) -> float | None:
-    if any(one.embedding for one in stages[: at + 1]):
+    if any(stage.embedding for stage in stages[: at + 1]):
         return None
     sent = 0
-    for part in (part for one in stages[: at + 1] for part in one.encoder_parts(job.model)):
+    for part in (part for stage in stages[: at + 1] for part in stage.encoder_parts(job.model)):
         encoder = part.encoder
         if part.is_last:
             outputs = encoder.projector[-1].outputs

@@ -193,8 +193,8 @@ def recurrence(mixer: Recurrent, place: ExecutionContext, *, tokens: int) -> Pas
     (Megatron-LM, `MambaContextParallel`).
     """
     products, chunks = mixer.chunk_products(place.cut.tp), max(1, tokens // mixer.chunk_size)
-    forward = chunks * sum(one.flops for one in products)
-    backward = 2 * forward + chunks * sum(one.flops for one in products if one.is_again)
+    forward = chunks * sum(product.flops for product in products)
+    backward = 2 * forward + chunks * sum(product.flops for product in products if product.is_again)
     return PassKernels(*(_scanned(flops, place, launches=2 + len(products)) for flops in (forward, backward)))
 
 

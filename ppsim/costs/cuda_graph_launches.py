@@ -24,7 +24,7 @@ def with_launches(
         return kernels
     if graphs == "full" or captures_all(graphs, layer):
         return _counting(kernels, [int(graphs != "full")] * 3)
-    inside = _counts(total(of[one.name] for one in operators if _is_captured(one, graphs, layer)))
+    inside = _counts(total(of[operator.name] for operator in operators if _is_captured(operator, graphs, layer)))
     left = [whole - of_graph + (of_graph > 0) for whole, of_graph in zip(_counts(kernels), inside, strict=True)]
     return _counting(kernels, left)
 
@@ -64,8 +64,10 @@ def idles_for_token_counts(layer: Layer, place: ExecutionContext) -> bool:
 
 
 def _counts(kernels: PassKernels) -> list[int]:
-    return [one.count for one in kernels.passes]
+    return [pass_cost.count for pass_cost in kernels.passes]
 
 
 def _counting(kernels: PassKernels, counts: list[int]) -> PassKernels:
-    return PassKernels(*(replace(one, count=count) for one, count in zip(kernels.passes, counts, strict=True)))
+    return PassKernels(
+        *(replace(pass_cost, count=count) for pass_cost, count in zip(kernels.passes, counts, strict=True))
+    )

@@ -66,17 +66,21 @@ def _projector(part: EncoderPart, place: ExecutionContext, own: ExecutionContext
         return _NOTHING
     linears, e = part.own_projector(place.cut), own.execution.element_bytes
     kernels = products(linears, own.times, tokens=tokens)
-    columns = sum(one.rows * one.inputs for one in linears) + 2 * linears[-1].outputs
+    columns = sum(linear.rows * linear.inputs for linear in linears) + 2 * linears[-1].outputs
     forward, backward = (
         memory_kernel_time(own.times, "norm", passes * columns * tokens * e, launches=len(linears))
         for passes in (2, 3)
     )
     has_backward = encoder.trains_layers or encoder.trains_projector
     summed = sum(
-        own.seconds("all-reduce", float(tokens * one.outputs * e), "tp") for one in linears if one.split == "inputs"
+        own.seconds("all-reduce", float(tokens * linear.outputs * e), "tp")
+        for linear in linears
+        if linear.split == "inputs"
     )
     again = sum(
-        own.seconds("all-reduce", float(tokens * one.inputs * e), "tp") for one in linears if one.split == "outputs"
+        own.seconds("all-reduce", float(tokens * linear.inputs * e), "tp")
+        for linear in linears
+        if linear.split == "outputs"
     )
     back = kernels.backward_input if encoder.trains_layers else KernelTime()
     weight = kernels.backward_weight if encoder.trains_projector else KernelTime()
@@ -97,11 +101,14 @@ def _estimate(
     passes = (kernels.forward, kernels.backward_input, weight)
     peak = own.device.peak(own.execution.dtype)
     forward, backward, of_weight = (
-        parts_of(own, one, counted * one.matmul_ideal_s * peak, tp_s=sent)
-        for one, sent in zip(passes, (tp_s, again_s, 0.0), strict=True)
+        parts_of(own, pass_cost, counted * pass_cost.matmul_ideal_s * peak, tp_s=sent)
+        for pass_cost, sent in zip(passes, (tp_s, again_s, 0.0), strict=True)
     )
     return CostEstimate(
-        forward, backward, of_weight, known=MeasuredSeconds(table_s=sum(one.measured_s for one in passes))
+        forward,
+        backward,
+        of_weight,
+        known=MeasuredSeconds(table_s=sum(pass_cost.measured_s for pass_cost in passes)),
     )
 
 

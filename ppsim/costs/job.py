@@ -243,11 +243,11 @@ class Job(HasRepr):
             raise ConfigError(f"--offload is a part from 0 to 1: got {self.offload:g}")
         if (word := offload_modules_of(self.offload_modules)) != self.offload_modules:
             raise ConfigError(f"--offload-modules '{self.offload_modules}' is spelled '{word}'")
-        if self.offload and (self.offload_modules or any(one.offload_modules for one in self.stage_plans)):
+        if self.offload and (self.offload_modules or any(plan.offload_modules for plan in self.stage_plans)):
             raise ConfigError("--offload is a part of everything: leave out it or --offload-modules")
         if self.offload or not self.offloads:
             self.offload_rules.require_defaults()
-        modules = "+".join([self.offload_modules, *(one.offload_modules for one in self.stage_plans)])
+        modules = "+".join([self.offload_modules, *(plan.offload_modules for plan in self.stage_plans)])
         both = [name for name in PAGED if name in modules.split("+")]
         if "fused_group_mlp" in both and (len(both) > 1 or not self.execution.fused_experts):
             raise ConfigError(
@@ -278,7 +278,7 @@ class Job(HasRepr):
             return
         if self.fully_shard:
             raise ConfigError("--fully-shard is not known with an encoder: give --text-only, or leave it out")
-        tokens = sum(one.tokens for one in model.encoders)
+        tokens = sum(encoder.tokens for encoder in model.encoders)
         if tokens > self.length:
             raise ConfigError(
                 f"images and audio have {tokens} tokens, more than the sequence of {self.length}: give a longer "
@@ -310,7 +310,7 @@ class Job(HasRepr):
 
     @property
     def offloads(self) -> bool:
-        of_modules = self.offload_modules or any(one.offload_modules for one in self.stage_plans)
+        of_modules = self.offload_modules or any(plan.offload_modules for plan in self.stage_plans)
         return bool(self.offload or of_modules)
 
     @property
@@ -350,7 +350,7 @@ class Job(HasRepr):
 
     @cached_property
     def recompute_options_of_layers(self) -> list[Recompute]:
-        texts = [one.recompute for one in self.stage_plans] or [self.execution.recompute]
+        texts = [plan.recompute for plan in self.stage_plans] or [self.execution.recompute]
         for text in texts:
             require_layers(text, len(self.model.layers))
         return list(dict.fromkeys(word for text in texts for word in words_of_layers(text)))

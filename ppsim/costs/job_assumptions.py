@@ -47,7 +47,7 @@ def _straddling(job: Job) -> list[str]:
 
 
 def _recomputed(job: Job) -> str:
-    of_stages = dict.fromkeys(one.recompute for one in job.stage_plans)
+    of_stages = dict.fromkeys(plan.recompute for plan in job.stage_plans)
     return "by the plan of each stage" if len(of_stages) > 1 else "".join(of_stages) or job.execution.recompute
 
 
@@ -157,8 +157,8 @@ def _expert_rows(job: Job) -> float:
     tokens = job.place.tokens(job.micro_batch, job.length) / job.settings.cut.tp
     kinds = (layer for layer in job.model.kinds if layer.is_moe)
     return max(
-        (tokens * layer.experts_per_token * job.settings.cut.expert_tp / one.count
-         for layer in kinds for one in layer.linears(job.settings.cut) if one.kind == "routed"), default=0.0,
+        (tokens * layer.experts_per_token * job.settings.cut.expert_tp / linear.count
+         for layer in kinds for linear in layer.linears(job.settings.cut) if linear.kind == "routed"), default=0.0,
     )  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def assumptions_of(
         known["kernels"] = [*_kernels(job), *_straddling(job)]
     lines += known["kernels"]
     if job.offloads:
-        modules = dict.fromkeys(one.offload_modules for one in job.stage_plans if one.offload_modules)
+        modules = dict.fromkeys(plan.offload_modules for plan in job.stage_plans if plan.offload_modules)
         what = percent(job.offload) if job.offload else f"what {' or '.join(modules) or job.offload_modules} saves"
         lines.append(
             f"offload: {what} of the activations to the host, overlapped with compute, at "

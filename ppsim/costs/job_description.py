@@ -13,7 +13,7 @@ def given_assumptions(job: "Job") -> list[str]:
     sizes = {name: getattr(job.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
     gpus = [assumed_devices(**sizes, multiple=job.gpus_assumed)] if job.gpus_assumed else []
     left_out = [job.model.left_out] if job.model.left_out else []
-    encoders = [one.sentence for one in job.model.encoders]
+    encoders = [encoder.sentence for encoder in job.model.encoders]
     return [*job.model.notes, *gpus, *encoders, *left_out, *job.assumed]
 
 

@@ -46,10 +46,10 @@ def with_plans(job: Job, plans: Sequence[StagePlan], layers: Sequence[int] | Non
     >>> with_plans(job, [StagePlan("full*2"), StagePlan()], [16, 16]).execution.recompute
     'full@0-1'
     """
-    text = plans[0].recompute if len({one.recompute for one in plans}) == 1 else None
+    text = plans[0].recompute if len({plan.recompute for plan in plans}) == 1 else None
     if text is None and layers is not None:
-        text = by_number(map(plan_of_stage, [one.recompute for one in plans], layers))
-    if text is None or len({one.offload_modules for one in plans}) > 1:
+        text = by_number(map(plan_of_stage, [plan.recompute for plan in plans], layers))
+    if text is None or len({plan.offload_modules for plan in plans}) > 1:
         return replace(job, stage_plans=tuple(plans))
     execution = replace(job.execution, recompute=text)
     return replace(job, execution=execution, offload_modules=plans[0].offload_modules, stage_plans=())

@@ -77,7 +77,7 @@ def _passes_s(sums: StageSums) -> Floats:
     """Seconds of F, B, I and W."""
     costs = sums.costs
     passes = costs.forward, costs.backward, costs.backward_input, costs.backward_weight
-    return np.array([one.total_s - one.dp_s for one in passes])
+    return np.array([pass_cost.total_s - pass_cost.dp_s for pass_cost in passes])
 
 
 def _exposed_s(job: Job, sums: list[StageSums], compute_s: Floats) -> Floats:

@@ -38,7 +38,7 @@ def estimate(component: Component, model: ModelShape, shape: Shape, facts: Devic
     else:
         linears = _linears(shard.layer)
         kernels = _layer(shard.layer, linears, shape, times)
-    forward, inputs, weights = (one.busy_s for one in kernels.passes)
+    forward, inputs, weights = (pass_cost.busy_s for pass_cost in kernels.passes)
     again = forward if component == "layer" and shape.recompute == "full" else 0.0
     if not again:
         return PassSeconds(forward, inputs + weights, inputs, weights)
@@ -49,7 +49,7 @@ def estimate(component: Component, model: ModelShape, shape: Shape, facts: Devic
 def _linears(shape: LayerShape) -> Sequence[WeightMatrix]:
     """In a GPT layer, queries, keys and values are one matrix; other layers have only separate matrices."""
     linears = layer_of(shape).linears(cut_of(shape))
-    return linears if shape.kind == "gpt" else [part for one in linears for part in one.separate_matrices()]
+    return linears if shape.kind == "gpt" else [part for linear in linears for part in linear.separate_matrices()]
 
 
 def _layer(layer: LayerShape, linears: Sequence[WeightMatrix], shape: Shape, times: Curves) -> PassKernels:
@@ -91,7 +91,7 @@ def _traffic(elements: Iterable[tuple[MemoryKernel, int]], tokens: int, times: C
 
 
 def _accumulation(linears: Iterable[WeightMatrix], times: Curves) -> PassKernels:
-    sizes = (_ACCUMULATED * one.weights * times.element_bytes for one in linears)
+    sizes = (_ACCUMULATED * linear.weights * times.element_bytes for linear in linears)
     return PassKernels(
         backward_weight=sum((memory_kernel_time(times, "elementwise", size) for size in sizes), KernelTime())
     )

@@ -35,17 +35,19 @@ class LayerMessages:
     @classmethod
     def of(cls, timed: OperatorKernels) -> "LayerMessages":
         place, operators, e = timed.place, timed.operators, timed.place.execution.element_bytes
-        routed = [one for one in operators if one.weight is not None and one.weight.kind == "routed"]
+        routed = [
+            operator for operator in operators if operator.weight is not None and operator.weight.kind == "routed"
+        ]
         size, pairs = e * timed.rows["tokens"], dict[str, float]()
         if routed and not place.execution.sequence_parallel and place.cut.expert_tp == place.cut.tp:
             # Routed and shared experts share one all-reduce of outputs, and one of input gradients.
-            halves = [one for one in operators if one.sublayer == 1]
+            halves = [operator for operator in operators if operator.sublayer == 1]
             gathered, summed = gathered_inputs(halves, timed.tensors), summed_outputs(halves)
             gathered[routed[0].name] = summed[routed[-1].name] = timed.layer_input
         else:
             gathered, summed = timed.gathered, timed.summed
             pairs = {one.name: e * timed.rows["capacity"] * one.writes[0].columns for one in routed[-1:]}
-        frozen = {one.name for one in operators if not one.trainable}
+        frozen = {operator.name for operator in operators if not operator.trainable}
         return cls(
             place,
             num_amax(operators, place),
@@ -53,7 +55,11 @@ class LayerMessages:
             {name: size * one.columns for name, one in summed.items()},
             pairs,
             {name: size * one.columns for name, one in gathered.items() if name not in frozen},
-            {one.name: _of_adapter(timed, one) for one in operators if one.weight and one.weight.is_adapter},
+            {
+                operator.name: _of_adapter(timed, operator)
+                for operator in operators
+                if operator.weight and operator.weight.is_adapter
+            },
             place.execution.gathered_share,
         )
 
@@ -108,7 +114,7 @@ class LayerMessages:
         return sum(self.place.sum_over_tp_s(self.pairs[name], "etp") for name in self.pairs if name in names)
 
 
-def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:
+def _of_adapter(timed: OperatorKernels, operator: Operator) -> tuple[float, float]:
     """Seconds of the messages of matrix A or B of a LoRA adapter, in a forward and in a backward.
 
     Outputs that ranks divide are gathered. If ranks divide A's inputs instead, A's outputs are all-reduced. In the
@@ -116,15 +122,15 @@ def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:
     outputs is gathered; without it, the gradient of A's input is all-reduced if A's outputs are divided. No message
     is hidden (Megatron-Bridge, `ParallelLinearAdapter.forward`).
     """
-    assert one.weight is not None
+    assert operator.weight is not None
     place = timed.place
-    group: GroupName = "etp" if one.weight.kind == "routed adapter" else "tp"
-    of_column = place.execution.element_bytes * timed.rows[one.rows]
-    read, written = timed.tensors[one.reads[0]], one.writes[0]
-    is_gathered, is_parallel = one.weight.outputs < written.columns, place.execution.sequence_parallel
+    group: GroupName = "etp" if operator.weight.kind == "routed adapter" else "tp"
+    of_column = place.execution.element_bytes * timed.rows[operator.rows]
+    read, written = timed.tensors[operator.reads[0]], operator.writes[0]
+    is_gathered, is_parallel = operator.weight.outputs < written.columns, place.execution.sequence_parallel
     gather_s = place.seconds("all-gather", of_column * written.columns, group) if is_gathered else 0.0
     sum_s = place.seconds("all-reduce", of_column * read.columns, group)
-    if one.name.endswith(" B"):
+    if operator.name.endswith(" B"):
         return gather_s, sum_s + is_parallel * gather_s
     if is_gathered:
         return gather_s, (not is_parallel) * sum_s

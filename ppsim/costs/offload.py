@@ -46,7 +46,7 @@ def offload_of(job: Job, stage: Stage, saved_bytes: float, *, by_layer: bool = F
         ahead = max(0.0, least - (saved_bytes - part)) if by_layer else NUM_BUFFERS * part
         return Offload(part, (part,), ahead, ahead)
     layers = _layers(job, stage)
-    groups = [_Group(at, *group) for at, one in enumerate(layers) for group in one.groups]
+    groups = [_Group(at, *group) for at, layer in enumerate(layers) for group in layer.groups]
     gone = groups[: job.offload_rules.num_offloaded_groups(len(groups))]
     if not gone:
         return Offload()
@@ -58,7 +58,7 @@ def offload_of(job: Job, stage: Stage, saved_bytes: float, *, by_layer: bool = F
         float(sum(one.freed for one in gone)),
         tuple(copied),
         *_ahead(groups, len(gone), never),
-        max(one.forward_bytes for one in layers),
+        max(layer.forward_bytes for layer in layers),
     )
 
 
@@ -107,10 +107,12 @@ def buffer_bytes(job: Job, transient_bytes: float, offloads: Sequence[Offload]) 
 
     The peak without offloading is in a backward; with offloading it can also be in a forward.
     """
-    ahead = max(one.ahead for one in offloads)
+    ahead = max(offload.ahead for offload in offloads)
     if job.offload or not ahead:
         return ahead
-    in_forward = max(one.ahead_in_forward for one in offloads) + max(one.forward for one in offloads)
+    in_forward = max(offload.ahead_in_forward for offload in offloads) + max(
+        offload.forward for offload in offloads
+    )
     return max(ahead, in_forward - transient_bytes)
 
 

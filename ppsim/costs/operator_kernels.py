@@ -311,7 +311,7 @@ class OperatorKernels:
         if not self.place.permutes_in_exchange:
             return 0.0
         e, pairs = self.place.execution.element_bytes, self.rows["capacity"]
-        permuted = [one.passed for one in self.operators if one.kind in ("dispatch", "combine")]
+        permuted = [operator.passed for operator in self.operators if operator.kind in ("dispatch", "combine")]
         return sum(self.moved(2 * e * columns * pairs, 1).memory_s for columns in permuted)
 
     def _scatter(self, one: Operator) -> PassKernels:
@@ -347,7 +347,9 @@ class OperatorKernels:
         return orderings
 
     def sums(self) -> PassKernels:
-        readers = Counter(name for one in self.operators for name in one.reads if _gives_gradient(one))
+        readers = Counter(
+            name for operator in self.operators for name in operator.reads if _gives_gradient(operator)
+        )
         more = {self.tensors[name]: number - 1 for name, number in readers.items() if number > 1}
         elements = sum(number * one.columns * self.rows[one.rows] for one, number in more.items())
         return self.moving((0, 3, 0, sum(more.values())), elements)

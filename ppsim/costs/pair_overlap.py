@@ -241,8 +241,8 @@ def _run(
     done: set[tuple[int, Operation]] = set()
     heads, remaining, now = [0, 0], [0.0, 0.0], 0.0
 
-    def may_start(number: int, one: Operation) -> bool:
-        before, distance = inputs[one]
+    def may_start(number: int, operation: Operation) -> bool:
+        before, distance = inputs[operation]
         return number < distance or (number - distance, before) in done
 
     running = [False, False]

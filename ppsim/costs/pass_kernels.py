@@ -25,7 +25,7 @@ class PassKernels:
         return PassKernels(*(mine + its for mine, its in zip(self.passes, other.passes, strict=True)))
 
     def slowed(self, factor: float) -> "PassKernels":
-        return PassKernels(*(one.slowed(factor) for one in self.passes))
+        return PassKernels(*(pass_cost.slowed(factor) for pass_cost in self.passes))
 
 
 NOTHING = PassKernels()
@@ -33,7 +33,7 @@ NOTHING = PassKernels()
 
 
 def total(kernels: Iterable[PassKernels]) -> PassKernels:
-    passes = zip(*(one.passes for one in kernels if one is not NOTHING), strict=True)
+    passes = zip(*(kernel.passes for kernel in kernels if kernel is not NOTHING), strict=True)
     return PassKernels(
         *(KernelTime(*map(sum, zip(*(vars(one).values() for one in each), strict=True))) for each in passes)
     )
@@ -44,11 +44,15 @@ def products(
 ) -> PassKernels:
     """`pairs`, the number of (token, expert) pairs, is distributed evenly over the experts."""
     found = NOTHING
-    for one in linears:
-        if not one.is_product:
+    for linear in linears:
+        if not linear.is_product:
             continue
-        rows = pairs if one.kind == "routed" else tokens * one.rows * one.groups
-        inputs, outputs, groups = one.inputs // one.groups, one.outputs // one.groups, one.count * one.groups
+        rows = pairs if linear.kind == "routed" else tokens * linear.rows * linear.groups
+        inputs, outputs, groups = (
+            linear.inputs // linear.groups,
+            linear.outputs // linear.groups,
+            linear.count * linear.groups,
+        )
         found += PassKernels(
             gemm_time(times, "forward", rows, outputs, inputs, groups=groups),
             gemm_time(times, "input", rows, inputs, outputs, groups=groups),

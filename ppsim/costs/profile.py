@@ -300,7 +300,7 @@ def _require_once(parts: Iterable[tuple[str, Shape, str]]) -> None:
 
 
 def _built_once(chunks: list[Chunk]) -> list[Chunk]:
-    _require_once((cost_key(one.contents), one.shape, f"chunk {one.contents}") for one in chunks)
+    _require_once((cost_key(chunk.contents), chunk.shape, f"chunk {chunk.contents}") for chunk in chunks)
     return chunks
 
 

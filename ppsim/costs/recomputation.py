@@ -21,22 +21,24 @@ def forward_again(timed: OperatorKernels, of: Mapping[str, PassKernels]) -> tupl
     names = {name for one in plan_of(timed.operators, execution.recompute) for name in one.operators}
     if execution.recompute == "full" and execution.compile is not None:
         names = _until_last_saved(timed.operators)
-    return total(of[one.name] for one in timed.operators if one.name in names).forward, names
+    return total(of[operator.name] for operator in timed.operators if operator.name in names).forward, names
 
 
 def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
     """Operators up to the last one whose output the backward needs, after which torch's checkpoint stops."""
-    needed = {name for one in operators for name in (*one.saved_for_i, *one.saved_for_w)}
-    last = max(index for index, one in enumerate(operators) if needed & {made.name for made in one.writes})
-    return {one.name for one in operators[: last + 1]}
+    needed = {name for operator in operators for name in (*operator.saved_for_i, *operator.saved_for_w)}
+    last = max(
+        index for index, operator in enumerate(operators) if needed & {made.name for made in operator.writes}
+    )
+    return {operator.name for operator in operators[: last + 1]}
 
 
 def _by_operators(timed: OperatorKernels) -> KernelTime:
     """Kernels that `selective-op` runs again: every second GEMM, experts, others up to the last that is saved."""
-    gemms = [one for one in timed.operators if one.weight is not None]
-    _, repeated = by_operators([one.weight for one in gemms if one.weight], timed.place.cut)
-    uncounted = [timed.product(one) for one in gemms if one.weight and not counts(one.weight)]
+    gemms = [operator for operator in timed.operators if operator.weight is not None]
+    _, repeated = by_operators([gemm.weight for gemm in gemms if gemm.weight], timed.place.cut)
+    uncounted = [timed.product(gemm) for gemm in gemms if gemm.weight and not counts(gemm.weight)]
     names = _until_last_saved(timed.operators)
-    passing = [timed.passing(one) for one in timed.operators if one.name in names]
+    passing = [timed.passing(operator) for operator in timed.operators if operator.name in names]
     again = total([*map(timed.gemm, repeated), *uncounted, *passing]).forward
     return again.without(timed.scattered_s()) if isinstance(timed, TorchKernels) else again

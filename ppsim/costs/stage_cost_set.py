@@ -68,7 +68,7 @@ class StageCostSet:
             self,
             costs=self.costs.scaled(times),
             step_costs=self.step_costs.scaled(times),
-            parts=[one.slowed(times) for one in self.parts],
+            parts=[part.slowed(times) for part in self.parts],
             pair_host_s=None if self.pair_host_s is None else times * self.pair_host_s,
         )
 

@@ -69,7 +69,7 @@ class StageOptions:
         if self.job.execution.compile is not None:  # torch's blocks
             found = [] if self.splits_backward else [BY_OPERATORS]
         else:
-            alone = [one for one in MODULES if one != _ACTIVATION_ALONE and self._is_possible(one)]
+            alone = [module for module in MODULES if module != _ACTIVATION_ALONE and self._is_possible(module)]
             found = [*alone, *(word for kind in self._kinds for word in self._unions(kind, alone))]
         return [one for one in dict.fromkeys(("none", *found, "full")) if self._is_possible(one)]
 
@@ -144,7 +144,9 @@ class StageOptions:
         return _hull(ways, is_convex=len(self.job.model.layers) > _FEW_LAYERS * self.job.layout.pp)
 
     def _static(self, stages: Sequence[Stage], word: Recompute) -> int:
-        planned = [replace(one, plan=(LayerPlan(len(one.layers), word),), offload_modules="") for one in stages]
+        planned = [
+            replace(stage, plan=(LayerPlan(len(stage.layers), word),), offload_modules="") for stage in stages
+        ]
         (found,) = self.ledger.ranks([planned])
         return found.idle_bytes
 
@@ -158,9 +160,11 @@ class StageOptions:
                 of_kind = self._of_kind(kinds[kind], number, allowed, offload)
                 points = _pruned(
                     FrontierPoint(
-                        one.seconds + other.seconds, one.saved_bytes + other.saved_bytes, one.words + other.words
+                        point.seconds + other.seconds,
+                        point.saved_bytes + other.saved_bytes,
+                        point.words + other.words,
                     )
-                    for one in points
+                    for point in points
                     for other in of_kind
                 )
             self._frontiers[key] = points

@@ -49,13 +49,13 @@ class TorchKernels(OperatorKernels):
         `_pipelined_multi_all_gather_and_consume`, `_pipelined_produce_and_all2all`).
         """
         tokens, pieces, found = self.rows["tokens"], self.place.cut.tp, NOTHING
-        for one in linear.separate_matrices():
-            whole = products([one], self.place.times, tokens=tokens)
-            if not self.place.is_async or one.kind != "dense" or one.split is None:
+        for matrix in linear.separate_matrices():
+            whole = products([matrix], self.place.times, tokens=tokens)
+            if not self.place.is_async or matrix.kind != "dense" or matrix.split is None:
                 found += whole
                 continue
-            piece = products([one], self.place.times, tokens=tokens / pieces)
-            scatters, gathers = one.split == "inputs", self.place.gathers_in_products
+            piece = products([matrix], self.place.times, tokens=tokens / pieces)
+            scatters, gathers = matrix.split == "inputs", self.place.gathers_in_products
             found += PassKernels(
                 piece.forward.times(pieces) if scatters or gathers else whole.forward,
                 piece.backward_input.times(pieces) if scatters and gathers else whole.backward_input,
@@ -75,14 +75,14 @@ class TorchKernels(OperatorKernels):
             found += self._eager(one)
         return found
 
-    def along_sequence(self, one: Operator) -> PassKernels:
-        gathered, summed = self.gathered.get(one.name), self.summed.get(one.name)
+    def along_sequence(self, operator: Operator) -> PassKernels:
+        gathered, summed = self.gathered.get(operator.name), self.summed.get(operator.name)
         tensor = gathered or summed
         if tensor is None or not self.is_divided:
             return NOTHING
         size = self.place.execution.element_bytes * tensor.columns * self.rows["tokens"]
         if gathered is not None:
-            is_outside = one.weight is not None and one.weight.kind == "outside"
+            is_outside = operator.weight is not None and operator.weight.kind == "outside"
             share = 1.0 if is_outside else self.place.execution.gathered_share
             copied = 0.0 if self.place.gathers_in_products else 2 * size * share
             return PassKernels(self.moved(copied, 1), self.moved(copied, 1))
@@ -90,31 +90,31 @@ class TorchKernels(OperatorKernels):
         return PassKernels(self.moved(scattered, 1), self.moved(2 * size, 1))
 
     def scattered_s(self) -> KernelTime:
-        found = (self.along_sequence(one) for one in self.operators if one.name in self.summed)
+        found = (self.along_sequence(operator) for operator in self.operators if operator.name in self.summed)
         return total(found).forward
 
     @property
     def is_divided(self) -> bool:
         return self.place.cut.norm_divisor > 1
 
-    def _rotated(self, one: Operator) -> PassKernels:
+    def _rotated(self, operator: Operator) -> PassKernels:
         tokens, e = self.rows["tokens"], self.place.execution.element_bytes
-        complex_s = self.moved(16.0 * tokens * one.passed, 4)
-        queries, keys, *others = (tensor.columns for tensor in one.writes) if one.writes else (0, 0)
+        complex_s = self.moved(16.0 * tokens * operator.passed, 4)
+        queries, keys, *others = (tensor.columns for tensor in operator.writes) if operator.writes else (0, 0)
         repeated = 2 * (queries + keys) if keys < queries and not others else 0
         both = complex_s + self.moved(tokens * repeated * e, 2)
         return PassKernels(both, both)
 
-    def _eager(self, one: Operator) -> PassKernels:
-        elements, e = one.passed * self.rows[one.rows], self.place.execution.element_bytes
-        if one.kind in ("norm", "final norm"):
-            done, launches = ((2, 5), (5, 9)) if one.kind == "norm" else ((2, 3), (0, 0))
+    def _eager(self, operator: Operator) -> PassKernels:
+        elements, e = operator.passed * self.rows[operator.rows], self.place.execution.element_bytes
+        if operator.kind in ("norm", "final norm"):
+            done, launches = ((2, 5), (5, 9)) if operator.kind == "norm" else ((2, 3), (0, 0))
             forward, backward = (times * e + beside for times, beside in (_NORM_FORWARD, _NORM_BACKWARD))
             return PassKernels(
                 self.moved((forward - done[0] * e) * elements, launches[0]),
                 self.moved((backward - done[1] * e) * elements, launches[1]),
             )
-        if one.kind in ("gated activation", "clamped activation"):
+        if operator.kind in ("gated activation", "clamped activation"):
             return self.moving((2, 4, 1, 2), elements)
         return NOTHING
 
@@ -138,10 +138,10 @@ class TorchKernels(OperatorKernels):
 def _inputs(operators: Iterable[Operator]) -> list[tuple[int, int]]:
     """(Columns, number of readers) of each distinct input of dense matrices; each matrix is a reader."""
     number, width = Counter[str](), dict[str, int]()
-    for one in operators:
-        if one.weight is not None and one.weight.kind in ("dense", "shared"):
-            number[one.weight.reads] += len(one.weight.columns)
-            width[one.weight.reads] = one.weight.inputs
+    for operator in operators:
+        if operator.weight is not None and operator.weight.kind in ("dense", "shared"):
+            number[operator.weight.reads] += len(operator.weight.columns)
+            width[operator.weight.reads] = operator.weight.inputs
     return [(width[name], count) for name, count in number.items()]
 
 

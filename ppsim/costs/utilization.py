@@ -43,8 +43,8 @@ def peak_of(profile: dict[str, Any], dtype: str) -> tuple[float, str] | None:
     if sheet := DataSheet("", {TYPE_NAMES.get(name, name): peak for name, peak in peaks.items()}).peak(dtype):
         return sheet, BY_DATA_SHEET
     products = (profile.get("device_facts") or {}).get("products", [])
-    rates = [2.0 * one["m"] * one["n"] * one["k"] / one["seconds"]["median"]
-             for one in products if one["dtype"] == dtype and one["seconds"]["median"]]  # fmt: skip
+    rates = [2.0 * product["m"] * product["n"] * product["k"] / product["seconds"]["median"]
+             for product in products if product["dtype"] == dtype and product["seconds"]["median"]]  # fmt: skip
     return (max(rates), "the best product measured, no data sheet being known") if rates else None
 
 

@@ -44,7 +44,7 @@ def collective(operation: Operation, num_bytes: float, group: RankGroup, cluster
     ]
     if not levels:
         return Collective(0.0, "direct", cluster.tiers[0].link.name)
-    fastest = min(_candidates(operation, num_bytes, levels), key=lambda one: one.seconds)
+    fastest = min(_candidates(operation, num_bytes, levels), key=lambda candidate: candidate.seconds)
     whole_s = fastest.seconds + levels[0][1].copied_s(num_bytes / group.num_ranks)
     return replace(fastest, seconds=cluster.device.efficiency.operator_time.get(operation, 1.0) * whole_s)
 
@@ -127,7 +127,7 @@ def _hierarchical(operation: Operation, num_bytes: float, levels: _Levels) -> Co
     (inside, link), outer = levels[0], levels[1:]
     phases = 2 if operation == "all-reduce" else 1
     within = phases * ((inside - 1) * link.step_s + (inside - 1) / inside * num_bytes / link.achieved_bytes_per_s)
-    between = min(_candidates(operation, num_bytes / inside, outer), key=lambda one: one.seconds)
+    between = min(_candidates(operation, num_bytes / inside, outer), key=lambda candidate: candidate.seconds)
     return Collective(link.launch_s + within + between.seconds, "hierarchical", between.link)
 
 

@@ -118,9 +118,9 @@ def job_covariance(
     return (1 - shares.machine**2) * found
 
 
-def _apart(one: JobFeatures, other: JobFeatures, names: Sequence[str]) -> float:
+def _apart(features: JobFeatures, other: JobFeatures, names: Sequence[str]) -> float:
     """Return the sum of log2(ratio)² over the named sizes."""
-    return float(sum(math.log2(getattr(one, name) / getattr(other, name)) ** 2 for name in names))
+    return float(sum(math.log2(getattr(features, name) / getattr(other, name)) ** 2 for name in names))
 
 
 def correction_of(runs: Sequence[MeasuredJob], job: JobFeatures) -> JobCorrection:

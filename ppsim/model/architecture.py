@@ -155,7 +155,9 @@ class Layer:
     def weights_per_token(self) -> float:
         """Mean number of weights that multiply a token: of k experts, and of its own stream (text or image)."""
         return sum(
-            self._weights_a_token(one) for one in self.all_linears if one.kind not in ("vector", "condition")
+            self._weights_a_token(linear)
+            for linear in self.all_linears
+            if linear.kind not in ("vector", "condition")
         )
 
     @cached_property
@@ -302,7 +304,9 @@ class Model:
     def without_encoders(self) -> "Model":
         if not self.encoders:
             return self
-        left_out = " and ".join(f"{one.kind} encoder of {one.parameters / 1e9:.1f} B" for one in self.encoders)
+        left_out = " and ".join(
+            f"{encoder.kind} encoder of {encoder.parameters / 1e9:.1f} B" for encoder in self.encoders
+        )
         return replace(self, encoders=(), left_out=f"text model only, {left_out} parameters left out (--text-only)")
 
     @property

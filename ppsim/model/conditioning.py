@@ -43,16 +43,18 @@ class Conditioning:
         modulations = [self._modulation(h, tp, "", self.modulations), *self._of_text(h, tp)]
         for linear in modulations:
             yield Operator(linear.name, "", (), (), weight=linear)
-        for one in operators:
-            ends = self.text_ends and one.name != "qkv"
-            found = replace(one, share=1 - self.text) if ends else one
-            if one.weight is None:
+        for operator in operators:
+            ends = self.text_ends and operator.name != "qkv"
+            found = replace(operator, share=1 - self.text) if ends else operator
+            if operator.weight is None:
                 yield found
                 continue
-            yield replace(found, weight=replace(one.weight, rows=1 - self.text))
+            yield replace(found, weight=replace(operator.weight, rows=1 - self.text))
             if self.text and not ends:
-                name, reads = f"{one.name} of text", f"{one.weight.reads} of text"
-                yield Operator(name, one.module, (), (), weight=replace(one.weight, reads=reads, rows=self.text))
+                name, reads = f"{operator.name} of text", f"{operator.weight.reads} of text"
+                yield Operator(
+                    name, operator.module, (), (), weight=replace(operator.weight, reads=reads, rows=self.text)
+                )
 
     def _of_text(self, h: int, tp: int) -> list[WeightMatrix]:
         return [self._modulation(h, tp, " of text", 2 if self.text_ends else self.modulations)] * (self.text > 0)

@@ -134,7 +134,9 @@ def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
 
 
 def tensors_of(operators: Iterable[Operator], layer_input: Tensor) -> dict[str, Tensor]:
-    return {layer_input.name: layer_input} | {tensor.name: tensor for one in operators for tensor in one.writes}
+    return {layer_input.name: layer_input} | {
+        tensor.name: tensor for operator in operators for tensor in operator.writes
+    }
 
 
 def stored(tensors: Mapping[str, Tensor], name: str, *, is_operand: bool = False) -> Tensor:
@@ -161,10 +163,15 @@ def summed_outputs(operators: Iterable[Operator]) -> dict[str, Tensor]:
     They are outputs of the vocabulary's table, and of GEMMs with divided inputs, except in experts.
     """
     return {
-        one.name: one.writes[0]
-        for one in operators
-        if one.kind == "look up"
-        or (one.weight is not None and one.weight.split == "inputs" and one.writes and one.rows != "capacity")
+        operator.name: operator.writes[0]
+        for operator in operators
+        if operator.kind == "look up"
+        or (
+            operator.weight is not None
+            and operator.weight.split == "inputs"
+            and operator.writes
+            and operator.rows != "capacity"
+        )
     }
 
 
@@ -242,7 +249,9 @@ def offload_groups(
     `bulk_offload_group`).
     """
     words, walk = modules.split("+"), _Saved(operators, layer_input, plan, casts=casts)
-    group_of = {one.name: word for one in operators for word in words if word in one.module.split("/")}
+    group_of = {
+        operator.name: word for operator in operators for word in words if word in operator.module.split("/")
+    }
     copied: dict[str, list[Tensor]] = {word: [] for word in group_of.values()}
     freed: dict[str, list[Tensor]] = {word: [] for word in copied}
     for saver, tensor in walk.discarded_later:
@@ -291,12 +300,16 @@ def saved_for_weight(operators: Iterable[Operator], layer_input: Tensor) -> Iter
     operators = list(operators)
     tensors = tensors_of(operators, layer_input)
     read: set[str] = set()
-    for one in operators:
-        if one.weight is None or not one.trainable:
+    for operator in operators:
+        if operator.weight is None or not operator.trainable:
             continue
-        fresh = [tensors[name] for name in one.saved_for_w if name not in read]
-        read.update(one.saved_for_w)
+        fresh = [tensors[name] for name in operator.saved_for_w if name not in read]
+        read.update(operator.saved_for_w)
         # An adapter's outputs are gathered afterwards.
-        made = [replace(one.writes[0], columns=one.weight.outputs)] if one.weight.is_adapter else one.writes
+        made = (
+            [replace(operator.writes[0], columns=operator.weight.outputs)]
+            if operator.weight.is_adapter
+            else operator.writes
+        )
         for tensor in (*fresh, *made):
-            yield replace(tensor, columns=one.share * tensor.columns, dtype="act")
+            yield replace(tensor, columns=operator.share * tensor.columns, dtype="act")

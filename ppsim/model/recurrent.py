@@ -80,7 +80,9 @@ class Recurrent(Mixer):
         2Q(3k + 2v) in chunks and 6kv.
         """
         part = min(1.0, sequence_length / self.chunk_size) / (2 if causal else 1)
-        return sum(one.flops * (part if one.is_within else 1) for one in self._products) / self.chunk_size
+        return (
+            sum(product.flops * (part if product.is_within else 1) for product in self._products) / self.chunk_size
+        )
 
 
 @dataclass(frozen=True)

@@ -335,8 +335,8 @@ def _gpt_of(model: ModelShape, key: MeasurementKey, num_layers: int) -> GPTShape
 
 
 def join_turns(turns: Sequence[Run]) -> ImportedRun:
-    start, end = (np.concatenate([getattr(one, name) for one in turns]) for name in ("start", "end"))
-    references = [ranks for one in turns for ranks in one.reference_s]
+    start, end = (np.concatenate([getattr(turn, name) for turn in turns]) for name in ("start", "end"))
+    references = [ranks for turn in turns for ranks in turn.reference_s]
     return import_run(replace(turns[0], start=start, end=end, reference_s=references, gaps_s=()), 0)
 
 

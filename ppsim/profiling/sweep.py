@@ -118,11 +118,11 @@ class _Step:
         self.masters = masters
         matrices: list[Tensor] = []
         others: list[Tensor] = []
-        for one in masters:
-            if name == "muon" and is_hidden and one.dim() >= 2:
-                matrices += one.flatten(0, -3).unbind() if one.dim() > 2 else [one]
+        for master in masters:
+            if name == "muon" and is_hidden and master.dim() >= 2:
+                matrices += master.flatten(0, -3).unbind() if master.dim() > 2 else [master]
             else:
-                others.append(one)
+                others.append(master)
         self._learning = [nn.Parameter(one) for one in (*matrices, *others)]
         for one in self._learning:
             one.grad = 1e-3 * torch.randn_like(one)

@@ -115,26 +115,28 @@ class TracedLayer:
     def _join_eager_attention(self) -> None:
         """Replace two GEMMs without weights around an s × s softmax by one attention call."""
         s, found, waiting = self.tokens, [], None
-        for one in self.events:
-            if one.kind != "product":
-                found.append(one)
+        for event in self.events:
+            if event.kind != "product":
+                found.append(event)
                 continue
-            if waiting is not None and one.module == waiting.module and one.m == s and one.k == s:
+            if waiting is not None and event.module == waiting.module and event.m == s and event.k == s:
                 sizes = {
-                    "heads": waiting.count, "kv_heads": waiting.count, "qk": waiting.k, "v": one.n, "keys": s,
+                    "heads": waiting.count, "kv_heads": waiting.count, "qk": waiting.k, "v": event.n, "keys": s,
                     "window": None, "is_chunked": False, "sinks": False, "is_causal": True,
                 }  # fmt: skip
-                reads = (*waiting.reads, one.reads[-1])
+                reads = (*waiting.reads, event.reads[-1])
                 found.remove(waiting)
-                found.append(TracedOperation("attention", one.module, reads=reads, writes=one.writes, sizes=sizes))
+                found.append(
+                    TracedOperation("attention", event.module, reads=reads, writes=event.writes, sizes=sizes)
+                )
                 self.notes.append(
                     "attention that transformers writes as single operators is taken as one fused kernel"
                 )
                 waiting = None
                 continue
-            found.append(one)
-            if one.shape[-2:] == (s, s):
-                waiting = one
+            found.append(event)
+            if event.shape[-2:] == (s, s):
+                waiting = event
         self.events = found
 
     def _require_used(self) -> None:
@@ -249,7 +251,8 @@ class TracedLayer:
     def _require_flops(self, layer: Layer) -> None:
         events = self.of_kind("gemm", "experts")
         traced = (
-            sum(one.k * one.n * one.m * (one.count if one.kind == "gemm" else 1) for one in events) / self.tokens
+            sum(event.k * event.n * event.m * (event.count if event.kind == "gemm" else 1) for event in events)
+            / self.tokens
         )
         if abs(layer.weights_per_token - traced) > 1e-9 * traced:
             raise self.refusal("", f"has {traced:,.0f} multiply-adds per token, not {layer.weights_per_token:,.0f}")

@@ -52,7 +52,10 @@ def trace(data: Mapping[str, Any], where: str) -> dict[str, Any]:
         told = _one_line(error)
         told = told if "module " in told else f"module of type {whole.model_type}: {told}"
         raise NotTraced(f"{where}: model_type {kind} was not traced: {told}") from error
-    plan, ignored = described.pop("plan"), sum(one.numel() for one in encoder_parameters(model, found.recorder))
+    plan, ignored = (
+        described.pop("plan"),
+        sum(parameter.numel() for parameter in encoder_parameters(model, found.recorder)),
+    )
     if ignored:
         notes = [f"text model only, encoder of {ignored / 1e9:.1f} B parameters ignored"]
     described["assumptions"] = [
@@ -221,7 +224,9 @@ def layers_in(model: Any, where: str) -> tuple[str, list[Any]]:
 def _signature(layer: Any) -> str:
     parts = []
     for name, module in layer.named_modules():
-        shapes = {key: tuple(one.shape) for key, one in module._parameters.items() if one is not None}
+        shapes = {
+            key: tuple(parameter.shape) for key, parameter in module._parameters.items() if parameter is not None
+        }
         plain = {
             key: value
             for key, value in vars(module).items()

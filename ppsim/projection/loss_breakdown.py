@@ -215,9 +215,9 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
         if stage == 0 and projection.plan.runtime == "torch":  # torch runs the whole backward pass of stage 0 as W
             halves = TimeBreakdown(), part.backward
         passes = (part.forward, part.backward, *halves)
-        for op, one in zip((Op.F, Op.B, Op.I, Op.W), passes, strict=True):
+        for op, pass_cost in zip((Op.F, Op.B, Op.I, Op.W), passes, strict=True):
             times = np.count_nonzero((table.op == op) & (table.model_stage[table.stage] == stage))
-            total += one * (times / (table.num_slices * table.num_ranks))
+            total += pass_cost * (times / (table.num_slices * table.num_ranks))
     total += _of_pairs(table, assembled)
     terms = {part.name: getattr(total, part.name) for part in fields(total)}
     budget = {IDEAL: terms.pop("ideal_s")}

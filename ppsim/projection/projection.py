@@ -365,16 +365,16 @@ class Projections(Printable):
 
         rows = [
             {
-                "schedule": one.plan.schedule_name,
-                "vpp": one.plan.vpp,
-                **self.trainers_of(one),
-                **values(one, "columns"),
-                "fits": one.fits,
-                "verdict": one.verdict.word if one.verdict else "unknown",
-                "runtime_error": one.runtime_error,
-                "memory_error": one.memory_error,
+                "schedule": projection.plan.schedule_name,
+                "vpp": projection.plan.vpp,
+                **self.trainers_of(projection),
+                **values(projection, "columns"),
+                "fits": projection.fits,
+                "verdict": projection.verdict.word if projection.verdict else "unknown",
+                "runtime_error": projection.runtime_error,
+                "memory_error": projection.memory_error,
             }
-            for one in self.projections
+            for projection in self.projections
         ]
         return pandas.DataFrame(rows)
 

@@ -98,7 +98,7 @@ _TEXT: dict[Unit, Callable[[float], str]] = {"": "{:,.0f}".format, "s": seconds,
 
 def texts_of(projection: Any, view: View) -> dict[str, str]:
     """Return the known quantities of a view by label."""
-    found = ((one, one.of(projection)) for one in QUANTITIES if view in one.views)
+    found = ((quantity, quantity.of(projection)) for quantity in QUANTITIES if view in quantity.views)
     return {one.label: _text(value, one.unit) for one, value in found if value is not None}
 
 

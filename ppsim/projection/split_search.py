@@ -81,8 +81,8 @@ class SplitSearch:
     @property
     def _best(self) -> SimulatedSplit:
         """If no split fits, the smallest excess counts; ties go to the most even split."""
-        over = [float(self._over(one.peak_bytes)) for one in self._trials.values()]
-        fitting = [one for one, excess in zip(self._trials.values(), over, strict=True) if excess == min(over)]
+        over = [float(self._over(trial.peak_bytes)) for trial in self._trials.values()]
+        fitting = [trial for trial, excess in zip(self._trials.values(), over, strict=True) if excess == min(over)]
         best_s = min(one.seconds for one in fitting)
         equal = [one for one in fitting if one.seconds <= best_s * (1 + 1e-9)]
         return min(equal, key=lambda one: (sum(count**2 for count in one.counts), one.seconds, one.counts))
@@ -107,7 +107,14 @@ class SplitSearch:
         lowest: _Rank = (np.inf, np.inf, ())
         since = 0
         while since < _PATIENCE and (lowest[0] > 0 or lowest >= enough):
-            found = sorted({one for counts in around for one in self._neighbours(counts) if one[2] not in seen})
+            found = sorted(
+                {
+                    neighbour
+                    for counts in around
+                    for neighbour in self._neighbours(counts)
+                    if neighbour[2] not in seen
+                }
+            )
             if not found:
                 break
             since = 0 if found[0] < lowest else since + 1

@@ -231,8 +231,8 @@ class StageSearch:
 class _Choices:
     def __init__(self, options: StageOptions, stage: Stage, allowed: frozenset[str], offload: str) -> None:
         self.points = options.frontier(stage, allowed, offload)
-        self.seconds = np.array([one.seconds for one in self.points])
-        self.saved = np.array([one.saved_bytes for one in self.points])
+        self.seconds = np.array([point.seconds for point in self.points])
+        self.saved = np.array([point.saved_bytes for point in self.points])
         memory = options.ledger.memory
         for_weight = memory.for_weight(memory.contents([stage]))[0]
         self.kept = np.minimum(self.saved, options.job.allocator_slack * for_weight)
@@ -245,8 +245,8 @@ def _fastest(choices: Sequence[_Choices], in_flight: Floats, room: float) -> tup
     tensors that W needs. Bisection finds the lowest common price per byte at which all stages fit.
     """
     used = [
-        in_flight[:, at, 0, None] * one.saved + in_flight[:, at, 1, None] * one.kept
-        for at, one in enumerate(choices)
+        in_flight[:, at, 0, None] * choice.saved + in_flight[:, at, 1, None] * choice.kept
+        for at, choice in enumerate(choices)
     ]  # shape [moment, point] for each stage
 
     def over(chosen: Sequence[int]) -> float:
@@ -271,20 +271,20 @@ def _fastest(choices: Sequence[_Choices], in_flight: Floats, room: float) -> tup
                 low, high = (middle, high) if over(at_price(middle)) > 0 else (low, middle)
             chosen = at_price(high)
             if over(chosen) > 0:
-                chosen = [len(one.points) - 1 for one in choices]
+                chosen = [len(choice.points) - 1 for choice in choices]
             chosen = _improved(chosen, choices, over)
-    return [one.points[at] for one, at in zip(choices, chosen, strict=True)], max(0.0, over(chosen))
+    return [choice.points[at] for choice, at in zip(choices, chosen, strict=True)], max(0.0, over(chosen))
 
 
 def _improved(chosen: list[int], choices: Sequence[_Choices], over: Callable[[Sequence[int]], float]) -> list[int]:
     """Switch the stage with the largest gain to a faster point, as long as the rank fits."""
     while True:
         options = []
-        for at, one in enumerate(choices):
+        for at, choice in enumerate(choices):
             for faster in range(chosen[at]):
                 other = [*chosen[:at], faster, *chosen[at + 1 :]]
                 if over(other) <= 0:
-                    options.append((one.seconds[faster] - one.seconds[chosen[at]], other))
+                    options.append((choice.seconds[faster] - choice.seconds[chosen[at]], other))
                     break
         if not options:
             return chosen

@@ -58,11 +58,11 @@ def fitted_spread(plan: Plan, seconds: float, seconds_of: SecondsOf, class_sprea
     return math.hypot(MEASURED_SPREAD, said.unknown * class_spread, (1 - said.weight) * machine)
 
 
-def _effect(plan: Plan, seconds: float, seconds_of: SecondsOf, name: str, one: "Constant") -> float:
+def _effect(plan: Plan, seconds: float, seconds_of: SecondsOf, name: str, constant: "Constant") -> float:
     assert plan.job is not None
-    assert one.sigma is not None
+    assert constant.sigma is not None
     cluster = plan.job.cluster
-    less = replace(one, value=one.value * math.exp(-one.sigma / one.value))
+    less = replace(constant, value=constant.value * math.exp(-constant.sigma / constant.value))
     moved = cluster.with_constants(cluster.constants.having({name: less}))
     return math.log(seconds_of(replace(plan, job=replace(plan.job, cluster=moved))) / seconds)
 

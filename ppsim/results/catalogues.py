@@ -246,17 +246,17 @@ def print_cluster(cluster: Cluster) -> None:
         fitted_on = ", ".join(cluster.constants.fitted_on)
         _add_section(
             out, "constants", f"fitted on {fitted_on}" if fitted_on else "given in the file",
-            [(name, _constant(name, one)) for name, one in constants.items()],
+            [(name, _constant(name, constant)) for name, constant in constants.items()],
         )  # fmt: skip
     for tier in cluster.tiers:
         out.add("")
         _add_section(out, tier.name, f"{_devices_of(tier)} devices by {tier.link.name}", _link_facts(tier.link))
 
 
-def _constant(name: str, one: Constant) -> str:
+def _constant(name: str, constant: Constant) -> str:
     shown = seconds if name.endswith("_s") else "{:g}".format
-    spread = "" if one.sigma is None else f" ± {shown(one.sigma)}"
-    return f"{shown(one.value)}{spread}" + (f"; {one.source}" if one.source else "")
+    spread = "" if constant.sigma is None else f" ± {shown(constant.sigma)}"
+    return f"{shown(constant.value)}{spread}" + (f"; {constant.source}" if constant.source else "")
 
 
 def _add_section(out: Page, name: str, title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -73,15 +73,17 @@ def card_of_projections(several: Projections) -> str:
     fastest = best.iteration_time_s
     rows = [
         {
-            "schedule": one.plan.schedule_name,
-            "stages per rank": str(one.plan.vpp),
-            "iteration": seconds(one.iteration_time_s),
-            "vs best": signed_percent(one.iteration_time_s / fastest - 1),
-            "bubble": percent(one.timeline.bubble_ratio),
-            "peak": size(float(one.timeline.memory.peak_bytes.max())) if one.plan.knows_memory else "–",
-            "fits": _FITS[one.verdict.word if one.verdict else "unknown"],
+            "schedule": projection.plan.schedule_name,
+            "stages per rank": str(projection.plan.vpp),
+            "iteration": seconds(projection.iteration_time_s),
+            "vs best": signed_percent(projection.iteration_time_s / fastest - 1),
+            "bubble": percent(projection.timeline.bubble_ratio),
+            "peak": size(float(projection.timeline.memory.peak_bytes.max()))
+            if projection.plan.knows_memory
+            else "–",
+            "fits": _FITS[projection.verdict.word if projection.verdict else "unknown"],
         }
-        for one in several.projections
+        for projection in several.projections
     ]
     return _card(
         _projected(best),

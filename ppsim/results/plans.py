@@ -266,7 +266,7 @@ def _peak_of(one: Projection) -> dict[str, str]:
 
 
 def _of_names(projections: Sequence[Projection]) -> list[str]:
-    entries = [find(one.plan.schedule_name) for one in projections]
+    entries = [find(projection.plan.schedule_name) for projection in projections]
     to_memory = sorted(entry.name for entry in entries if entry.takes("memory_limit_bytes"))
     fitted = sorted(entry.name for entry in entries if entry.takes("costs") and entry.name not in to_memory)
     fixed = any(entry.name.endswith("-fixed") for entry in entries)
@@ -283,12 +283,14 @@ def _marks(projection: Projection) -> str:
 
 def _of_marks(projections: Sequence[Projection]) -> list[str]:
     plan, lines = projections[0].plan, []
-    if any(one.runtime_error for one in projections):
+    if any(projection.runtime_error for projection in projections):
         says_why = "ppsim schedules NAME prints the reason."
         lines.append(f"* {plan.runtime} cannot run this table; P2P is simulated as if it could. {says_why}")
-    if any(one.memory_error for one in projections):
+    if any(projection.memory_error for projection in projections):
         lines.append(f"! does not fit: a rank needs more than the {size(plan.memory_bound_bytes or 0.0)} usable.")
-    if tight := [one.verdict for one in projections if one.verdict and one.verdict.is_tight]:
+    if tight := [
+        projection.verdict for projection in projections if projection.verdict and projection.verdict.is_tight
+    ]:
         lines.append(f"~ fits tightly: {'; '.join(tight[0].tight_notes)}.")
     return lines
 
@@ -458,7 +460,11 @@ def _assumed(projection: Projection) -> list[_Row]:
         said += [f"DP {dp_overlap_text(job)}", f"ZeRO {job.optimizer.zero_stage}"]
     recompute = "by stage" if job.stage_plans else execution.recompute
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
-    costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]
+    costs = [
+        assumption
+        for assumption in projection.assumptions
+        if job.profile is not None and assumption.startswith("costs: ")
+    ]
     stack = "" if job.stack_basis else f"stack {job.stack_name}: "  # with a basis, the stack has a line above
     lines = [*job.model.notes[:1], f"{stack}{', '.join(said)}", *costs, *faults]
     return [("" if number else "assumed", line) for number, line in enumerate(lines)]

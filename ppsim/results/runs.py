@@ -258,13 +258,18 @@ def print_calibration(found: FittedOverheads) -> None:
             facts([("not measurable in this run", [f"{name}: {why}" for name, why in found.not_fitted.items()])])
         )
     errors = [
-        {"step time": one.source, **_errors(one.measured_step_s, one.projected_step_s, one.error)}
-        | {"without overheads": signed_percent(one.error_without)}
-        for one in found.residuals
+        {
+            "step time": residual.source,
+            **_errors(residual.measured_step_s, residual.projected_step_s, residual.error),
+        }
+        | {"without overheads": signed_percent(residual.error_without)}
+        for residual in found.residuals
     ]
     out.add("", TableLines.of(errors))
-    for one in found.residuals:
-        out.add(*(f"slow link of {one.source}, left out of the constants: {link}" for link in one.slow_links))
+    for residual in found.residuals:
+        out.add(
+            *(f"slow link of {residual.source}, left out of the constants: {link}" for link in residual.slow_links)
+        )
     out.add("errors: on the runs of the fit, so they do not test a projection")
 
 

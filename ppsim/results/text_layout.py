@@ -53,13 +53,13 @@ class Page:
 
         width = self.width
         lines: list[str] = []
-        for one in parts:
-            if not isinstance(one, str):
-                lines += one.lines(width)
+        for part in parts:
+            if not isinstance(part, str):
+                lines += part.lines(width)
             elif wraps:
-                lines += wrapped(one, width)
+                lines += wrapped(part, width)
             else:
-                lines += (_clipped(line, width) for line in one.split("\n"))
+                lines += (_clipped(line, width) for line in part.split("\n"))
         text = "\n".join(line.rstrip() for line in lines).replace(_TIE, " ")
         click.echo(click.unstyle(text) if os.environ.get("TERM") in ("dumb", "unknown") else text)
 
@@ -174,7 +174,7 @@ def _beside(
 def _narrow(widths: list[int], wraps: Sequence[bool], width: int) -> None:
     """Reduce the widest columns: first those that may wrap, then any."""
     while sum(widths) > max(width, 0):
-        free = [index for index, one in enumerate(wraps) if one and widths[index]]
+        free = [index for index, wrap in enumerate(wraps) if wrap and widths[index]]
         free = free or [index for index, one in enumerate(widths) if one]
         widest = max(widths[index] for index in free)
         widths[next(index for index in free if widths[index] == widest)] -= 1

@@ -32,13 +32,13 @@ def print_validations(found: ValidationReport, *, full: bool = False, with_rows:
         _print_sections(out, found.sets)
         return
     if len(found.sets) == 1 if with_rows is None else with_rows:
-        for one in found.sets:
-            _print_rows(out, one)
+        for run_set in found.sets:
+            _print_rows(out, run_set)
             out.add("")
     for section, sets in _sections(found.sets):
         if len(found.sets) > 1:
             out.add(bold(section))
-        out.add(TableLines.of([_summary(one) for one in sets], spare=["others", "order"]), "")
+        out.add(TableLines.of([_summary(run_set) for run_set in sets], spare=["others", "order"]), "")
     if len(found.sets) > 1:
         hardware = TableLines.of(_hardware_rows(found.sets), left=3)
         out.add(bold("times of all sets, by hardware"), hardware, "")
@@ -117,7 +117,7 @@ def markdown(found: Sequence[SetValidation]) -> str:
     """Return the tables of docs/results/published_runs.md."""
     lines = []
     for section, sets in _sections(found):
-        lines += _titled_table(f"{_capital(section)}:", [_summary(one) for one in sets])
+        lines += _titled_table(f"{_capital(section)}:", [_summary(run_set) for run_set in sets])
     lines += _titled_table(
         "Times of all sets, by hardware (a model is dense or has experts):", _hardware_rows(found)
     )
@@ -126,67 +126,77 @@ def markdown(found: Sequence[SetValidation]) -> str:
 
 def section_rows(sets: Sequence[SetValidation]) -> list[dict[str, str]]:
     """Return a row for each section, without sets that compare the order of schedules only."""
-    times = [one for one in sets if not one.properties.order_only]
+    times = [run_set for run_set in sets if not run_set.properties.order_only]
     return [_section_row(name, some) for name, some in _sections(times)]
 
 
 def _section_row(name: str, sets: Sequence[SetValidation]) -> dict[str, str]:
-    tested = [row for one in sets for row in _unseen(one)]
+    tested = [row for run_set in sets for row in _unseen(run_set)]
     constant = [row.constant_mfu_error for row in tested if row.constant_mfu_error is not None]
     score = score_of([row.error for row in tested])
     return {
         "published runs": _capital(name),
         "rows": str(len(tested)),
-        "fitted": str(sum(len(one.calibration_rows) for one in sets)),
-        "skipped": str(sum(len(one.skipped) for one in sets)),
+        "fitted": str(sum(len(run_set.calibration_rows) for run_set in sets)),
+        "skipped": str(sum(len(run_set.skipped) for run_set in sets)),
         **errors_of(score),
         "constant MFU": percent(score_of(constant).mean_absolute) if constant else "–",
         "in 90 %": _inside(coverage_of(tested)),
     }
 
 
-def _unseen(one: SetValidation) -> list[CaseError]:
-    return [row for row in one.rows if row.case.properties.use == "test"]
+def _unseen(run_set: SetValidation) -> list[CaseError]:
+    return [row for row in run_set.rows if row.case.properties.use == "test"]
 
 
-def _print_rows(out: Page, one: SetValidation) -> None:
-    out.add(f"{bold(one.name)}   {one.properties.title}")
-    if one.rows:
-        out.add(TableLines.of([cells_of_row(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
-    if one.skipped:
+def _print_rows(out: Page, run_set: SetValidation) -> None:
+    out.add(f"{bold(run_set.name)}   {run_set.properties.title}")
+    if run_set.rows:
+        out.add(
+            TableLines.of([cells_of_row(run_set, row) for row in run_set.rows], wraps=True, spare=["constant MFU"])
+        )
+    if run_set.skipped:
         out.add("skipped:")
-        out.add(TableLines.of([cells_of_skipped(case, reason) for case, reason in one.skipped], left=3, wraps=True))
-    told: list[tuple[str, str | list[str]]] = [("source", one.properties.source), ("notes", one.properties.notes)]
-    if clusters := one.clusters_fitted_on_file:
-        what = f"the constants of {', '.join(clusters)} were fitted on rows of a file named {Path(one.name).name}"
+        out.add(
+            TableLines.of([cells_of_skipped(case, reason) for case, reason in run_set.skipped], left=3, wraps=True)
+        )
+    told: list[tuple[str, str | list[str]]] = [
+        ("source", run_set.properties.source),
+        ("notes", run_set.properties.notes),
+    ]
+    if clusters := run_set.clusters_fitted_on_file:
+        what = (
+            f"the constants of {', '.join(clusters)} were fitted on rows of a file named {Path(run_set.name).name}"
+        )
         told.append(("fitted", f"{what}: errors of these rows are not a test of the projection"))
-    if one.mfu_basis:
-        told.append(("constant MFU", one.mfu_basis))
-    if score := one.calibration_score:
+    if run_set.mfu_basis:
+        told.append(("constant MFU", run_set.mfu_basis))
+    if score := run_set.calibration_score:
         mean, absolute = signed_percent(score.mean), percent(score.mean_absolute)
         told.append(("fit rows", f"{score.num_rows} rows, mean {mean}, mean absolute {absolute}"))
     out.add(facts(told))
 
 
-def _summary(one: SetValidation) -> dict[str, str]:
-    score, constant, other = one.score, one.constant_mfu, one.other
-    others = [f"{one.properties.other_tool} {percent(other.mean_absolute)}"] if other else []
-    others += [one.properties.others] if one.properties.others else []
+def _summary(run_set: SetValidation) -> dict[str, str]:
+    score, constant, other = run_set.score, run_set.constant_mfu, run_set.other
+    others = [f"{run_set.properties.other_tool} {percent(other.mean_absolute)}"] if other else []
+    others += [run_set.properties.others] if run_set.properties.others else []
     errors = {
         **errors_of(score),
         "constant MFU": percent(constant.mean_absolute) if constant else "–",
         "others": ", ".join(others) or "–",
-        "in 90 %": _inside(one.coverage),
+        "in 90 %": _inside(run_set.coverage),
     }
-    if one.properties.order_only or not one.rows:
+    if run_set.properties.order_only or not run_set.rows:
         errors = dict.fromkeys(errors, "–")
-    mean = one.mean_rank_correlation
+    mean = run_set.mean_rank_correlation
+    is_all_fitted = run_set.rows and len(run_set.calibration_rows) == len(run_set.rows)
     return {
-        "set": one.name,
-        "rows": f"{len(one.test_rows)}{'*' if one.rows and len(one.calibration_rows) == len(one.rows) else ''}",
-        "skipped": str(len(one.skipped) or "–"),
+        "set": run_set.name,
+        "rows": f"{len(run_set.test_rows)}{'*' if is_all_fitted else ''}",
+        "skipped": str(len(run_set.skipped) or "–"),
         **errors,
-        "order": "–" if mean is None else f"{mean:.2f}, {one.groups_in_order}/{len(one.rank_correlations)}",
+        "order": "–" if mean is None else f"{mean:.2f}, {run_set.groups_in_order}/{len(run_set.rank_correlations)}",
     }
 
 
@@ -199,29 +209,29 @@ def _sections(sets: Sequence[SetValidation]) -> list[tuple[str, list[SetValidati
     return [
         (section, here)
         for section in get_args(Section)
-        if (here := [one for one in sets if one.properties.section == section])
+        if (here := [run_set for run_set in sets if run_set.properties.section == section])
     ]
 
 
 def _hardware_rows(sets: Sequence[SetValidation]) -> list[dict[str, str]]:
     return [
         {
-            "cluster": one.cluster,
-            "dtype": one.dtype,
-            "models": one.kind,
-            "rows": str(one.score.num_rows),
-            **errors_of(one.score),
-            "constant MFU": percent(one.constant_mfu.mean_absolute),
-            "in 90 %": _inside(one.coverage),
+            "cluster": score.cluster,
+            "dtype": score.dtype,
+            "models": score.kind,
+            "rows": str(score.score.num_rows),
+            **errors_of(score.score),
+            "constant MFU": percent(score.constant_mfu.mean_absolute),
+            "in 90 %": _inside(score.coverage),
         }
-        for one in hardware_scores(sets)
+        for score in hardware_scores(sets)
     ]
 
 
 def _fitted_constants(sets: Sequence[SetValidation]) -> str:
     types = {
         row.plan.job.cluster.device.efficiency_class: row.plan.job.cluster.device.efficiency.fitted
-        for one in sets for row in one.test_rows if row.plan.job
+        for run_set in sets for row in run_set.test_rows if row.plan.job
     }  # fmt: skip
     counts = [f"{name} {len(names)} ({', '.join(names)})" for name, names in sorted(types.items()) if names]
     return f"Constants fitted to training runs, per GPU type: {'; '.join(counts)}; others 0."
@@ -232,7 +242,7 @@ def _inside(coverage: tuple[int, int] | None) -> str:
 
 
 def coverage_line(sets: Sequence[SetValidation]) -> str:
-    rows = [row for one in sets if not one.properties.order_only for row in _unseen(one)]
+    rows = [row for run_set in sets if not run_set.properties.order_only for row in _unseen(run_set)]
     named = {"of all test times": rows} | {
         f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")
     }
@@ -246,10 +256,10 @@ def coverage_line(sets: Sequence[SetValidation]) -> str:
 
 def largest_errors(sets: Sequence[SetValidation], count: int = 10) -> list[dict[str, str]]:
     rows = [
-        (one, row)
-        for one in sets
-        if not one.properties.order_only
-        for row in one.test_rows
+        (run_set, row)
+        for run_set in sets
+        if not run_set.properties.order_only
+        for row in run_set.test_rows
         if not row.case.is_memory
     ]
     rows.sort(key=lambda found: -abs(found[1].error))
@@ -260,7 +270,7 @@ def largest_errors(sets: Sequence[SetValidation], count: int = 10) -> list[dict[
 
 
 def _listed_rows(sets: Sequence[SetValidation]) -> list[dict[str, str]]:
-    counts = Counter((one.name, _in_short(reason)) for one in sets for _, reason in one.skipped)
+    counts = Counter((run_set.name, _in_short(reason)) for run_set in sets for _, reason in run_set.skipped)
     return [{"set": name, "rows": str(count), "why": reason} for (name, reason), count in counts.items()]
 
 
@@ -280,7 +290,7 @@ def _in_short(reason: str) -> str:
     return reason.partition(": did you mean")[0].partition(": there are")[0]
 
 
-def cells_of_row(one: SetValidation, row: CaseError) -> dict[str, str]:
+def cells_of_row(run_set: SetValidation, row: CaseError) -> dict[str, str]:
     """Another tool has a column if any row of the set has its result."""
     case, constant = row.case, row.constant_mfu_error
     amount = size if case.is_memory else seconds
@@ -288,11 +298,11 @@ def cells_of_row(one: SetValidation, row: CaseError) -> dict[str, str]:
         "use": _USES[case.properties.use],
         "measured": amount(row.measured),
         "ppsim": amount(row.projected),
-        "error": "–" if one.properties.order_only else signed_percent(row.error),
-        "constant MFU": "–" if constant is None or one.properties.order_only else signed_percent(constant),
+        "error": "–" if run_set.properties.order_only else signed_percent(row.error),
+        "constant MFU": "–" if constant is None or run_set.properties.order_only else signed_percent(constant),
     }
-    if any(row.case.properties.other is not None for row in one.rows):
-        cells[one.properties.other_tool] = "–" if row.other_error is None else signed_percent(row.other_error)
+    if any(row.case.properties.other is not None for row in run_set.rows):
+        cells[run_set.properties.other_tool] = "–" if row.other_error is None else signed_percent(row.other_error)
     return cells | {"run": _with_remarks(row.case, describe_run(row))}
 
 
@@ -353,9 +363,9 @@ def print_fitted(found: FitResult) -> None:
         out.add(TableLines.of([*starmap(_as_measured, posterior.operators.items()), *machine], wraps=True))
     else:
         out.add("no cluster constant: the rows do not determine any of them")
-    for name, one in found.rests.items():
-        spread = seconds(one.value * one.spread)
-        out.add(f"job {name}: add --extra-step-time {one.value:.4g} (± {spread}) for this job only")
+    for name, rest in found.rests.items():
+        spread = seconds(rest.value * rest.spread)
+        out.add(f"job {name}: add --extra-step-time {rest.value:.4g} (± {spread}) for this job only")
     rows = zip(posterior.rows, posterior.before, posterior.after, posterior.runs[-num_rows:], strict=True)
     out.add("", TableLines.of([
         _changed(row.name, row.measured_s, *errors) | {"job factor": f"{run.times:.4g} ± {percent(run.sigma)}"}
@@ -368,7 +378,7 @@ def print_fitted(found: FitResult) -> None:
             "job factor",
             "measured time / time projected with these constants: applied to this job, and partly to similar jobs",
         ),
-        *[("far off", str(one)) for one in posterior.outliers],
+        *[("far off", str(outlier)) for outlier in posterior.outliers],
         *([("at their priors", f"{left}: the rows do not determine them")] if left else []),
     ]
     if num_rows < len(found.estimates):
@@ -387,15 +397,15 @@ def _steps(number: int) -> str:
     return f"{number} measured step{'' if number == 1 else 's'}"
 
 
-def _as_row(name: str, one: ConstantEstimate) -> dict[str, str]:
+def _as_row(name: str, estimate: ConstantEstimate) -> dict[str, str]:
     shown = seconds if name.endswith("_s") else "{:.4g}".format
     return {
         "constant": name,
-        "value": shown(one.value),
-        "±": percent(one.spread),
-        "prior": shown(one.prior.median),
-        "± ": percent(one.prior.spread),
-        "source of the prior": one.prior.reason,
+        "value": shown(estimate.value),
+        "±": percent(estimate.spread),
+        "prior": shown(estimate.prior.median),
+        "± ": percent(estimate.prior.spread),
+        "source of the prior": estimate.prior.reason,
     }
 
 
@@ -413,7 +423,7 @@ def _as_measured(name: str, constant: Constant) -> dict[str, str]:
 def print_after_fits(found: AfterFits) -> None:
     """Only a single set is printed with its rows."""
     out = Page()
-    out.add(TableLines.of([_set_after_fit(one) for one in found.sets]))
+    out.add(TableLines.of([_set_after_fit(run_set) for run_set in found.sets]))
     if len(found.sets) == 1:
         (one,) = found.sets
         out.add("")

@@ -428,7 +428,7 @@ def _only_waited(graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, 
 def _fit_hops(
     runs: Sequence[Run], samples: Sequence[_HopSamples], action_s: float, not_fitted: dict[str, str]
 ) -> tuple[FittedConstant | None, list[TransferTime], tuple[float, float] | None]:
-    beyond = _fit([one.whole_s - action_s - one.cost_s for one in samples], at_least=0.0)
+    beyond = _fit([sample.whole_s - action_s - sample.cost_s for sample in samples], at_least=0.0)
     if beyond is None:
         why = "no action of the measured step waits for a message"
         if not any(run.graph.num_transfers for run in runs):
@@ -436,8 +436,8 @@ def _fit_hops(
         not_fitted["hop_overhead_s"] = not_fitted["transfer"] = why
         return None, [], None
     hops = []
-    sized = [one for one in samples if one.message_bytes is not None]
-    unsized = _fit([one.whole_s - action_s for one in samples if one.message_bytes is None])
+    sized = [sample for sample in samples if sample.message_bytes is not None]
+    unsized = _fit([sample.whole_s - action_s for sample in samples if sample.message_bytes is None])
     if unsized is not None and unsized.value >= 0:  # below 0, busy hosts hide the transfers
         hops.append(TransferTime(None, unsized))
     for num_bytes in np.unique(np.concatenate([one.message_bytes for one in sized])) if sized else ():

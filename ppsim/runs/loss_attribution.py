@@ -91,10 +91,13 @@ class ExplainedDifference:
 
     @property
     def reasons(self) -> list[Difference]:
-        return sorted((one for one in self.differences if one.seconds), key=lambda one: -abs(one.seconds))
+        return sorted(
+            (difference for difference in self.differences if difference.seconds),
+            key=lambda difference: -abs(difference.seconds),
+        )
 
     def to_json(self) -> dict[str, Any]:
-        differences = [one.to_json() for one in self.differences]
+        differences = [difference.to_json() for difference in self.differences]
         return {"source": self.source, "step_s": self.step_s, "note": self.note, "differences": differences}
 
 
@@ -151,7 +154,7 @@ class Explanation(Printable):
             "faster_schedule": self.faster_schedule and list(self.faster_schedule),
             "losses": [asdict(loss) for loss in self.losses],
             "reasons": [loss.cause for loss in self.reasons],
-            "late_ranks": [asdict(one) for one in self.late_ranks],
+            "late_ranks": [asdict(late) for late in self.late_ranks],
             **({"comparison": self.comparison.to_json()} if self.comparison else {}),
         }
 
@@ -262,7 +265,7 @@ def explain_difference(
         ran = table_in_words(measured.timeline.schedule)
         note = f"another table was projected: {table_in_words(projected.schedule)}; measured: {ran}"
     if measured.timeline is None or measured.timeline.schedule.num_stages == projected.schedule.num_stages:
-        differences = [_with_paces(one, measured, thought_of) for one in differences]
+        differences = [_with_paces(difference, measured, thought_of) for difference in differences]
     return ExplainedDifference(source, thought_of.step_s, differences, note, projected)
 
 
@@ -289,15 +292,15 @@ def _place(cause: str) -> int:
     return list(CAUSES).index(cause if cause in CAUSES else causes[cause][0])
 
 
-def _with_paces(one: Difference, measured: Explanation, projected: Explanation) -> Difference:
-    if one.cause != "compute":
-        return one
+def _with_paces(difference: Difference, measured: Explanation, projected: Explanation) -> Difference:
+    if difference.cause != "compute":
+        return difference
     passes = ", ".join(
         f"{kind} {seconds(taken)}, projected {seconds(projected.action_times_s[kind])}"
         for kind, taken in measured.action_times_s.items()
         if kind in projected.action_times_s
     )
-    return replace(one, detail=f"median stage: {passes}")
+    return replace(difference, detail=f"median stage: {passes}")
 
 
 def _loss(term: _Term) -> TimeLoss:
@@ -356,7 +359,7 @@ def _with_gains(
     terms: list[_Term], causes: Sequence[CauseRemoval], calls: EventGraph, steps: MeasuredSteps, call_s: float
 ) -> list[_Term]:
     """Recompute the gains of causes in actions, with blocking calls, which pass delays on to other ranks."""
-    as_it_was, by_cause = replayed_step_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
+    as_it_was, by_cause = replayed_step_s(calls, steps, hop_s=call_s), {cause.cause: cause for cause in causes}
 
     def gain_of(term: _Term) -> Floats:
         if term.cause in _OF_WAITS or term.cause not in by_cause:

@@ -79,8 +79,8 @@ class ActionSpeeds:
     @cached_property
     def backward_s(self) -> dict[int, float]:
         """I + W of each stage: torch's first stage has no input gradient, so that W is its whole backward."""
-        halves = {stage: one for (op, stage), one in self.medians.items() if op is Op.I}
-        return {stage: one + self.medians.get((Op.W, stage), 0.0) for stage, one in halves.items()}
+        halves = {stage: median for (op, stage), median in self.medians.items() if op is Op.I}
+        return {stage: half + self.medians.get((Op.W, stage), 0.0) for stage, half in halves.items()}
 
     @cached_property
     def all_weight(self) -> set[int]:
@@ -91,8 +91,8 @@ class ActionSpeeds:
     def whole_s(self) -> Floats:
         """Time of all actions of a microbatch, one entry per stage."""
         whole = np.zeros(self.schedule.num_stages)
-        for (_, stage), one in self.medians.items():
-            whole[stage] += one
+        for (_, stage), median in self.medians.items():
+            whole[stage] += median
         return whole
 
     def _reasons(self, base_s: float) -> tuple[list[int], int]:
@@ -131,7 +131,7 @@ class ActionSpeeds:
         if not self.most_are_slow:
             return self.medians
         fast = self.whole_s <= (1 + _ALIKE) * self.whole_s.min()
-        return {(op, stage): one for (op, stage), one in self.medians.items() if fast[stage]}
+        return {(op, stage): median for (op, stage), median in self.medians.items() if fast[stage]}
 
     @cached_property
     def typical(self) -> dict[Op, float]:
@@ -163,7 +163,9 @@ class ActionSpeeds:
         """Slowdown of each rank's forwards and backwards, [2, ranks], if all stages of the rank have it."""
         ratios = np.full((2, self.schedule.num_ranks), np.inf)
         whole = self.typical.get(Op.I, 0.0) + self.typical.get(Op.W, 0.0)
-        taken = [(stage, one, op, self.typical[op]) for (op, stage), one in self.medians.items() if op <= Op.B]
+        taken = [
+            (stage, median, op, self.typical[op]) for (op, stage), median in self.medians.items() if op <= Op.B
+        ]
         taken += [(stage, one, Op.B, whole) for stage, one in self.backward_s.items()]
         for stage, one, op, typical in taken:
             if typical > 0:

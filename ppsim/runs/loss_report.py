@@ -115,7 +115,9 @@ def faults(found: Explanation) -> list[str]:
 
 def lacks(found: ExplainedDifference, measured_s: float) -> list[str]:
     return [
-        _lack(one, measured_s) for one in found.reasons[:MOST_REASONS] if abs(one.seconds) >= _LEAST * measured_s
+        _lack(reason, measured_s)
+        for reason in found.reasons[:MOST_REASONS]
+        if abs(reason.seconds) >= _LEAST * measured_s
     ]
 
 
@@ -126,10 +128,11 @@ def whole_difference(found: ExplainedDifference, measured_s: float) -> str:
     )
 
 
-def _lack(one: Difference, measured_s: float) -> str:
-    sign = "too short" if one.seconds > 0 else "too long"
-    detail = f" ({one.detail})" if one.detail else ""
-    return f"projected {sign} by {percent(abs(one.seconds) / measured_s)} of the step: {one.cause}{detail}."
+def _lack(difference: Difference, measured_s: float) -> str:
+    sign = "too short" if difference.seconds > 0 else "too long"
+    detail = f" ({difference.detail})" if difference.detail else ""
+    share = percent(abs(difference.seconds) / measured_s)
+    return f"projected {sign} by {share} of the step: {difference.cause}{detail}."
 
 
 def table_of(found: Explanation) -> list[dict[str, str]]:
@@ -145,17 +148,19 @@ def table_of(found: Explanation) -> list[dict[str, str]]:
 
 
 def differences_of(found: ExplainedDifference) -> list[dict[str, str]]:
-    whole = sum(one.measured_s for one in found.differences)
+    whole = sum(difference.measured_s for difference in found.differences)
     return [
         {
-            "difference by cause": one.cause,
-            "measured": seconds(one.measured_s),
-            "projected": seconds(one.projected_s),
-            "difference": seconds(one.seconds),
-            "of the step": signed_percent(one.seconds / whole if abs(one.seconds) >= ROUNDING_S else 0.0),
-            "detail": one.detail,
+            "difference by cause": difference.cause,
+            "measured": seconds(difference.measured_s),
+            "projected": seconds(difference.projected_s),
+            "difference": seconds(difference.seconds),
+            "of the step": signed_percent(
+                difference.seconds / whole if abs(difference.seconds) >= ROUNDING_S else 0.0
+            ),
+            "detail": difference.detail,
         }
-        for one in found.differences
+        for difference in found.differences
     ]
 
 

@@ -66,7 +66,7 @@ def align_ranks(
         is_one_host, by_step = len(set(hosts)) == 1, recordings.clocks == "step"
         alignment = None
         if by_step or (recordings.clocks == "host" and not (is_one_host and _is_ordered(run))):
-            apart = list(range(len(ranks))) if by_step or is_one_host else [hosts.index(one) for one in hosts]
+            apart = list(range(len(ranks))) if by_step or is_one_host else [hosts.index(host) for host in hosts]
             run, alignment = align_clocks(run, apart, by_step=by_step)
     return run, {
         "source": source, "kind": recordings.kind, "emulated": run.has_own_costs, "num_warm_up": num_warm_up,

@@ -158,7 +158,7 @@ def run_from_json(data: Any, source: str) -> Run:
     references = [one if isinstance(one, list) else [one] * table.num_ranks for one in steps.reference_s]
     for name, count, allowed, what in (
         ("reference_s", len(references), (0, len(start)), "steps"),
-        *(("reference_s", len(one), (table.num_ranks,), "ranks") for one in references),
+        *(("reference_s", len(reference), (table.num_ranks,), "ranks") for reference in references),
         ("reference_layers", len(steps.reference_layers), (0, table.num_stages), "stages"),
         ("to_collective_s", len(steps.to_collective_s), (0, len(steps.between_steps_s)), "gaps"),
         *(("to_collective_s", len(one), (table.num_ranks,), "ranks") for one in steps.to_collective_s),

@@ -194,7 +194,7 @@ def in_rank_order(traces: Sequence[RankTrace], *, num_ranks: int | None = None) 
             holder[stage] = trace
     beyond = max(holder) + 1
     sends = [cell.members[0] for trace in traces for cell in trace.steps[0] if cell.members[0].op is Op.SEND_F]
-    missing = sorted(set(range(beyond)) - set(holder)) or [beyond] * any(one.stage == beyond - 1 for one in sends)
+    missing = sorted(set(range(beyond)) - set(holder)) or [beyond] * any(send.stage == beyond - 1 for send in sends)
     if missing and len(traces) >= (num_ranks or 0):
         raise ConfigError(
             f"no trace of the rank with stage {shortened(missing)}: give all, or explain --ranks N without it"
@@ -328,7 +328,9 @@ def _on_host(cell: CellRange, source: str) -> dict[str, Any]:
         if forward_first:
             # The forward's end is not recorded: use the last operator before the backward's receive.
             second = node_begin
-            done = max((one.end for one in cell.operators if one.end <= node_begin), default=node_begin)
+            done = max(
+                (operator.end for operator in cell.operators if operator.end <= node_begin), default=node_begin
+            )
         else:
             done = node_end
             second = max((wait.end for wait in cell.waits if wait.end > done), default=done)

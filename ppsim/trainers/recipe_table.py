@@ -133,10 +133,11 @@ def _matching(criteria: Sequence[tuple[str | None, str]]) -> list[Recipe]:
         (name, value, known_name(value) or value if name in (None, "model") else None) for name, value in criteria
     ]
     return [
-        one
-        for one in recipes()
+        recipe
+        for recipe in recipes()
         if all(
-            value in _values(one, name) or (model is not None and (value in one.model or model == one.model))
+            value in _values(recipe, name)
+            or (model is not None and (value in recipe.model or model == recipe.model))
             for name, value, model in found
         )
     ]

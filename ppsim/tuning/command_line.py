@@ -16,36 +16,41 @@ from ppsim.tuning.space import PLANNED, Configuration, SearchProblem
 
 
 def command_of(
-    question: SearchProblem, one: Configuration, *, projected: type = PlanOptions, searched: type = TuneOptions
+    question: SearchProblem,
+    candidate: Configuration,
+    *,
+    projected: type = PlanOptions,
+    searched: type = TuneOptions,
 ) -> str:
     """Return the command that projects a configuration."""
-    job, limit, is_planned = question.job_of(one), question.memory_limit_bytes, one.recompute == PLANNED
+    job, limit, is_planned = question.job_of(candidate), question.memory_limit_bytes, candidate.recompute == PLANNED
     has_cluster = question.calibration_file is None or job.cluster.name in packaged_clusters()
     told = {
         "model": job.model_name, "cluster": job.cluster.name if has_cluster else None, "gpus": question.num_gpus,
-        "tp": one.tp, "cp": one.cp, "ep": one.ep, "pp": one.pp, "vpp": one.vpp, "schedule": one.schedule,
-        "micro_batch": one.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
-        "split": _split(question, one), "recompute": None if is_planned else one.recompute,
+        "tp": candidate.tp, "cp": candidate.cp, "ep": candidate.ep, "pp": candidate.pp, "vpp": candidate.vpp,
+        "schedule": candidate.schedule, "micro_batch": candidate.micro_batch, "global_batch": job.global_batch,
+        "seq_len": job.length,
+        "split": _split(question, candidate), "recompute": None if is_planned else candidate.recompute,
         "stage_plan": "auto" if is_planned else None,
         "memory_limit": None if limit is None else _exact_size(limit),
-        "zero": None if one.zero == 1 and job.stack == PLAIN else one.zero,
+        "zero": None if candidate.zero == 1 and job.stack == PLAIN else candidate.zero,
     }  # fmt: skip
     depending = {
         **sizes_of(job),
-        "sequence_parallel": one.switches.get("sequence_parallel", question.sequence_parallel),
-        "etp": one.switches.get("etp", question.etp),
+        "sequence_parallel": candidate.switches.get("sequence_parallel", question.sequence_parallel),
+        "etp": candidate.switches.get("etp", question.etp),
         "overlap_tp": job.execution.overlap_tp,
         "launch_ms": None if job.launch_s is None or question.overheads else 1e3 * job.launch_s,
         "calibration": question.calibration_file,
     }
     words, also = declared_options(projected), declared_options(searched)
-    asked = option_values(words, Plan(pp=one.pp, job=job, runtime=question.runtime)) | depending
+    asked = option_values(words, Plan(pp=candidate.pp, job=job, runtime=question.runtime)) | depending
     by_dtype = {"grad_reduce_in_bf16": job.optimizer.precision == "fp16"}
     printed = [
         name
         for names in options_by_section(words.values()).values()
         for name in names
-        if name in one.switches or (name in also and also[name].option.field == words[name].option.field)
+        if name in candidate.switches or (name in also and also[name].option.field == words[name].option.field)
     ]
     changed: dict[str, Any] = {}
     for _ in range(_MOST_ROUNDS):  # an option that is typed may cancel others of the stack
@@ -76,11 +81,11 @@ def _exact_size(num_bytes: float) -> str:
     return f"{gib}GiB" if float(gib) * 2**30 == num_bytes else f"{num_bytes!r}B"
 
 
-def _split(question: SearchProblem, one: Configuration) -> Split | None:
+def _split(question: SearchProblem, candidate: Configuration) -> Split | None:
     """The layers per stage of the search, because `--split auto` of `ppsim project` searches for faster ones."""
-    if one.recompute == PLANNED or one.pp * one.vpp == 1:
+    if candidate.recompute == PLANNED or candidate.pp * candidate.vpp == 1:
         return None
-    if one.schedule == AUTO or one.split != "auto":
-        return "even" if one.split == "even" else "auto"
-    counts = bounds_calculator(pickle.dumps(question)).counts(one)
+    if candidate.schedule == AUTO or candidate.split != "auto":
+        return "even" if candidate.split == "even" else "auto"
+    counts = bounds_calculator(pickle.dumps(question)).counts(candidate)
     return "even" if list(counts) == even_split(sum(counts), len(counts)) else counts

@@ -90,41 +90,41 @@ class RefineState:
         for key, outcome in verdicts.items():
             self._note_seconds(known[key], outcome)
 
-    def rank(self, one: Configuration, outcome: EvaluationResult) -> Rank:
-        return rank_of(self.outlooks.question, one, outcome.peak_bytes, outcome.iteration_time_s)
+    def rank(self, candidate: Configuration, outcome: EvaluationResult) -> Rank:
+        return rank_of(self.outlooks.question, candidate, outcome.peak_bytes, outcome.iteration_time_s)
 
     def may_win(self, look: ConfigurationBounds) -> bool:
         question = self.outlooks.question
         is_elsewhere, is_tight, bound_s = rank_of(question, look.candidate, look.least_bytes, look.bound_s)
         return bound_s < self.best_s[is_elsewhere][is_tight]
 
-    def note(self, one: Configuration, outcome: EvaluationResult) -> None:
-        self.known[one.key], self.verdicts[one.key] = one, outcome
-        self._note_seconds(one, outcome)
+    def note(self, candidate: Configuration, outcome: EvaluationResult) -> None:
+        self.known[candidate.key], self.verdicts[candidate.key] = candidate, outcome
+        self._note_seconds(candidate, outcome)
 
-    def _note_seconds(self, one: Configuration, outcome: EvaluationResult) -> None:
+    def _note_seconds(self, candidate: Configuration, outcome: EvaluationResult) -> None:
         if outcome.status == "fits":
-            is_elsewhere, is_tight, seconds = self.rank(one, outcome)
+            is_elsewhere, is_tight, seconds = self.rank(candidate, outcome)
             for bests in self.best_s[is_elsewhere:]:
                 bests[is_tight:] = [min(best_s, seconds) for best_s in bests[is_tight:]]
 
-    def look(self, one: Configuration) -> ConfigurationBounds | None:
+    def look(self, candidate: Configuration) -> ConfigurationBounds | None:
         """Return the bounds of a configuration, or None if it cannot beat the best or has an outcome."""
-        if one.key in self.verdicts or not self.space.allows(one):
+        if candidate.key in self.verdicts or not self.space.allows(candidate):
             return None
         try:
-            found = self.outlooks.of(one)
+            found = self.outlooks.of(candidate)
         except ConfigError:
             return None
         is_same = (
-            one.split == "even"
+            candidate.split == "even"
             and "auto" in self.space.split
-            and found.counts == self.outlooks.counts(replace(one, split="auto"))
+            and found.counts == self.outlooks.counts(replace(candidate, split="auto"))
         )
         return found if self.may_win(found) and not is_same else None
 
     def try_all(self, candidates: Iterable[Configuration]) -> None:
-        looks = [look for one in dict.fromkeys(candidates) if (look := self.look(one))]
+        looks = [look for candidate in dict.fromkeys(candidates) if (look := self.look(candidate))]
         for look in sorted(looks, key=lambda one: (one.bound_s, one.candidate))[:_MOST]:
             if self.may_win(look):
                 with suppress(ConfigError):  # the cluster lacks a fact that a switched option needs
@@ -145,7 +145,7 @@ class RefineState:
         ]
         fits = [(self.rank(one, outcome), one) for one, outcome in done]
         orders = sorted(fits), sorted(fits, key=lambda fit: (fit[0][-1], fit[1]))
-        return list(dict.fromkeys(one for order in orders for one in _first_of_layouts(order, number)))
+        return list(dict.fromkeys(candidate for order in orders for candidate in _first_of_layouts(order, number)))
 
 
 def refine(
@@ -262,8 +262,16 @@ def _switched(search: RefineState, start: Configuration, *, saving: bool = False
         yield start.changed(change, own)
 
 
-def layout_of(one: Configuration) -> tuple[int, ...]:
-    return one.tp, one.cp, one.ep, one.dp, one.pp, one.micro_batch, one.zero
+def layout_of(candidate: Configuration) -> tuple[int, ...]:
+    return (
+        candidate.tp,
+        candidate.cp,
+        candidate.ep,
+        candidate.dp,
+        candidate.pp,
+        candidate.micro_batch,
+        candidate.zero,
+    )
 
 
 def _first_of_layouts(ordered: Iterable[tuple[Any, Configuration]], number: int) -> list[Configuration]:
@@ -286,18 +294,20 @@ def least_recomputed(
     """
     looks = list(looks)
     full = {
-        one.candidate.key: one for one in looks if one.candidate.recompute == "full" and one.least_bytes <= limit
+        look.candidate.key: look
+        for look in looks
+        if look.candidate.recompute == "full" and look.least_bytes <= limit
     }
     estimated = []
-    for one in looks:
-        other = full.get(replace(one.candidate, recompute="full").key)
-        verdict = verdicts.get(one.candidate.key)
-        held = one.least_bytes if verdict is None else max(one.least_bytes, verdict.peak_bytes)
-        if other is None or one.candidate.recompute != "none" or held <= limit:
+    for look in looks:
+        other = full.get(replace(look.candidate, recompute="full").key)
+        verdict = verdicts.get(look.candidate.key)
+        held = look.least_bytes if verdict is None else max(look.least_bytes, verdict.peak_bytes)
+        if other is None or look.candidate.recompute != "none" or held <= limit:
             continue
         part = (held - limit) / (held - other.least_bytes) if held < float("inf") else 1.0
         estimated_s = (1 - _RECOMPUTED * (1 - part)) * other.bound_s
-        estimated.append((estimated_s, one.candidate, (1 - _RECOMPUTED) * other.bound_s))
+        estimated.append((estimated_s, look.candidate, (1 - _RECOMPUTED) * other.bound_s))
     number, found = Counter[tuple[int, ...]](), []
     for _, tight, bound_s in sorted(estimated):
         layout = layout_of(tight)
@@ -307,32 +317,34 @@ def least_recomputed(
     return found
 
 
-def _with_fewest_layers(search: RefineState, one: Configuration, limit_bytes: float) -> Iterator[Configuration]:
+def _with_fewest_layers(
+    search: RefineState, candidate: Configuration, limit_bytes: float
+) -> Iterator[Configuration]:
     """Yield block/N with the smallest N within the limit, by bisection of its peak memory.
 
     The largest N is full recomputation, which is in the space.
     """
 
     def fits(number: int) -> bool:
-        look = search.outlooks.of(replace(one, recompute=f"block/{number}"))
+        look = search.outlooks.of(replace(candidate, recompute=f"block/{number}"))
         is_possible = is_within(look.least_bytes, limit_bytes)
         return is_possible and is_within(exact_peak_bytes(task_of(search.outlooks, look)), limit_bytes)
 
-    numbers = range(1, -(-len(search.outlooks.question.job.model.layers) // (one.pp * one.vpp)))
+    numbers = range(1, -(-len(search.outlooks.question.job.model.layers) // (candidate.pp * candidate.vpp)))
     for number in numbers[bisect_left(numbers, True, key=fits) :][:1]:
-        yield replace(one, recompute=f"block/{number}")
+        yield replace(candidate, recompute=f"block/{number}")
 
 
-def _try_plan(search: RefineState, one: Configuration) -> None:
-    planned, verdict = replace(one, recompute=PLANNED, split="auto"), search.verdicts.get(one.key)
-    if one.pp == 1 or planned.key in search.verdicts:
+def _try_plan(search: RefineState, candidate: Configuration) -> None:
+    planned, verdict = replace(candidate, recompute=PLANNED, split="auto"), search.verdicts.get(candidate.key)
+    if candidate.pp == 1 or planned.key in search.verdicts:
         return
     plan = search.outlooks.question.plan_of(planned)
     with suppress(PpsimError):  # it does not fit, or its schedule cannot run
         made = project_table(plan, table_at(plan))
         found = EvaluationResult("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s)
-        *level, before_s = search.rank(one, verdict) if verdict and verdict.status == "fits" else LAST
-        if made.fits is not False and search.rank(one, found) < (*level, before_s * (1 - _GAIN_OF_PLAN)):
+        *level, before_s = search.rank(candidate, verdict) if verdict and verdict.status == "fits" else LAST
+        if made.fits is not False and search.rank(candidate, found) < (*level, before_s * (1 - _GAIN_OF_PLAN)):
             search.note(planned, found)
 
 
@@ -340,25 +352,25 @@ def _microbatches(search: RefineState, layout: Configuration) -> int:
     return search.outlooks.question.job.global_batch // (layout.dp * layout.micro_batch)
 
 
-def _of_other_stages(search: RefineState, one: Configuration) -> Iterator[Configuration]:
+def _of_other_stages(search: RefineState, candidate: Configuration) -> Iterator[Configuration]:
     """The number of stages must divide the layers, or layers + 2, because embedding and head may count."""
     num_layers = len(search.outlooks.question.job.model.layers)
-    microbatches = _microbatches(search, one)
-    for vpp in range(2, _MOST_STAGES_PER_RANK + 1) if one.pp > 1 else ():
-        stages = one.pp * vpp
+    microbatches = _microbatches(search, candidate)
+    for vpp in range(2, _MOST_STAGES_PER_RANK + 1) if candidate.pp > 1 else ():
+        stages = candidate.pp * vpp
         if (num_layers % stages and (num_layers + 2) % stages) or why_no_split("even", num_layers, stages):
             continue
         for schedule in search.space.patterns:
-            if find(schedule).why_not(pp=one.pp, vpp=vpp, microbatches=microbatches) is None:
+            if find(schedule).why_not(pp=candidate.pp, vpp=vpp, microbatches=microbatches) is None:
                 for split in search.space.split:
-                    yield replace(one, vpp=vpp, schedule=schedule, split=split)
+                    yield replace(candidate, vpp=vpp, schedule=schedule, split=split)
 
 
-def _of_fitted(search: RefineState, one: Configuration) -> Iterator[Configuration]:
+def _of_fitted(search: RefineState, candidate: Configuration) -> Iterator[Configuration]:
     num_layers = len(search.outlooks.question.job.model.layers)
-    microbatches = _microbatches(search, one)
-    for name in _FITTED if one.pp > 1 else ():
+    microbatches = _microbatches(search, candidate)
+    for name in _FITTED if candidate.pp > 1 else ():
         vpp = find(name).stages_per_rank[0]
-        is_possible = find(name).why_not(pp=one.pp, vpp=vpp, microbatches=microbatches) is None
-        if is_possible and not why_no_split("even", num_layers, one.pp * vpp):
-            yield replace(one, vpp=vpp, schedule=name)
+        is_possible = find(name).why_not(pp=candidate.pp, vpp=vpp, microbatches=microbatches) is None
+        if is_possible and not why_no_split("even", num_layers, candidate.pp * vpp):
+            yield replace(candidate, vpp=vpp, schedule=name)

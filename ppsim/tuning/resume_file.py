@@ -24,8 +24,8 @@ def state_to_json(
         "space": space.to_json(),
         "seed": seed,
         "verdicts": {
-            key: [one.status, _finite(one.peak_bytes), _finite(one.iteration_time_s)]
-            for key, one in verdicts.items()
+            key: [verdict.status, _finite(verdict.peak_bytes), _finite(verdict.iteration_time_s)]
+            for key, verdict in verdicts.items()
         },
     }
 

@@ -284,14 +284,14 @@ def _searched(
 
 def _screened(question: bytes, candidates: list[Configuration]) -> list[ConfigurationBounds]:
     outlooks = bounds_calculator(question)
-    return [outlooks.of(one) for one in candidates]
+    return [outlooks.of(candidate) for candidate in candidates]
 
 
 def _evaluated(
     question: bytes, looks: list[ConfigurationBounds], front: Front, slowest: Rank
 ) -> list[tuple[str, EvaluationResult]]:
     outlooks = bounds_calculator(question)
-    return evaluate([task_of(outlooks, one) for one in looks], front=front, slowest=slowest)
+    return evaluate([task_of(outlooks, look) for look in looks], front=front, slowest=slowest)
 
 
 class _Search:
@@ -431,7 +431,7 @@ class _Search:
 
     def tuned(self) -> TuneResult:
         found = self.found
-        statuses = [one.status for one in self.verdicts.values()]
+        statuses = [verdict.status for verdict in self.verdicts.values()]
         # Dominated configurations count as excluded by bounds. Refinements and found tables are not in the space.
         num_evaluated = sum(key in self.by_key for key in self.verdicts) - statuses.count("dominated")
         counts = {
@@ -468,6 +468,6 @@ def pareto_of(found: Iterable[FoundConfiguration]) -> list[FoundConfiguration]:
 def _distinct(outlooks: Iterable[ConfigurationBounds]) -> list[ConfigurationBounds]:
     """Drop even splits that equal the balanced split."""
     seen: dict[tuple[Configuration, tuple[int, ...]], ConfigurationBounds] = {}
-    for one in outlooks:
-        seen.setdefault((replace(one.candidate, split="auto"), one.counts), one)
+    for outlook in outlooks:
+        seen.setdefault((replace(outlook.candidate, split="auto"), outlook.counts), outlook)
     return list(seen.values())

@@ -88,7 +88,9 @@ def _by_kernels(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple
     gap_s = job.cluster.device.efficiency.kernel_s  # a projected kernel lasts until the next one starts
 
     def measured_s(kind: str) -> float:
-        return sum(one.seconds.get(kind, 0.0) + gap_s * one.counts.get(kind, 0.0) for one in recorded.kernels)
+        return sum(
+            kernel.seconds.get(kind, 0.0) + gap_s * kernel.counts.get(kind, 0.0) for kernel in recorded.kernels
+        )
 
     busy = _busy_s(plan)
     projected = {kind: _projected_s(plan, job, kind, busy) for kind in _kinds(job)}
@@ -130,7 +132,7 @@ def _projected_s(plan: Plan, job: Job, kind: str, busy: Sequence[float]) -> floa
 def _busy_s(plan: Plan) -> list[float]:
     """Communication and waits for the host are excluded."""
     table, assembled = assembled_of(plan)
-    seconds = [_computing_s(one) * plan.num_microbatches for one in assembled.parts]
+    seconds = [_computing_s(part) * plan.num_microbatches for part in assembled.parts]
     return [sum(mine) / table.num_replicas for mine in values_of_ranks(table, seconds)]
 
 
@@ -142,8 +144,8 @@ def _computing_s(one: CostEstimate) -> float:
 def _by_messages(job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float]]:
     """Return multipliers of collectives whose group is known by its number of ranks."""
     shortest: dict[tuple[str, float, int], list[float]] = {}
-    for one in recorded.kernels:
-        for operation, size, ranks, seconds in one.messages:
+    for kernel in recorded.kernels:
+        for operation, size, ranks, seconds in kernel.messages:
             shortest.setdefault((operation, size, ranks), []).append(seconds)
     groups: dict[int, set[RankGroup]] = {}
     for name in cast(tuple[GroupName, ...], get_args(GroupName)):
@@ -163,7 +165,7 @@ def _by_passes(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple[
     number = plan.num_microbatches / table.num_replicas
     whole = [
         number * sum(mine)
-        for mine in values_of_ranks(table, [(one.forward + one.backward).total_s for one in assembled.parts])
+        for mine in values_of_ranks(table, [(part.forward + part.backward).total_s for part in assembled.parts])
     ]
     busy = _busy_s(plan)
     kinds = [kind for kind in _kinds(job) if _projected_s(plan, job, kind, busy)]
@@ -362,8 +364,9 @@ class Posterior:
         return next((_rounded(one.value) for one in self.found if one.prior.name in names), None)
 
 
-def _origin(one: ConstantEstimate) -> str:
-    return f"fit, from {one.prior.median:.3g} within {100 * one.prior.spread:.0f} % ({one.prior.reason})"
+def _origin(estimate: ConstantEstimate) -> str:
+    prior = estimate.prior
+    return f"fit, from {prior.median:.3g} within {100 * prior.spread:.0f} % ({prior.reason})"
 
 
 def _rounded(value: float) -> float:
@@ -568,7 +571,7 @@ class FitProblem:
         return found
 
     def runs(self, priors: Sequence[Prior], at: Floats, sigmas: Floats) -> tuple[MeasuredJob, ...]:
-        rests = {one.name: one.value(there) for one, there in zip(priors, at.tolist(), strict=True)}
+        rests = {prior.name: prior.value(there) for prior, there in zip(priors, at.tolist(), strict=True)}
         found = list(self.earlier)
         for row, log, sigma in zip(self.rows, self.logs(priors, at), sigmas[: len(self.rows)], strict=True):
             job = row.plan.job
@@ -690,7 +693,8 @@ def _may_depend(row: MeasuredStep, name: str, jobs: Sequence[Any]) -> bool:
 
 def fitted_plan_of(posteriors: Mapping[str, Posterior], plan_of: PlanOf) -> PlanOf:
     clusters = {
-        name: one.cluster.with_constants(one.constants("the rows fitted on")) for name, one in posteriors.items()
+        name: posterior.cluster.with_constants(posterior.constants("the rows fitted on"))
+        for name, posterior in posteriors.items()
     }
 
     def fitted(words: Mapping[str, Any]) -> Plan:

@@ -129,7 +129,7 @@ class SetValidation:
         if self.name in case_sets():
             return []
         clusters = [row.plan.job.cluster for row in self.rows if row.plan.job is not None]
-        sources = {one.name: ", ".join(one.constants.fitted_on).split(", ") for one in clusters}
+        sources = {cluster.name: ", ".join(cluster.constants.fitted_on).split(", ") for cluster in clusters}
         return sorted(name for name, files in sources.items() if Path(self.name).name in files)
 
     @property
@@ -203,7 +203,7 @@ class HardwareErrors:
 def hardware_scores(sets: Sequence[SetValidation]) -> list[HardwareErrors]:
     """Projections from measured costs, and sets that only compare the order of schedules, are excluded."""
     groups: dict[tuple[str, str, Literal["dense", "MoE"]], list[CaseError]] = {}
-    for row in (row for one in sets if not one.properties.order_only for row in one.test_rows):
+    for row in (row for run_set in sets if not run_set.properties.order_only for row in run_set.test_rows):
         job = row.plan.job
         if row.constant_mfu is not None and job is not None and row.plan.measured is None:
             groups.setdefault((job.cluster.name, job.execution.dtype, row.kind), []).append(row)

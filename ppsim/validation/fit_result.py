@@ -183,8 +183,8 @@ class FitResult(Printable):
             self._job_name(one): one for one in self.posterior.found if one.prior.name.startswith(REST)
         }  # fmt: skip
 
-    def _job_name(self, one: ConstantEstimate) -> str:
-        model = self.posterior.jobs[int(one.prior.name.partition(".")[2])]
+    def _job_name(self, estimate: ConstantEstimate) -> str:
+        model = self.posterior.jobs[int(estimate.prior.name.partition(".")[2])]
         return next(
             row.case.properties.title or row.plan.job.model_name
             for row in self.posterior.rows if row.plan.job and row.plan.job.model == model
@@ -201,8 +201,8 @@ class FitResult(Printable):
             "cluster": posterior.cluster.name,
             "fitted_on": self.source,
             "constants": self._constants(),
-            "outliers": [asdict(one) for one in posterior.outliers],
-            "extra_step_time_s": {name: one.value for name, one in self.rests.items()},
+            "outliers": [asdict(outlier) for outlier in posterior.outliers],
+            "extra_step_time_s": {name: rest.value for name, rest in self.rests.items()},
             "correlation": dict(self.constants.correlation),
             "runs": [asdict(run) for run in self.constants.runs],
             "rows": [
@@ -215,10 +215,10 @@ class FitResult(Printable):
 
     def _constants(self) -> list[dict[str, Any]]:
         return [
-            {"constant": one.prior.name, "is_determined": index < len(self.posterior.found), "value": one.value,
-             "relative_sigma": one.spread, "prior": one.prior.median, "prior_relative_sigma": one.prior.spread,
-             "prior_reason": one.prior.reason}
-            for index, one in enumerate(self.estimates)
+            {"constant": estimate.prior.name, "is_determined": index < len(self.posterior.found),
+             "value": estimate.value, "relative_sigma": estimate.spread, "prior": estimate.prior.median,
+             "prior_relative_sigma": estimate.prior.spread, "prior_reason": estimate.prior.reason}
+            for index, estimate in enumerate(self.estimates)
         ]  # fmt: skip
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -349,16 +349,16 @@ class AfterFits(Printable):
     sets: list[AfterFit]
 
     def to_json(self) -> dict[str, Any]:
-        return {"sets": [one.to_json() for one in self.sets]}
+        return {"sets": [run_set.to_json() for run_set in self.sets]}
 
     def to_frame(self) -> "pandas.DataFrame":
         import pandas
 
         return pandas.DataFrame(
             [
-                {"set": one.name, "row": after.case.number, "measured_s": after.measured,
+                {"set": run_set.name, "row": after.case.number, "measured_s": after.measured,
                  "error_before": before.error, "error_after": after.error}
-                for one in self.sets for before, after in one.test_rows
+                for run_set in self.sets for before, after in run_set.test_rows
             ]
         )  # fmt: skip
 

@@ -71,9 +71,11 @@ def published_of(config: RunConfig, plan: Plan) -> PublishedResult | None:
     if recipe is None:
         return None
     title = TITLES[recipe.trainer]
-    for name, one in case_sets().items():
-        for case in cases_of(name) if title in one.source else ():
+    for name, case_set in case_sets().items():
+        for case in cases_of(name) if title in case_set.source else ():
             told = case.properties
             if told.table == f"{title} {recipe.release}" and case.options == {"recipe": recipe.name}:
-                return PublishedResult(measured_of(case, plan), told.value, told.metric, told.table, one.source)
+                return PublishedResult(
+                    measured_of(case, plan), told.value, told.metric, told.table, case_set.source
+                )
     return None

@@ -27,7 +27,7 @@ class ValidationReport(Printable):
 
     @property
     def one_line(self) -> str:
-        return ", ".join(f"{one.name}: {len(one.rows)} rows" for one in self.sets)
+        return ", ".join(f"{run_set.name}: {len(run_set.rows)} rows" for run_set in self.sets)
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame, one row per published value; see `ppsim.validation.validation_result.rows_of`.
@@ -47,7 +47,7 @@ class ValidationReport(Printable):
         """
         import pandas
 
-        rows = [{"set": one.name, **asdict(one.score)} for one in self.sets if one.rows]
+        rows = [{"set": run_set.name, **asdict(run_set.score)} for run_set in self.sets if run_set.rows]
         return pandas.DataFrame(rows).set_index("set")
 
     def by_hardware(self) -> "pandas.DataFrame":
@@ -63,15 +63,15 @@ class ValidationReport(Printable):
         import pandas
 
         rows = [
-            {"cluster": one.cluster, "dtype": one.dtype, "kind": one.kind, **asdict(one.score),
-             "constant_mfu": one.constant_mfu.mean_absolute,
-             "inside": one.coverage[0] if one.coverage else 0}
-            for one in hardware_scores(self.sets)
+            {"cluster": score.cluster, "dtype": score.dtype, "kind": score.kind, **asdict(score.score),
+             "constant_mfu": score.constant_mfu.mean_absolute,
+             "inside": score.coverage[0] if score.coverage else 0}
+            for score in hardware_scores(self.sets)
         ]  # fmt: skip
         return pandas.DataFrame(rows)
 
     def to_json(self) -> dict[str, Any]:
-        return {"sets": [one.to_json() for one in self.sets]}
+        return {"sets": [run_set.to_json() for run_set in self.sets]}
 
 
 def validate_sets(name: str | None, plan_of: PlanOf, *, announce: Callable[[str], None]) -> ValidationReport:
@@ -90,7 +90,7 @@ def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
     """
     import pandas
 
-    frame = pandas.DataFrame([_number_of(one, row) for one in sets for row in one["rows"]])
+    frame = pandas.DataFrame([_number_of(run_set, row) for run_set in sets for row in run_set["rows"]])
     return frame.astype(dict.fromkeys(("constant_mfu_error", "other_error"), "float64"))
 
 

@@ -194,7 +194,7 @@ def _cell_range(recording: Recording, begin: float, end: float, named: ParsedNam
     if len(item.members) == 1:
         return found
     nodes, operators = (
-        [TimeRange(*one) for one in _between(spans, item, key=lambda one: one[0])]
+        [TimeRange(*one) for one in _between(spans, item, key=lambda span: span[0])]
         for spans in (recording.nodes, recording.operators)
     )
     return replace(found, nodes=nodes, operators=operators)

@@ -95,7 +95,9 @@ def _pipeline(source: str, ranks: Mapping[int, _Rank], num_ranks: int | None) ->
 
 def _trace(rank: _Rank, place: int, base: int) -> RankTrace:
     evaluations = [(begin, end) for begin, end, name in rank.work if name == _EVALUATION]
-    actions = sorted(one for one in rank.actions if not any(begin <= one[0] < end for begin, end in evaluations))
+    actions = sorted(
+        action for action in rank.actions if not any(begin <= action[0] < end for begin, end in evaluations)
+    )
     work: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for begin, end, name in rank.work:
         work[bisect_left(actions, (begin,))][name] += (end - begin) / 1e9
