@@ -12,7 +12,7 @@ from ppsim.schedule.graph import EventGraph, previous_on_rank
 from ppsim.schedule.table import NONE, last_of_cell
 
 _LEAST_MESSAGES = 4
-"""With fewer messages of a pair, the median of all pairs is used."""
+"""With fewer messages of a pair, the lower median of the other pairs is used."""
 _LEAST_STEPS = 0.5
 """The same applies if a smaller fraction of the steps has such messages: a slow step is not a slow link."""
 
@@ -25,6 +25,8 @@ _CANDIDATES = np.linspace(0, 1, 17)
 _CLEARLY = 0.7
 """A link is a queue if the error of its messages' arrivals in both directions is at most this fraction of the one
 without a queue; it is not slow if its receivers' waits vary by at most this fraction of the messages' times."""
+_CERTAINTY = 3
+"""Weight of a message that arrived too soon for a fit: much makes a message late, but nothing makes it early."""
 _OVERLAPS = 0.1
 """If messages overlap by less than this fraction of their time, the link is assumed to be a queue."""
 
@@ -162,7 +164,9 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
         queue, frozenset(queues),
     )  # fmt: skip
     _, under_way, is_waited = found.parts_of(start, before, made)
-    return replace(found, transits=_by_pair(pairs.taken, under_way - queue, crosses & is_waited))
+    # A message takes no time if its idle receiver hardly waited. After a send that blocks, nothing is certain.
+    chosen = crosses & (is_waited | (late > usual) & ~is_late) & (found.gap_s <= 2 * gap + usual)
+    return replace(found, transits=_by_pair(pairs.taken, under_way - queue, chosen))
 
 
 _UNKNOWN = (0.0, 0.0, np.zeros(2))
@@ -198,8 +202,9 @@ def _fit_of(sent: Floats, since: Floats, wait: Floats, is_late: Any) -> tuple[fl
     candidates = candidates[candidates > 0]
 
     def errors(expected: Floats) -> Any:
-        beyond = np.where(is_late, np.abs(expected - since), np.maximum(expected - since, 0.0))
-        return np.minimum(beyond, candidates.max())
+        too_late = np.where(is_late, np.maximum(since - expected, 0.0), 0.0)
+        too_soon = _CERTAINTY * np.maximum(expected - since, 0.0)
+        return np.minimum(too_late, candidates.max()) + np.minimum(too_soon, _CERTAINTY * candidates.max())
 
     queued = min(candidates, key=lambda service: errors(queue_s(sent, service) + service).mean())
     constant = min(candidates, key=lambda constant: errors(constant + np.zeros_like(sent)).mean())
@@ -220,16 +225,16 @@ def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:
 
 
 def _by_pair(pair: Ints64, values: Floats, chosen: Any) -> Floats:
-    """Quartiles of each pair's chosen values, [3, actions]; for a pair with few values, of all pairs' values."""
-    chosen = np.broadcast_to(chosen, values.shape)
-    found = np.tile(_quartiles(values[chosen]), (len(pair), 1))
-    for one in np.unique(pair):
-        its = pair == one
+    """Quartiles of each pair's chosen values, [3, actions]; for a pair with few values, of the usual pair."""
+    chosen, found = np.broadcast_to(chosen, values.shape), {}
+    for number in np.unique(pair).tolist():
+        its = pair == number
         of_pair = values[:, its][chosen[:, its]]
         is_in_most_steps = chosen[:, its].any(axis=1).mean() >= _LEAST_STEPS
         if len(of_pair) >= _LEAST_MESSAGES and is_in_most_steps:
-            found[its] = _quartiles(of_pair)
-    return found.T
+            found[number] = _quartiles(of_pair)
+    usual = np.quantile([*found.values()] or [_quartiles(values[chosen])], 0.5, axis=0, method="lower")
+    return np.stack([found.get(number, usual) for number in pair.tolist()], axis=1)
 
 
 def _quartiles(values: Floats) -> Floats:

@@ -141,6 +141,26 @@ def test_a_blocked_rank_does_not_make_its_other_links_slow(rank: int) -> None:
         assert (late_s, blocked_s) == pytest.approx((block_s, block_s), abs=5e-4), "late only by its send"
 
 
+@pytest.mark.parametrize("kind", ["queue", "latency", "block"])
+@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved-1f1b", 2), ("zbv", 2)])
+def test_links_whose_messages_nobody_waits_for_are_not_slow(name: str, vpp: int, kind: str) -> None:
+    """The usual gap explains all waits of three ranks, so that only messages of the slow link are waited for."""
+    steps = Made(build(name, pp=4, vpp=vpp, microbatches=8), seed=5)
+    random, slow = np.random.default_rng(5), np.isin(pairs_of(steps.graph).taken[steps.graph.target], [11, 14])
+    quiet = steps.table.rank != 2
+    steps.taken /= 2
+    steps.gap = 4e-4 + random.gamma(1.5, 2e-4, steps.gap.shape)
+    steps.gap[:, quiet] = 5e-4 - 1e-4 * (random.random((10, quiet.sum())) > 0.6)
+    steps.hop[:, quiet[steps.graph.target]] = 0.0
+    blocks = np.bincount(steps.graph.source[slow], minlength=len(quiet)) * 0.0155 * (kind == "block")
+    steps.taken = steps.taken + blocks
+    steps.hop[:, slow] += {"queue": 0.04, "latency": 0.02, "block": 0.0}[kind]
+    steps.queues |= slow & (kind == "queue")
+    run, actions = steps.run(), len(quiet)
+    found = slow_links_of(steps.graph, run.start[:, :actions], run.end[:, :actions] - blocks).named
+    assert set(found) == {"rank 2 → 3", "rank 3 → 2"}
+
+
 def test_times_of_a_queueing_link_are_those_of_a_message_alone() -> None:
     steps = Made(build("interleaved-1f1b", pp=4, vpp=2, microbatches=8), seed=1, num_steps=1)
     steps.gap[:], steps.hop[:] = 1e-4, 3e-4
