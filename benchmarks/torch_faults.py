@@ -8,7 +8,7 @@ seed from the hash of the commit. For each draw, a run without the fault is made
 before it. The true cost is the difference of the mean periods in wall time. With `--project`, the fault runs in all
 three schedules, and each recording is projected to the two others (`ppsim project --run`). A draw counts if its fault
 costs 5 % of the step or more. It is noise if the first cause costs more, also without the fault. The machine needs
-free cores, because other load affects both runs.
+free cores, because other load affects both runs. Steps have real-time priority if the system permits it.
 """
 
 import argparse
@@ -20,6 +20,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
@@ -218,6 +220,22 @@ def batch_with_faults(ops: list[Any], desc: Any = None) -> list[Any]:
     return work
 
 
+@contextmanager
+def real_time_priority() -> Iterator[None]:
+    """Give all threads of the process real-time priority, because steps mostly sleep."""
+
+    def set_policy(policy: int, priority: int) -> None:
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(PermissionError, ProcessLookupError):
+                os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
+
+    set_policy(os.SCHED_RR, 3)
+    try:
+        yield
+    finally:
+        set_policy(os.SCHED_OTHER, 0)
+
+
 def steps_of(fault: Fault, folder: Path) -> list[float]:
     """Run steps with a fault; return the start times of the steps that `explain` uses, and the final end."""
     Now.fault, Now.step = Fault(), 0
@@ -254,8 +272,8 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
     step()
     dist.barrier()
     Now.fault = fault
-    begins = []
-    with profile(activities=[ProfilerActivity.CPU]) as recorded, named_passes(stages if Now.vpp == 1 else []):
+    begins, named = [], named_passes(stages if Now.vpp == 1 else [])
+    with real_time_priority(), profile(activities=[ProfilerActivity.CPU]) as recorded, named:
         for Now.step in range(STEPS + 1):
             begins.append(step())
         begins.append(time.perf_counter())
