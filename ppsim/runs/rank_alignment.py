@@ -146,9 +146,9 @@ def _steps_closed(trace: RankTrace) -> int:
     """Count how often no forward waits for its backward: once per step, on the last rank once per microbatch."""
     open_forwards, closed = 0, 0
     for cell in _passes(trace):
-        for action in cell.members:
-            open_forwards += (action.op is Op.F) - (action.op in (Op.B, Op.I))
-        closed += open_forwards == 0
+        change = sum((action.op is Op.F) - (action.op in (Op.B, Op.I)) for action in cell.members)
+        open_forwards += change
+        closed += change != 0 and open_forwards == 0
     if open_forwards:
         raise ConfigError(
             f"{trace.source} has {abs(open_forwards)} {'forwards' if open_forwards > 0 else 'backwards'} more than "
