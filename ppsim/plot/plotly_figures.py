@@ -135,7 +135,7 @@ def timeline_plotly(
     (8, [0, 33.0])
     """
     look = look or DrawingOptions()
-    longest_s = max((timeline.step_time_s for timeline in timelines), default=0.0)
+    longest_s = max(timeline.step_time_s for timeline in timelines)
     scale, fills = time_scale(longest_s), fills_of(timelines)
     pairs = list(zip(timelines, titles or [""] * len(timelines), strict=True))
     panels = [_rows_panel(timeline, title, scale, fills, look, len(pairs)) for timeline, title in pairs]
@@ -217,7 +217,7 @@ def _memory_panel(timeline: Timeline, title: str, scale: AxisScale, look: Drawin
 
 def _stacked(panels: Sequence[_Panel], layout: Data) -> Data:
     """Return the panels one above the other, each with its caption."""
-    whole = sum(panel.height_px + _CAPTION_PX for panel in panels) or 1.0
+    whole = sum(panel.height_px + _CAPTION_PX for panel in panels)
     margin = {"l": 58, "r": 16, "t": 8, "b": 44}
     layout |= {
         "height": round(whole) + margin["t"] + margin["b"],

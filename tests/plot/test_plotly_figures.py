@@ -9,18 +9,23 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
-from ppsim.plot.action_colours import ActionColours
+from ppsim.plot.action_colours import ActionColours, fills_of
 from ppsim.plot.plotly_figures import (
     DARK,
     LIGHT,
     DrawingOptions,
     TradeoffPoint,
+    _colours,
+    _memory_panel,
+    _rows_panel,
     figure_of,
     idle_plotly,
     timeline_plotly,
     tradeoff_figure,
     tradeoff_plotly,
 )
+from ppsim.plot.scale import time_scale
+from ppsim.schedule.table import Op
 from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
 
 COSTS = StageCosts(
@@ -126,3 +131,92 @@ def test_plotly_takes_every_picture():
         tradeoff_figure([point]),
     ):
         assert json.loads(figure.to_json())["data"]
+
+
+def test_panels_stand_below_each_other_with_room_for_their_captions():
+    """Each of two timelines: 26 pixels of caption and 4 rows of 26 (130); memory: 26 and 150. Margins take 52."""
+    layout = timeline_plotly(TIMELINES, titles=["a", "<b>"], look=DrawingOptions(with_memory=True))["layout"]
+    whole = 2 * 130 + 2 * 176
+    assert (layout["height"], layout["margin"]["t"] + layout["margin"]["b"]) == (whole + 52, 52)
+    borders = [0, 130, 260, 436, 612]
+    for place, name in enumerate(("yaxis", "yaxis2", "yaxis3", "yaxis4")):
+        domain = [1 - borders[place + 1] / whole, 1 - (borders[place] + 26) / whole]
+        assert layout[name]["domain"] == pytest.approx(domain, abs=1e-9)
+        assert layout["annotations"][place]["y"] == pytest.approx(domain[1])
+        assert (layout[name]["fixedrange"], layout[name]["zeroline"]) == (True, False)
+    assert layout["xaxis"]["anchor"] == "y4"
+    assert layout["annotations"][1]["text"].startswith("<b>&lt;b&gt;</b> ")
+    assert layout["yaxis"]["range"] == [3.5, -0.5]
+    assert layout["yaxis"]["ticktext"] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+
+
+@pytest.mark.parametrize(
+    ("num_timelines", "row_px", "named"), [(5, 26, [0, 1, 2, 3]), (13, 10, [0, 1, 2, 3]), (52, 5, [0, 3])]
+)
+def test_rows_of_many_timelines_are_lower_and_every_kth_is_named(num_timelines, row_px, named):
+    """520 pixels for all rows, 5 to 26 each; a name needs 13."""
+    look, fills = DrawingOptions(with_texts=False), fills_of(TIMELINES)
+    panel = _rows_panel(TIMELINES[0], "", time_scale(1.0), fills, look, num_timelines)
+    assert (panel.height_px, panel.axis["tickvals"]) == (4 * row_px, named)
+
+
+def test_memory_is_in_steps_of_one_unit_with_its_limit():
+    timeline = TIMELINES[0]
+    panel = _memory_panel(timeline, "t", time_scale(1.0), DrawingOptions(memory_limit_bytes=6 * 2.0**30))
+    assert panel.caption == ("t", "memory (GiB)")
+    for rank, line in enumerate(panel.traces):
+        assert numbers(line["y"]).max() == 4 - rank
+        assert (line["mode"], line["line"]["shape"], line["line"]["color"]) == (
+            "lines",
+            "hv",
+            palette.rank_colour(rank, 4),
+        )
+    assert [(line["y0"], line["y1"], line["x0"], line["x1"]) for line in panel.limits] == [(6.0, 6.0, 0, 1)]
+    assert _memory_panel(timeline, "t", time_scale(1.0), DrawingOptions()).limits == []
+
+
+def test_the_colour_scale_has_a_step_of_one_for_each_fill_and_idle_is_the_themes():
+    for theme in (LIGHT, DARK):
+        scale = _colours(theme)
+        number = len(ActionColours.colours)
+        assert (scale["cmin"], scale["cmax"], scale["showscale"]) == (-0.5, number - 0.5, False)
+        edges, colours = zip(*scale["colorscale"], strict=True)
+        assert edges[0] == 0
+        assert edges[1::2] == pytest.approx([(place + 1) / number for place in range(number)])
+        assert edges[2::2] == edges[1:-1:2]
+        assert colours[::2] == colours[1::2]
+        idle = [place for place, fill in enumerate(ActionColours.colours) if fill == palette.COLOURS[Op.IDLE]]
+        assert all(colours[2 * place] == theme.idle for place in idle)
+        assert sum(a != b for a, b in zip(colours[::2], ActionColours.colours, strict=True)) <= len(idle) > 0
+
+
+def test_points_are_told_with_their_bound_and_what_is_refused_is_crossed():
+    points = [
+        TradeoffPoint("<a>", 1.0 * 2**30, 3.0, bound_s=2.0, kind="compared", told="<x>", key="k"),
+        TradeoffPoint("b", 3.0 * 2**30, 2.0, kind="compared"),
+        TradeoffPoint("c", 2.0 * 2**30, 1.0, kind="refused"),
+    ]
+    picture = tradeoff_plotly(points, memory_limit_bytes=4 * 2.0**30)
+    traces = {trace["name"]: trace for trace in picture["data"]}
+    compared, refused = traces["compared"], traces["do not run or fit as they are"]
+    assert compared["text"] == ["&lt;a&gt;", "b"]
+    assert compared["textposition"] == ["top center", "bottom center"]
+    assert compared["customdata"] == [
+        ["k", "3.00 s, at least 2.00 s<br>1.00 GiB peak memory<br>&lt;x&gt;"],
+        ["b", "2.00 s<br>3.00 GiB peak memory"],
+    ]
+    assert (compared["mode"], refused["mode"]) == ("markers+text", "markers")
+    assert (compared["marker"]["line"]["width"], refused["marker"]["line"]["width"]) == (0, 1.5)
+    assert compared["marker"]["size"] > refused["marker"]["size"]
+    assert "others" not in traces
+    (limit,) = picture["layout"]["shapes"]
+    assert (limit["x0"], limit["x1"], limit["y0"], limit["y1"]) == (4.0, 4.0, 0, 1)
+    bare = tradeoff_plotly(points[2:])
+    assert [trace["name"] for trace in bare["data"]] == ["do not run or fit as they are"]
+    assert bare["layout"]["shapes"] == []
+
+
+def test_idle_bars_stand_by_timeline_and_rank():
+    bars = idle_plotly(TIMELINES, titles=["a", "b"])["data"]
+    assert all(bar["x"] == [["a"] * 4 + ["b"] * 4, ["0", "1", "2", "3"] * 2] for bar in bars)
+    assert all(len(numbers(bar["y"])) == 0 for bar in idle_plotly([])["data"])

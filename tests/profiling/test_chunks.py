@@ -14,6 +14,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import validated
 from ppsim.costs.chunk_costs import undetermined_parts
 from ppsim.costs.profile import Profile
+from ppsim.profiling import chunks
 from ppsim.profiling.chunks import BuiltChunk, LayerWindow, kinds_of, profile_chunks
 from ppsim.profiling.settings import MeasuringSettings
 
@@ -23,7 +24,7 @@ WIDTH = 8
 class Layer(nn.Module):
     """A linear layer with a number of its place, and an attribute that has no parameter."""
 
-    def __init__(self, number: int, place: int, window: int, width: int) -> None:
+    def __init__(self, number: int, place: int, window: float, width: int) -> None:
         super().__init__()
         self.number, self.window = number, window
         self.scale = 1.0 / (place + 1)
@@ -37,7 +38,7 @@ class Layer(nn.Module):
 class Stack:
     """A builder of such layers between an embedding and a head; `built` are the windows that were asked for."""
 
-    windows: list[int]
+    windows: list[int] | list[float]
     widths: list[int] = field(default_factory=list)
     counts_from_chunk: bool = False
     spare: int = 0
@@ -77,10 +78,16 @@ class Stack:
         (Stack([4, 4, 0, 4, 4, 0]), [2, 2, 2], "ttuttu"),
         (Stack([0] * 6, widths=[16, 8, 8, 8, 8, 8]), [3, 3], "tuuuuu"),
         (Stack([0] * 4, widths=[16, 8, 8, 16]), [1, 1, 1, 1], "tuut"),
+        (Stack([0.5, 0.5, 0.1, 0.5]), [2, 2], "ttut"),
+        (Stack([True, True, False, True]), [2, 2], "ttut"),
+        (Stack([1, 2, 1, 2]), [1, 1, 1, 1], "tutu"),
     ],
 )
 def test_layers_are_alike_where_all_but_their_place_is(stack, counts, kinds):
-    """A number that rises, and what is another in every layer, say where; a window that comes again says what."""
+    """A number that rises, and what is another in every layer, say where; a window that comes again says what.
+
+    So do a switch, a share and a number in chunks of one layer each, which cannot be seen to rise.
+    """
     assert kinds_of(stack, counts) == kinds
 
 
@@ -117,3 +124,21 @@ def test_a_split_of_other_layers_and_a_builder_that_does_not_listen_are_refused(
         measured(Stack([0] * 6), [3, 3], [2, 3])
     with pytest.raises(ConfigError, match="built with 4 layers where 3 were asked for"):
         measured(Stack([0] * 6 + [0], spare=1), [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("ratios", "largest"), [({}, None), ({"tt": 1.3}, None), ({"tt": 1.31, "ttL": 1.46}, "1.46")]
+)
+def test_the_costliest_split_of_the_backward_is_said_above_1_3(ratios, largest, monkeypatch):
+    """A chunk without a ratio, here the first one, is left out."""
+    monkeypatch.setattr(chunks, "split_ratio", lambda chunk: ratios.get(chunk["contents"]))
+    said: list[str] = []
+    settings = MeasuringSettings(num_repeats=2, num_warm_up=0)
+    profile_chunks(Stack([0] * 6), [[2, 2, 2]], settings, model={"name": "stack"}, notes=[], say=said.append)
+    about = [line for line in said if "(I + W) / B" in line]
+    assert len(about) == (largest is not None)
+    assert all(largest in line for line in about)
+    assert [line for line in said if "building" in line] == [
+        f"building 2 layers from {start} on" for start in (0, 2, 4)
+    ]
+    assert sum("measuring" in line for line in said) >= 3

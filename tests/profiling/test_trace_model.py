@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,10 @@ from ppsim.parallel.sizes import ParallelSizes
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import torch
+from torch import nn
+
+from ppsim.profiling.trace_layers import _columns_of, _dense, _matches, outside_of
 from ppsim.profiling.trace_model import trace
 
 KNOWN = [
@@ -158,3 +163,97 @@ def test_parts_that_are_left_out_are_said():
     content = trace({"model_type": "qwen3_vl"}, "config.json")
     assert "text model only, encoder of 0.6 B parameters ignored" in content["assumptions"]
     assert model_from(content).parameters == model_from(trace({"model_type": "qwen3"}, "config.json")).parameters
+
+
+class Outside(nn.Module):
+    """Layers of 8 columns between projections from and to an embedding of 12 rows of 4 and a head of 10."""
+
+    def __init__(self, *, is_tied: bool) -> None:
+        super().__init__()
+        self.table, self.positions = nn.Embedding(12, 4), nn.Embedding(16, 8)
+        self.into, self.out_of = nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False)
+        self.layers, self.norm = nn.ModuleList([nn.Linear(8, 8)]), nn.LayerNorm(8)
+        self.head = nn.Linear(4, 12 if is_tied else 10, bias=False)
+        if is_tied:
+            self.head.weight = self.table.weight
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.table
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+
+def outside(*weights: str, is_tied: bool = False, kind: str = "gemm", module: str = "") -> dict:
+    """Return what stands outside, of a step of 2 tokens in which all tokens are multiplied with these weights."""
+    model = Outside(is_tied=is_tied)
+    modules = ("table", "positions", "into", "layers.0", "norm", "out_of", "head")
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    events = [
+        SimpleNamespace(module=module or name, kind=kind, weight=name, n=n, k=k, count=1, m=2)
+        for name, (n, k) in ((f"{name}.weight", shapes[f"{name}.weight"]) for name in weights)
+    ]
+    inputs = {"": torch.zeros(1, 2), "layers.0": torch.zeros(1, 2, 8)}
+    recorder = SimpleNamespace(order=dict.fromkeys(modules, 1), inputs=inputs, events=events)
+    described = {"kinds": [{"hidden_size": 8, "norm": "layernorm"}]}
+    return outside_of(model, recorder, "layers", list(model.layers), described, "here")
+
+
+def test_what_stands_outside_the_layers_is_counted_beyond_projections_norm_and_tables() -> None:
+    """Before the layers: 2 more rows of 4 than the head; products: into (32), out_of (32), layers and head left out."""
+    found = outside("into", "layers.0", "out_of", "head")
+    assert found == {
+        "extra": [8, 0, 0], "vocab_size": 10, "tie_word_embeddings": False, "learned_positions": 16,
+        "final_norm": True, "projected_size": 4,
+    }  # fmt: skip
+    assert outside("into", "out_of", is_tied=True)["extra"] == [0, 0, 0]
+    assert outside("into", "into", "out_of")["extra"] == [8, 0, 32]
+    assert outside()["extra"] == [8, 0, 0], "products that the step does not use are not owed"
+    with pytest.raises(ConfigError, match="outside the layers layers and has a call of kind scan"):
+        outside("into", kind="scan")
+    assert outside("into", kind="scan", module="layers.0.core")["extra"] == [8, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "differs", "form"),
+    [
+        ([(8, 32), (32, 8)], {}, (32, False, False)),
+        ([(8, 64), (32, 8)], {}, (32, True, False)),
+        ([(8, 32), (8, 32), (32, 8)], {}, (32, True, False)),
+        ([(8, 32), (8, 32), (32, 8)], {"biased": True}, (32, True, True)),
+        ([(8, 32), (32, 8)], {"biased": True}, (32, False, True)),
+        ([(8, 32), (8, 32), (32, 8)], {"count": 3}, (96, True, False)),
+        ([(8, 32), (32, 8)], {"count": 2}, None),
+        ([(8, 32), (8, 16), (32, 8)], {}, None),
+        ([(16, 32), (32, 8)], {}, None),
+        ([(8, 32), (32, 16)], {}, None),
+        ([(32, 8)], {}, None),
+    ],
+)
+def test_gemms_of_a_feed_forward_part_are_known_by_their_sizes(sizes, differs, form) -> None:
+    group = [SimpleNamespace(**{"k": k, "n": n, "biased": False, "count": 1} | differs) for k, n in sizes]
+    found = _dense(group, 8)
+    assert (found and (found.size, found.gated, found.bias)) == form
+    for mixed in ({"biased": True}, {"count": 2}):
+        if len(group) > 1 and not differs:
+            assert _dense([SimpleNamespace(**vars(group[0]) | mixed), *group[1:]], 8) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "module", "matches"),
+    [
+        ("layers.*.self_attn.q_proj", "self_attn.q_proj", True),
+        ("layers.*.self_attn.q_proj", "self_attn.k_proj", False),
+        ("layers.*.mlp.experts.*.up", "mlp.experts.3.up", True),
+        ("layers.*.mlp", "mlp.up", False),
+        ("layers.*.mlp.up", "mlp", False),
+        ("mlp.up", "mlp.up", True),
+    ],
+)
+def test_a_name_of_a_plan_is_that_of_a_module_behind_the_number_of_the_layer(pattern, module, matches) -> None:
+    assert _matches(pattern, module) == matches
+
+
+def test_the_columns_of_a_tensor_are_its_storages_and_a_constant_has_none() -> None:
+    whole = torch.zeros(4, 6, dtype=torch.bfloat16)
+    assert (_columns_of(whole, 4), _columns_of(whole[:, :2], 4), _columns_of(torch.zeros(6), 4)) == (6, 6, 0)

@@ -3,16 +3,18 @@
 import itertools
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import ppsim
 from ppsim.costs.ledger import Ledger
-from ppsim.costs.stage_options import LayerOption, StageOptions, _hull
+from ppsim.costs.stage_options import FrontierPoint, LayerOption, StageOptions, _hull
 from ppsim.errors import ConfigError, PpsimError
 from ppsim.model.pipeline_stages import Stage, StagePlan
 from ppsim.model.recompute import recompute_of
-from ppsim.projection.stage_search import program
+from ppsim.projection.stage_search import StageSearch, _fastest, _in_flight, program
 from tests.cli.running import ppsim as command
 
 TIGHT = {
@@ -95,6 +97,72 @@ def test_ways_off_the_hull_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("schedule", "rank", "moments"),
+    [
+        ("1f1b", 0, [[[2, 0]]]),
+        ("1f1b", 1, [[[1, 0]]]),
+        ("gpipe", 1, [[[4, 0]]]),
+        ("zb-h1", 0, [[[1, 1]], [[2, 0]]]),
+        ("interleaved-1f1b", 1, [[[2, 0], [1, 0]], [[3, 0], [0, 0]]]),  # F1 F1 F3 B3 F3 B3 F1 B1 …
+    ],
+)
+def test_the_moments_in_flight_are_those_that_no_other_exceeds(schedule: str, rank: int, moments: list) -> None:
+    """Of each stage of a rank: the microbatches between F and its backward, and those between I and W."""
+    table = ppsim.build(schedule, pp=2, microbatches=4)
+    assert _in_flight(table, rank).tolist() == moments
+
+
+def choices_of(*stages: list[tuple[float, float]]) -> list[SimpleNamespace]:
+    """Each stage has points of (seconds, saved bytes), and keeps half of these bytes between I and W."""
+    return [
+        SimpleNamespace(
+            points=[FrontierPoint(seconds, saved, ()) for seconds, saved in points],
+            seconds=np.array([seconds for seconds, _ in points]),
+            saved=np.array([saved for _, saved in points]),
+            kept=np.array([saved / 2 for _, saved in points]),
+        )
+        for points in stages
+    ]
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "room", "expected"),
+    [
+        ([[[2, 0]]], 20, ([1.0], 0)),
+        ([[[2, 0]]], 19.9, ([2.0], 0)),
+        ([[[2, 0]]], 10, ([2.0], 0)),
+        ([[[2, 1]]], 12, ([4.0], 0)),
+        ([[[2, 0]], [[1, 4]]], 14.9, ([4.0], 0)),
+        ([[[2, 0]]], 1, ([4.0], 3)),
+        ([[[1, 0], [1, 0]]], 16, ([1.0, 1.0], 0)),
+        ([[[1, 0], [1, 0]]], 15, ([1.0, 1.5], 0)),
+        ([[[1, 0], [1, 0]]], 13, ([1.0, 1.5], 0)),
+        ([[[1, 0], [1, 0]]], 11, ([2.0, 1.0], 0)),
+        ([[[1, 0], [1, 0]]], 4, ([4.0, 1.5], 1)),
+    ],
+)  # fmt: skip
+def test_a_rank_has_the_fastest_ways_that_fit(
+    in_flight: list, room: float, expected: tuple[list[float], float]
+) -> None:
+    """The first stage saves 10, 5 or 2 bytes in 1, 2 or 4 s, the second 6 or 3 in 1 or 1.5 s."""
+    stages = choices_of([(1.0, 10), (2.0, 5), (4.0, 2)], [(1.0, 6), (1.5, 3)])
+    points, over = _fastest(stages[: len(in_flight[0])], np.array(in_flight, dtype=float), room)
+    assert ([point.seconds for point in points], over) == expected
+
+
+def test_a_layer_moves_from_the_busiest_rank_to_the_least_busy_first() -> None:
+    """A stage with one layer gives none; if the limit is exceeded, memory counts instead of time."""
+    search = SimpleNamespace(num_stages=3, schedule=ppsim.build("1f1b", pp=3, microbatches=3))
+    trial = SimpleNamespace(
+        counts=(2, 1, 3), peak_bytes=np.array([3, 1, 2]),
+        step=SimpleNamespace(timeline=SimpleNamespace(busy_s=np.array([2.0, 3.0, 1.0]))),
+    )  # fmt: skip
+    neighbours = StageSearch._neighbours
+    assert list(neighbours(search, trial, is_over=False)) == [(1, 1, 4), (1, 2, 3), (3, 1, 2), (2, 2, 2)]
+    assert list(neighbours(search, trial, is_over=True)) == [(1, 2, 3), (1, 1, 4), (2, 2, 2), (3, 1, 2)]
+
+
+@pytest.mark.parametrize(
     "words",
     [
         TIGHT,
@@ -159,8 +227,9 @@ def test_the_best_number_of_recomputed_layers_per_stage_is_found() -> None:
 def test_the_result_is_a_plan_that_can_be_written_and_read(tmp_path) -> None:
     line = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch-size 128 --micro-batch-size 2 --stack plain"
     out = tmp_path / "plan.toml"
-    text = command(*line.split(), "--plan", "auto", "--full", "-o", str(out)).stdout
-    assert "plan: layers and recomputation of each stage searched for" in " ".join(text.split())
+    text = " ".join(command(*line.split(), "--plan", "auto", "--full", "-o", str(out)).stdout.split())
+    assert "plan: layers and recomputation of each stage searched for" in text
+    assert "(work of the busiest rank)" in text
     found, again = (ppsim.project(**TIGHT, stage_plan=one) for one in ("auto", str(out)))
     assert again.iteration_time_s == found.iteration_time_s
     assert again.split == found.split

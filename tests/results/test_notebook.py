@@ -1,10 +1,12 @@
 """What results show of themselves: a line, a card in a notebook, plotly's figures, matplotlib's axes, graphs."""
 
+import operator
 import re
-from functools import cache
+from functools import cache, reduce
 from html import unescape
 from html.parser import HTMLParser
 from types import SimpleNamespace
+from typing import get_args
 
 import networkx
 import pytest
@@ -13,8 +15,9 @@ from plotly import graph_objects
 import ppsim
 from ppsim.base.display import Drawable, HasRepr
 from ppsim.base.errors import ConfigError
-from ppsim.results.notebook import _peak_of
+from ppsim.results.notebook import _FITS, _peak_of
 from ppsim.runs.compare import compare
+from ppsim.simulation.verdict import Word
 
 COSTS = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
 
@@ -123,6 +126,48 @@ def test_a_card_has_four_numbers_a_picture_and_folded_tables_and_asks_for_nothin
     assert len(card) < 250_000
     if name in NUMBERS:
         assert found.texts[1:9] == NUMBERS[name]
+
+
+TABLES = {
+    "Schedule": [
+        ["0", "0, 2", "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1"],
+        ["1", "1, 3", "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0"],
+    ],
+    "Timeline": [[rank, "24.0 s", "1.00 s", "2.00 s", "0 s", "0 s", "0 s", "–"] for rank in "01"],
+    "Comparison": [
+        [kind, stage, seconds, "2.00 s", error]
+        for kind, seconds, error in (("F", "1.00 s", "+100.00 %"), ("B", "2.00 s", "+0.00 %"))
+        for stage in "0123"
+    ],
+}
+"""The rows of the only table of a card. Each rank of the timeline waits 1 s for its first backward, 2 s at its end."""
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_table_of_a_card_has_its_rows(name):
+    rows = TABLES[name]
+    assert read(result(name)._repr_html_()).texts[-len(rows) * len(rows[0]) :] == reduce(operator.iadd, rows, [])
+
+
+def test_a_card_of_schedules_says_which_fit_and_how_much_longer_than_the_best_they_take():
+    """Of 75 GiB, zbv-fixed and 1f1b need 71, gpipe 97 and dualpipe 129: the fastest does not fit, and is the last."""
+    several = ppsim.project_all(pp=2, microbatches=4, schedules=["1f1b", "gpipe", "dualpipe", "zbv-fixed"])
+    texts = read(several._repr_html_()).texts
+    table = texts[texts.index("fits") + 1 :]
+    found = [table[start : start + 7] for start in range(0, 28, 7)]
+    assert [(name, vpp, gap.split(".")[0], fits) for name, vpp, _, gap, _, _, fits in found] == [
+        ("zbv-fixed", "2", "+0", "yes"), ("1f1b", "1", "+17", "yes"), ("gpipe", "1", "+17", "NO"), ("dualpipe", "2", "-5", "NO")
+    ]  # fmt: skip
+    assert texts[texts.index("best") - 1] == "zbv-fixed"
+    assert texts[texts.index("peak of a rank") - 1] == found[0][5]
+    assert set(_FITS) == set(get_args(Word))
+
+
+def test_a_card_without_a_schedule_gives_the_reasons():
+    card = ppsim.project_all(pp=3, microbatches=4, schedules=["dualpipe"])._repr_html_()
+    assert read(card).texts[:2] == ["no schedule is possible", "why"]
+    assert read(card).texts[2].startswith("dualpipe: ")
+    assert "<iframe" not in card
 
 
 def test_a_card_escapes_what_a_name_says():

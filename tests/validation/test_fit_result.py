@@ -1,6 +1,7 @@
 """Constants of a cluster that are fitted to steps of a formula are those of the formula."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.validation import fit_result
-from ppsim.validation.fit_result import FittedCluster, fit_cluster
+from ppsim.validation.fit_result import FitResult, FittedCluster, calibration_rows, fit_cluster
 
 KERNELS = (1e3, 2e3, 3e3, 4e3, 5e3, 6e3, 7e3, 8e3, 9e3)
 """Kernels of each case; the last is for tests."""
@@ -90,3 +91,62 @@ def test_a_cluster_whose_constants_are_of_no_set_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(fit_result, "load_cluster", lambda _: Cluster(constants=constants))
     with pytest.raises(ConfigError, match="the constants of cluster 'c' were fitted on no set"):
         fitted()
+
+
+@dataclass
+class Constant:
+    value: float
+
+
+@pytest.mark.parametrize(
+    ("base", "rows", "stack", "expected"),
+    [
+        ("dgx-h100", [1], None, ("dgx-h100", "H100, fitted to a measured step")),
+        ("mine.toml", [1, 2], "plain", ("../mine.toml", "H100, fitted to 2 measured steps")),
+    ],
+)
+def test_a_calibration_has_the_fitted_constants_alone(
+    base: str,
+    rows: list[int],
+    stack: str | None,
+    expected: tuple[str, str],
+    tmp_path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a kind, those that were fitted; a base that is a file is named from the calibration's folder."""
+    monkeypatch.chdir(tmp_path)
+    constants = SimpleNamespace(
+        named={
+            "compute_share.bfloat16": Constant(1.0), "compute_share.fp8": Constant(2.0), "operator.mlp": Constant(3.0),
+            "host_s": Constant(4.0), "kernel_s": Constant(5.0),
+        },
+        stack=stack, runs=(), correlation={"a b": 0.5},
+    )  # fmt: skip
+    posterior = SimpleNamespace(
+        rows=rows, found=[SimpleNamespace(prior=SimpleNamespace(name=name)) for name in ("compute_share.fp8", "host_s")],
+        operators={"operator.mlp": 3.0}, cluster=SimpleNamespace(title="H100"), constants=lambda source: constants,
+    )  # fmt: skip
+    (tmp_path / "folder").mkdir()
+    found = FitResult(posterior, base, "runs.csv", []).to_calibration("folder/mine.json")
+    assert (found["base"], found["title"]) == expected
+    assert found["constants"] == {
+        "compute_share": {"fp8": {"value": 2.0}}, "operator": {"mlp": {"value": 3.0}}, "host_s": {"value": 4.0},
+        "fitted_on": ["runs.csv"], "runs": [], "correlation": {"a b": 0.5},
+        **({"stack": "plain"} if stack else {}),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("selection", "numbers"), [("fit", [*range(1, 9)]), ("2", [2]), ("1,3-5", [1, 3, 4, 5]), ("9 , 1", [1, 9])]
+)
+def test_rows_are_selected_by_their_mark_or_number(selection: str, numbers: list[int]) -> None:
+    assert [one.number for one in calibration_rows(CASES, selection, dict)] == numbers
+
+
+@pytest.mark.parametrize(
+    ("selection", "sentence"),
+    [("8-10", "no row 10: rows are 1 to 9"), ("1-x", "got '1-x'"), ("x-1", "got 'x-1'"), ("", "got ''")],
+)
+def test_rows_that_are_not_there_are_refused(selection: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        calibration_rows(CASES, selection, dict)

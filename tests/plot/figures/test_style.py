@@ -15,7 +15,7 @@ from ppsim.plot import (
     save_figure,
     timeline_figure,
 )
-from ppsim.plot.figures.style import WIDTHS, figure_bytes
+from ppsim.plot.figures.style import _SETTINGS, WIDTHS, figure_bytes, settings
 
 COSTS = StageCosts(
     forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, activation_bytes=2.0**30, transfer_s=1e-4
@@ -102,3 +102,11 @@ timeline_figure([simulate(build("1f1b", pp=2, microbatches=2), costs)])
 assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_both_axes_look_alike():
+    with settings():
+        for name in _SETTINGS:
+            if name.startswith("xtick.") and name.split(".")[-1] in ("labelsize", "color", "width", "size"):
+                assert matplotlib.rcParams["y" + name[1:]] == matplotlib.rcParams[name], name
+        assert matplotlib.rcParams["axes.spines.top"] is matplotlib.rcParams["axes.spines.right"] is False

@@ -73,6 +73,15 @@ def test_compute_transfers_and_memory_have_a_panel_each_on_one_time_axis():
     assert all(upper.y0 > lower.y1 for upper, lower in pairwise(bounds))
 
 
+def test_a_panel_of_transfers_has_a_cell_for_each_at_its_time_above_a_line_per_sending_rank():
+    """1f1b on 4 ranks: 3 links, both ways, 8 microbatches; each takes 0.1 ms."""
+    axes = timeline_figure([timeline_of()], titles=[""]).axes[1]
+    boxes = [path.get_extents() for path in cells_of(axes).get_paths()]
+    assert len(boxes) == 3 * 2 * 8
+    assert [box.x1 - box.x0 for box in boxes] == pytest.approx([0.1] * len(boxes))
+    assert min(box.x0 for box in boxes) == pytest.approx(1.0), "after the first F"
+
+
 def test_the_memory_limit_is_drawn_and_inside_the_panel():
     axes = timeline_figure([timeline_of()], titles=[""], memory_limit_bytes=80 * 2**30).axes[-1]
     assert axes.get_ylim()[1] > 80
