@@ -9,7 +9,16 @@ from ppsim import build
 from ppsim.parallel.layer_partition import AutoSplit
 from ppsim.projection import project
 from ppsim.projection.plan import Plan
-from ppsim.projection.split_bounds import SimulatedSplit, _hidden, byte_weights, path_weights, rank_bounds
+from ppsim.projection.split_bounds import (
+    SimulatedSplit,
+    _chain,
+    _hidden,
+    _mean,
+    _shared,
+    byte_weights,
+    path_weights,
+    rank_bounds,
+)
 from tests.projection.jobs import job
 
 
@@ -63,3 +72,51 @@ def test_a_layer_more_on_the_fullest_stage_takes_the_weights_of_time_and_bytes(
     change_s = (work[:, fullest] - work[:, least]) * layer.work_s.mean()
     assert split == counts
     assert after.step.timeline.busy_s - busy_s == pytest.approx(change_s, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "number"),
+    [
+        ([(0, 1), (1, 2), (3, 4), (4, 5)], 2),
+        ([(0, 1), (0.5, 2)], 2),
+        ([(0, 1), (1.1, 2)], 1),
+        ([(0, 1)], 1),
+        ([(0, 1), (1, 2), (2, 3)], 3),
+    ],
+)
+def test_the_last_reductions_are_those_without_a_gap(pieces: list[tuple[float, float]], number: int) -> None:
+    made = [SimpleNamespace(start_s=start, end_s=end) for start, end in pieces]
+    assert _chain(made) == made[-number:]  # type: ignore[arg-type]
+
+
+def test_a_layer_without_work_has_weights_of_seconds() -> None:
+    assert _mean(SimpleNamespace(work_s=np.array([1.0, 3.0]))) == 2.0  # type: ignore[arg-type]
+    assert _mean(SimpleNamespace(work_s=np.zeros(2))) == 1.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ends", "update", "origin", "added"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], "synchronised", 2, [0.0, 0.25]),
+        ([5.5, 2.0, 3.0, 4.0], "synchronised", 0, [0.25, 0.0]),
+        ([1.0, 7.0, 3.0, 4.0], "synchronised", 1, [0.0, 0.25]),
+        ([1.0, 2.0, 3.0, 4.0], "post-validated", 3, [0.25, 0.0]),
+    ],
+)
+def test_ranks_that_share_a_stage_end_after_the_last_of_them(
+    ends: list[float], update: str, origin: int, added: list[float]
+) -> None:
+    """Ranks 0 and 3 add 2 s for the 4 layers of stage 0, ranks 1 and 2 add 4 s for 16: a layer has the smaller share.
+
+    The optimizer takes 9 s on rank 0, if it does not wait for all.
+    """
+    ranks = np.array([0, 1, 3, 2])
+    schedule = SimpleNamespace(num_ranks=4, num_stages=4, num_model_stages=2, stage_to_rank=ranks)
+    groups = [SimpleNamespace(ranks=(0, 3), seconds=2.0), SimpleNamespace(ranks=(1, 2), seconds=4.0)]
+    around = SimpleNamespace(sharing=groups, update=update, optimizer_s=np.array([9.0, 0, 0, 0]))
+    trial = SimpleNamespace(
+        counts=(4, 16), stage_cost_set=SimpleNamespace(step_costs=around),
+        step=SimpleNamespace(timeline=SimpleNamespace(schedule=schedule, rank_begin_s=np.zeros(4))),
+    )  # fmt: skip
+    found, seconds = _shared(trial, np.array(ends))  # type: ignore[arg-type]
+    assert (found, seconds.tolist()) == (origin, [*added, 0.0, 0.0])
