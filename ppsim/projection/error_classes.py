@@ -58,7 +58,19 @@ def error_class_of(job: "Job") -> ErrorClass | None:
     """Return None if no runs of the stack were measured on the GPU generation, or none at all on the GPU."""
     if not job.cluster.device.has_runs:
         return None
-    kind = "MoE" if job.model.has_experts else "dense"
-    key = job.cluster.device.generation, "fine-tuning" if job.lora or job.freeze else kind
+    key = job.cluster.device.generation, _kind(job)
     of_job = (each for each in error_classes() if (each.generation, each.kind) == key)
     return next((each for each in of_job if stack_variant(job) in each.stacks), None)
+
+
+def why_unmeasured(job: "Job") -> str:
+    """Return what is missing for an error class of the job."""
+    device = job.cluster.device
+    if not device.has_runs:
+        return f"no published runs on {device.name}"
+    runs = f"published {_kind(job)} runs with {stack_variant(job)}"
+    return f"fewer than five {runs} on {device.generation or device.name}"
+
+
+def _kind(job: "Job") -> str:
+    return "fine-tuning" if job.lora or job.freeze else "MoE" if job.model.has_experts else "dense"

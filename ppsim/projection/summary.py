@@ -18,7 +18,7 @@ from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, correction_of
 from ppsim.parallel.layer_partition import without_search
 from ppsim.projection.changes import projected_changes
 from ppsim.projection.cost import TrainingCost, require_training_tokens
-from ppsim.projection.error_classes import UNMEASURED_SPREAD, error_class_of, stack_variant
+from ppsim.projection.error_classes import UNMEASURED_SPREAD, error_class_of, why_unmeasured
 from ppsim.projection.loss_breakdown import interval, loss_budget, sensitivities
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
@@ -174,7 +174,7 @@ def _interval_scope(plan: Plan, fitted: float | None, slow_s: float | None, shor
         return ""
     reasons = []
     if error_class_of(job) is None:
-        reasons.append(f"wider: {stack_variant(job)} was not measured on {job.cluster.device.name}")
+        reasons.append(f"wider: {why_unmeasured(job)}")
     if slow_s is not None:
         reasons.append(
             f"the host may limit this eager step: up to {seconds(slow_s)} with {1e6 * EAGER_LAUNCH_S:g} µs per "

@@ -86,7 +86,8 @@ class StackErrors(FileSchema):
 
     @property
     def nearest(self) -> str:
-        return min(self.errors, key=lambda name: self.errors[name][0])
+        """The stack with the smallest error; of equal errors, a trainer's rather than the plain stack."""
+        return min(self.errors, key=lambda name: (self.errors[name][0], name == PLAIN))
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ def few_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         StackErrors(generation="Hopper", kind="dense", rows=1, errors={"base": (0.04, -0.01), "own": (0.03, 0.03)}),
         StackErrors(generation="Hopper", kind="MoE", rows=5, errors={"base": (0.02, -0.09), "own": (0.08, -0.08)}),
+        StackErrors(generation="Ampere", kind="dense", rows=2, errors={"plain": (0.2, 0.2), "own": (0.2, 0.2)}),
     ]
     monkeypatch.setattr(stacks, "stacks", lambda: of_name)
     monkeypatch.setattr(stacks, "stack_errors", lambda: {(row.generation, row.kind): row for row in rows})
@@ -92,6 +93,7 @@ def test_a_job_gets_the_stack_with_the_smallest_mean_error_of_its_kind_and_gener
     assert one == ("own", "default: smallest error on 1 dense calibration run on Hopper")
     several = stacks.default_stack("Hopper", has_experts=True)
     assert several == ("base", "default: smallest error on 5 MoE calibration runs on Hopper")
+    assert stacks.default_stack("Ampere", has_experts=False)[0] == "own"
     measured = stacks.default_stack("Hopper", has_experts=True, measured="layers.csv")
     assert measured == ("plain", "default with layers.csv")
     assert (
