@@ -205,6 +205,11 @@ def test_a_script_without_a_training_command_is_refused_with_the_reason(text: st
         script(text).commands  # noqa: B018
 
 
+@pytest.mark.parametrize("line", ["# " + "$A" * 1000, "#" * (LARGEST_SCRIPT - len("torchrun t.py --l 2\n"))])
+def test_a_script_may_be_as_large_as_the_limits(line: str) -> None:
+    assert script(f"torchrun t.py --l 2\n{line}").commands[0].options == {"--l": "2"}
+
+
 def test_variables_that_are_needed_together_are_asked_for_together() -> None:
     text = '[ -z "$BASE" ] && exit 1\n[ -z "$ADDR" ] && exit 1\ntorchrun t.py --l 2 --data $BASE --port ${PORT:-1}'
     with pytest.raises(ConfigError, match="only if BASE, ADDR are given: give --set BASE=VALUE --set ADDR=VALUE"):
