@@ -7,6 +7,7 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
+from ppsim.model.offloading import OffloadRules
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.pipeline_stages import StagePlan
 from tests.projection.jobs import job
@@ -128,3 +129,11 @@ def test_attention_stays_inside_packed_documents() -> None:
     assert seen == {256}
     with pytest.raises(ConfigError, match="--document-length is known for multi-head"):
         job("deepseek-v3", document_length=512)
+
+
+def test_rules_of_offloading_go_with_its_modules_alone() -> None:
+    rules = OffloadRules(max_inflight_offloads=2)
+    assert job(offload_modules="core_attn", offload_rules=rules).offload_rules == rules
+    for offloads in ({}, {"offload": 0.5}):
+        with pytest.raises(ConfigError):
+            job(offload_rules=rules, **offloads)

@@ -200,3 +200,22 @@ def test_measured_times_of_a_job_leave_out_the_rest_of_the_step() -> None:
     parts = MeasuredSource(noisy, RankCosts((1.0, 1.0), 2.0, 3.0)).assemble(table, "auto")
     assert parts.step_costs.slow_rank == 0
     assert Execution().overlap_tp == "0"
+
+
+@pytest.mark.parametrize(
+    ("fields", "execution", "how"),
+    [
+        ({}, {}, ""),
+        ({}, {"cuda_graphs": "full"}, ""),
+        ({}, {"cuda_graphs": "attn"}, ", without CUDA graphs"),
+        ({"tp": 2, "cp": 2}, {}, ", divided over 2 tp ranks, as in Megatron-Bridge, repeated by every cp rank"),
+        ({"freeze": "encoder"}, {}, ", encoder frozen"),
+        ({"freeze": "encoder+projector", "offload": 0.5}, {}, ", encoder and projector frozen, without offload"),
+        ({"lora": "8"}, {}, ", encoder and projector frozen, without adapters"),
+    ],
+)
+def test_the_line_of_an_encoder_says_what_it_does_not_share(
+    fields: dict[str, Any], execution: dict[str, Any], how: str
+) -> None:
+    own = executing(job("qwen3-vl-8b", layers=8, pp=2, **fields), **execution)
+    assert f"image encoder: 27 layers on stage 0, 16 bits{how}" in lines_of(own)

@@ -110,3 +110,10 @@ def test_sums_of_earlier_states_read_one_row_more_than_they_sum() -> None:
         f"sum{half}": (rows + 1) * layer.hidden_size
         for half, rows in enumerate(layer.summed_residuals, start=1) if rows > 1
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rotates"), [("llama3-8b", True), ("gpt2", False)])
+def test_models_with_layer_norms_rotate_nothing(name: str, rotates: bool) -> None:
+    """They add positions to the embedding."""
+    operators = operators_of(find_model(name).layers[0], ParallelSizes(), Execution(), 1024)
+    assert any("rotation" in one.kind for one in operators) == rotates

@@ -93,3 +93,24 @@ def test_the_last_case_whose_arguments_all_have_their_values_is_read(
     arguments: dict[str, Any], option: str, value: object
 ) -> None:
     assert read_settings(Arguments(arguments, "F"), None).get(option) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "room", "buffer"),
+    [
+        ({}, None, None),
+        ({"moe_paged_stash_buffer_size_factor_cuda": 1.5}, None, None),
+        ({"moe_paged_stash": True}, None, 1.1),
+        (
+            {"moe_paged_stash": True, "moe_paged_stash_buffer_size_factor_cuda": 1.5, "moe_expert_rank_capacity_factor": 2.0},
+            2.0,
+            1.5,
+        ),
+    ],
+)  # fmt: skip
+def test_a_stash_has_its_buffer_only_where_it_is_on(
+    arguments: dict[str, Any], room: float | None, buffer: float | None
+) -> None:
+    given = Arguments({"num_experts": 8, "bf16": True} | arguments, "F")
+    found = read_settings(given, None)
+    assert (found.get("moe_expert_rank_capacity_factor"), found.get("moe_paged_stash")) == (room, buffer)

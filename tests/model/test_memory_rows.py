@@ -1,0 +1,82 @@
+"""Bytes of single rows of a ledger: Llama 3 8B's with 1024 tokens, by hand, and an encoder's."""
+
+from typing import Any
+
+import pytest
+
+from ppsim.model.execution import Execution
+from ppsim.model.fine_tuning import fine_tuning_of, freeze_of
+from ppsim.model.memory_rows import LAYER_GRADIENT, RowBytes, bytes_of_row
+from ppsim.model.memory_settings import MemorySettings
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.registry import find_model
+from ppsim.model.stage_rows import rows_of
+from ppsim.parallel.sizes import ParallelSizes
+
+HIDDEN = 1024 * 4096 * 2
+LOGITS = 1024 * 128256
+LAYER = 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336 + 2 * 4096
+SAVED = {
+    "norms": 2 * HIDDEN,
+    "attention": HIDDEN * 7 // 2,
+    "scores": 1024 * 32 * 4,
+    "feed-forward": HIDDEN * 23 // 2,
+}
+"""The norms' inputs; of attention the norm's output, q, k, v and output; sums; and four tensors of the MLP."""
+
+
+def rows(
+    *, name: str = "llama3-8b", freeze: str = "", recompute: str = "none", **fields: Any
+) -> dict[str, RowBytes]:
+    cut = fields.pop("cut", ParallelSizes())
+    model = find_model(name).with_layers(4)
+    model = model.with_fine_tuning(fine_tuning_of("", freeze_of(freeze))) if freeze else model
+    settings = MemorySettings(1, 1024, cut, execution=Execution(recompute=recompute, **fields), deferred_head=3)
+    (stage,) = stages_of(model, [4])
+    return {row.kind: bytes_of_row(model, row, settings) for row in rows_of(model, stage, recompute)}
+
+
+def test_a_layer_keeps_its_tensors_and_is_gathered_and_reduced_whole() -> None:
+    layer = rows()["layer"]
+    assert layer.saved == SAVED
+    assert (layer.gathered, layer.reduced) == (2 * LAYER, LAYER)
+    assert layer.for_weight == sum(SAVED.values()) - SAVED["scores"]
+    assert (layer.mixed_again, layer.first_streams, layer.num_graphs) == (0, 0, 0)
+
+
+def test_a_checkpoint_of_two_layers_keeps_their_input_and_makes_the_others_again() -> None:
+    (largest,), (of_two,) = rows()["layer"].moments, rows(recompute="uniform/2")["checkpoint"].moments
+    checkpoint = rows(recompute="uniform/2")["checkpoint"]
+    assert checkpoint.saved == {"layer input": HIDDEN}
+    assert of_two == {LAYER_GRADIENT: largest[LAYER_GRADIENT] + 2 * sum(SAVED.values()) - HIDDEN}
+    assert (checkpoint.reduced, checkpoint.for_weight) == (LAYER, 2 * rows()["layer"].for_weight)
+
+
+def test_a_head_has_a_moment_of_its_logits_and_one_of_their_gradient() -> None:
+    """Without fusion, float32 logits and 16-bit gradients. Two tensor-parallel ranks gather the sequence for both passes."""
+    (fused,) = rows()["head"].moments
+    assert {name: size for name, size in fused.items() if size} == {
+        "head": 2 * HIDDEN, "logits": 2 * LOGITS, "gradient placeholder of the head": 128256 * 4096 * 2,
+    }  # fmt: skip
+    assert rows()["head"].deferred == 3 * (2 * LOGITS + HIDDEN)
+    first, last = rows(cross_entropy="unfused", cut=ParallelSizes(tp=2))["head"].moments
+    assert (first["logits"], last["logits"]) == (4 * LOGITS / 2, 0)
+    assert first["gradient of the logits"] == last["gradient of the logits"] == 2 * LOGITS / 2
+    assert first["gathered sequence"] == 2 * HIDDEN
+    assert "gradient placeholder of the head" in last.keys() - first.keys()
+    frozen = rows(freeze="head", cut=ParallelSizes(tp=2))["head"]
+    assert frozen.deferred == 0
+    assert [moment["gathered sequence"] for moment in frozen.moments] == [HIDDEN]
+    assert "gradient placeholder of the head" not in frozen.moments[-1]
+
+
+@pytest.mark.parametrize("freeze", ["", "encoder", "encoder+projector"])
+def test_an_encoder_is_gathered_by_layer_and_reduces_what_trains(freeze: str) -> None:
+    """Qwen3-VL's encoder: the first layer has the embedding of patches and of positions."""
+    encoder = rows(name="qwen3-vl-8b", freeze=freeze)["encoder"]
+    layer = 4 * 1152**2 + 2 * 1152 * 4304 + 3456 + 1152 + 4304 + 1152 + 4 * 1152
+    embedding = 1152 * (3 * 2 * 16 * 16 + 1) + 1152 * 48**2
+    assert encoder.gathered == 2 * (layer + embedding)
+    assert encoder.reduced == (0 if freeze else layer + embedding)
+    assert (encoder.saved == {}) == (freeze == "encoder+projector")
+    assert bool(encoder.for_weight) == (not freeze)
