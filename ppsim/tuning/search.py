@@ -237,7 +237,7 @@ def tune(  # noqa: PLR0913
     ...     model=read_model("gpt2"), model_name="gpt2", cluster=load_cluster("dgx-h100"), layout=Layout(),
     ...     global_batch=16,
     ... )
-    >>> tune(SearchProblem(job=job, num_gpus=2, memory_limit_bytes=80e9)).best[0].candidate.dp
+    >>> tune(SearchProblem(job=job, num_gpus=2, memory_limit_bytes=80e9), top=1).best[0].candidate.dp
     2
     """
     if top < 1:

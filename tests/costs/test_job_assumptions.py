@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ppsim.catalog.build import build
-from ppsim.costs.cost_sources import RankCosts
+from ppsim.costs.cost_sources import RankCosts, RunCosts
 from ppsim.costs.job import Job
 from ppsim.costs.job_assumptions import _executed, _expert_rows, assumptions_of
 from ppsim.costs.job_cost_sources import JobSource, MeasuredSource
@@ -200,6 +201,23 @@ def test_measured_times_of_a_job_leave_out_the_rest_of_the_step() -> None:
     parts = MeasuredSource(noisy, RankCosts((1.0, 1.0), 2.0, 3.0)).assemble(table, "auto")
     assert parts.step_costs.slow_rank == 0
     assert Execution().overlap_tp == "0"
+
+
+def test_a_recorded_run_corrects_the_costs_of_another_split_by_layer() -> None:
+    """A stage of four layers took twice its estimate, the next one three times."""
+    own, table = job(pp=2, layers=8), build("1f1b", pp=2, microbatches=4)
+    even, uneven = (JobSource(own).assemble(table, split).costs for split in ("even", (2, 6)))
+    passes = {
+        name: tuple((np.array([2.0, 3.0]) * getattr(even, name)).tolist())
+        for name in ("forward_s", "backward_input_s", "backward_weight_s")
+    }
+    run = RunCosts(**passes, table=table, source="run.json", splits_backward=True, knows_gaps=False)
+    found = MeasuredSource(own, run).assemble(table, (2, 6))
+    mixed = (2 * 2.0 + 4 * 3.0) / 6
+    assert found.costs.forward_s == pytest.approx(np.array(uneven.forward_s) * [2.0, mixed])
+    assert found.assumptions[-1].endswith("data-parallel communication, optimizer, gradient norm")
+    gaps = MeasuredSource(own, replace(run, knows_gaps=True)).assemble(table, (2, 6))
+    assert gaps.assumptions[-1].endswith("the recorded time between steps")
 
 
 @pytest.mark.parametrize(
