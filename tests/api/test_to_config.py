@@ -5,13 +5,14 @@ import random
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import ppsim
 from ppsim.api.project import plan_of_options
-from ppsim.api.to_config import refusal_of
+from ppsim.api.to_config import _weight_cache, refusal_of
 from ppsim.base.errors import PpsimError
 from ppsim.base.option_declarations import allowed_values, declared_options
 from ppsim.catalog.build import CATALOG
@@ -257,3 +258,12 @@ def test_experts_with_biases_are_not_divided_by_default() -> None:
     assert refusal_of(made) is None
     found = ppsim.tune(model="gpt-oss-20b", gpus=8, global_batch=8, tp=[2], ep=[4], pp=[1], micro_batch=[1], top=1)
     assert found.question.job_of(replace(found.best[0].candidate, switched=())).layout.expert_tp == 1
+
+
+@pytest.mark.parametrize(
+    ("cache", "zero_stage", "expected"),
+    [(None, 3, "none"), (None, 2, None), ("last-microbatch", 3, "last-microbatch")],
+)
+def test_zero_3_without_copies_of_weights_says_so(cache, zero_stage, expected) -> None:
+    job = SimpleNamespace(weight_cache=cache, optimizer=SimpleNamespace(zero_stage=zero_stage))
+    assert _weight_cache(job) == expected  # type: ignore[arg-type]

@@ -64,6 +64,15 @@ def test_an_idle_cell_divides_its_wait_into_compute_and_communication():
     )
 
 
+def test_an_idle_cell_of_one_cause_says_of_how_much_it_is_a_part():
+    """With the causes apart, a wait of 7.5 ms is a cell of 7.25 ms and one of 0.25 ms, and both say so."""
+    timeline, hover = hover_of(transfer_s=0.25e-3)
+    lines = hover.lines_of(compute_lanes(timeline, by_cause=True)[0])[4:6]
+    assert [line[1] for line in lines] == ["4.00000 to 11.25000 ms (7.25 ms)", "11.25000 to 11.50000 ms (250 µs)"]
+    assert {line[3] for line in lines} == {"of 7.50 ms idle: 7.25 ms warm-up, 250 µs exposed communication"}
+    assert lines_of_rank(0)[4][3] == "6.00 ms warm-up", "a wait for one cause is not divided"
+
+
 def test_host_time_is_no_waiting():
     lines = lines_of_rank(1, action_overhead_s=0.5e-3)
     assert lines[0][3] == "1.00 ms warm-up, 500 µs overhead"

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import validated
 from ppsim.cli import main
-from ppsim.cli.profile import _threads
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.profiling import harness
 from ppsim.profiling import measure as measure_module
@@ -201,13 +199,6 @@ def test_cuda_graphs_are_not_for_a_cpu_and_selective_recomputation_not_for_the_c
         made = CliRunner().invoke(main, ["profile", *options, "-o", str(tmp_path / "p.json")])
         assert made.exit_code == 2
         assert sentence in made.stderr
-
-
-def test_all_threads_are_those_that_the_process_may_use() -> None:
-    assert _threads("3") == 3
-    assert _threads("all") >= 1
-    with pytest.raises(ConfigError, match="--threads must be at least 1, or all: got 0"):
-        _threads("0")
 
 
 def test_a_context_parallel_part_is_measured_and_projected_where_asked_for(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.cli import main
 from ppsim.costs.profile import load_profile
 from ppsim.model import shapes
+from ppsim.profiling import sweep as sweep_module
 from ppsim.profiling.harness import costly_splits, measure_shape
 from ppsim.profiling.model_shapes import MODELS
 from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
-from ppsim.profiling.sweep import SuiteJob, require_success, sweep
+from ppsim.profiling.sweep import SuiteJob, measure_step, require_success, sweep
 from tests.profiling.once import ONCE
 
 QUICK = ["--repeats", "2", "--warm-up", "0"]
@@ -271,3 +272,23 @@ def test_a_file_that_was_measured_otherwise_is_not_added_to(tmp_path: Path) -> N
     )
     path.write_text("[]")
     assert f"{path} is no profile" in profiled("--model", "nano", "-o", str(path)).stderr
+
+
+@pytest.mark.parametrize("num_warm_up", [0, 2])
+def test_a_step_is_measured_after_one_that_creates_the_state_and_those_that_warm_up(
+    num_warm_up, monkeypatch
+) -> None:
+    """The times are of one of the equal units, the weights of two are 2 · 8 · 4."""
+    steps = []
+    monkeypatch.setattr(sweep_module._Step, "step", lambda self: steps.append("step"))
+    monkeypatch.setattr(sweep_module._Step, "clip", lambda self: steps.append("clip"))
+    monkeypatch.setattr(sweep_module._Step, "state_bytes", 512)
+    monkeypatch.setattr(
+        sweep_module, "sample_times", lambda repeat, **_: {"step_s": [6.0] * 3, "gradient_norm_s": [2.0] * 3}
+    )
+    layers = torch.nn.Sequential(*(torch.nn.Linear(8, 4, bias=False) for _ in range(2)))
+    settings = MeasuringSettings(num_warm_up=num_warm_up)
+    found = measure_step(layers, "adamw", settings, is_hidden=True, num_units=2)
+    assert steps == ["clip", "step"] * (num_warm_up + 1)
+    assert (found["parameters"], found["state_bytes"]) == (32, 256)
+    assert [found[name]["median"] for name in ("step_s", "gradient_norm_s")] == [3.0, 1.0]

@@ -216,3 +216,38 @@ def test_decisions_by_data_are_noted_and_taken_for_false():
     model = Module(lambda self, x: x @ x.T if bool((x > 0).any()) else x)
     recorder = recorded(model, meta(4, 8))
     assert (list(recorder.decisions), recorder.events) == ([""], [])
+
+
+@pytest.mark.parametrize(
+    ("sources", "kept", "is_made_again"),
+    [
+        ({"a": "b"}, "b", True),
+        ({"a": "b", "b": "c"}, "c", True),
+        ({"a": "b", "b": "c"}, "", False),
+        ({"a": "bc"}, "b", False),
+        ({"a": "bc", "c": "b"}, "b", True),
+        ({"a": "bp"}, "b", True),
+        ({"a": "a"}, "a", False),
+        ({"a": "b", "b": "a"}, "", False),
+        ({}, "a", False),
+        ({"a": "b", "b": "c", "convolution": "b"}, "c", False),
+        ({"a": "b", "b": "c", "convolution": "b", "scanned": "b"}, "c", True),
+    ],
+)
+def test_what_is_computed_from_kept_tensors_and_parameters_is_made_again(sources, kept, is_made_again):
+    """`a` is a saved tensor, `p` a parameter; a convolution is made again in a scan only."""
+    tensors = {name: torch.empty(1) for name in "abcp"}
+    number = {name: storage(tensor) for name, tensor in tensors.items()}
+    recorder = ForwardRecorder(nn.Identity())
+    recorder.sources = {
+        number[name]: (
+            "convolution" if name in sources.get("convolution", "") else "mul",
+            [tensors[one] for one in of],
+        )
+        for name, of in sources.items()
+        if name in number
+    }
+    recorder.makers = dict.fromkeys(number.values(), "m")
+    recorder.scanned = {"m"} if "scanned" in sources else set()
+    recorder.parameters = {number["p"]: "p"}
+    assert recorder._is_made_again(number["a"], {number[one]: None for one in kept}, set()) is is_made_again

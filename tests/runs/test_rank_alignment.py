@@ -8,8 +8,16 @@ import pytest
 
 from ppsim import build
 from ppsim.base.errors import ConfigError
-from ppsim.runs.rank_alignment import _by_marks, _is_ordered, _stages_by, _steps_closed, identify_actions
-from ppsim.runs.traces import CellRange, RankTrace
+from ppsim.runs import rank_alignment
+from ppsim.runs.rank_alignment import (
+    _by_marks,
+    _is_ordered,
+    _stages_by,
+    _steps_closed,
+    align_ranks,
+    identify_actions,
+)
+from ppsim.runs.traces import CellRange, RankTrace, RunRecordings
 from ppsim.schedule.table import NONE, Action, Op
 from tests.runs.test_calibrate import run_of
 
@@ -116,3 +124,39 @@ def test_stages_are_known_by_names_table_chunks_or_the_rank() -> None:
         ([trace_of("FB")], None, None, "rank"),
     ):  # fmt: skip
         assert _stages_by(SimpleNamespace(traces=traces, vpp=vpp), given) == expected
+
+
+@pytest.mark.parametrize(
+    ("clocks", "hosts", "late_s", "apart"),
+    [
+        ("one", "ab", -1.5, None),
+        ("host", "aa", 0.0, None),
+        ("host", "aa", -1.5, [0, 1]),
+        ("host", "ab", 0.0, [0, 1]),
+        ("step", "aa", 0.0, [0, 1]),
+        ("step", "ab", 0.0, [0, 1]),
+    ],
+)
+def test_clocks_are_aligned_where_they_may_differ(clocks, hosts, late_s, apart, monkeypatch) -> None:
+    """Those of one host are believed, unless an input is made after its use; then each rank has its own."""
+    calls: list[tuple[list[int], bool]] = []
+    monkeypatch.setattr(
+        rank_alignment, "align_clocks", lambda run, ranks, by_step: calls.append((ranks, by_step)) or (run, None)
+    )
+    passes = [
+        [(Op.F, 0.0, 1.0), (Op.B, 3.0, 4.0)],
+        [(Op.F, 1.0 + late_s, 2.0 + late_s), (Op.B, 2.0 + late_s, 3.0 + late_s)],
+    ]
+    traces = [
+        RankTrace(f"rank{rank}.json", rank, hosts[rank], False, [
+            [CellRange(10.0 * step + begin, 10.0 * step + end, Action(op, rank, 0)) for op, begin, end in passes[rank]]
+            for step in range(3)
+        ])
+        for rank in range(2)
+    ]  # fmt: skip
+    run, facts = align_ranks(
+        RunRecordings("r", traces, "csv", "times", clocks=clocks), table=None, given=None, num_warm_up=1
+    )
+    assert calls == ([] if apart is None else [(apart, clocks == "step")])
+    assert (len(run.start), facts["num_warm_up"], facts["stages_by"], facts["clocks"]) == (2, 1, "names", None)
+    assert (facts["emulated"], facts["missing_ranks"], facts["job_ranks"]) == (False, [], None)
