@@ -68,7 +68,7 @@ def _rate_of_cpu(dtype: str, num_threads: int) -> float:
     return (_F + _B) * forward_flops(of_gpt(shape), key)[0] / median(taken[1:])
 
 
-def assumed_rate(device: str, dtype: str, *, num_threads: int = 1) -> tuple[float, str]:
+def assumed_rate(device: str, dtype: str, *, num_threads: int) -> tuple[float, str]:
     """Return the FLOP/s to assume, and their source: this CPU as measured now, this GPU, or else an H100.
 
     A GPU is used only if its data sheet is known.

@@ -1,12 +1,14 @@
 """`ppsim project --run`: another schedule, vpp or split of a job, at the times per stage of a recorded run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import ppsim
 from benchmarks.made_steps import Made
+from ppsim.api.read import _require_seconds, missing_rank_question
 from ppsim.base.units import seconds
 from ppsim.errors import ConfigError
 from ppsim.projection.projection import Projection
@@ -224,3 +226,43 @@ def test_faults_of_ranks_are_left_out_with_another_number_of_ranks(tmp_path: Pat
 def test_a_cause_is_removed_from_a_recorded_run_only():
     with pytest.raises(ConfigError, match="--without removes a cause from a recorded run: give --run"):
         ppsim.project(pp=4, without=["1"])
+
+
+@pytest.mark.parametrize(
+    ("step_s", "pass_s", "says"),
+    [
+        (1000.0, 1.0, None), (1001.0, 1.0, "milliseconds"), (1.0, 1e-6, None), (1.0, 0.9e-6, "are these seconds"), (1.0, 0.0, None),
+    ],
+)  # fmt: skip
+def test_times_in_another_unit_are_doubted(step_s: float, pass_s: float, says: str | None):
+    run = SimpleNamespace(
+        source="r", step_times_s=[step_s], graph=SimpleNamespace(num_actions=2),
+        start=np.zeros((1, 3)), end=np.array([[pass_s, pass_s, 9e9]]),
+    )  # fmt: skip
+    if says is None:
+        _require_seconds(run)
+        return
+    with pytest.raises(ConfigError, match=says):
+        _require_seconds(run)
+
+
+@pytest.mark.parametrize(
+    ("late", "part"), [((0.6,) * 5, "100.00 %"), ((0.6,) * 4 + (0.4,), "80.00 %"), ((0.6,) * 3 + (0.4,) * 2, None)]
+)
+def test_a_last_stage_that_waits_for_most_backwards_may_have_another_behind_it(
+    late: tuple[float, ...], part: str | None
+):
+    """A wait of more than half a forward, in four fifths of the microbatches."""
+    table = ppsim.build("1f1b", pp=2, microbatches=5)
+    start = np.zeros((1, len(table)))
+    for entry, action in enumerate(table):
+        start[0, entry] = 3.0 * action.microbatch + (action.op is ppsim.Op.B) * (1.0 + late[action.microbatch])
+    run = SimpleNamespace(graph=SimpleNamespace(schedule=table), start=start, end=start + 1.0)
+    question = missing_rank_question(run)
+    assert (part is None) == (question == "")
+    assert part is None or f"the backward of {part}" in question
+    for name, options in (("gpipe", {}), ("interleaved-1f1b", {"vpp": 2})):
+        other = ppsim.build(name, pp=2, microbatches=4, **options)
+        zeros = np.zeros((1, len(other)))
+        run = SimpleNamespace(graph=SimpleNamespace(schedule=other), start=zeros, end=zeros + 1.0)
+        assert missing_rank_question(run) == ""

@@ -277,7 +277,7 @@ def test_flops_that_are_expected_are_those_that_are_run(
 
 
 def test_repeats_are_as_many_as_their_time_allows(tmp_path: Path) -> None:
-    key, rate = MeasurementKey(1, 8192, "bfloat16"), assumed_rate("cuda", "bfloat16")[0]
+    key, rate = MeasurementKey(1, 8192, "bfloat16"), assumed_rate("cuda", "bfloat16", num_threads=1)[0]
     limited = MeasuringSettings("cuda", num_repeats=30, num_warm_up=2, component_s=1.5)
     one, many = (
         estimate_duration(MODELS["llama3-405b"], key, settings)

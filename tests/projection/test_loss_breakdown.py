@@ -1,13 +1,16 @@
 """Parts of an iteration, sensitivities and intervals, of times by hand."""
 
 from math import exp
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ppsim
-from ppsim.projection.loss_breakdown import interval, interval_by_spread, loss_budget, sensitivities
+from ppsim.costs.time_breakdown import TimeBreakdown
+from ppsim.projection import loss_breakdown
+from ppsim.projection.loss_breakdown import _of_pairs, interval, interval_by_spread, loss_budget, sensitivities
 from tests.projection.by_hand import by_hand, free
 
 
@@ -105,3 +108,44 @@ def test_a_measured_model_has_its_ideal_time_and_the_rest() -> None:
     assert parts["model FLOPs at peak"] + parts["compute below peak"] + parts.get(
         "slow ranks", 0.0
     ) == pytest.approx(made.timeline.busy_s.mean())
+
+
+def test_a_pair_has_the_messages_and_launches_that_its_compute_does_not_hide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pair (0, 1) occurs twice on 4 ranks: 10 s, of which 6 are compute and 1 is for launches, so 3 s of messages.
+
+    One after another the passes have 2 + 3 s of messages and 1 + 1 s of launches.
+    """
+    forward, backward = np.array([0, 0]), np.array([1, 1])
+    monkeypatch.setattr(loss_breakdown, "fused_pairs", lambda table: (forward, backward))
+    table = SimpleNamespace(model_stage=np.array([0, 1]), stage=np.array([0, 1]), num_ranks=4)
+    passes = [
+        SimpleNamespace(
+            forward=TimeBreakdown(ideal_s=2.0, ep_s=2.0, host_s=1.0), backward=TimeBreakdown(ideal_s=50.0)
+        ),
+        SimpleNamespace(
+            forward=TimeBreakdown(ideal_s=60.0), backward=TimeBreakdown(memory_s=4.0, ep_s=3.0, host_s=1.0)
+        ),
+    ]
+    costs = SimpleNamespace(fused_s=[[0.0, 10.0], [0.0, 0.0]])
+    assembled = SimpleNamespace(parts=passes, costs=costs, pair_host_s=[[0.0, 1.0], [0.0, 0.0]])
+    assert _of_pairs(table, assembled) == TimeBreakdown(ep_s=2 * (3 - 5) / 4, host_s=2 * (1 - 2) / 4)  # type: ignore[arg-type]
+    assembled.pair_host_s = None
+    assert _of_pairs(table, assembled) == TimeBreakdown()  # type: ignore[arg-type]
+
+
+def test_parts_without_a_common_optimizer_are_means_of_the_ranks_own_periods() -> None:
+    """Rank 1 computes twice as long as rank 0; reductions take 1 s on rank 0 and 3 s on rank 1."""
+    made = by_hand(stragglers=((1, 2.0),), runtime="ideal")
+    timeline = made.timeline
+    kinds = ("deferred", "gather", "reduce", "share", "norm", "optimizer")
+    exposed = {kind: np.array([1.0, 3.0]) * (kind == "reduce") for kind in kinds}
+    alone = SimpleNamespace(timeline=timeline, costs=made.costs, step=SimpleNamespace(exposed_by_rank_s=exposed))
+    parts = loss_breakdown._of_rank_periods(alone, timeline)  # type: ignore[arg-type]
+    spans_s = timeline.rank_end_s - timeline.rank_begin_s
+    periods_s = spans_s + np.array([1.0, 3.0])
+    assert parts["stage imbalance"] == pytest.approx(periods_s.max() - periods_s.mean())
+    assert parts["pipeline bubble"] + parts["exposed P2P"] == pytest.approx((spans_s - timeline.busy_s).mean())
+    assert (parts["data parallelism"], parts["optimizer"], parts["deferred weight gradients"]) == (2.0, 0.0, 0.0)
+    assert (parts["host"], parts["passes that vary"], parts["slower next to P2P"]) == (0, 0, 0)

@@ -9,7 +9,14 @@ import pytest
 
 import ppsim
 from ppsim.machine.cluster_files import load_cluster
-from ppsim.results.validation import markdown, print_after_fits, print_fits, print_fitted, print_validations
+from ppsim.results.validation import (
+    markdown,
+    markdown_table,
+    print_after_fits,
+    print_fits,
+    print_fitted,
+    print_validations,
+)
 from ppsim.validation.bayesian_fit import ConstantEstimate, MeasuredStep, OutlierRow, Posterior, Prior
 from ppsim.validation.error_summary import CaseError, SetValidation
 from ppsim.validation.fit_result import AfterFit, AfterFits, FitResult, FittedCluster
@@ -266,3 +273,15 @@ def test_constants_in_use_are_next_to_those_of_a_new_fit(capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:4] == ["constant  found  in use", "kernel_s  3e-05   2e-05", "rest      0.125    0.25"]
     assert lines[4].startswith("4 rows, of")
+
+
+def test_columns_of_a_markdown_table_are_right_aligned_between_the_first_and_the_last() -> None:
+    rows = [{"a": "1", "b": "2", "c": "3", "d": "4"}, {"a": "5", "b": "6", "c": "7", "d": "8"}]
+    assert markdown_table(rows) == [
+        "| a | b | c | d |",
+        "|---|--:|--:|---|",
+        "| 1 | 2 | 3 | 4 |",
+        "| 5 | 6 | 7 | 8 |",
+    ]
+    assert markdown_table([{"a": "1", "b": "2"}])[1] == "|---|---|"
+    assert markdown_table([]) == []

@@ -192,6 +192,14 @@ def test_a_fused_cell_divides_its_receives_at_the_end_of_its_first_part() -> Non
     [forward_first] = records([fused])
     assert forward_first["calls"] == [1.0, 4.5]
     assert forward_first["waits"] == [[0.0, 1.0], [2.5, 4.0]]
+    at_the_node = replace(
+        fused,
+        operators=[TimeRange(1.0, 2.5), TimeRange(2.5, 4.5)],
+        waits=[TimeRange(0.0, 1.0), TimeRange(4.5, 4.5)],
+    )
+    assert records([at_the_node])[0]["calls"] == [4.5, 4.5], (
+        "an operator that ends where the backward begins is the forward's"
+    )
     backward = replace(fused, cell=both[::-1], nodes=[TimeRange(1.0, 2.5)])
     [backward_first] = records([backward])
     assert backward_first["calls"] == [1.0, 4.0]

@@ -7,13 +7,16 @@ import signal
 import stat
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 pytest.importorskip("torch")
 
+from ppsim.runtime import launch
 from ppsim.runtime.launch import launch_all, start_rank
+from ppsim.runtime.train_config import turns_of, word_of
 from tests.runtime.cases import config_of, table_of
 from tests.runtime.processes import (
     TINY,
@@ -222,3 +225,77 @@ def test_ranks_of_tests_that_are_forked_train_as_those_that_import_torch(
     monkeypatch.setattr("ppsim.runtime.launch.start_rank", start_rank)
     (apart,) = launch_all(configs, quiet=True)
     assert forked["losses"] == apart["losses"]
+
+
+def test_signals_are_the_launchers_while_it_runs_and_then_those_of_before() -> None:
+    """What was ignored, as by nohup, stays ignored; a second signal while ranks are stopped is, too."""
+    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(each) for each in asking]
+    handlers = []
+
+    def interrupted() -> None:
+        with launch._interruptions():
+            handlers.append([signal.getsignal(each) for each in asking])
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                handlers.append([signal.getsignal(each) for each in asking])
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with pytest.raises(launch.RunFailed, match="by SIGTERM"):
+            interrupted()
+        handlers.append([signal.getsignal(each) for each in asking])
+    finally:
+        signal.signal(signal.SIGHUP, before[2])
+    (own, other, ignored), stopping, after = handlers
+    assert own == other != before[0]
+    assert (ignored, stopping) == (signal.SIG_IGN, [signal.SIG_IGN] * 3)
+    assert after == [*before[:2], signal.SIG_IGN]
+
+
+def test_each_new_turn_is_watched_until_all_ranks_have_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, watched = iter(["0", "1", "1", "3"]), []
+
+    def sleep(_: float) -> None:
+        text = next(turns, "")
+        turns_of(tmp_path).write_text(text or "3")
+        if not text:
+            word_of(tmp_path, 1).write_text("null")
+
+    monkeypatch.setattr(launch.time, "sleep", sleep)
+    word_of(tmp_path, 0).write_text("null")
+    ranks = [SimpleNamespace(poll=lambda: None)] * 2
+    launch._wait_for_all(ranks, tmp_path, watched.append)  # type: ignore[arg-type]
+    assert watched == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("poll", "word", "sentence"),
+    [
+        (-9, None, "rank 1 was killed by SIGKILL"),
+        (-99, None, "rank 1 was killed by signal 99"),
+        (3, None, "rank 1 ended with exit code 3"),
+        (
+            None,
+            {"kind": "ValueError", "message": " a\n", "callstack": ""},
+            "rank 1 failed: ValueError: a; the other",
+        ),
+        (None, {"kind": "ValueError", "message": "", "callstack": ""}, "rank 1 failed: ValueError; the other"),
+    ],
+)
+def test_a_rank_that_ends_or_reports_an_error_ends_the_wait(
+    poll, word, sentence, tmp_path: Path, monkeypatch
+) -> None:
+    """A rank that died is told before what others report, which its death may have caused."""
+    monkeypatch.setattr(launch.time, "sleep", lambda _: None)
+    (tmp_path / "rank1.txt").write_text("last words")
+    word_of(tmp_path, 1 if word else 0).write_text(
+        json.dumps(word or {"kind": "A", "message": "", "callstack": ""})
+    )
+    ranks = [SimpleNamespace(poll=lambda: None), SimpleNamespace(poll=lambda: poll)]
+    with pytest.raises(launch.RunFailed, match=sentence) as raised:
+        launch._wait_for_all(ranks, tmp_path, print)  # type: ignore[arg-type]
+    assert any("last words" in note for note in getattr(raised.value, "__notes__", [])) == (poll is not None)
