@@ -6,9 +6,8 @@ measured - 1 of the time. `--rows` prints every row, `-o PATH` writes the rows w
 up by another column than `set`.
 
 The blind tests (blind_runs.csv, blind_runs_2.csv, blind_runs_3.csv): commands and projections of published runs were
-committed before the measured times, in the columns `projected_s`, `low_s` and `high_s`. In blind_runs_3.csv, `seen` is
-yes where the measured time was read with the settings, before the command was written. `--recorded` reads these columns
-instead of projecting again:
+committed before the measured times, in the columns `projected_s`, `low_s` and `high_s`. `--recorded` reads these columns
+instead of projecting again. Rows of blind_runs_3.csv whose times stood beside the settings are a group of `trainer_read`:
 
     python benchmarks/unseen_runs.py benchmarks/blind_runs.csv --by set --by trainer_read --recorded
 
