@@ -1,6 +1,6 @@
 """Comparison with a projection, explanation, and calibration of measured steps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from os.path import isdir, isfile
 from pathlib import Path
@@ -10,7 +10,14 @@ import numpy as np
 
 from ppsim.api.calibration import overheads_of
 from ppsim.api.keyword_options import option_types
-from ppsim.api.read import MeasuredRun, file_format, missing_rank_question, open_run_if_path, with_costs
+from ppsim.api.read import (
+    MeasuredRun,
+    file_format,
+    missing_rank_question,
+    missing_ranks_note,
+    open_run_if_path,
+    with_costs,
+)
 from ppsim.api.run_result import RunResult
 from ppsim.api.train import TrainResult
 from ppsim.base.errors import ConfigError, PpsimError
@@ -127,7 +134,7 @@ def compare(
     return replace(
         compared, peaks=peaks, between_s=between, projected_costs=costs,
         iteration_time_interval_s=said.iteration_time_interval_s,
-        overheads_fitted_on_this_run=run.fingerprint in said.fitted_runs, **pace,
+        overheads_fitted_on_this_run=run.fingerprint in said.fitted_runs, note=missing_ranks_note(opened), **pace,
     )  # fmt: skip
 
 
@@ -231,12 +238,13 @@ def _missing_ranks(opened: RunResult, ranks: int | None) -> str:
         raise ConfigError(f"--ranks {ranks}: there are recordings of {table.num_ranks} ranks")
     if ranks is not None and ranks > (of_job := opened.facts.get("job_ranks") or ranks):
         raise ConfigError(f"--ranks {ranks}: the job had {of_job} ranks, as its files count them")
-    if ranks is not None:
-        missing = shortened((absent or range(table.num_ranks, ranks))[: ranks - table.num_ranks])
-        return (
-            f"without rank {missing}: the time that others wait for it has another cause below" if missing else ""
-        )
     question = missing_rank_question(run)
+    if ranks is not None:
+        missing = (absent or range(table.num_ranks, ranks))[: ranks - table.num_ranks]
+        is_shown = question or opened.facts.get("job_ranks") or min(missing, default=0) < table.num_ranks
+        doubt = "" if is_shown else f" (the times do not show a missing rank: did {table.num_ranks} run?)"
+        sentence = f"without rank {shortened(missing)}{doubt}: the time that others wait for it has another cause"
+        return f"{sentence} below" if missing else ""
     return question and f"{question} If {table.num_ranks} ranks ran, give --ranks {table.num_ranks}."
 
 
@@ -293,7 +301,10 @@ def calibrate(
         raise ConfigError("there must be at least one measured run")
     table = schedule if schedule is None or isinstance(schedule, Schedule) else read_schedule(schedule)
     given = None if costs is None else _costs_of(costs)
-    return fitting.calibrate_tested(_runs(measured, table, given, warm_up))
+    runs, notes = zip(*_runs(measured, table, given, warm_up), strict=True)
+    fitted = fitting.calibrate_tested(runs)
+    noted = [replace(residual, note=note) for residual, note in zip(fitted.residuals, notes, strict=True)]
+    return replace(fitted, residuals=noted)
 
 
 def _costs_of(given: StageCosts | str | Path) -> StageCosts:
@@ -309,16 +320,15 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
 
 def _runs(
     measured: Sequence[RunResult | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
-) -> list[Run]:
-    """Return one run per object, file or folder, and one for all single trace files together."""
-    runs, loose = [], []
-    for one in measured:
-        if isinstance(one, RunResult):
-            runs.append(with_costs(one.measured.run, "the run", table, given))
-        elif not isdir(one) and file_format(one) in ("trace", "sqlite"):
-            loose.append(one)
-        else:
-            runs.append(open_run_if_path(one, table=table, given=given, warm_up=warm_up).measured.run)
-    if loose:
-        runs.append(open_run_if_path(*loose, table=table, given=given, warm_up=warm_up).measured.run)
-    return runs
+) -> Iterator[tuple[Run, str]]:
+    """Yield a run and a note on missing ranks per object, file or folder, and for all single trace files."""
+    loose = [
+        source
+        for source in measured
+        if not (isinstance(source, RunResult) or isdir(source)) and file_format(source) in ("trace", "sqlite")
+    ]
+    groups = [[source] for source in measured if source not in loose] + [loose] * bool(loose)
+    for group in groups:
+        opened = open_run_if_path(*group, table=table, given=given, warm_up=warm_up)
+        run, is_opened = opened.measured.run, isinstance(group[0], RunResult)
+        yield with_costs(run, "the run", table, given) if is_opened else run, missing_ranks_note(opened)

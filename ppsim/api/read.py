@@ -25,7 +25,7 @@ from ppsim.runs.readers.stream import entries_of, lines_of, opened
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json
 from ppsim.runs.timeline_import import ImportedRun, import_run
-from ppsim.runs.traces import RankTrace, RunRecordings
+from ppsim.runs.traces import RankTrace, RunRecordings, shortened
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -316,6 +316,13 @@ def _require_seconds(run: Run) -> None:
         raise ConfigError(
             f"{run.source}: a pass takes {seconds(usual_s)}: are these seconds? Name the columns start_s and end_s"
         )
+
+
+def missing_ranks_note(opened: RunResult) -> str:
+    """Return a sentence on ranks that the files count, or else the question of `missing_rank_question`."""
+    if absent := opened.facts.get("missing_ranks"):
+        return f"rank {shortened(absent)} of the job has no recording"
+    return missing_rank_question(opened.measured.run)
 
 
 def missing_rank_question(run: Run) -> str:

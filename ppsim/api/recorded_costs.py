@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ppsim.api.read import missing_rank_question, open_run_if_path
+from ppsim.api.read import missing_ranks_note, open_run_if_path
 from ppsim.api.run_result import RunResult
 from ppsim.api.schedule_detection import detect_schedule
 from ppsim.base.errors import ConfigError
@@ -15,7 +15,6 @@ from ppsim.parallel.layer_partition import Split
 from ppsim.runs.calibrate import FittedOverheads, calibrate
 from ppsim.runs.loss_attribution import lasting_faults
 from ppsim.runs.run import Run, unslowed_costs
-from ppsim.runs.traces import shortened
 from ppsim.schedule.table import fused_pairs
 
 
@@ -48,7 +47,7 @@ def recorded_costs(
     pairs of a forward and a backward, because their actions have no times of their own.
     """
     opened = open_run_if_path(path)
-    run, absent = opened.measured.run, opened.facts.get("missing_ranks")
+    run = opened.measured.run
     source = str(path) if isinstance(path, str | Path) else run.source
     table = run.graph.schedule.compute_only()
     if table.num_slices > 1:
@@ -56,8 +55,10 @@ def recorded_costs(
     if len(fused_pairs(table)[0]):
         raise ConfigError(f"{source} ran pairs of a forward and a backward, whose times are not known apart")
     overheads = calibrate([run])
-    note = f"rank {shortened(absent)} of the job has no recording" if absent else missing_rank_question(run)
-    costs = replace(_stage_costs(run, overheads, source), activation_bytes=activation_bytes, split=split, note=note)
+    costs = replace(
+        _stage_costs(run, overheads, source), activation_bytes=activation_bytes, split=split,
+        note=missing_ranks_note(opened),
+    )  # fmt: skip
     return RecordedCosts(costs.without(without), overheads)
 
 

@@ -268,7 +268,8 @@ def print_calibration(found: FittedOverheads) -> None:
     out.add("", TableLines.of(errors))
     for residual in found.residuals:
         out.add(
-            *(f"slow link of {residual.source}, left out of the constants: {link}" for link in residual.slow_links)
+            *[f"{residual.source}: {residual.note}"] * bool(residual.note),
+            *(f"slow link of {residual.source}, left out of the constants: {link}" for link in residual.slow_links),
         )
     out.add("errors: on the runs of the fit, so they do not test a projection")
 

@@ -72,6 +72,7 @@ class Residual:
     error: float
     error_without: float
     slow_links: tuple[str, ...] = ()
+    note: str = ""
 
 
 _CONSTANTS = dict(zip(OVERHEADS, ("action", "hop", "slowdown", "step", "first_pass", "last_pass"), strict=True))

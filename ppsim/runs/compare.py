@@ -59,6 +59,8 @@ class Comparison(Printable, Drawable):
         True if the projection's overheads were fitted on the measured run: the errors then test nothing.
     `between_s`
         Mean measured and projected time between two steps.
+    `note`
+        A sentence or question on ranks that were not recorded.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> table = build("1f1b", pp=2, microbatches=2)
@@ -84,6 +86,7 @@ class Comparison(Printable, Drawable):
     reference_works: tuple[str, str] | None = None
     overheads_fitted_on_this_run: bool = False
     between_s: tuple[float, float] | None = None
+    note: str = ""
 
     @property
     def periods_s(self) -> tuple[float, float] | None:
@@ -125,9 +128,8 @@ class Comparison(Printable, Drawable):
 
     @property
     def warnings(self) -> list[str]:
-        if self.overheads_fitted_on_this_run:
-            return ["the overheads were fitted on this run, so the errors below are not a test of the projection"]
-        return []
+        fitted = "the overheads were fitted on this run, so the errors below are not a test of the projection"
+        return [*[fitted] * self.overheads_fitted_on_this_run, *[self.note] * bool(self.note)]
 
     @property
     def one_line(self) -> str:

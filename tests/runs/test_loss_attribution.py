@@ -467,6 +467,8 @@ def test_a_missing_last_rank_is_asked_for_before_the_causes(folder: Path) -> Non
     assert f"from the run: {question}" in words_of(
         ppsim("project", "--run", "passes.csv", "--schedule", "gpipe").stdout
     )
+    assert question in words_of(ppsim("calibrate", "passes.csv").stdout)
+    assert question in words_of(ppsim("compare", "passes.csv").stdout)
     stated = words_of(ppsim("explain", "passes.csv", "--ranks", 4).stdout)
     assert stated.startswith(
         "without rank 3: the time that others wait for it has another cause below mean step time"
@@ -481,3 +483,5 @@ def test_a_missing_last_rank_is_asked_for_before_the_causes(folder: Path) -> Non
     for name in ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zbv"):
         write(build(name, pp=3, microbatches=9), kept=range(3))
         assert explain("passes.csv").note == ""
+        doubt = "without rank 3 (the times do not show a missing rank: did 3 run?): the time that others wait"
+        assert explain("passes.csv", ranks=4).note.startswith(doubt)

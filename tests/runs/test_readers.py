@@ -18,10 +18,11 @@ import pytest
 import ppsim as public
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
+from ppsim.runs.readers.csv_rows import read_rows
 from ppsim.runs.readers.nsight import read_recordings
 from ppsim.runs.readers.stream import opened
 from ppsim.runs.traces import RankTrace, missing_ranks_of
-from ppsim.schedule.table import Action, Op
+from ppsim.schedule.table import NONE, Action, Op
 from ppsim.simulation.timeline import Timeline
 from tests.cli.running import ppsim, words_of
 from tests.runtime.traces import rescaled, traces_of, written
@@ -153,6 +154,9 @@ def test_a_dump_without_one_of_its_ranks_is_explained_if_their_number_is_stated(
         assert "Is a rank missing?" in ppsim("read", "dump").stdout
     beyond = words_of(ppsim("explain", "dump", "--ranks", 9, code=2 if size else 0).output)
     assert ("--ranks 9: the job had 4 ranks" in beyond) == bool(size)
+    if size:
+        fewer = words_of(ppsim("explain", "dump", "--ranks", 3, code=2).output)
+        assert "--ranks 3: dump/config.json says pp_size 4" in fewer
 
 
 def edit(path: Path, change: Callable[[Any], Any]) -> None:
@@ -539,6 +543,7 @@ def test_a_csv_of_passes_comes_back(folder: Path, columns: str) -> None:
         ("rank,kind,start,end\n", "has no passes below its header"),
         ("rank,kind,start,end\n0,X,1,2\n", "line 2: kind 'X' is none of f, fwd"),
         ("rank,kind,start,end\n-1,F,1,2\n", "line 2: rank must be a whole number from 0 on: got '-1'"),
+        ("rank,kind,start,end\n1000000,F,1,2\n", "line 2: rank must be a whole number from 0 on: got '1000000'"),
         ("rank,kind,start,end\n0,F,2,1\n", "end not before start: got 2.0 and 1.0"),
         ("rank,kind,start,end\n0,F,a,1\n", "start and end must be numbers: got 'a' and '1'"),
         ("rank,kind,start,end\n0,F," + "9" * 200_000 + ",1\n", "line 2 is no line of a CSV: field larger"),
@@ -880,6 +885,11 @@ def test_two_runs_with_steps_of_nearly_the_same_length_are_no_drift(folder: Path
             rows.append(f"{stage},{op.name},{microbatch},{begin},{end},{stage}")
     (folder / "passes.csv").write_text("\n".join(["rank,kind,microbatch,start,end,clock", *rows]))
     assert "cannot be aligned" in words_of(ppsim("read", "passes.csv", code=2).output)
+
+
+def test_a_csv_may_hold_the_largest_number_of_a_table(folder: Path) -> None:
+    Path("passes.csv").write_text("rank,kind,microbatch,start,end\n0,F,999999,0,1\n")
+    assert read_rows("passes.csv").traces[0].steps[0][0].cell == Action(Op.F, NONE, 999_999)
 
 
 def test_traces_without_the_number_of_their_rank_have_no_missing_ranks() -> None:

@@ -115,6 +115,6 @@ def _number(row: dict[str, str], name: str, where: str, default: int | None) -> 
     text = (row.get(name) or "").strip()
     if not text and default is not None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and int(text) < MOST):
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and int(text) <= MOST):
         raise ConfigError(f"{where}: {name} must be a whole number from 0 on: got '{text}'")
     return int(text)

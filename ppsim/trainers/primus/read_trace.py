@@ -40,6 +40,8 @@ def read_dump(folder: Path, *, num_ranks: int | None = None) -> RunRecordings:
         raise ConfigError(
             f"{folder} lacks pp_rank_{missing}.json: give all, or explain --ranks {of_job} without it"
         )
+    if num_ranks is not None and num_ranks < (config.get("pp_size") or 0):
+        raise ConfigError(f"--ranks {num_ranks}: {folder}/config.json says pp_size {of_job}")
     if beyond := sorted(set(files) - set(range(of_job))):
         raise ConfigError(f"{folder} holds pp_rank_{beyond[0]}.json, and its config.json says pp_size {of_job}")
     iterations = {rank: _iterations(files[rank]) for rank in sorted(files)}
