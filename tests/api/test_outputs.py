@@ -2,14 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import ppsim
-from ppsim.api import output_formats
+from ppsim.api import output_formats, outputs
 from ppsim.api.output_formats import _in_unit, _report_markdown
-from ppsim.api.outputs import _drawn, _explained_view
+from ppsim.api.outputs import _drawn, _explained_view, explanation_content
 from ppsim.base.errors import ConfigError
 
 TABLE = ppsim.build("1f1b", pp=2, microbatches=2)
@@ -122,3 +123,33 @@ def test_each_result_has_its_suffixes() -> None:
     assert set(output_formats.SCALING) == {".csv", ".json", ".md", *figures}
     assert set(output_formats.EXPLANATION) == {".html", ".json", ".md"}
     assert set(output_formats.TABLE) == set(output_formats.VALIDATION) == {".csv", ".json"}
+
+
+@pytest.mark.parametrize("is_same_table", [True, False])
+def test_a_page_of_an_explanation_has_its_reasons_faults_and_what_the_projection_lacks(
+    is_same_table: bool, monkeypatch
+) -> None:
+    """A fact without a text is left out; the comparison needs the same table."""
+    words = SimpleNamespace(
+        title=lambda found: "the mean", reasons=lambda found: ["slow", "late"], faults=lambda found: ["a fault"],
+        whole_difference=lambda against, step_s: "2 s more" if step_s == 9.0 else "", lacks=lambda against, step_s: ["pauses"],
+    )  # fmt: skip
+    monkeypatch.setattr(outputs, "explained_words", words)
+    other = TIMELINE if is_same_table else ppsim.simulate(ppsim.build("gpipe", pp=2, microbatches=2), COSTS)
+    step_s = TIMELINE.step_time_s
+    against = SimpleNamespace(
+        timeline=other, note="", differences=[SimpleNamespace(cause="bubble", projected_s=step_s)]
+    )
+    losses = [SimpleNamespace(cause="pauses", seconds=0.5 * step_s)]
+    found = SimpleNamespace(timeline=TIMELINE, comparison=against, step_s=9.0, losses=losses, to_json=dict)
+    content = explanation_content(found)
+    measured, projected = content.views
+    assert measured.facts == [("mean", "the mean"), ("1", "slow"), ("2", "late"), ("late", "a fault")]
+    assert projected.facts == [("error", "2 s more"), ("1", "pauses")]
+    assert (measured.time_breakdown_s, projected.time_breakdown_s) == ({"pauses": 0.5 * step_s}, {"bubble": step_s})
+    assert (content.comparison is not None) == is_same_table
+    found.comparison = SimpleNamespace(timeline=None)
+    assert len(explanation_content(found).views) == 1
+    found.timeline = None
+    with pytest.raises(ConfigError, match="no timeline to draw"):
+        explanation_content(found)

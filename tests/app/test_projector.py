@@ -3,10 +3,12 @@
 import csv
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
+import ppsim
 from ppsim.app import pictures
 from ppsim.app.projector import Projector
 from ppsim.app.state import PageState
@@ -155,3 +157,31 @@ def test_a_picture_while_a_slider_moves_is_small():
     assert {trace["type"] for trace in quick["data"]} == {"heatmap"}
     assert 5 * len(json.dumps(quick)) < len(json.dumps(whole))
     bench.close()
+
+
+def test_a_fitted_table_is_kept_for_its_costs_and_stands_in_for_others_of_its_shape() -> None:
+    """It takes as much of the memory as it has actions; a later one of its shape replaces it; a reason is kept, too."""
+    table, calls = ppsim.build("1f1b", pp=2, microbatches=4), []
+
+    class Cache:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def get(self, key: object, *, size: int, make: object) -> None:
+            calls.append((self.name, key, size, make()))
+
+        def forget(self, key: object) -> None:
+            calls.append((self.name, key))
+
+    answers = [(("costs", "1f1b"), (table, "note")), (("costs", "gpipe"), "too many")]
+    bench = SimpleNamespace(
+        _fitter=SimpleNamespace(found=lambda: answers), _failed={}, _fitted=Cache("fitted"), _last=Cache("last")
+    )
+    Projector._collect(bench)
+    shape = ("1f1b", 2, 1, 4)
+    assert calls == [
+        ("fitted", ("costs", "1f1b"), 16, (table, "note")),
+        ("last", shape),
+        ("last", shape, 16, (table, "note")),
+    ]
+    assert bench._failed == {("costs", "gpipe"): "too many"}

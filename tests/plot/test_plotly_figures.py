@@ -10,6 +10,7 @@ import pytest
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
 from ppsim.plot.action_colours import ActionColours, fills_of
+from ppsim.plot.lanes import HALF_HEIGHT, PATH_OFFSET
 from ppsim.plot.plotly_figures import (
     DARK,
     LIGHT,
@@ -220,3 +221,11 @@ def test_idle_bars_stand_by_timeline_and_rank():
     bars = idle_plotly(TIMELINES, titles=["a", "b"])["data"]
     assert all(bar["x"] == [["a"] * 4 + ["b"] * 4, ["0", "1", "2", "3"] * 2] for bar in bars)
     assert all(len(numbers(bar["y"])) == 0 for bar in idle_plotly([])["data"])
+
+
+def test_the_critical_path_runs_below_the_middle_of_each_row():
+    (path,) = [trace for trace in timeline_plotly(TIMELINES[:1])["data"] if trace["type"] == "scatter"]
+    rows = numbers(path["y"])
+    assert set(rows) == {rank + PATH_OFFSET for rank in range(4)}
+    assert 0 < PATH_OFFSET < HALF_HEIGHT
+    assert (numbers(path["x"]).min(), path["hoverinfo"]) == (0.0, "skip")

@@ -142,3 +142,11 @@ def test_the_costliest_split_of_the_backward_is_said_above_1_3(ratios, largest, 
         f"building 2 layers from {start} on" for start in (0, 2, 4)
     ]
     assert sum("measuring" in line for line in said) >= 3
+
+
+def test_single_layers_and_pairs_come_first_inner_ones_before_those_at_the_ends():
+    found = [(one.start, one.stop, one.is_first, one.is_last) for one in chunks._more_windows("tttu", longest=3)]
+    inner = [(1, 2), (2, 3), (0, 1), (3, 4)], [(1, 3), (0, 2)], [(0, 3)]
+    ends = [end for count in (1, 2, 3) for end in ((4 - count, 4, False, True), (0, count, True, False))]
+    expected = [(*span, False, False) for spans in inner for span in spans] + ends
+    assert list(dict.fromkeys(found)) == expected

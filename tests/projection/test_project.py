@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.catalog.build import find
 from ppsim.costs.cost_sources import RankCosts
 from ppsim.projection.plan import Plan
@@ -172,3 +172,16 @@ def test_launches_of_a_schedule_take_the_option_the_constant_or_nothing_in_a_ful
     assert seconds_per_launch(job(pp=2, launch_s=1e-5)) == 1e-5
     without = replace(usual.cluster, constants=replace(usual.cluster.constants, launch_s=None))
     assert seconds_per_launch(replace(usual, cluster=without)) == 0.0
+
+
+@pytest.mark.parametrize(("pp", "error"), [(2, "why not"), (3, "an even number of ranks")])
+def test_a_possible_table_is_refused_for_its_stages_and_another_for_its_shape(
+    pp: int, error: str, monkeypatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "ppsim.projection.project._why_no_stages", lambda plan, stages: asked.append(stages) or "why not"
+    )
+    with pytest.raises(PpsimError, match=error):
+        table_of(Plan(pp=pp, microbatches=4, schedule="dualpipe"), find("dualpipe"))
+    assert asked == ([2] if pp == 2 else []), "of two replicas"

@@ -120,3 +120,8 @@ def test_ranks_that_share_a_stage_end_after_the_last_of_them(
     )  # fmt: skip
     found, seconds = _shared(trial, np.array(ends))  # type: ignore[arg-type]
     assert (found, seconds.tolist()) == (origin, [*added, 0.0, 0.0])
+    groups.insert(0, SimpleNamespace(ranks=(0, 1), seconds=0.0))  # tied embeddings, which no layer makes longer
+    found, seconds = _shared(trial, np.array([1.0, 1.0, 3.0, 4.0]))  # type: ignore[arg-type]
+    assert (found, seconds.tolist()) == (
+        (3, [0.25, 0, 0, 0]) if update == "post-validated" else (2, [0, 0.25, 0, 0])
+    )

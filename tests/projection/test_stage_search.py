@@ -14,7 +14,8 @@ from ppsim.costs.stage_options import FrontierPoint, LayerOption, StageOptions, 
 from ppsim.errors import ConfigError, PpsimError
 from ppsim.model.pipeline_stages import Stage, StagePlan
 from ppsim.model.recompute import recompute_of
-from ppsim.projection.stage_search import StageSearch, _fastest, _in_flight, program
+from ppsim.projection import stage_search
+from ppsim.projection.stage_search import StageProgram, StageSearch, _fastest, _in_flight, program
 from tests.cli.running import ppsim as command
 
 TIGHT = {
@@ -263,3 +264,47 @@ def test_a_job_that_no_plan_can_run_gets_the_reason() -> None:
     words = {"model": "llama3-8b", "stack": "plain", "gpus": 4, "pp": 2, "schedule": "zb-h1", "offload": 0.5}
     with pytest.raises(PpsimError, match="zb-h1 splits the backward"):
         ppsim.project(**words, stage_plan="auto")
+
+
+def test_equal_stages_are_looked_at_once_and_the_ends_apart() -> None:
+    """Seconds of a stage: its layers, 10 more with the embedding and 5 with the head. Six equal layers on 4 ranks."""
+    looked: list[Stage] = []
+
+    def of_rank(stages: list[Stage], in_flight: np.ndarray, limit: float) -> tuple[float, list]:
+        looked.extend(stages)
+        return len(stages[0].layers) + 10.0 * stages[0].embedding + 5.0 * stages[0].head, []
+
+    layer = ppsim.job(**SMALL).model.layers[0]
+    held = [np.full((1, 1, 2), number) for number in (2.0, 1.0, 1.0, 1.0)]
+    search = SimpleNamespace(
+        job=SimpleNamespace(model=SimpleNamespace(layers=(layer,) * 6, mtp=())), num_stages=4, of_rank=of_rank,
+        ranks=[[0], [1], [2], [3]], in_flight=held, limit_bytes=1.0, schedule=SimpleNamespace(num_replicas=1, num_microbatches=8),
+    )  # fmt: skip
+    stage_program = StageProgram(search)
+    assert stage_program.applies
+    seconds = stage_program._seconds(6, 4)
+    assert [seconds(0, 0, 2), seconds(1, 2, 4), seconds(2, 0, 2), seconds(3, 4, 6)] == [12.0, 2.0, 2.0, 7.0]
+    assert len(looked) == 3, "the two inner stages are equal"
+    found = stage_program.best()
+    assert (found.counts[0], sum(found.counts), found.seconds) == (0, 6, 8 * 10.0)
+    for changed in ({"ranks": [[0, 1], [2, 3]]}, {"schedule": SimpleNamespace(num_replicas=2)}):
+        assert not StageProgram(SimpleNamespace(**vars(search) | changed)).applies
+
+
+@pytest.mark.parametrize(
+    ("over", "found", "expected"),
+    [(0.0, None, (3.0, "full", None)), (0.5, SimpleNamespace(counts=(1, 2), seconds=2.0), (None, "", 2.0))],
+)
+def test_a_uniform_plan_beyond_the_memory_is_no_comparison(over: float, found, expected, monkeypatch) -> None:
+    monkeypatch.setattr(
+        stage_search, "StageProgram", lambda search: SimpleNamespace(applies=True, best=lambda: found)
+    )
+    uniform = (StagePlan("full"),) * 2, SimpleNamespace(counts=(2, 1), seconds=3.0)
+    planned = {(2, 1): (4.0, "a"), (1, 2): (2.5, "b")}
+    search = SimpleNamespace(
+        _best_uniform=lambda: uniform, _climb=lambda start: start, _rank_of=lambda plan: (over * (plan is uniform), plan[1].seconds),
+        _planned=lambda counts: (planned[counts][1], SimpleNamespace(counts=counts, seconds=planned[counts][0])),
+    )  # fmt: skip
+    result = StageSearch.best(search)
+    assert (result.uniform_s, result.uniform, result.busiest_s) == expected
+    assert result.plans == ("b" if found else uniform[0])

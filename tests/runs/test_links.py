@@ -5,10 +5,21 @@ import pytest
 
 from benchmarks.made_steps import Made, made
 from ppsim import StageCosts, Timeline, build, simulate
-from ppsim.runs.links import SlowPairs, input_times, links_of, median_of_some, pairs_of, queue_s, slow_links_of
+from ppsim.runs.links import (
+    LinkTimes,
+    RankPairs,
+    SlowPairs,
+    input_times,
+    links_of,
+    median_of_some,
+    pairs_of,
+    queue_s,
+    slow_links_of,
+)
 from ppsim.runs.loss_attribution import attribute_losses
 from ppsim.runs.pauses import pauses_between
 from ppsim.runs.step_replay import steps_of
+from ppsim.schedule.table import NONE
 
 NUM_RANKS = 4
 STARTS_S = np.array([[0.0], [50.0], [100.0]])  # of three equal steps
@@ -187,3 +198,25 @@ def test_times_of_a_queueing_link_are_those_of_a_message_alone() -> None:
 def test_a_message_waits_for_those_that_were_sent_before() -> None:
     made = np.array([[0.0, 1.0, 2.0, 20.0], [5.0, 30.0, 4.0, 0.0]])
     assert queue_s(made, 3.0).tolist() == [[0.0, 2.0, 4.0, 0.0], [2.0, 0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("taken", "before", "made", "start", "parts"),
+    [
+        (NONE, 1.0, 0.0, 4.0, (3.0, 0.0, False)),
+        (1, 0.0, 1.0, 4.0, (0.2, 2.8, True)),
+        (1, 0.0, 1.0, 1.1, (0.1, 0.0, False)),
+        (1, 2.9, 1.0, 4.0, (0.2, 2.8, True)),
+        (1, 3.0, 1.0, 4.0, (1.0, 2.0, False)),
+        (1, 9.0, 1.0, 8.0, (0.0, 7.0, False)),
+    ],
+)
+def test_a_wait_is_the_gap_of_the_rank_and_then_the_transit_of_what_it_needs(
+    taken, before, made, start, parts
+) -> None:
+    """A message usually takes 2 s, a gap 0.2 s: what was made more than 2 s before the rank was free was there."""
+    quartiles = [np.array([[low], [middle], [high]]) for low, middle, high in ((1.0, 2.0, 4.0), (0.1, 0.2, 0.5))]
+    links = LinkTimes(RankPairs(2, np.array([taken]), np.array([NONE])), *quartiles, queue_s=np.zeros((1, 1)))
+    assert (links.transit_s, links.gap_s, links.spread_s) == (2.0, 0.2, pytest.approx(3.4))
+    found = links.parts_of(*(np.array([[one]]) for one in (start, before, made)))
+    assert [float(one[0, 0]) for one in found] == pytest.approx([float(one) for one in parts])

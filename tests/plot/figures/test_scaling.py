@@ -49,6 +49,9 @@ def test_shares_are_stacked_to_the_whole_iteration():
     heights = {bar.get_label(): [patch.get_height() for patch in bar] for bar in right.containers}
     assert heights["pipeline bubble"] == pytest.approx([10.0, 40.0])
     assert np.sum(list(heights.values()), axis=0) == pytest.approx([100.0, 100.0])
+    bottoms = [[patch.get_y() for patch in bar] for bar in right.containers]
+    below = np.cumsum([[0.0, 0.0], *heights.values()], axis=0)[:-1]
+    assert np.array(bottoms) == pytest.approx(below), "each stands on those before it"
 
 
 def test_names_have_iteration_times_and_no_ideal():
