@@ -80,6 +80,8 @@ def test_exposed_messages_of_a_step_are_what_its_passes_take_beyond_compute():
     assert {piece.kind for piece in pieces} == {"hidden", "exposed"}
     passes = {rank: timeline.end[: len(table)][table.rank == rank].max() for rank in range(2)}
     assert all(piece.end_s <= passes[piece.rank] + 1e-9 for piece in pieces)
+    for rank, begin, end in zip(table.rank, timeline.start, timeline.end, strict=False):
+        assert any(piece.rank == rank and begin <= piece.start_s < end for piece in pieces), "paired or not"
     layers = made.stage_cost_set.layer_times
     stages = table.stage[(table.op == Op.F) | (table.op == Op.B)].tolist()
     alone_s = sum(2 * layer.exchange_s for stage in stages for layer in layers[stage])

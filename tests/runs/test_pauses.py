@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.made_steps import Made
 from ppsim import build
+from ppsim.runs import pauses as pauses_module
 from ppsim.runs.loss_attribution import attribute_losses
-from ppsim.runs.pauses import passes_in_words, pauses_between, pauses_beyond, spread_in_words
+from ppsim.runs.pauses import passes_in_words, pauses_between, pauses_beyond, spread_in_words, waits_in_words
 from ppsim.runs.step_replay import MeasuredSteps
 from ppsim.schedule.table import Schedule
 
@@ -61,6 +62,21 @@ def test_the_longest_four_pauses_of_passes_are_listed_in_the_order_of_the_steps(
         "several ranks in the same step: step 3: rank 0, 0B1, 2.50 s instead of 1.00 s; "
         "step 4: rank 1, 1B0, 3.00 s instead of 1.00 s; step 5: rank 0, 0B0, 4.00 s instead of 1.00 s; "
         "step 5: rank 1, 1B1, 5.00 s instead of 1.00 s; 1 more"
+    )
+
+
+def test_the_longest_four_pauses_between_actions_are_listed_in_the_order_of_the_steps(monkeypatch) -> None:
+    """Whether the rank's gap or the message was late; two pauses at the same time are one."""
+    monkeypatch.setattr(pauses_module, "_culprits", lambda *given: ([len(given[2])], "then"))
+    own, hop = np.zeros((5, 8)), np.zeros((5, 8))
+    for step, entry, seconds in ((0, 1, 5.0), (1, 2, 1.0), (2, 3, 4.0), (3, 4, 3.0), (4, 6, 2.0)):
+        (own if step % 2 else hop)[step, entry] = seconds
+    own[0, 5] = 0.5
+    start = np.full((5, 8), 10.0)
+    text = waits_in_words(TABLE, MeasuredSteps(np.ones_like(own), hop, own), None, start, 3)  # type: ignore[arg-type]
+    assert text.removeprefix("one rank after the other, each in another step: ") == (
+        "step 3: rank 2, 5.00 s then; step 5: rank 1, 4.00 s then; step 6: rank 1, 3.00 s then; "
+        "step 7: rank 1, 2.00 s then; 1 more"
     )
 
 
