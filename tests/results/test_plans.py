@@ -230,3 +230,26 @@ def test_stacks_are_compared_by_time() -> None:
         plans.times_by_stack(answer(by_stack_s={"plain": 1.0, "torchtitan": 2.0}))
         == "plain 1.00 s, torchtitan 2.00 s"
     )
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (
+            {},
+            {"throughput": "8.00 k tokens/s, 4.00 k tokens/s per GPU on 2 GPUs", "MFU": "50.00 % of 1.00 PFLOP/s"},
+        ),
+        ({"num_gpus": 1, "peak_flops_per_s": None}, {"throughput": "8.00 k tokens/s, 8.00 k tokens/s per GPU"}),
+        ({"tokens_per_s": None, "model_flops_utilization": None}, {}),
+    ],
+)
+def test_throughput_and_mfu_are_delivered_where_they_are_known(
+    known: dict[str, Any], expected: dict[str, str]
+) -> None:
+    projection = SimpleNamespace(**{
+        "tokens_per_s": 8000.0, "num_gpus": 2, "plan": SimpleNamespace(job=None), "verdict": None, "iteration_time_s": 16.0,
+        "model_flops_utilization": 0.5, "peak_flops_per_s": 1e15, "peak_components_bytes": None,
+    } | known)  # fmt: skip
+    rows = dict(plans._delivered(projection, answer()))  # type: ignore[arg-type]
+    assert rows.pop("iteration") == "16.0 s; 90 % interval 15.0 s to 17.0 s (cost error: 2.00 %)"
+    assert rows == expected

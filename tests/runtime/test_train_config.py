@@ -1,13 +1,15 @@
 """Configuration of a run: what is refused, how long turns go on, and its file."""
 
 import json
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.option_declarations import declared_options
 from ppsim.model.recompute import LayerPlan
+from ppsim.runtime.options import TrainOptions
 from ppsim.runtime.train_config import GPTShape, StageBoundary, TrainConfig, TurnLimits, UserModel
 
 SIZES: dict[str, Any] = {"num_layers": 4, "hidden_size": 96, "num_heads": 6, "sequence_length": 32}
@@ -24,6 +26,16 @@ def test_a_layer_of_a_gpt_has_as_many_keys_as_heads_and_four_times_the_size_betw
     layer = GPTShape(**SIZES).layer
     assert (layer.hidden_size, layer.num_heads, layer.num_kv_heads, layer.head_size) == (96, 6, 6, 16)
     assert layer.ffn_size == 384
+
+
+def test_a_field_has_the_default_of_its_option() -> None:
+    own = {field.name: field.default for field in fields(TrainConfig) if field.default is not MISSING}
+    declared = [word.option for word in declared_options(TrainOptions).values()]
+    pairs = {
+        one.field: (own[one.field], one.default) for one in declared if one.field in own and one.default is not None
+    }
+    assert {"learning_rate", "seed", "num_steps", "num_warm_up"} <= set(pairs)
+    assert [name for name, (default, said) in pairs.items() if default != said] == []
 
 
 @pytest.mark.parametrize(
