@@ -31,6 +31,7 @@ class _Residual(FileSchema):
     error: float
     error_without: float
     slow_links: list[str] = field(default_factory=list)
+    note: str = ""
 
 
 class _Overheads(FileSchema):
