@@ -89,8 +89,6 @@ def _deferred(job: Job, rank: RankSums) -> TimeBreakdown:
     Megatron-LM, core/pipeline_parallel/schedules.py, `finish_embedding_wgrad_compute`. A backward that was measured
     whole defers nothing.
     """
-    if not job.num_deferred:
-        return TimeBreakdown()
     _, head = job.costs.ends
     if head.whole_backward is not None:
         return TimeBreakdown()

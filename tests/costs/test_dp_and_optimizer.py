@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 import ppsim
+from ppsim.costs.dp_and_optimizer import _deferred
 from ppsim.costs.ledger import Ledger
 from ppsim.costs.replica_collectives import num_buckets, passes_s, per_step_s, replica_collective_s
 from ppsim.machine import collectives
 from ppsim.model.pipeline_stages import Stage, stages_of
+from tests.projection.jobs import job as job_of
 
 
 def test_instances_all_reduce_the_shards_of_the_gradients_not_the_whole() -> None:
@@ -120,3 +122,14 @@ def test_stages_without_embedding_have_equal_buckets_of_40_million() -> None:
     held = Ledger(job).stages(stages_of(job.model, [32]))[0].held
     for trained, number in ((0, 1), (1, 1), (40_000_000, 1), (40_000_001, 2), (120_000_000, 3)):
         assert num_buckets(job, Stage(()), replace(held, dense=trained, expert=0, frozen=0)) == number
+
+
+@pytest.mark.parametrize(("limit", "deferred"), [({}, 0), ({"wgrad_deferral_limit": 3}, 3)])
+def test_the_rank_with_the_head_ends_with_its_deferred_weight_gradients(
+    limit: dict[str, int], deferred: int
+) -> None:
+    job = job_of(layers=4, pp=2, global_batch=8, **limit)
+    assert job.num_deferred == deferred
+    first, last = Ledger(job).ranks([[stage] for stage in stages_of(job.model, [2, 2])])
+    head_s = job.costs.ends[1].backward_weight.total_s
+    assert (_deferred(job, first).total_s, _deferred(job, last).total_s) == pytest.approx((0, deferred * head_s))

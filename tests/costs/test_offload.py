@@ -1,6 +1,7 @@
 """Activations on the host: what it frees, what of the copies is seen, and where it cannot be."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.job import Job
 from ppsim.costs.layer_costs import layer_costs_of
 from ppsim.costs.ledger import Ledger
-from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, copy_s, offload_of
+from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, buffer_bytes, copy_s, offload_of
 from ppsim.model.offloading import OffloadRules
 from ppsim.model.pipeline_stages import Stage
 from ppsim.projection.loss_breakdown import loss_budget
@@ -201,3 +202,17 @@ def test_a_stage_without_the_offloaded_modules_waits_for_no_copy() -> None:
     words: dict[str, Any] = {"offload_modules": "core_attn+attn_proj", "max_inflight_offloads": 0}
     words |= {"model": "nemotron-h-8b", "gpus": 4, "pp": 4, "seq_len": 2048, "stack": "plain"}
     assert ppsim.project(**words, split=[7, 15, 15, 15]).iteration_time_s > 0
+
+
+@pytest.mark.parametrize(
+    ("part", "ahead", "buffers"), [(0.0, 3.0, 9 + 7 - 6), (0.0, 12.0, 12), (0.0, 0.0, 0), (0.5, 3.0, 3)]
+)
+def test_a_peak_is_in_a_backward_or_in_the_forward_whose_copies_are_under_way(
+    part: float, ahead: float, buffers: float
+) -> None:
+    """Two stages of a rank: at most 9 bytes are under way in a forward that has 7, of which a backward has 6."""
+    offloads: Any = [
+        SimpleNamespace(ahead=ahead, ahead_in_forward=9.0, forward=2.0),
+        SimpleNamespace(ahead=0.0, ahead_in_forward=1.0, forward=7.0),
+    ]
+    assert buffer_bytes(replace(job(layers=4), offload=part), 6.0, offloads) == buffers

@@ -98,3 +98,13 @@ def test_the_update_exceeds_the_bytes_at_rest_by_copies_of_gradients_beyond_a_ba
         assert (idle, idle + more) == (sum(empty.values()), max(idle, sum(update.values())))
         assert more == 0 or copied
         assert ledger.at_rest(contents) == (idle, more)
+
+
+def test_ranks_that_own_whole_tensors_hold_more_than_an_equal_share() -> None:
+    """Muon's moment is 4 bytes and Adam's, of both tables, 8; each beside a main weight of 4."""
+    model = find_model("llama3-8b").with_layers(4)
+    optimizer = Optimizer(name="muon", layer_wise=True, use_layer_wise_param_layout=False)
+    ledger = MemoryLedger(model, MemorySettings(1, 1024, ParallelSizes(dp=8), optimizer=optimizer))
+    table, whole = 128256 * 4096, model.parameters
+    state = ledger.update(ledger.contents(stages_of(model, [4])))["optimizer state"]
+    assert state >= 12 * table > (8 * whole + 4 * 2 * table) / 8

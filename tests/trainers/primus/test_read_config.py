@@ -28,5 +28,6 @@ def test_a_later_base_file_overrides_an_earlier_one_and_the_file_itself_both(tmp
     write(modules / "b.yaml", seq_length=1024, micro_batch_size=2)
     write(modules / "pre_trainer.yaml", extends="[a.yaml, b.yaml]", seq_length=2048)
     (tmp_path / "run.yaml").write_text(RUN)
-    found = read_run_config(tmp_path / "run.yaml").options
-    assert [found[name] for name in ("global_batch", "micro_batch", "seq_len", "tp")] == [8, 2, 2048, 2]
+    read = read_run_config(tmp_path / "run.yaml")
+    assert [read.options[name] for name in ("global_batch", "micro_batch", "seq_len", "tp")] == [8, 2, 2048, 2]
+    assert (len(read.model.layers), read.model.hidden_size) == (4, 256)
