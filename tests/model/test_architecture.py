@@ -592,3 +592,9 @@ def test_frozen_layers_pass_gradients_to_what_is_trained_before_them(trained: st
     frozen = {"embedding", "head", "norms", "layers", "encoder", "projector"} - {trained}
     model = find_model("qwen3-vl-8b").with_fine_tuning(fine_tuning_of("", "+".join(sorted(frozen))))
     assert {layer.has_backward for layer in model.layers} == {has_backward}
+
+
+def test_the_rule_of_thumb_is_six_flops_per_parameter_that_a_token_uses() -> None:
+    """Six of Mixtral's eight experts, of 3 × 4096 × 14336 parameters in 32 layers, are unused."""
+    model = find_model("mixtral-8x7b")
+    assert model.rule_of_thumb_flops() == 6 * (model.parameters - 32 * 6 * 3 * 4096 * 14336)
