@@ -49,11 +49,11 @@ def plan_fields_of(given: str | Path | FittedOverheads, options: Mapping[str, An
         return {}
     if options["launch_ms"] is not None:
         raise ConfigError("--launch-ms and the overheads of --calibration say the same twice: give one of them")
-    found: dict[str, Any] = {**fitted.constants, **fitted.spreads}
+    plan_fields: dict[str, Any] = {**fitted.constants, **fitted.spreads}
     if options["runtime"] is None and fitted.communication != "overlap":
-        found["runtime"] = "megatron"
+        plan_fields["runtime"] = "megatron"
     if fitted.line and options.get("transfer_ms") is None:
-        found["hop_overhead_s"], found["bandwidth_bytes_per_s"] = fitted.line
+        plan_fields["hop_overhead_s"], plan_fields["bandwidth_bytes_per_s"] = fitted.line
     if fitted.fitted_runs:
-        found["fitted_runs"] = fitted.fitted_runs
-    return found
+        plan_fields["fitted_runs"] = fitted.fitted_runs
+    return plan_fields

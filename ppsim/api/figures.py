@@ -56,16 +56,17 @@ def figure_of_search(tuned: TuneResult) -> "go.Figure":
 
     named = {tuned.pareto[0].candidate.key, tuned.pareto[-1].candidate.key, tuned.best[0].candidate.key}
 
-    def point(found: FoundConfiguration) -> TradeoffPoint:
-        is_named = found.candidate.key in named
+    def point(configuration: FoundConfiguration) -> TradeoffPoint:
+        is_named = configuration.candidate.key in named
         return TradeoffPoint(
-            found.candidate.schedule, found.peak_bytes, found.iteration_time_s,
-            told=command_of(tuned.question, found.candidate),
-            kind="compared" if is_named else "possible", key=found.candidate.key,
+            configuration.candidate.schedule, configuration.peak_bytes, configuration.iteration_time_s,
+            told=command_of(tuned.question, configuration.candidate),
+            kind="compared" if is_named else "possible", key=configuration.candidate.key,
         )  # fmt: skip
 
     return tradeoff_figure(
-        [point(found) for found in tuned.simulated], memory_limit_bytes=tuned.question.memory_bound_bytes
+        [point(configuration) for configuration in tuned.simulated],
+        memory_limit_bytes=tuned.question.memory_bound_bytes,
     )
 
 

@@ -82,35 +82,35 @@ def _step_of(path: str) -> tuple[float, RecordedTimes | None, bool]:
         if None not in steps_s:
             return max(steps_s), times, False
         return _run_of(path)[0], times, False
-    found = read(path)
-    if isinstance(found, LogTotals):
-        timers = [found.timers_s.get(f"{one}-compute") for one in ("forward", "backward")]
+    measured = read(path)
+    if isinstance(measured, LogTotals):
+        timers = [measured.timers_s.get(f"{one}-compute") for one in ("forward", "backward")]
         passes_s = [sum(timer[1] for timer in timers if timer)] if all(timers) else []
-        return found.iteration_time_s, RecordedTimes(name, passes_s=passes_s) if passes_s else None, True
-    seconds, passes_s = _run_of(found)
+        return measured.iteration_time_s, RecordedTimes(name, passes_s=passes_s) if passes_s else None, True
+    seconds, passes_s = _run_of(measured)
     return seconds, RecordedTimes(name, passes_s=passes_s), False
 
 
 def _recordings(path: str) -> list[Recording]:
     if is_dump(Path(path)):
         return []
-    found = []
+    recordings = []
     for file in files_of(path):
         kind = file_format(file)
         if kind not in ("trace", "sqlite"):
             return []
-        found += [recording_of(file)] if kind == "trace" else read_recordings(file)
-    found.sort(key=lambda one: one.rank or 0)
-    return found if all(one.device for one in found) else []
+        recordings += [recording_of(file)] if kind == "trace" else read_recordings(file)
+    recordings.sort(key=lambda one: one.rank or 0)
+    return recordings if all(one.device for one in recordings) else []
 
 
 def _run_of(run: str | MeasuredRun) -> tuple[float, list[float]]:
     """Return the median seconds from one step start to the next, and the seconds of all passes of each rank."""
-    found = read(run) if isinstance(run, str) else run
-    assert isinstance(found, MeasuredRun)
-    measured = found.measured.run
+    recorded = read(run) if isinstance(run, str) else run
+    assert isinstance(recorded, MeasuredRun)
+    measured = recorded.measured.run
     table, actions = measured.graph.schedule, measured.graph.num_actions
     taken = np.median((measured.end - measured.start)[:, :actions], axis=0)
     between_s = max(0.0, median(measured.gaps_s)) if len(measured.gaps_s) else 0.0
     passes_s = np.bincount(table.rank, weights=taken, minlength=table.num_ranks)
-    return median(found.step_times_s) + between_s, passes_s.tolist()
+    return median(recorded.step_times_s) + between_s, passes_s.tolist()

@@ -139,8 +139,12 @@ def compare(
 
 
 def _expectation(projection: Projection) -> timeline_json.Expectation:
-    found, answer = projection.plan.rehearsal, projection.summarise(with_advice=False)
-    pace = timeline_json.pace_from(found.pace_s, found.reference_ends_s, found.reference_work) if found else None
+    expected, answer = projection.plan.rehearsal, projection.summarise(with_advice=False)
+    pace = (
+        timeline_json.pace_from(expected.pace_s, expected.reference_ends_s, expected.reference_work)
+        if expected
+        else None
+    )
     said = timeline_json.Expectation(pace=pace, fitted_runs=projection.plan.fitted_runs)
     return said.within(projection.timeline, projection.iteration_time_s, answer.iteration_time_interval_s)
 
@@ -174,20 +178,22 @@ def explain(
     opened = open_run_if_path(measured, num_ranks=ranks)
     real = opened.timeline
     first_step = 1 + int(opened.facts.get("num_warm_up") or 0)
-    found = attribute_losses(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
-    found = replace(
-        found, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s),
+    explanation = attribute_losses(
+        opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step
+    )
+    explanation = replace(
+        explanation, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s),
         faster_schedule=_faster_schedule(opened), note=_missing_ranks(opened, ranks),
     )  # fmt: skip
     if against is None:
-        return found
+        return explanation
     projected, costs = _projected(against, real.schedule)
     source = str(against) if isinstance(against, str | Path) else "the projection"
     if (shape := _shape_of(projected.schedule)) != (own := _shape_of(real.schedule)):
         raise ConfigError(f"{source} has {shape}, and the run {own}: give a projection of the run's own plan")
     is_megatron = costs is not None and costs.communication.startswith("megatron")
     call_s = float(np.mean(projected.costs.transfer_s)) + projected.costs.hop_overhead_s if is_megatron else None
-    return replace(found, comparison=beside(found, projected, source=source, call_s=call_s))
+    return replace(explanation, comparison=beside(explanation, projected, source=source, call_s=call_s))
 
 
 def _shape_of(table: Schedule) -> str:
@@ -310,12 +316,12 @@ def calibrate(
 def _costs_of(given: StageCosts | str | Path) -> StageCosts:
     """Overheads are removed, because `calibrate` fits them."""
     if isinstance(given, StageCosts):
-        found = given
+        costs = given
     else:
         data = read_json(given)
         is_timeline = isinstance(data, dict) and data.get("format") == FORMAT
-        found = timeline_from_json(data, str(given))[1] if is_timeline else costs_from(data, str(given))
-    return found.replace(**dict.fromkeys(OVERHEADS, 0.0))
+        costs = timeline_from_json(data, str(given))[1] if is_timeline else costs_from(data, str(given))
+    return costs.replace(**dict.fromkeys(OVERHEADS, 0.0))
 
 
 def _runs(

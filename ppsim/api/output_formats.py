@@ -115,8 +115,8 @@ def _search_csv(searched: SearchFileContent) -> str:
 
 def _one_round(table: "Schedule") -> "Schedule":
     """Return the schedule of one accumulation round, which a runtime repeats for each round."""
-    found: Schedule = load_function("ppsim.schedule.rounds:one_round")(table)
-    return found
+    schedule_of_round: Schedule = load_function("ppsim.schedule.rounds:one_round")(table)
+    return schedule_of_round
 
 
 def _csv_of(table: "Schedule") -> str:
@@ -228,8 +228,10 @@ TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))
 def _calibration_json(fitted: tuple[Any, str]) -> str:
     from ppsim.runs.calibration_file import calibration_json  # heavy import: readers of recordings
 
-    found, path = fitted
-    part = {"overheads": found.to_json()} if hasattr(found, "fits") else found.to_calibration(path)
+    calibration, path = fitted
+    part = (
+        {"overheads": calibration.to_json()} if hasattr(calibration, "fits") else calibration.to_calibration(path)
+    )
     return to_json(calibration_json(path, part))
 
 

@@ -172,32 +172,34 @@ def comparison_content(comparison: Comparison, fitted: FittedOverheads | None = 
     return TimelineFileContent(views, report, comparison=comparison)
 
 
-def explanation_content(found: Explanation) -> TimelineFileContent:
-    words, timeline, against = explained_words, found.timeline, found.comparison
+def explanation_content(explanation: Explanation) -> TimelineFileContent:
+    words, timeline, against = explained_words, explanation.timeline, explanation.comparison
     if timeline is None:
         raise ConfigError("the explanation has no timeline to draw: ppsim.explain makes one that has")
-    facts = [("mean", words.title(found))]
-    facts += [(str(number), text) for number, text in enumerate(words.reasons(found), start=1)]
-    facts += [("late", sentence) for sentence in words.faults(found)]
+    facts = [("mean", words.title(explanation))]
+    facts += [(str(number), text) for number, text in enumerate(words.reasons(explanation), start=1)]
+    facts += [("late", sentence) for sentence in words.faults(explanation)]
     views = [
         _explained_view(
-            timeline, "measured, median step", facts, {loss.cause: loss.seconds for loss in found.losses}
+            timeline, "measured, median step", facts, {loss.cause: loss.seconds for loss in explanation.losses}
         )
     ]
     comparison = None
     if against is not None and against.timeline is not None:
-        told = [("error", words.whole_difference(against, found.step_s)), ("note", against.note)]
-        told += [(str(number), text) for number, text in enumerate(words.lacks(against, found.step_s), start=1)]
+        told = [("error", words.whole_difference(against, explanation.step_s)), ("note", against.note)]
+        told += [
+            (str(number), text) for number, text in enumerate(words.lacks(against, explanation.step_s), start=1)
+        ]
         thought = {difference.cause: difference.projected_s for difference in against.differences}
         views.append(_explained_view(against.timeline, "projected", [one for one in told if one[1]], thought))
         if timeline.schedule == against.timeline.schedule:
             comparison = compare(timeline, against.timeline)
-    return TimelineFileContent(views, found.to_json, comparison=comparison, explanation=found)
+    return TimelineFileContent(views, explanation.to_json, comparison=comparison, explanation=explanation)
 
 
 def _explained_view(timeline: Timeline, title: str, facts: list[Fact], losses: dict[str, float]) -> TimelineView:
-    found = {cause: lost for cause, lost in losses.items() if abs(lost) >= LEAST_SHOWN * timeline.step_time_s}
-    return TimelineView(timeline, title, time_breakdown_s=found, facts=facts, budget_title="Where a step goes")
+    shown = {cause: lost for cause, lost in losses.items() if abs(lost) >= LEAST_SHOWN * timeline.step_time_s}
+    return TimelineView(timeline, title, time_breakdown_s=shown, facts=facts, budget_title="Where a step goes")
 
 
 def export(

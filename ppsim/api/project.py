@@ -173,13 +173,13 @@ def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
     job = plan.job
     if job is None or NEAREST not in job.stack_basis or plan.schedule == AUTO or plan.searches_stages:
         return {}
-    found: dict[str, Plan] = {}
+    plans: dict[str, Plan] = {}
     for name in measured_stacks(job.cluster.device.generation, has_experts=job.model.has_experts):
         if name != base_of(job.stack):
             with suppress(PpsimError):
                 other = _plan_alone({**asked, "stack": name})
-                found[other.job.stack_name if other.job else name] = other
-    return found
+                plans[other.job.stack_name if other.job else name] = other
+    return plans
 
 
 def _overheads(options: Mapping[str, Any], recorded: "RecordedCosts | None", job: "Job | None") -> dict[str, Any]:
@@ -188,10 +188,10 @@ def _overheads(options: Mapping[str, Any], recorded: "RecordedCosts | None", job
         return {}
     from ppsim.api.calibration import plan_fields_of  # heavy import
 
-    found = plan_fields_of(given, options)
-    if not found and job is None:
+    plan_fields = plan_fields_of(given, options)
+    if not plan_fields and job is None:
         raise ConfigError(f"{given} has constants of a cluster, which change the estimate of a --model: give one")
-    return found
+    return plan_fields
 
 
 def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
@@ -354,12 +354,14 @@ def _measured(options: Mapping[str, Any]) -> RankCosts | None:
 
 
 def _hop_s(given: Any) -> float | None:
-    found = None if given is None else _numbers("transfer_ms", given)
-    if isinstance(found, tuple):
-        raise ConfigError(f"--transfer-ms has {len(found)} values: one behind each stage needs --forward-ms too")
-    if found is not None and found < 0:
-        raise ConfigError(f"--transfer-ms must not be negative: got {1e3 * found:g}")
-    return found
+    transfers_s = None if given is None else _numbers("transfer_ms", given)
+    if isinstance(transfers_s, tuple):
+        raise ConfigError(
+            f"--transfer-ms has {len(transfers_s)} values: one behind each stage needs --forward-ms too"
+        )
+    if transfers_s is not None and transfers_s < 0:
+        raise ConfigError(f"--transfer-ms must not be negative: got {1e3 * transfers_s:g}")
+    return transfers_s
 
 
 def _seconds(text: Any) -> float:
@@ -372,11 +374,11 @@ def _numbers(name: str, given: Any, read: Callable[[Any], float | None] = _secon
         return None if name == "activation_memory" else 0.0
     parts = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
     try:
-        found = tuple(read(part.strip() if isinstance(part, str) else part) for part in parts)
+        numbers = tuple(read(part.strip() if isinstance(part, str) else part) for part in parts)
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(
             f"{_WORDS[name].flag} is '{given}': give milliseconds as 12.5, or one per stage as 10,12,12,14"
         ) from None
-    return found[0] if len(found) == 1 else found
+    return numbers[0] if len(numbers) == 1 else numbers

@@ -28,10 +28,10 @@ class RecordedCosts:
     @property
     def schedule(self) -> str:
         """Raises `ConfigError` if the schedule is not in the catalogue."""
-        found = detect_schedule(self.costs.table)
-        if not found.names:
-            raise ConfigError(f"{self.costs.source} ran {found.sentence}: give --schedule")
-        return found.names[0]
+        detected = detect_schedule(self.costs.table)
+        if not detected.names:
+            raise ConfigError(f"{self.costs.source} ran {detected.sentence}: give --schedule")
+        return detected.names[0]
 
 
 def recorded_costs(
@@ -66,19 +66,20 @@ def _stage_costs(run: Run, overheads: FittedOverheads, source: str) -> RunCosts:
     """Costs are means over model replicas."""
     table = run.graph.schedule.compute_only()
     slowdown = overheads.slowdown.value if overheads.slowdown else 0.0
-    found = (run.costs if run.has_own_costs else unslowed_costs(run, slowdown)).resolved_for(table)
+    stage_costs = (run.costs if run.has_own_costs else unslowed_costs(run, slowdown)).resolved_for(table)
     names = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s")
     factors, slow_links = lasting_faults(run)
     forward, inputs, weights, whole = (
         np.bincount(
-            table.model_stage, weights=getattr(found, name) / factors[int(name != names[0]), table.stage_to_rank]
+            table.model_stage,
+            weights=getattr(stage_costs, name) / factors[int(name != names[0]), table.stage_to_rank],
         )
         / table.num_replicas
         for name in names
     )
     if not table.splits_backward:
         inputs = weights = whole / 2
-    hops = np.asarray(found.transfer_s)[: table.num_model_stages]
+    hops = np.asarray(stage_costs.transfer_s)[: table.num_model_stages]
     return RunCosts(
         forward_s=tuple(forward.tolist()),
         backward_input_s=tuple(inputs.tolist()),

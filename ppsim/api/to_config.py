@@ -114,7 +114,7 @@ _OF_STAGES = "the plan of each stage (write it with -o plan.toml, and give --pla
 
 def inexpressible_differences(plan: Plan, read: Plan) -> list[str]:
     """Return the differences in fields that can be set in Python only."""
-    found = []
+    differences = []
     for one, other, said in (
         (plan, read, ("job", "split", "vpp", "schedule", "num_slices", "search_s", "seed")),
         (job_of(plan), job_of(read), _IN_MARKS),
@@ -123,8 +123,8 @@ def inexpressible_differences(plan: Plan, read: Plan) -> list[str]:
             value = getattr(one, field.name)
             if field.compare and field.name not in said and value != getattr(other, field.name):
                 text = field.name if is_dataclass(value) else f"{field.name} {value}"
-                found.append(_OF_STAGES if field.name == "stage_plans" else text)
-    return found
+                differences.append(_OF_STAGES if field.name == "stage_plans" else text)
+    return differences
 
 
 def _tp_overlap(job: Job) -> tuple[float, ...]:
@@ -159,8 +159,8 @@ def _measured(plan: Plan) -> dict[str, Any]:
         return dict.fromkeys(_MEASURED)
     costs = plan.measured
     seconds = (costs.forward_s, costs.backward_input_s, costs.backward_weight_s, costs.transfer_s)
-    found: dict[str, Any] = dict(zip(_MEASURED, map(_milliseconds, seconds), strict=False))
-    return found | {"activation_memory": costs.activation_bytes}
+    measured: dict[str, Any] = dict(zip(_MEASURED, map(_milliseconds, seconds), strict=False))
+    return measured | {"activation_memory": costs.activation_bytes}
 
 
 def _milliseconds(seconds: Any) -> Any:
@@ -228,11 +228,11 @@ def trainer_options(
         given = {"calibration": result.question.calibration_file} | dict(given or {})
     written = _written(plan, made.split, given or {})
     own = _own_plan((given or {}).get("run_config")) if trainer.startswith("megatron") else None
-    found = []
+    options = []
     for text in files_of(written, trainer, own):
         comments = _Comments(plan, written.words, marks_of(plan, made.split)).of(_read(text))
-        found.append((len(comments), "\n".join([*comments, text])))
-    return min(found)[1]
+        options.append((len(comments), "\n".join([*comments, text])))
+    return min(options)[1]
 
 
 def _plan_of(answer: "Projection | TuneResult") -> Plan:
@@ -335,8 +335,8 @@ class _Comments:
     def _differing(self, config: RunConfig, added: Iterable[str]) -> list[str]:
         try:
             read = self._plan_of(config, added)
-            found = marks_of(read)
+            marks = marks_of(read)
         except ConfigError:
             return list(self._words)
-        names = [name for name, mark in self._marks.items() if found[name] != mark]
+        names = [name for name, mark in self._marks.items() if marks[name] != mark]
         return [*names, *(MODEL if "model" in names else ())]

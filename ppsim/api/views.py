@@ -84,12 +84,12 @@ def expert_messages(projection: Projection) -> list[StepActivity]:
 
     pieces: list[StepActivity] = []
     for entries, forward, backward, op, cost_s in passes():
-        found, begin_s = messages(forward, backward, op)
-        if len(pieces) + len(found) > MOST_SHOWN:
+        messages_of_pair, begin_s = messages(forward, backward, op)
+        if len(pieces) + len(messages_of_pair) > MOST_SHOWN:
             return []
         rank, start = int(table.rank[entries[0]]), float(timeline.start[entries].min())
         stretched = (float(timeline.end[entries].max()) - start) / cost_s if cost_s else 0.0
-        for one in found:
+        for one in messages_of_pair:
             stage = forward if one.operation.endswith("F") else backward
             begin, end = (start + stretched * (begin_s + one_s) for one_s in (one.start_s, one.end_s))
             pieces.append(
@@ -173,8 +173,8 @@ def _about(projection: Projection) -> list[Fact]:
 def search_view(tuned: TuneResult) -> SearchView:
     job = tuned.question.job
 
-    def rows(found: Sequence[FoundConfiguration]) -> list[dict[str, Any]]:
-        return [tuned.row(one) | {"command": command_of(tuned.question, one.candidate)} for one in found]
+    def rows(configurations: Sequence[FoundConfiguration]) -> list[dict[str, Any]]:
+        return [tuned.row(one) | {"command": command_of(tuned.question, one.candidate)} for one in configurations]
 
     return SearchView(
         f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}, {job.global_batch} sequences "

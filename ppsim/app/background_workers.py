@@ -91,9 +91,9 @@ def optimise_schedule(request: ScheduleRequest, report: Callable[[Table], None])
         made.append(table_of(plan, entry))
         return made[-1]
 
-    found = project_all(plan_of_options(request.options), [request.name], tables=noted)
+    answer = project_all(plan_of_options(request.options), [request.name], tables=noted)
     if not made:
-        raise PpsimError(found.rejected[request.name])
+        raise PpsimError(answer.rejected[request.name])
     report(made[0])
 
 
@@ -112,9 +112,9 @@ class ScheduleOptimiser:
 
     def found(self) -> list[tuple[Key, Table | str]]:
         results: list[tuple[Key, Table | str]] = []
-        while self._current is not None and (found := self._worker.answer()) is not None:
+        while self._current is not None and (answer := self._worker.answer()) is not None:
             results.append(
-                (self._current.key, str(found).splitlines()[0] if isinstance(found, PpsimError) else found)
+                (self._current.key, str(answer).splitlines()[0] if isinstance(answer, PpsimError) else answer)
             )
             self._current = None
             self._go_on()

@@ -82,14 +82,14 @@ def times_of_stages(answer: ProjectorResult) -> dict[str, list[float]]:
     stages = schedule.num_model_stages
     costs = base.stage_cost_set.costs.resolved_for(schedule)
     hops = np.broadcast_to(np.asarray(base.stage_cost_set.costs.transfer_s, dtype=np.float64), (stages,))
-    found = {
+    times = {
         "forward_ms": 1e3 * costs.values("forward_s")[:stages],
         "backward_input_ms": 1e3 * costs.values("backward_input_s")[:stages],
         "backward_weight_ms": 1e3 * costs.values("backward_weight_s")[:stages],
         "transfer_ms": 1e3 * hops,
         "activation_memory": costs.values("activation_bytes")[:stages] / 2**30,
     }
-    return {name: [float(f"{value:.4g}") for value in _of_microbatches(values)] for name, values in found.items()}
+    return {name: [float(f"{value:.4g}") for value in _of_microbatches(values)] for name, values in times.items()}
 
 
 def _of_microbatches(values: Any) -> Any:
@@ -103,10 +103,10 @@ def times_of_rank(answer: ProjectorResult) -> dict[str, str]:
     if base is None:
         return {}
     num_ranks = base.timeline.schedule.num_ranks
-    found = {name: sum(values) / num_ranks for name, values in of_stages.items()}
+    times = {name: sum(values) / num_ranks for name, values in of_stages.items()}
     hops = of_stages["transfer_ms"][:-1]
     return {
-        name: f"{value:.4g}" for name, value in (found | {"transfer_ms": sum(hops) / max(1, len(hops))}).items()
+        name: f"{value:.4g}" for name, value in (times | {"transfer_ms": sum(hops) / max(1, len(hops))}).items()
     }
 
 

@@ -103,15 +103,15 @@ class Projector:
 
         for name in state.schedules if names is None else names:
             try:
-                found = project_all(plan, [name], tables=kept)
+                answer = project_all(plan, [name], tables=kept)
             except _NotYet as error:
                 if str(error):
                     reasons[name] = str(error)
                 else:
                     awaited.add(name)
                 continue
-            projections |= {projection.plan.schedule_name: projection for projection in found.projections}
-            reasons |= found.rejected
+            projections |= {projection.plan.schedule_name: projection for projection in answer.projections}
+            reasons |= answer.rejected
         # If a replacement schedule does not run, the fitted one may still run.
         awaited |= {name for name in substitutes if name in reasons}
         for name in awaited:
@@ -163,15 +163,15 @@ class Projector:
             self._fitter.close()
 
     def _collect(self) -> None:
-        for key, found in self._fitter.found():
-            if isinstance(found, str):
-                self._failed[key] = found
+        for key, optimised in self._fitter.found():
+            if isinstance(optimised, str):
+                self._failed[key] = optimised
                 continue
-            size = len(found[0])
-            self._fitted.get(key, size=size, make=lambda found=found: found)  # type: ignore[misc]
-            last = (key[-1], found[0].num_ranks, found[0].vpp, found[0].num_microbatches)
+            size = len(optimised[0])
+            self._fitted.get(key, size=size, make=lambda optimised=optimised: optimised)  # type: ignore[misc]
+            last = (key[-1], optimised[0].num_ranks, optimised[0].vpp, optimised[0].num_microbatches)
             self._last.forget(last)
-            self._last.get(last, size=size, make=lambda found=found: found)  # type: ignore[misc]
+            self._last.get(last, size=size, make=lambda optimised=optimised: optimised)  # type: ignore[misc]
 
 
 def _shape(plan: Plan, entry: ScheduleEntry) -> tuple[str, int, int, int]:

@@ -22,10 +22,10 @@ def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
     >>> distinct(np.array([3, 1, 3])).tolist()
     [1, 3]
     """
-    found = np.sort(values, axis=None)
-    is_new = np.ones(len(found), dtype=bool)
-    is_new[1:] = found[1:] != found[:-1]
-    return found[is_new]
+    ordered = np.sort(values, axis=None)
+    is_new = np.ones(len(ordered), dtype=bool)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_new]
 
 
 Thing = TypeVar("Thing")

@@ -64,18 +64,18 @@ class Drawable(HasRepr):
 def load_function(place: str) -> Callable[..., Any]:
     """`place` has the form "module:name"."""
     module, _, name = place.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
 
 
 def _set_fields(what: Any) -> list[str]:
-    found = []
+    changed = []
     for field in fields(what):
         value = getattr(what, field.name)
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if field.repr and not _is_same(value, default):
-            found.append(f"{field.name}={_in_short(value)}")
-    return found
+            changed.append(f"{field.name}={_in_short(value)}")
+    return changed
 
 
 def _is_same(value: Any, default: Any) -> bool:

@@ -34,8 +34,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             raise ConfigError(f"{path} has a key of more than {_MOST_PARTS} parts")
         return tomllib.loads(text)
 
-    found: dict[str, Any] = _parsed(path, parsed, tomllib.TOMLDecodeError, "TOML: {}".format)
-    return found
+    content: dict[str, Any] = _parsed(path, parsed, tomllib.TOMLDecodeError, "TOML: {}".format)
+    return content
 
 
 _MOST_PARTS = 200

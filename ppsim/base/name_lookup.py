@@ -63,9 +63,9 @@ class NameLookup:
         asked = self._plain_of(name)
         begun = [one for one in self._by_plain if asked and one.startswith(asked)]
         close = difflib.get_close_matches(asked, self._by_plain, n=_MOST_SUGGESTED, cutoff=_CLOSE)
-        found = list(dict.fromkeys(self._by_plain[one] for one in [*begun, *close]))[:_MOST_SUGGESTED]
-        if found:
-            return f"did you mean {' or '.join(found)}?"
+        near = list(dict.fromkeys(self._by_plain[one] for one in [*begun, *close]))[:_MOST_SUGGESTED]
+        if near:
+            return f"did you mean {' or '.join(near)}?"
         if self._listed_by and len(self._names) > _FEW:
             nearest = ", ".join(self.nearest(name))
             return f"the nearest of {len(self._names)} names are {nearest}; {self._listed_by} lists all"

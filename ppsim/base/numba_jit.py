@@ -99,18 +99,18 @@ def compilations() -> Compilations:
     """This imports numba."""
     from numba.core import event
 
-    found = Compilations()
+    counts = Compilations()
 
     class Listener(event.Listener):
         def on_start(self, started: Any) -> None:
             _link(started.data["dispatcher"].py_func)
             _forget_older(started.data["dispatcher"])
-            found.on_start(started)
+            counts.on_start(started)
 
-        on_end = staticmethod(found.on_end)
+        on_end = staticmethod(counts.on_end)
 
     event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
-    return found
+    return counts
 
 
 def cache_folder() -> str:
@@ -209,10 +209,10 @@ def _is_kept(kernel: Callable[..., Any], arguments: Sequence[Any]) -> bool:
     if kernel not in _KEPT:
         compiled = _compiled(kernel)
         types = tuple(compiled.typeof_pyval(argument) for argument in arguments)
-        found = compiled._cache.load_overload(types, compiled.targetctx)
-        if found:
-            compiled.add_overload(found)
-        _KEPT[kernel] = found is not None
+        overload = compiled._cache.load_overload(types, compiled.targetctx)
+        if overload:
+            compiled.add_overload(overload)
+        _KEPT[kernel] = overload is not None
     return _KEPT[kernel]
 
 
@@ -227,12 +227,12 @@ def _helpers(kernel: Callable[..., Any]) -> dict[str, FunctionType]:
 
 
 def _files(kernel: Callable[..., Any]) -> list[Path]:
-    found, open_ends = set(), [kernel]
+    functions, open_ends = set(), [kernel]
     while open_ends:
         one = open_ends.pop()
-        found |= {one, *(kind for kind in one.__annotations__.values() if hasattr(kind, "_fields"))}
+        functions |= {one, *(kind for kind in one.__annotations__.values() if hasattr(kind, "_fields"))}
         open_ends += _helpers(one).values()
-    return sorted({Path(str(sys.modules[one.__module__].__file__)) for one in found})
+    return sorted({Path(str(sys.modules[one.__module__].__file__)) for one in functions})
 
 
 def _state_of(files: Sequence[Path]) -> str:

@@ -90,8 +90,8 @@ class OptionDeclaration:
     @property
     def listed(self) -> Any:
         """Type of the items if the value can only be a list."""
-        found = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is Sequence]
-        return found[0] if found and str not in self.kinds else None
+        items = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is Sequence]
+        return items[0] if items and str not in self.kinds else None
 
     @property
     def is_mapping(self) -> bool:
@@ -147,8 +147,8 @@ def value_types(hint: Any) -> tuple[Any, ...]:
 
 def allowed_values(kinds: Sequence[Any]) -> list[Any]:
     """The result is empty if any text is allowed."""
-    found = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-    return [] if str in kinds else found
+    choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    return [] if str in kinds else choices
 
 
 def command_arguments(word: OptionDeclaration, value: Any) -> list[str]:
@@ -164,14 +164,14 @@ def command_arguments(word: OptionDeclaration, value: Any) -> list[str]:
 
 
 def options_by_section(words: Iterable[OptionDeclaration]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     last: dict[str, str] = {}
     for word in words:
-        names = found.setdefault(word.option.section, [])
+        names = options.setdefault(word.option.section, [])
         before = word.option.after or last.get(word.option.section)
         names.insert(names.index(before) + 1 if before in names else len(names), word.name)
         last[word.option.section] = word.name
-    return found
+    return options
 
 
 _MOST_TOKENS = 10**9  # maximum per sequence
@@ -199,21 +199,21 @@ def field_values(
     words: Mapping[str, OptionDeclaration], options: Mapping[str, Any], under: str = ""
 ) -> dict[str, Any]:
     """Return the fields directly below `under` that the options and their defaults set."""
-    found = {}
+    values = {}
     given = with_defaults(words, options)
     for name, word in words.items():
         above, _, field = (word.option.field or "").rpartition(".")
         if field and above == under and given[name] is not None:
-            found[field] = given[name]
-    return found
+            values[field] = given[name]
+    return values
 
 
 def option_values(words: Mapping[str, OptionDeclaration], holder: Any) -> dict[str, Any]:
     """Return the inverse of `field_values`."""
-    found = {}
+    values = {}
     for name, word in words.items():
         value = holder if word.option.field else None
         for field in (word.option.field or "").split("."):
             value = getattr(value, field, None)
-        found[name] = value
-    return found
+        values[name] = value
+    return values

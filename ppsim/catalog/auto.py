@@ -266,12 +266,12 @@ class _Search:
         while True:
             try:
                 with time_limit(until - working_clock() if self.best is not None else np.inf):
-                    found = next(rounds)
+                    candidate = next(rounds)
             except (TimeIsUp, StopIteration):
                 return
-            if found is not known:
-                known = found
-                self._take_split_or_joined(found.schedule("auto"))
+            if candidate is not known:
+                known = candidate
+                self._take_split_or_joined(candidate.schedule("auto"))
                 if self.start_s == np.inf:
                     self.start_s = self.value_s
             if progress:

@@ -77,7 +77,7 @@ def every_schedule() -> dict[str, ScheduleEntry]:
     """
     from importlib.metadata import entry_points  # slow: reads a file of each package
 
-    found = dict(CATALOG)
+    entries = dict(CATALOG)
     for point in entry_points(group=PLUGINS):
         try:
             loaded = point.load()
@@ -86,10 +86,10 @@ def every_schedule() -> dict[str, ScheduleEntry]:
             raise ConfigError(f"cannot load schedule '{point.name}' from {point.value}: {error}") from error
         if not isinstance(entry, ScheduleEntry):
             raise ConfigError(f"schedule '{point.name}' from {point.value} is no ppsim.catalog.build.ScheduleEntry")
-        if entry.name in found:
+        if entry.name in entries:
             raise ConfigError(f"schedule '{entry.name}' from {point.value} takes a name that is taken already")
-        found[entry.name] = entry
-    return found
+        entries[entry.name] = entry
+    return entries
 
 
 def find(name: str) -> ScheduleEntry:

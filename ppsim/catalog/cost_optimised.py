@@ -48,8 +48,8 @@ def _fitted(
     from ppsim.catalog.search.best_table import best_table  # deferred: loads the search kernels
 
     criterion, there = (evaluator, None) if isinstance(evaluator, str) else (evaluator.criterion, evaluator)
-    found = best_table(problem.always_split(), criterion=criterion, evaluator=there, is_thorough=is_thorough)
-    return found.named(name)
+    fitted = best_table(problem.always_split(), criterion=criterion, evaluator=there, is_thorough=is_thorough)
+    return fitted.named(name)
 
 
 _UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)

@@ -44,12 +44,12 @@ def cached_result(question: object, find: Callable[[], Schedule]) -> Schedule:
     path = place / f"{_digest(request).hex()}{_SUFFIX}"
     if (known := _read(path, request)) is not None:
         return known
-    found = find()
+    answer = find()
     with suppress(OSError, ConfigError):
         place.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, packed(found, request))
+        write_atomically(path, packed(answer, request))
         _forget_oldest(place)
-    return found
+    return answer
 
 
 def packed(table: Schedule, request: bytes) -> bytes:
@@ -65,18 +65,18 @@ def unpacked(content: bytes, request: bytes) -> Schedule | None:
     if digest != _digest(request + columns):
         return None
     with np.load(io.BytesIO(columns)) as file:
-        found = {key: file[key] for key in file.files}
-    return Schedule(**{key: column if column.ndim else column.item() for key, column in found.items()})
+        arrays = {key: file[key] for key in file.files}
+    return Schedule(**{key: column if column.ndim else column.item() for key, column in arrays.items()})
 
 
 def _read(path: Path, request: bytes) -> Schedule | None:
     with suppress(OSError):
-        found = unpacked(path.read_bytes(), request)
-        if found is None:
+        arrays = unpacked(path.read_bytes(), request)
+        if arrays is None:
             path.unlink()
         else:
             os.utime(path)
-        return found
+        return arrays
     return None
 
 

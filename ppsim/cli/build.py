@@ -105,8 +105,8 @@ def build(name: str, output: str | None, **options: Any) -> None:
     """
     if output is not None:
         check_outputs([output], TABLE if Path(output).suffix else None)
-    found = _searched(options) if name == "auto" else None
-    table = found.schedule if found else _built(name, options)
+    optimised = _searched(options) if name == "auto" else None
+    table = optimised.schedule if optimised else _built(name, options)
     as_json = output is not None and output.endswith(".json")
     text = str(TABLE[".json" if as_json else ".csv"][1](table))
     if output is None:
@@ -116,8 +116,8 @@ def build(name: str, output: str | None, **options: Any) -> None:
         needs_option = table.num_replicas > 1 and not as_json
         to_read = f"; read it with --replicas {table.num_replicas}" if needs_option else ""
         print_message(f"wrote {output} ({table.num_ranks} ranks, {table.num_actions} actions{to_read})")
-    if found:
-        print_message(_verdict(found))
+    if optimised:
+        print_message(_verdict(optimised))
 
 
 def _searched(options: dict[str, Any]) -> "OptimisedSchedule":
@@ -173,13 +173,13 @@ def _built(name: str, options: dict[str, Any]) -> "Schedule":
         )  # fmt: skip
 
 
-def _verdict(found: "OptimisedSchedule") -> str:
+def _verdict(optimised: "OptimisedSchedule") -> str:
 
-    gain = 1 - found.value_s / found.start_s if found.start_s > 0 else 0.0
+    gain = 1 - optimised.value_s / optimised.start_s if optimised.start_s > 0 else 0.0
     better = f"{percent(gain)} below" if gain > 1e-9 else "equal to"
     return (
-        f"{found.criterion} {seconds(found.value_s)}, {better} {found.started_from}; placement {found.placement}; "
-        f"{found.proof} (bound {seconds(found.bound_s)})"
+        f"{optimised.criterion} {seconds(optimised.value_s)}, {better} {optimised.started_from}; "
+        f"placement {optimised.placement}; {optimised.proof} (bound {seconds(optimised.bound_s)})"
     )
 
 
@@ -208,8 +208,8 @@ def check(tables: tuple[str, ...], as_json: bool, **read: int | None) -> None:
         with progress(f"checking {table}, on every kind of channel"):
             reports[table] = check_table(read_table(table, **read))
     if as_json:
-        found = {table: asdict(report) for table, report in reports.items()}
-        print_json(found if len(tables) > 1 else found[tables[0]])
+        checked = {table: asdict(report) for table, report in reports.items()}
+        print_json(checked if len(tables) > 1 else checked[tables[0]])
     for number, (table, report) in enumerate([] if as_json else reports.items()):
         if number:
             click.echo()

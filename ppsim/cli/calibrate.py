@@ -51,7 +51,7 @@ def calibrate(measured: tuple[str, ...], output: str | None, as_json: bool, **op
     if output:
         check_outputs([output], CALIBRATION, inputs=[file for one in measured for file in inputs_of(one)])
     with progress("fitting overheads: reading every step of every run, and taking medians"):
-        found = runs.calibrate(*measured, **options)
+        overheads = runs.calibrate(*measured, **options)
     if output:
-        write([output], CALIBRATION, (found, output), announce=print_message)
-    print_result(found, as_json, content=found.to_json)
+        write([output], CALIBRATION, (overheads, output), announce=print_message)
+    print_result(overheads, as_json, content=overheads.to_json)

@@ -124,14 +124,14 @@ def clusters(name: str | None, as_json: bool) -> None:
     from ppsim.machine.cluster_files import load_cluster, packaged_clusters
     from ppsim.results import catalogues as show_clusters
 
-    found = [load_cluster(one) for one in ([name] if name else packaged_clusters())]
+    loaded = [load_cluster(one) for one in ([name] if name else packaged_clusters())]
     if as_json:
-        objects = [asdict(cluster) for cluster in found]
+        objects = [asdict(cluster) for cluster in loaded]
         print_json(objects[0] if name else {"clusters": objects})
     elif name:
-        show_clusters.print_cluster(found[0])
+        show_clusters.print_cluster(loaded[0])
     else:
-        show_clusters.print_clusters(found)
+        show_clusters.print_clusters(loaded)
 
 
 @click.command()
@@ -167,10 +167,10 @@ def recipes(words: tuple[str, ...], as_json: bool, full: bool, **filters: str | 
         else:
             show.print_recipe(recipe)
         return
-    found = matching_recipes(words, **filters)
+    matching = matching_recipes(words, **filters)
     if as_json:
-        print_json({"recipes": [one.to_json() for one in found]})
-    elif not found:
+        print_json({"recipes": [one.to_json() for one in matching]})
+    elif not matching:
         raise ConfigError(why_no_recipe(words, **filters))
     else:
-        show.print_recipes(found, is_filtered=bool(words or any(filters.values())), full=full)
+        show.print_recipes(matching, is_filtered=bool(words or any(filters.values())), full=full)

@@ -96,9 +96,9 @@ def number_meant(message: str) -> str:
     >>> number_meant("'64,128,256' is not a valid integer."), number_meant("'0,5' is not a valid float.")
     (' One number is expected, as 64.', ' One number is expected, as 0.5 or 0.')
     """
-    if not (found := re.match(r"'([^']{1,60})' is not a valid (int|float)", message)):
+    if not (match := re.match(r"'([^']{1,60})' is not a valid (int|float)", message)):
         return ""
-    text, kind = found.groups()
+    text, kind = match.groups()
     first, *others = _SEPARATOR.split(text.strip(" ()[]"))
     if others and all(re.fullmatch(r"\d+(\.\d+)?", one) for one in (first, *others)):
         as_one = text.replace(",", "" if kind == "int" else ".")

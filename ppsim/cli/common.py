@@ -38,11 +38,11 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value), nl=False)
 
 
-def print_result(found: Any, as_json: bool, *, content: Callable[[], Any] | None = None, **options: Any) -> None:
+def print_result(answer: Any, as_json: bool, *, content: Callable[[], Any] | None = None, **options: Any) -> None:
     if as_json:
-        print_json(content() if content else found.to_json())
+        print_json(content() if content else answer.to_json())
     else:
-        show(found, **options)
+        show(answer, **options)
 
 
 # fmt: off
@@ -110,8 +110,8 @@ def _identity(path: str) -> tuple[int, int] | str:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return real
-    found = os.stat(real)
-    return found.st_dev, found.st_ino
+    stat = os.stat(real)
+    return stat.st_dev, stat.st_ino
 
 
 def parse_numbers(name: str, text: str | None) -> list[int] | None:
@@ -124,10 +124,10 @@ def parse_numbers(name: str, text: str | None) -> list[int] | None:
 def parse_names(name: str, text: str | None, choices: Sequence[str] | None = None) -> list[str] | None:
     if text is None:
         return None
-    found = [part.strip() for part in text.split(",")]
-    if choices and (unknown := [part for part in found if part not in choices]):
+    names = [part.strip() for part in text.split(",")]
+    if choices and (unknown := [part for part in names if part not in choices]):
         raise ConfigError(f"--{name} is '{text}': {unknown[0]} is none of {', '.join(choices)}")
-    return found
+    return names
 
 
 def with_command_line(what: Made) -> Made:

@@ -29,9 +29,9 @@ def complete_names(
     """In a list, complete the part after the last comma."""
     before, comma, begun = incomplete.rpartition(",")
     taken = before.split(",")
-    found = [(name, told) for name, told in _names_of(kind, ctx.info_name) if name not in taken]
+    names = [(name, told) for name, told in _names_of(kind, ctx.info_name) if name not in taken]
     return [
-        CompletionItem(before + comma + name, help=told) for name, told in found if name.startswith(begun.lower())
+        CompletionItem(before + comma + name, help=told) for name, told in names if name.startswith(begun.lower())
     ]
 
 
@@ -70,8 +70,10 @@ class _FilesOtherwise(ShellComplete):
     """Completion of files if nothing else matches, because click does not know which text options are files."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        found = super().get_completions(args, incomplete)
-        return found if found or incomplete.startswith("-") else [CompletionItem(incomplete, type="file")]
+        completions = super().get_completions(args, incomplete)
+        return (
+            completions if completions or incomplete.startswith("-") else [CompletionItem(incomplete, type="file")]
+        )
 
 
 class _Bash(_FilesOtherwise, BashComplete):

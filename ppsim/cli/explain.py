@@ -67,10 +67,10 @@ def explain(
     check_outputs(outputs, EXPLANATION, inputs=inputs_of(measured))
     projected = _projection_of(against) if against is not None and against.lstrip().startswith("-") else against
     with progress("reading the run, and replaying it without each cause"):
-        found = runs.explain(measured, against=projected, ranks=ranks)
+        explanation = runs.explain(measured, against=projected, ranks=ranks)
     if outputs:
-        write(outputs, EXPLANATION, with_command_line(explanation_content(found)), announce=print_message)
-    print_result(found, as_json, full=full)
+        write(outputs, EXPLANATION, with_command_line(explanation_content(explanation)), announce=print_message)
+    print_result(explanation, as_json, full=full)
 
 
 def _projection_of(words: str) -> "Projection":

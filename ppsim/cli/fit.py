@@ -53,7 +53,7 @@ def fit(runs: tuple[str, ...], output: str | None, as_json: bool, **options: Any
         read = (*runs, options["cluster"], options["run_config"])
         check_outputs([output], CALIBRATION, inputs=[one for one in read if one])
     with progress("fitting constants: projecting every run, each constant changed in turn"):
-        found = fit_runs(*runs, **options)
+        fitted = fit_runs(*runs, **options)
     if output:
-        write([output], CALIBRATION, (found, output), announce=print_message)
-    print_result(found, as_json)
+        write([output], CALIBRATION, (fitted, output), announce=print_message)
+    print_result(fitted, as_json)

@@ -114,24 +114,24 @@ def project(
         all_of_it = [one.to_json() | several.trainers_of(one) for one in shown] if as_json else []
         best = shown[0].memory_fit_to_json() if shown else {"fits": None, "verdict": "unknown"}
         first = {name: best[name] for name in ("fits", "verdict")}
-        found = {**first, "projections": all_of_it, "rejected": several.rejected}
+        report = {**first, "projections": all_of_it, "rejected": several.rejected}
     else:
         one, answer = _answered(plan, options["tokens"])
-        shown, found = [one], one.to_json() | answer.to_json() if as_json else {}
+        shown, report = [one], one.to_json() | answer.to_json() if as_json else {}
     drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] in (ALL, ANY) else shown
     if outputs and drawn:
         from ppsim.api.outputs import projections_content  # imports all drawing code
 
         write(outputs, TIMELINE, with_command_line(projections_content(drawn, answer)), announce=print_message)
     if config is not None:
-        found["run_config"] = config.to_json()
+        report["run_config"] = config.to_json()
     published = _published(config, plan, shown[0]) if shown else None
     if published is not None:
-        found["published"] = published.to_json(shown[0].iteration_time_s)
+        report["published"] = published.to_json(shown[0].iteration_time_s)
     lines = trainer_lines(shown[0], to_config, options) if shown and (to_config or plan.job) else {}  # heavy import
     look = look | {"answer": answer} if answer else {"with_timeline": look["with_timeline"]}
     look["full"] = full
-    print_result(one if answer else several, as_json, content=lambda: found | lines, **look)
+    print_result(one if answer else several, as_json, content=lambda: report | lines, **look)
     if published is not None and not as_json:
         from ppsim.results.catalogues import print_published
 

@@ -56,10 +56,10 @@ def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **o
     inputs = [file for one in recorded for file in reading.inputs_of(one)]
     check_outputs(outputs, TIMELINE, inputs=inputs)
     with progress("reading every pass of every rank"):
-        found = reading.read(*recorded, **options)
-    if isinstance(found, LogTotals):
-        write(outputs, TOTALS, found, announce=print_message)
-        print_result(found, as_json)
+        recording = reading.read(*recorded, **options)
+    if isinstance(recording, LogTotals):
+        write(outputs, TOTALS, recording, announce=print_message)
+        print_result(recording, as_json)
         return
-    write(outputs, TIMELINE, with_command_line(run_content(found)), announce=print_message)
-    print_result(found, as_json, content=lambda: found.report() | {"run": found.facts}, **look)
+    write(outputs, TIMELINE, with_command_line(run_content(recording)), announce=print_message)
+    print_result(recording, as_json, content=lambda: recording.report() | {"run": recording.facts}, **look)

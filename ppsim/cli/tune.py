@@ -133,17 +133,17 @@ def tune(
     if not sys.stderr.isatty():
         print_message("finding a lower bound of each configuration, then simulating those that may be best")
     with searching_layouts() as show:
-        found = search(progress=show)
-    write(outputs, SEARCH, with_command_line(SearchFileContent(found)), announce=print_message)
-    lines = trainer_lines(found, to_config, options)
+        tuned = search(progress=show)
+    write(outputs, SEARCH, with_command_line(SearchFileContent(tuned)), announce=print_message)
+    lines = trainer_lines(tuned, to_config, options)
     of_recipe = _of_recipe(config, options)
-    print_result(found, as_json, content=lambda: found.to_json() | lines | of_recipe, full=full)
+    print_result(tuned, as_json, content=lambda: tuned.to_json() | lines | of_recipe, full=full)
     if of_recipe and not as_json:
         from ppsim.results.catalogues import print_improvement
 
         print_improvement(
-            config.recipe, of_recipe["recipe_iteration_time_s"], found.best[0].iteration_time_s,
-            _why_longer(config, found, of_recipe["recipe_peak_bytes"]),
+            config.recipe, of_recipe["recipe_iteration_time_s"], tuned.best[0].iteration_time_s,
+            _why_longer(config, tuned, of_recipe["recipe_peak_bytes"]),
         )  # fmt: skip
     print_trainer_lines(lines, to_config, as_json=as_json)
 
@@ -198,9 +198,9 @@ def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[s
         return {}
 
 
-def _why_longer(config: "RunConfig", found: "TuneResult", peak_bytes: float) -> list[str]:
+def _why_longer(config: "RunConfig", tuned: "TuneResult", peak_bytes: float) -> list[str]:
     """Return why a recipe may be faster than all configurations of a search: its memory, and other options."""
-    verdict = found.question.memory_limit.word(peak_bytes)
+    verdict = tuned.question.memory_limit.word(peak_bytes)
     from ppsim.projection.changes import SWITCHES
 
     words, ranges = declared_options(PlanOptions), declared_options(RangeOptions)
@@ -208,8 +208,8 @@ def _why_longer(config: "RunConfig", found: "TuneResult", peak_bytes: float) -> 
     def is_tried(name: str, setting: Any) -> bool:
         if name not in ranges:
             return name in declared_options(TuneOptions) or name in SWITCHES
-        in_space = getattr(found.space, name) or ()
-        return setting in in_space or any(getattr(one.candidate, name) == setting for one in found.simulated)
+        in_space = getattr(tuned.space, name) or ()
+        return setting in in_space or any(getattr(one.candidate, name) == setting for one in tuned.simulated)
 
     settings = {name: setting for name, setting in config.options.items() if name in words}
     others = [name for name, setting in settings.items() if not is_tried(name, setting)]

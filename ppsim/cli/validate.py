@@ -101,12 +101,12 @@ def validate(
         return
     with progress("projecting", total=len(names), unit="sets") as bar:
         number = count()
-        found = validated(name, announce=lambda one: bar.update(f"projecting {one}", done=next(number)))
-    write(outputs, VALIDATION, found.to_json()["sets"], announce=print_message)
+        report = validated(name, announce=lambda one: bar.update(f"projecting {one}", done=next(number)))
+    write(outputs, VALIDATION, report.to_json()["sets"], announce=print_message)
     if as_markdown:
-        click.echo(show_validation.markdown(found.sets), nl=False)
+        click.echo(show_validation.markdown(report.sets), nl=False)
     else:
-        print_result(found, as_json, full=look["full"], with_rows=look["with_rows"] or None)
+        print_result(report, as_json, full=look["full"], with_rows=look["with_rows"] or None)
 
 
 def _fitted_clusters(names: list[str]) -> list[str]:
@@ -114,7 +114,7 @@ def _fitted_clusters(names: list[str]) -> list[str]:
     from ppsim.validation.published_runs import cases_of
 
     clusters = dict.fromkeys(case.settings.get("cluster") for name in names for case in cases_of(name))
-    found = [cluster for cluster in clusters if cluster and load_cluster(cluster).constants.fitted_on]
-    if not found:
+    fitted = [cluster for cluster in clusters if cluster and load_cluster(cluster).constants.fitted_on]
+    if not fitted:
         raise ConfigError(f"set '{names[0]}' has no cluster with constants that were fitted on a set")
-    return found
+    return fitted

@@ -217,8 +217,8 @@ def stages_of_split(
 
 def seconds_of_layers(job: Job, seconds_of: Callable[[Layer], float]) -> list[float]:
     layers = job.model.layers
-    found = {id(layer): seconds_of(layer) for layer in {id(one): one for one in layers}.values()}
-    return [found[id(layer)] for layer in layers]
+    by_layer = {id(layer): seconds_of(layer) for layer in {id(one): one for one in layers}.values()}
+    return [by_layer[id(layer)] for layer in layers]
 
 
 def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]]) -> list[int]:

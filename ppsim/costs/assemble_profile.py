@@ -206,23 +206,23 @@ def threads_in_words(number: int) -> str:
 
 def _with_calibration_run(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple[StageCosts, list[str]]:
     """Apply the slowdown of the calibration run if its number of processes is the schedule's number of ranks."""
-    if (found := profile.rehearsal) is None:
+    if (rehearsal := profile.rehearsal) is None:
         return costs, []
-    there = f"{found.num_processes} processes at once, {threads_in_words(found.num_threads)}"
-    if schedule.num_ranks != found.num_processes:
+    there = f"{rehearsal.num_processes} processes at once, {threads_in_words(rehearsal.num_threads)}"
+    if schedule.num_ranks != rehearsal.num_processes:
         return costs, [
             f"calibration run with {there}: not applied, because the schedule has {schedule.num_ranks} ranks"
         ]
     slowed = {
-        name: np.multiply(value, found.slowdown).tolist()
+        name: np.multiply(value, rehearsal.slowdown).tolist()
         for name in ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
         if (value := getattr(costs, name)) is not None
     }
-    factor = f"{found.slowdown:.2f} times as long as with one process"
-    spread = f"half of its steps took within {percent(found.step_spread)} of each other"
-    if found.reference_s:
-        spread += f" at equal speed; the machine speed varied by {percent(found.pace_spread)}"
-    if found.reference_ends_s is None:
+    factor = f"{rehearsal.slowdown:.2f} times as long as with one process"
+    spread = f"half of its steps took within {percent(rehearsal.step_spread)} of each other"
+    if rehearsal.reference_s:
+        spread += f" at equal speed; the machine speed varied by {percent(rehearsal.pace_spread)}"
+    if rehearsal.reference_ends_s is None:
         spread += "; measured by an earlier version: profile again, so that ppsim compare knows the machine speed"
     return costs.replace(**slowed), [f"calibration run with {there}: actions take {factor}; {spread}"]
 

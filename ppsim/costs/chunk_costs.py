@@ -92,9 +92,9 @@ class ChunkCombinations:
         if set(layers_of(contents)) - set(self.kinds):
             return None
         wanted = np.array(self._row(contents))
-        found: Floats = np.linalg.lstsq(self._rows.T, wanted, rcond=None)[0]
-        is_told = np.abs(self._rows.T @ found - wanted).max() <= _EXACT * max(1.0, np.abs(wanted).max())
-        return found if is_told else None
+        solution: Floats = np.linalg.lstsq(self._rows.T, wanted, rcond=None)[0]
+        is_told = np.abs(self._rows.T @ solution - wanted).max() <= _EXACT * max(1.0, np.abs(wanted).max())
+        return solution if is_told else None
 
 
 def undetermined_parts(measured: Sequence[str]) -> list[str]:
@@ -133,10 +133,10 @@ class ChunkNumbers:
 
         Raises `ConfigError` if the measured chunks do not determine it.
         """
-        found = self._found(name, contents) if contents else 0.0
+        measured = self._found(name, contents) if contents else 0.0
         if name == "activation_bytes_kept_for_weight":
-            return min(found, self.number("activation_bytes", contents))
-        return found
+            return min(measured, self.number("activation_bytes", contents))
+        return measured
 
     def _found(self, name: str, contents: str) -> float:
         if not self.splits_backward and name in ("backward_input_s", "backward_weight_s"):

@@ -80,13 +80,13 @@ class ComponentCosts:
         """Return the costs of each kind of layer, and the measured fixed costs of a stage that has layers."""
         if recompute not in self._layers:
             place = replace(self.place, execution=replace(self.place.execution, recompute=recompute))
-            measured, found = self.measured(recompute), {}
+            measured, fixed = self.measured(recompute), {}
             for layer in dict.fromkeys((*self.model.layers, *self.model.mtp)):
                 estimate = layer_estimate(layer, place, **self._batch)
                 # a profile's experts are divided by tp
                 is_known = not layer.is_moe or place.layout.expert_tp == place.layout.tp
-                found[layer] = measured.layer(layer, estimate) if measured and is_known else (estimate, NOTHING)
-            self._layers[recompute] = found
+                fixed[layer] = measured.layer(layer, estimate) if measured and is_known else (estimate, NOTHING)
+            self._layers[recompute] = fixed
         return self._layers[recompute]
 
     def mtp(self, layer: Layer) -> CostEstimate:

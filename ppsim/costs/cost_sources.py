@@ -90,10 +90,10 @@ class ProfileSource:
         """FLOP/s of the data sheet, else of the fastest measured GEMM."""
         device, facts, dtype = self.profile.provenance.device, self.profile.device_facts, self.shape.dtype
         sheet = {"provenance": {"device": vars(device)}}
-        found = peak_of(sheet, dtype) or peak_of(sheet | {"device_facts": facts and asdict(facts)}, dtype)
-        if found is None or found[1] == BY_DATA_SHEET:
-            return found and found[0], []
-        return found[0], [f"MFU: of {found[1]}"]
+        rate = peak_of(sheet, dtype) or peak_of(sheet | {"device_facts": facts and asdict(facts)}, dtype)
+        if rate is None or rate[1] == BY_DATA_SHEET:
+            return rate and rate[0], []
+        return rate[0], [f"MFU: of {rate[1]}"]
 
     def jitter(self) -> float | None:
         """Relative standard deviation of a layer's forward, by its quartiles."""
@@ -256,20 +256,20 @@ class RunCosts(RankCosts):
                 f"{self.source} has {parts} stages, which are neither divided nor summed to {stages} without a "
                 f"model: give --model, or --pp and --vpp whose product divides {parts} or is a multiple of it"
             )
-        found = super().replacing(estimated, schedule)
-        lines = [f"costs: medians per stage of {self.source}, {parts} stages", *found.assumptions[1:]]
+        replaced = super().replacing(estimated, schedule)
+        lines = [f"costs: medians per stage of {self.source}, {parts} stages", *replaced.assumptions[1:]]
         if stages > parts:
             lines[0] += f" divided into {stages}"
             if parts >= 3:
                 uneven = {
-                    name: _with_ends(getattr(found.costs, name), getattr(self, name), stages // parts)
+                    name: _with_ends(getattr(replaced.costs, name), getattr(self, name), stages // parts)
                     for name in _PASSES
                 }
-                found = replace(found, costs=found.costs.replace(**uneven))
+                replaced = replace(replaced, costs=replaced.costs.replace(**uneven))
                 lines[0] += ", more than the median of the others stays at the first and the last"
         if schedule.splits_backward and not self.splits_backward:
             lines.insert(1, "I and W: each half of the recorded B, assumed (the run has full backwards)")
-        return self.with_faults(replace(found, assumptions=lines), schedule)
+        return self.with_faults(replace(replaced, assumptions=lines), schedule)
 
     def correcting(self, estimated: StageCostSet, own: StageCostSet) -> StageCostSet:
         """Multiply the estimates by recorded time / `own`, averaged over a stage's layers.
@@ -315,13 +315,13 @@ def _link_name(sender: float, receiver: float) -> str:
 
 
 def _with_ends(stages: Numbers, recorded: Sequence[float], pieces: int) -> Floats:
-    found = np.array(stages, dtype=np.float64)
+    of_stages = np.array(stages, dtype=np.float64)
     usual = float(np.median(recorded[1:-1]))
     for end, inside, outer in ((recorded[0], slice(0, pieces), 0), (recorded[-1], slice(-pieces, None), -1)):
         excess = max(end - usual, 0.0)
-        found[inside] -= excess / pieces
-        found[outer] += excess
-    return found
+        of_stages[inside] -= excess / pieces
+        of_stages[outer] += excess
+    return of_stages
 
 
 _PASSES = ("forward_s", "backward_input_s", "backward_weight_s")

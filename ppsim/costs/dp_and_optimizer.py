@@ -184,5 +184,5 @@ def _sum_over(job: Job, ranks: tuple[int, ...], num_bytes: float) -> SharedGradi
     sizes = job.place.domain_sizes
     tier = max(tier_between(job.layout, sizes, ranks[0], other) for other in ranks[1:])
     extents = tuple(len(ranks) if index == tier else 1 for index in range(len(sizes)))
-    found = collectives.seconds("all-reduce", num_bytes, RankGroup("embedding", len(ranks), extents), job.cluster)
-    return SharedGradients(ranks, found)
+    seconds = collectives.seconds("all-reduce", num_bytes, RankGroup("embedding", len(ranks), extents), job.cluster)
+    return SharedGradients(ranks, seconds)

@@ -50,9 +50,9 @@ class ExecutionContext:
         return self._times(at_least_16_bits(self.execution.dtype))
 
     def _times(self, dtype: str) -> KernelTimes:
-        found = kernel_times(self.device, dtype, deterministic=self.execution.deterministic_mode)
+        times = kernel_times(self.device, dtype, deterministic=self.execution.deterministic_mode)
         factors = self.device.efficiency.operator_time
-        return Corrected(found, dtype, factors) if factors else found
+        return Corrected(times, dtype, factors) if factors else times
 
     @property
     def operand_copies(self) -> int:

@@ -100,18 +100,18 @@ class MeasuredSource(JobSource):
         without = "not in the step time: data-parallel communication, optimizer, gradient norm"
         if isinstance(self.costs, RunCosts):
             own = super().assemble(self.costs.table, self.costs.split)
-            found = self.costs.with_faults(self.costs.correcting(estimated, own), schedule)
+            assembled = self.costs.with_faults(self.costs.correcting(estimated, own), schedule)
             if self.costs.knows_gaps:
                 without = "data parallelism, optimizer, gradient norm: the recorded time between steps"
         else:
-            found = self.costs.replacing(estimated, schedule)
-        lines, slow = [*found.assumptions, without], self._slow_rank(schedule.num_ranks)
+            assembled = self.costs.replacing(estimated, schedule)
+        lines, slow = [*assembled.assumptions, without], self._slow_rank(schedule.num_ranks)
         if slow:
             lines.append(
                 f"the slowest of {schedule.num_ranks} ranks takes {percent(slow)} longer than those measured"
             )
         around = StepCosts(update=self.job.update, rest_s=self.job.rest_s, slow_rank=slow)
-        return replace(found, assumptions=lines, step_costs=around)
+        return replace(assembled, assumptions=lines, step_costs=around)
 
     def _slow_rank(self, num_ranks: int) -> float:
         """Expected extra time, as a fraction, of the slowest of equal ranks."""

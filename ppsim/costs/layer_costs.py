@@ -33,12 +33,12 @@ def layer_costs_of(ledger: Ledger) -> LayerCosts:
         for layer in layers
     ]
     number = Counter(kinds)
-    found = {kind: _costs_of(ledger, *kind) for kind in number}
+    costs = {kind: _costs_of(ledger, *kind) for kind in number}
 
     def mean(name: str) -> Any:
-        return sum(number[kind] * one[name] for kind, one in found.items()) / len(kinds)
+        return sum(number[kind] * one[name] for kind, one in costs.items()) / len(kinds)
 
-    passes, work_s = mean("passes_s"), {kind: one["passes_s"][:2].sum() for kind, one in found.items()}
+    passes, work_s = mean("passes_s"), {kind: one["passes_s"][:2].sum() for kind, one in costs.items()}
     scale = scale_of(job)
     return LayerCosts(
         work_s=scale * np.array([work_s[kind] for kind in kinds]),

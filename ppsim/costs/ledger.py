@@ -199,14 +199,14 @@ class Ledger:
 
     def ranks(self, ranks: Sequence[Sequence[Stage]]) -> list[RankSums]:
         """`ranks`: the stages of each rank."""
-        found = []
+        sums = []
         for stages in ranks:
             key = tuple(stage.key for stage in stages)
             if key not in self._ranks:
                 idle_bytes, update_bytes = self.memory.at_rest(self.memory.contents(stages))
                 self._ranks[key] = RankSums(self, tuple(stages), idle_bytes, update_bytes)
-            found.append(self._ranks[key])
-        return found
+            sums.append(self._ranks[key])
+        return sums
 
 
 def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:

@@ -29,8 +29,8 @@ def offloads_of(job: Job, stages: Sequence[Stage], saved: Sequence[float], *, by
     """Return what each stage offloads; nothing if no byte is copied."""
     if not job.offloads:
         return [Offload()] * len(stages)
-    found = [offload_of(job, *both, by_layer=by_layer) for both in zip(stages, saved, strict=True)]
-    return found if any(sum(offload.copied) for offload in found) else [Offload()] * len(stages)
+    offloads = [offload_of(job, *both, by_layer=by_layer) for both in zip(stages, saved, strict=True)]
+    return offloads if any(sum(offload.copied) for offload in offloads) else [Offload()] * len(stages)
 
 
 def offload_of(job: Job, stage: Stage, saved_bytes: float, *, by_layer: bool = False) -> Offload:

@@ -159,14 +159,14 @@ class OperatorKernels:
         There is one launch per expert on one of `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`). Fused
         experts are one kernel.
         """
-        found = products([linear], self.place.times, tokens=0, pairs=self.rows["capacity"])
+        kernels = products([linear], self.place.times, tokens=0, pairs=self.rows["capacity"])
         if self.place.execution.fused_experts:
-            return found
+            return kernels
         efficiency = self.place.device.efficiency
         if linear.count > 1:
-            found = found.slowed(efficiency.experts)
+            kernels = kernels.slowed(efficiency.experts)
         between_s = (-(-linear.count // _STREAMS) - 1) * efficiency.kernel_s
-        return found + PassKernels(*[KernelTime(matmul_s=between_s, count=linear.count - 1)] * 3)
+        return kernels + PassKernels(*[KernelTime(matmul_s=between_s, count=linear.count - 1)] * 3)
 
     def passing(self, one: Operator) -> PassKernels:
         """Return the memory-bound kernels of an operator."""
@@ -199,19 +199,19 @@ class OperatorKernels:
         if one.name == _DENSE_ACTIVATION and self._casts_in_activation:
             forward, backward = forward - 2, backward - 2 * (1 + (one.kind == "gated activation"))
         elements = one.passed * self.rows[one.rows]
-        found = self.moving((forward, backward, launches[0], launches[1]), elements)
+        kernels = self.moving((forward, backward, launches[0], launches[1]), elements)
         if one.kind in _STRIDED:
             e = self.place.execution.element_bytes
-            found += PassKernels(
+            kernels += PassKernels(
                 *(self._strided(count * elements, passes * e * elements) for count, passes in _STRIDED[one.kind])
             )
         if one.kind == "look up":  # the gradient of the table is in float32
-            found += PassKernels(KernelTime(), self.moved(8 * elements, 0))
+            kernels += PassKernels(KernelTime(), self.moved(8 * elements, 0))
         if one.kind == "add" and any(tensor.dtype == "mask" for tensor in one.writes):
             e = self.place.execution.element_bytes
-            found += PassKernels(self.moved(elements, 0), self.moved((2 * e + 1) * elements, 0))
-        found += self._casts_of_input(one)
-        return found
+            kernels += PassKernels(self.moved(elements, 0), self.moved((2 * e + 1) * elements, 0))
+        kernels += self._casts_of_input(one)
+        return kernels
 
     def _casts_of_input(self, one: Operator) -> PassKernels:
         """A saved input in 8 bits is cast by a kernel in F, and back in I (Megatron-LM, fused_bias_swiglu.py)."""

@@ -153,27 +153,27 @@ def pair_messages(
         if now > together_s > 0:  # stretch all times to the host's launch time
             late = now / together_s
             parts = [(late * begin, late * end, message, compute) for begin, end, message, compute in parts]
-    found: list[PairMessage] = []
+    messages: list[PairMessage] = []
     for start, end, (number, operation), compute in parts:
         layer = number if operation.endswith("F") else len(backward) - 1 - number
-        last = found[-1] if found else None
+        last = messages[-1] if messages else None
         if last and (last.operation, last.layer) == (operation, layer) and bool(last.next_to) == bool(compute):
             next_to = last.next_to if compute in last.next_to or not compute else (*last.next_to, compute)
-            found[-1] = replace(last, end_s=end, next_to=next_to)
+            messages[-1] = replace(last, end_s=end, next_to=next_to)
         else:
-            found.append(PairMessage(operation, layer, start, end, (compute,) if compute else ()))
+            messages.append(PairMessage(operation, layer, start, end, (compute,) if compute else ()))
     for place in range(len(backward) - 1 - len(pairs), -1, -1):
         one = backward[place]
         dispatched_s = now + one.exchange_s + sum(one.experts[1:])
-        found += _alone(one, place, now, dispatched_s, "combine B", "dispatch B")
+        messages += _alone(one, place, now, dispatched_s, "combine B", "dispatch B")
         now += one.backward_s
     for place in range(len(pairs), len(forward)):
         one = forward[place]
         dispatched_s = now + one.before[0]
         combined_s = dispatched_s + one.exchange_s + one.experts[0]
-        found += _alone(one, place, dispatched_s, combined_s, "dispatch F", "combine F")
+        messages += _alone(one, place, dispatched_s, combined_s, "dispatch F", "combine F")
         now += one.forward_s
-    return found
+    return messages
 
 
 def _launches_s(pairs: Sequence[tuple[LayerTimes, LayerTimes]]) -> float:
@@ -196,8 +196,8 @@ _TRIED, _KEPT = 3, 8
 
 
 def _best_orders(pairs: Sequence[tuple[LayerTimes, LayerTimes]], slowdown: float) -> list[Sequences]:
-    found = sorted(_orders(), key=lambda order: _run(pairs, order, slowdown))
-    return found[:_KEPT]
+    orders = sorted(_orders(), key=lambda order: _run(pairs, order, slowdown))
+    return orders[:_KEPT]
 
 
 @lru_cache(maxsize=1)
@@ -220,9 +220,9 @@ def _orders() -> tuple[Sequences, ...]:
 def _in_order(
     operations: Iterable[Operation], pairs: Sequence[tuple[Operation, Operation]]
 ) -> Iterator[tuple[Operation, ...]]:
-    for found in permutations(operations):
-        if all(found.index(first) < found.index(second) for first, second in pairs):
-            yield found
+    for order in permutations(operations):
+        if all(order.index(first) < order.index(second) for first, second in pairs):
+            yield order
 
 
 def _run(

@@ -43,7 +43,7 @@ def products(
     linears: Iterable[WeightMatrix], times: KernelTimes, *, tokens: float, pairs: float = 0.0
 ) -> PassKernels:
     """`pairs`, the number of (token, expert) pairs, is distributed evenly over the experts."""
-    found = NOTHING
+    kernels = NOTHING
     for linear in linears:
         if not linear.is_product:
             continue
@@ -53,9 +53,9 @@ def products(
             linear.outputs // linear.groups,
             linear.count * linear.groups,
         )
-        found += PassKernels(
+        kernels += PassKernels(
             gemm_time(times, "forward", rows, outputs, inputs, groups=groups),
             gemm_time(times, "input", rows, inputs, outputs, groups=groups),
             gemm_time(times, "weight", outputs, inputs, rows, groups=groups),
         )
-    return found
+    return kernels

@@ -33,9 +33,9 @@ def components_at_peak(
     per_microbatch = [of_stage.saved_bytes for of_stage in sums] - freed
     of_stages = held[[stage for stage, _ in of_rank]]
     in_flight = np.divide(of_stages, per_microbatch, out=np.zeros(len(stages)), where=per_microbatch > 0)
-    found = Counter(ledger.memory.peak(contents, np.maximum(in_flight, 0.0)))
-    found["forward during a backward"] = round(of_pair)
-    found["offloaded to the host"] = -round(float(in_flight @ freed))
+    components = Counter(ledger.memory.peak(contents, np.maximum(in_flight, 0.0)))
+    components["forward during a backward"] = round(of_pair)
+    components["offloaded to the host"] = -round(float(in_flight @ freed))
     (sums_of_rank,) = ledger.ranks([stages])
-    found["buffers of offloading"] = round(buffer_bytes(job, sums_of_rank.transient_bytes, offloads))
-    return {name: size for name, size in found.items() if size}
+    components["buffers of offloading"] = round(buffer_bytes(job, sums_of_rank.transient_bytes, offloads))
+    return {name: size for name, size in components.items() if size}

@@ -67,11 +67,11 @@ class StageOptions:
         if given != ["none"]:
             return list(dict.fromkeys(["none", *given]))
         if self.job.execution.compile is not None:  # torch's blocks
-            found = [] if self.splits_backward else [BY_OPERATORS]
+            options = [] if self.splits_backward else [BY_OPERATORS]
         else:
             alone = [module for module in MODULES if module != _ACTIVATION_ALONE and self._is_possible(module)]
-            found = [*alone, *(word for kind in self._kinds for word in self._unions(kind, alone))]
-        return [one for one in dict.fromkeys(("none", *found, "full")) if self._is_possible(one)]
+            options = [*alone, *(word for kind in self._kinds for word in self._unions(kind, alone))]
+        return [one for one in dict.fromkeys(("none", *options, "full")) if self._is_possible(one)]
 
     @cached_property
     def _kinds(self) -> list[Layer]:
@@ -147,8 +147,8 @@ class StageOptions:
         planned = [
             replace(stage, plan=(LayerPlan(len(stage.layers), word),), offload_modules="") for stage in stages
         ]
-        (found,) = self.ledger.ranks([planned])
-        return found.idle_bytes
+        (sums,) = self.ledger.ranks([planned])
+        return sums.idle_bytes
 
     def frontier(self, stage: Stage, allowed: frozenset[Recompute], offload: str) -> list[FrontierPoint]:
         """Return the Pareto-optimal ways to run a stage, fastest first; costs include parts outside layers."""
@@ -187,20 +187,20 @@ class StageOptions:
     def _of_kind(
         self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str
     ) -> list[FrontierPoint]:
-        found = self._of_kinds.setdefault((id(layer), allowed, offload), [[FrontierPoint(0.0, 0.0, ())]])
+        frontier = self._of_kinds.setdefault((id(layer), allowed, offload), [[FrontierPoint(0.0, 0.0, ())]])
         ways = self._useful(way for way in self._ways[layer, offload] if way.recompute in allowed)
-        while len(found) <= number:
-            found.append(
+        while len(frontier) <= number:
+            frontier.append(
                 _pruned(
                     FrontierPoint(
                         one.seconds + way.seconds, one.saved_bytes + way.saved_bytes, (*one.words, way.recompute)
                     )
-                    for one in found[-1]
+                    for one in frontier[-1]
                     for way in ways
                     if not one.words or _order(way.recompute) >= _order(one.words[-1])
                 )
             )
-        return found[number]
+        return frontier[number]
 
     @cached_property
     def _of_kinds(self) -> dict[object, list[list[FrontierPoint]]]:
@@ -245,14 +245,14 @@ def _hull(ways: Iterable[LayerOption], *, is_convex: bool = True) -> list[LayerO
 
     Over many layers, any other way is beaten by a mix of two on the hull.
     """
-    found: list[LayerOption] = []
+    hull: list[LayerOption] = []
     for way in sorted(ways, key=lambda one: (one.seconds, one.saved_bytes)):
-        if found and way.saved_bytes >= found[-1].saved_bytes:
+        if hull and way.saved_bytes >= hull[-1].saved_bytes:
             continue
-        while is_convex and len(found) > 1 and _price(found[-2], found[-1]) >= _price(found[-1], way):
-            found.pop()
-        found.append(way)
-    return found
+        while is_convex and len(hull) > 1 and _price(hull[-2], hull[-1]) >= _price(hull[-1], way):
+            hull.pop()
+        hull.append(way)
+    return hull
 
 
 def _price(faster: LayerOption, smaller: LayerOption) -> float:
@@ -260,11 +260,11 @@ def _price(faster: LayerOption, smaller: LayerOption) -> float:
 
 
 def _pruned(points: Iterable[FrontierPoint]) -> list[FrontierPoint]:
-    found: list[FrontierPoint] = []
+    kept: list[FrontierPoint] = []
     for point in sorted(points):
-        if not found or point.saved_bytes < found[-1].saved_bytes:
-            found.append(point)
-    if len(found) > _MOST_POINTS:
-        step = (len(found) - 1) / (_MOST_POINTS - 1)
-        found = [found[round(step * at)] for at in range(_MOST_POINTS)]
-    return found
+        if not kept or point.saved_bytes < kept[-1].saved_bytes:
+            kept.append(point)
+    if len(kept) > _MOST_POINTS:
+        step = (len(kept) - 1) / (_MOST_POINTS - 1)
+        kept = [kept[round(step * at)] for at in range(_MOST_POINTS)]
+    return kept

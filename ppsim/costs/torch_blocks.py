@@ -48,32 +48,32 @@ class TorchKernels(OperatorKernels):
         has the input gradient of a matrix whose output is scattered (distributed/_symmetric_memory,
         `_pipelined_multi_all_gather_and_consume`, `_pipelined_produce_and_all2all`).
         """
-        tokens, pieces, found = self.rows["tokens"], self.place.cut.tp, NOTHING
+        tokens, pieces, kernels = self.rows["tokens"], self.place.cut.tp, NOTHING
         for matrix in linear.separate_matrices():
             whole = products([matrix], self.place.times, tokens=tokens)
             if not self.place.is_async or matrix.kind != "dense" or matrix.split is None:
-                found += whole
+                kernels += whole
                 continue
             piece = products([matrix], self.place.times, tokens=tokens / pieces)
             scatters, gathers = matrix.split == "inputs", self.place.gathers_in_products
-            found += PassKernels(
+            kernels += PassKernels(
                 piece.forward.times(pieces) if scatters or gathers else whole.forward,
                 piece.backward_input.times(pieces) if scatters and gathers else whole.backward_input,
                 whole.backward_weight,
             )
-        return found
+        return kernels
 
     def passing(self, one: Operator) -> PassKernels:
         if one.kind == "scaled rotation":  # TorchTitan scales scores instead (models/common/rope.py)
             one = replace(one, kind="rotation")
-        found = super().passing(one) + self.along_sequence(one)
+        kernels = super().passing(one) + self.along_sequence(one)
         if one.weight is not None:
-            return found + self._casts_of(one.weight)
+            return kernels + self._casts_of(one.weight)
         if one.kind == "rotation":
-            found += self._rotated(one)
+            kernels += self._rotated(one)
         if not self.place.execution.compile:
-            found += self._eager(one)
-        return found
+            kernels += self._eager(one)
+        return kernels
 
     def along_sequence(self, operator: Operator) -> PassKernels:
         gathered, summed = self.gathered.get(operator.name), self.summed.get(operator.name)
@@ -90,8 +90,8 @@ class TorchKernels(OperatorKernels):
         return PassKernels(self.moved(scattered, 1), self.moved(2 * size, 1))
 
     def scattered_s(self) -> KernelTime:
-        found = (self.along_sequence(operator) for operator in self.operators if operator.name in self.summed)
-        return total(found).forward
+        kernels = (self.along_sequence(operator) for operator in self.operators if operator.name in self.summed)
+        return total(kernels).forward
 
     @property
     def is_divided(self) -> bool:

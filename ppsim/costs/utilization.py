@@ -52,11 +52,11 @@ def utilization(profile: dict[str, Any], measurement: dict[str, Any]) -> dict[st
     """Return model FLOPs / time / peak of F, B, I and W."""
     peak = peak_of(profile, measurement["shape"]["dtype"])
     flops = pass_flops(profile["model"], measurement)
-    found: dict[str, float | None] = {}
+    shares: dict[str, float | None] = {}
     for letter, key in PASSES.items():
         count, time = flops[letter], (measurement.get(key) or {}).get("median")
-        found[letter] = count / time / peak[0] if peak and count and time else None
-    return found
+        shares[letter] = count / time / peak[0] if peak and count and time else None
+    return shares
 
 
 def split_ratio(measurement: dict[str, Any]) -> float | None:

@@ -31,7 +31,7 @@ def preflight(path: str | Path, args: Any) -> list[str]:
     wanted = {name.replace("-", "_"): value for name, value in arguments.items()}
     group = wanted.pop("microbatch_group_size_per_virtual_pipeline_stage", None)
     overlaps = not wanted.pop("no_overlap_p2p_communication", False)
-    found = [
+    problems = [
         f"--{name.replace('_', '-')} is {getattr(args, name, None)}, the table needs {value}"
         for name, value in wanted.items()
         if getattr(args, name, None) != value
@@ -39,14 +39,16 @@ def preflight(path: str | Path, args: Any) -> list[str]:
     given = [name for name, field in _ONE_OF.items() if getattr(args, field, None) is not None]
     if set(given) - set(arguments):
         extra = ", ".join(f"--{name}" for name in given if name not in arguments)
-        found.append(f"{extra} goes not with this table")
+        problems.append(f"{extra} goes not with this table")
     if group is not None:
         size = getattr(args, "microbatch_group_size_per_vp_stage", None) or wanted["pipeline_model_parallel_size"]
         if size != group:
-            found.append(f"--microbatch-group-size-per-virtual-pipeline-stage is {size}, the table needs {group}")
+            problems.append(
+                f"--microbatch-group-size-per-virtual-pipeline-stage is {size}, the table needs {group}"
+            )
         if not overlaps and getattr(args, "overlap_p2p_comm", False):
-            found.append("transfers overlap, the table is without: --no-overlap-p2p-communication")
-    return found + _microbatches(args, microbatches)
+            problems.append("transfers overlap, the table is without: --no-overlap-p2p-communication")
+    return problems + _microbatches(args, microbatches)
 
 
 def _microbatches(args: Any, wanted: int) -> list[str]:

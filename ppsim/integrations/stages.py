@@ -21,18 +21,18 @@ def problems_of_stages(table: Schedule, stages: Sequence[Any], num_microbatches:
         return [f"torch cannot run {table.name or 'this table'}: {reason}"]
     if not stages:
         return ["this rank has no stages"]
-    first, found = stages[0], []
+    first, problems = stages[0], []
     rank, num_ranks = int(first.group_rank), int(first.group_size)
     if num_ranks != table.num_ranks:
         return [f"the table has {table.num_ranks} ranks, the stages are on {num_ranks}"]
     if first.num_stages != table.num_stages:
-        found.append(f"the table has {table.num_stages} stages, the model {first.num_stages}")
+        problems.append(f"the table has {table.num_stages} stages, the model {first.num_stages}")
     built, wanted = sorted(int(stage.stage_index) for stage in stages), list(table.stages_of(rank))
     if built != wanted:
-        found.append(
+        problems.append(
             f"rank {rank} has stages {', '.join(map(str, built))}, the table gives it "
             f"{', '.join(map(str, wanted)) or 'none'}: its placement is another"
         )
     if num_microbatches is not None and num_microbatches != table.num_microbatches:
-        found.append(f"the table has {table.num_microbatches} microbatches, the run {num_microbatches}")
-    return found
+        problems.append(f"the table has {table.num_microbatches} microbatches, the run {num_microbatches}")
+    return problems

@@ -20,9 +20,9 @@ def preflight(
     that holds parameters and runs a backward of its own (`ChunkedLossWrapper`).
     """
     table = read(schedule)
-    found = problems_of_stages(table, stages, num_microbatches)
+    problems = problems_of_stages(table, stages, num_microbatches)
     if table.splits_backward:
-        found += [
+        problems += [
             f"stage {stage.stage_index} checkpoints {name or 'itself'} selectively, which a split backward "
             f"(I and W) cannot go through twice: checkpoint nothing, or all of it"
             for stage in stages
@@ -30,11 +30,11 @@ def preflight(
             if name is not None
         ]
         if owner := next(_owners(loss), None):
-            found.append(
+            problems.append(
                 f"the loss ({owner}) holds parameters and runs a backward of its own, behind which a split "
                 f"backward (I and W) finds no graph: use another loss"
             )
-    return found
+    return problems
 
 
 def _first_selective(module: Any) -> str | None:

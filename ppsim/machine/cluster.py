@@ -126,8 +126,8 @@ class GemmWorkspaces:
         mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). TransformerEngine has one, and one more for each of the four streams
         of grouped expert GEMMs.
         """
-        found = 2 * (32 * 2**20 if is_deterministic else self.torch)
-        return found + has_engine * (1 + 4 * has_experts) * self.transformer_engine
+        num_bytes = 2 * (32 * 2**20 if is_deterministic else self.torch)
+        return num_bytes + has_engine * (1 + 4 * has_experts) * self.transformer_engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,8 +359,8 @@ class Constants:
     @property
     def named(self) -> dict[str, Constant]:
         """A dot separates a name from the dtype, tier or kind: "compute_share.float8"."""
-        found = {f"{kind}.{of}": one for kind in PER_NAME for of, one in getattr(self, kind).items()}
-        return found | {name: one for name in PLAIN if (one := getattr(self, name)) is not None}
+        constants = {f"{kind}.{of}": one for kind in PER_NAME for of, one in getattr(self, kind).items()}
+        return constants | {name: one for name in PLAIN if (one := getattr(self, name)) is not None}
 
     def having(self, constants: Mapping[str, Constant]) -> "Constants":
         fields: dict[str, Any] = {}

@@ -73,12 +73,12 @@ _LARGEST_RING = 4
 def _candidates(operation: Operation, num_bytes: float, levels: _Levels) -> list[Collective]:
     if operation == "all-to-all":
         return [_all_to_all(num_bytes, levels)]
-    found = [_ring(operation, num_bytes, levels)]
+    candidates = [_ring(operation, num_bytes, levels)]
     if operation == "all-reduce":
-        found.append(_tree(num_bytes, levels))
+        candidates.append(_tree(num_bytes, levels))
     if len(levels) > 1:
-        found.append(_hierarchical(operation, num_bytes, levels))
-    return found
+        candidates.append(_hierarchical(operation, num_bytes, levels))
+    return candidates
 
 
 def _slowest(levels: _Levels) -> tuple[float, Link]:

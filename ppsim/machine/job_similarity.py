@@ -106,7 +106,7 @@ def job_covariance(
 
     The unit is the product of the GPU-type spreads of the two jobs.
     """
-    found = np.zeros((len(ones), len(others)))
+    covariance = np.zeros((len(ones), len(others)))
     for row, one in enumerate(ones):
         for column, other in enumerate(others):
             if one.model == other.model:
@@ -114,8 +114,8 @@ def job_covariance(
                 apart = (_apart(one, other, _CUT) + changed) / shares.cut**2 + _apart(
                     one, other, _SIZE
                 ) / shares.size**2
-                found[row, column] = math.exp(-apart / 2) * (1.0 if one.dtype == other.dtype else shares.dtype)
-    return (1 - shares.machine**2) * found
+                covariance[row, column] = math.exp(-apart / 2) * (1.0 if one.dtype == other.dtype else shares.dtype)
+    return (1 - shares.machine**2) * covariance
 
 
 def _apart(features: JobFeatures, other: JobFeatures, names: Sequence[str]) -> float:

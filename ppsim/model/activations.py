@@ -51,8 +51,8 @@ def _saved_columns(layer: Layer, settings: MemorySettings, recompute: Recompute)
         operators = operators_of(layer, cut, execution, settings.sequence_length)
         plan = plan_of(operators, recompute)
         layer.lists[key] = sum_columns(saved(operators, layer_input(layer), plan, casts=_casts(layer, execution)))
-    found: tuple[TensorColumns, ...] = layer.lists[key]
-    return found
+    saved_columns: tuple[TensorColumns, ...] = layer.lists[key]
+    return saved_columns
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def layer_offload(
         plan, casts = plan_of(operators, recompute), _casts(layer, execution)
         rows, widths = _rows(layer, settings, is_even=True), _widths(execution, casts=casts)
 
-        def large(found: Iterable[Tensor]) -> tuple[Tensor, ...]:
-            return tuple(one for one in found if rows[one.rows] * one.columns >= min_elements)
+        def large(offload: Iterable[Tensor]) -> tuple[Tensor, ...]:
+            return tuple(one for one in offload if rows[one.rows] * one.columns >= min_elements)
 
         groups = [
             replace(one, copied=large(one.copied), freed=large(one.freed))
@@ -100,8 +100,8 @@ def layer_offload(
             tuple(one for one in both if one[0]),
             forward_peak(operators, source, plan, size, groups, casts=casts),
         )
-    found: LayerOffload = layer.lists[key]
-    return found
+    offload: LayerOffload = layer.lists[key]
+    return offload
 
 
 def _size(rows: RowCounts, widths: Mapping[Dtype, float], tensor: Tensor) -> float:
@@ -120,8 +120,8 @@ def layer_backward(layer: Layer, settings: MemorySettings, recompute: Recompute 
         plan, casts = plan_of(operators, recompute), _casts(layer, execution)
         size = partial(_size, _rows(layer, settings), _widths(execution, casts=casts))
         layer.lists[key] = round(backward_peak(operators, layer_input(layer), plan, size, casts=casts))
-    found: int = layer.lists[key]
-    return found
+    num_bytes: int = layer.lists[key]
+    return num_bytes
 
 
 def _casts(layer: Layer, execution: Execution) -> bool:

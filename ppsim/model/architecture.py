@@ -106,14 +106,14 @@ class Layer:
         if key not in self._linears_of:
             h, ffn = self.hidden_size, self.ffn
             of_ffn = ffn.linears(h, cut.tp) if isinstance(ffn, FeedForward) else ffn.linears(h, cut)
-            found = [*self.attention.linears(h, cut.tp), *of_ffn]
+            matrices = [*self.attention.linears(h, cut.tp), *of_ffn]
             if self.conditioned:
-                found = self.conditioned.linears(h, cut.tp, found)
-            found += mixing_operators(self.streams, h, self.num_sublayers) if self.streams > 1 else ()
-            found += [_weighing(h)] * self.num_sublayers if self.summed_residuals else ()
+                matrices = self.conditioned.linears(h, cut.tp, matrices)
+            matrices += mixing_operators(self.streams, h, self.num_sublayers) if self.streams > 1 else ()
+            matrices += [_weighing(h)] * self.num_sublayers if self.summed_residuals else ()
             if self.training:
-                found = list(trained_matrices(found, self.attention.linears(h, cut.tp), self.training, cut))
-            self._linears_of[key] = tuple(found)
+                matrices = list(trained_matrices(matrices, self.attention.linears(h, cut.tp), self.training, cut))
+            self._linears_of[key] = tuple(matrices)
         return self._linears_of[key]
 
     @cached_property
@@ -385,8 +385,8 @@ class Model:
         layers = []
         for number, layer in enumerate((*base.layers, *base.mtp)):
             training = tuning.of_layer(number)
-            found = replace(layer, training=training)
-            has_backward = has_backward or found.has_trained_weights
+            trained = replace(layer, training=training)
+            has_backward = has_backward or trained.has_trained_weights
             key = id(layer), training._replace(has_backward=has_backward)
             layers.append(made.setdefault(key, replace(layer, training=key[1])))
         number = len(base.layers)

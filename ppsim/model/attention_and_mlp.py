@@ -68,8 +68,8 @@ class Attention(EqualWidthAttention):
         return self.value_size or self.head_size
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        found = super().core_flops(sequence_length, causal=causal)
-        return found + self.choice_flops(sequence_length, causal=causal)
+        core_flops = super().core_flops(sequence_length, causal=causal)
+        return core_flops + self.choice_flops(sequence_length, causal=causal)
 
     def keys_per_query(self, sequence_length: int) -> float:
         """Windows of images (Qwen2.5-VL) are chunks without a mask."""
@@ -239,8 +239,8 @@ class LatentAttention(ScoredAttention):
         return keys_in_window(self.num_keys, sequence_length)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        found = super().core_flops(sequence_length, causal=causal)
-        return found + self.choice_flops(sequence_length, causal=causal)
+        core_flops = super().core_flops(sequence_length, causal=causal)
+        return core_flops + self.choice_flops(sequence_length, causal=causal)
 
     def require_division(self, cut: ParallelSizes) -> None:
         super().require_division(cut)

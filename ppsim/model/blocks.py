@@ -30,14 +30,14 @@ def operators_of(
     """Cached, because a search asks for them repeatedly."""
     key = cut.tp, cut.cp, cut.ep, cut.expert_tp, execution.saved_tensors, sequence_length
     if key not in layer.lists:
-        found = list(_mixer_half(layer, cut, execution, sequence_length))
-        found += [replace(operator, sublayer=2) for operator in _channel_half(layer, cut, execution)]
+        operators = list(_mixer_half(layer, cut, execution, sequence_length))
+        operators += [replace(operator, sublayer=2) for operator in _channel_half(layer, cut, execution)]
         if layer.conditioned:
-            found = list(layer.conditioned.conditioned(found, layer.hidden_size, cut.tp))
+            operators = list(layer.conditioned.conditioned(operators, layer.hidden_size, cut.tp))
         if layer.training:
             mixer = layer.attention.linears(layer.hidden_size, cut.tp)
-            found = list(trained_operators(found, layer_input(layer), mixer, layer.training, cut))
-        layer.lists[key] = tuple(found)
+            operators = list(trained_operators(operators, layer_input(layer), mixer, layer.training, cut))
+        layer.lists[key] = tuple(operators)
     made: tuple[Operator, ...] = layer.lists[key]
     return made
 

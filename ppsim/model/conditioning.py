@@ -31,12 +31,12 @@ class Conditioning:
         return self.modulations // 3
 
     def linears(self, h: int, tp: int, of_layer: Sequence[WeightMatrix]) -> list[WeightMatrix]:
-        found = [replace(one, rows=1 - self.text) for one in of_layer] + [
+        matrices = [replace(one, rows=1 - self.text) for one in of_layer] + [
             self._modulation(h, tp, "", self.modulations)
         ]
         of_text = [matrix for matrix in of_layer if not self.text_ends or matrix.name == _KEYS_AND_VALUES]
-        found += [replace(one, reads=f"{one.reads} of text", rows=self.text) for one in of_text if self.text]
-        return [*found, *self._of_text(h, tp)]
+        matrices += [replace(one, reads=f"{one.reads} of text", rows=self.text) for one in of_text if self.text]
+        return [*matrices, *self._of_text(h, tp)]
 
     def conditioned(self, operators: Iterable[Operator], h: int, tp: int) -> Iterator[Operator]:
         """The GEMMs of the text stream write no tensors: tensors of the image stream have the rows of both."""
@@ -45,11 +45,11 @@ class Conditioning:
             yield Operator(linear.name, "", (), (), weight=linear)
         for operator in operators:
             ends = self.text_ends and operator.name != "qkv"
-            found = replace(operator, share=1 - self.text) if ends else operator
+            scaled = replace(operator, share=1 - self.text) if ends else operator
             if operator.weight is None:
-                yield found
+                yield scaled
                 continue
-            yield replace(found, weight=replace(operator.weight, rows=1 - self.text))
+            yield replace(scaled, weight=replace(operator.weight, rows=1 - self.text))
             if self.text and not ends:
                 name, reads = f"{operator.name} of text", f"{operator.weight.reads} of text"
                 yield Operator(

@@ -213,12 +213,12 @@ def _compressed_blocks(fields: ConfigFields, number: int, num_mtp: int) -> tuple
     given.require_all_known()
     sparse, heavy = of_words["compressed_sparse_attention"], of_words["heavily_compressed_attention"]
     of_layers = fields.words("layer_types", of_words, number)
-    found = (
+    blocks = (
         fields.counts("compress_ratios", number)
         or of_layers
         or [sparse if layer > 1 and layer % 2 else heavy for layer in range(number)]
     )
-    return (found + [0] * num_mtp)[: number + num_mtp], sparse
+    return (blocks + [0] * num_mtp)[: number + num_mtp], sparse
 
 
 def _compressed_attention(fields: ConfigFields) -> CompressedAttention:

@@ -196,10 +196,10 @@ def parse_images(text: str) -> tuple[int, int | None]:
     >>> parse_images("4x256"), parse_images("576")
     ((4, 256), (576, None))
     """
-    found = re.fullmatch(r"(\d{1,9})(?:[x×](\d{1,9}))?", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d{1,9})(?:[x×](\d{1,9}))?", text.strip())
+    if match is None:
         raise ConfigError(f"--image-tokens is '{text}': give a number of tokens, or IMAGESxTOKENS, as 4x256")
-    return int(found[1]), None if found[2] is None else int(found[2])
+    return int(match[1]), None if match[2] is None else int(match[2])
 
 
 def image_tokens_of(text: str | int) -> str:

@@ -203,12 +203,12 @@ def _whisper(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
 def _qwen2_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen2.5-Omni: Whisper's layers, with attention in windows of `n_window` rows, and two learned tokens."""
     window, out = fields.count("n_window"), fields.count("output_dim")
-    found = _whisper(fields, top, out)
-    hidden, number = found.layers[0].hidden_size, len(found.layers)
+    audio = _whisper(fields, top, out)
+    hidden, number = audio.layers[0].hidden_size, len(audio.layers)
     heads = fields.count("encoder_attention_heads")
     layer = _layer(hidden, heads, fields.count("encoder_ffn_dim"), window=window)
     own = 2 * hidden - hidden * number + 2 * out  # positions are constants
-    return replace(found, layers=(layer,) * number, own=(own, 0))
+    return replace(audio, layers=(layer,) * number, own=(own, 0))
 
 
 def _qwen3_omni_images(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:

@@ -130,17 +130,17 @@ class MemoryLedger:
     def saved(self, contents: Floats) -> Floats:
         """Saved bytes per microbatch, [stages, `columns.components`], without the allocator's slack."""
         columns = self.columns
-        found: Floats = contents @ columns.saved
+        num_bytes: Floats = contents @ columns.saved
         first = np.where(contents > 0, columns.of_rows["first_streams"], 0.0).max(axis=1)
         if first.any():
             at = columns.components.index("residual streams")
-            found[:, at] += first * (found[:, at] > 0)
-        return found
+            num_bytes[:, at] += first * (num_bytes[:, at] > 0)
+        return num_bytes
 
     def for_weight(self, contents: Floats) -> Floats:
         """Bytes per microbatch and stage from I to W, without the allocator's slack."""
-        found: Floats = contents @ self.columns.of_rows["for_weight"]
-        return found
+        num_bytes: Floats = contents @ self.columns.of_rows["for_weight"]
+        return num_bytes
 
     def parameters(self, contents: Floats) -> RankParameters:
         """Parameters of one rank that has all these stages."""
@@ -167,8 +167,8 @@ class MemoryLedger:
         largest = int(sizes.argmax())
         if sizes[largest] < 0:
             return {}
-        found = {**columns.moments[largest], "gradient between stages": self._hidden_bytes}
-        return found | ({"residual streams again": int(mixed)} if mixed and columns.has_layer[largest] else {})
+        held = {**columns.moments[largest], "gradient between stages": self._hidden_bytes}
+        return held | ({"residual streams again": int(mixed)} if mixed and columns.has_layer[largest] else {})
 
     @property
     def _hidden_bytes(self) -> int:
@@ -179,27 +179,27 @@ class MemoryLedger:
         return self._peak(contents, in_flight, *self._always_held(contents))
 
     def _peak(
-        self, contents: Floats, in_flight: Sequence[float] | Floats, found: Counter[str], held: RankParameters
+        self, contents: Floats, in_flight: Sequence[float] | Floats, components: Counter[str], held: RankParameters
     ) -> dict[str, int]:
         saved = np.asarray(in_flight, dtype=float) @ self.saved(contents)
         for name, size in zip(self.columns.components, saved.tolist(), strict=True):
-            found[name] += round(size)
+            components[name] += round(size)
         transients, buckets = self.transients(contents), self._buckets(contents)
-        found.update(transients)
-        found["deferred gradients of the head"] = self._largest("deferred", contents)
-        found.update(buckets)
+        components.update(transients)
+        components["deferred gradients of the head"] = self._largest("deferred", contents)
+        components.update(buckets)
         copies = gradient_copy_bytes(held, self.settings)
         transient_bytes = sum(transients.values()) + sum(buckets.values())
-        found["float32 gradients"] = gradient_copies_beside_graphs(copies, transient_bytes, self.settings)
-        return with_slack(found, self.settings)
+        components["float32 gradients"] = gradient_copies_beside_graphs(copies, transient_bytes, self.settings)
+        return with_slack(components, self.settings)
 
     def update(self, contents: Floats) -> dict[str, int]:
         """Bytes of a rank during the update, without activations, by component."""
         return self._update(*self._always_held(contents))
 
-    def _update(self, found: Counter[str], held: RankParameters) -> dict[str, int]:
-        found["float32 gradients"] = gradient_copy_bytes(held, self.settings)
-        return with_slack(found, self.settings)
+    def _update(self, components: Counter[str], held: RankParameters) -> dict[str, int]:
+        components["float32 gradients"] = gradient_copy_bytes(held, self.settings)
+        return with_slack(components, self.settings)
 
     def at_rest(self, contents: Floats) -> tuple[int, int]:
         """Return the bytes of a rank without microbatches in flight, and by how many the update exceeds them.
@@ -218,17 +218,17 @@ class MemoryLedger:
         whole_tensors = state_of_whole_tensors(
             rows, held, settings, tables=tables.trained(self.model), table_size=self._table_size
         )
-        found = Counter(static_bytes(held, settings) | whole_tensors)
+        components = Counter(static_bytes(held, settings) | whole_tensors)
         if settings.execution.gradient_placeholders:
             sizes = {size for number in np.flatnonzero(total) for size in self._sizes[number].sizes}
-            found["gradient placeholders"] = sum(sizes) * settings.optimizer.weight_bytes
+            components["gradient placeholders"] = sum(sizes) * settings.optimizer.weight_bytes
         if (narrow := settings.narrow) and not narrow.is_primary and not settings.fully_shard:
             gemms = held.gemms + held.expert_gemms
-            found["weights in fewer bits"] = exact_multiple(gemms, narrow.bytes_of_copies)
+            components["weights in fewer bits"] = exact_multiple(gemms, narrow.bytes_of_copies)
         num_graphs = int(total @ self.columns.of_rows["num_graphs"])
-        found["graph buffers"] = settings.graph_buffers(num_graphs) * self._hidden_bytes
-        found["library workspaces"] = settings.workspace_bytes
-        return found, held
+        components["graph buffers"] = settings.graph_buffers(num_graphs) * self._hidden_bytes
+        components["library workspaces"] = settings.workspace_bytes
+        return components, held
 
     def _buckets(self, contents: Floats) -> dict[str, int]:
         """Communication buffers besides the parameters and gradients themselves.
@@ -239,14 +239,14 @@ class MemoryLedger:
         optimizer = self.settings.optimizer
         if optimizer.zero_stage < 2:
             return {}
-        found = {"gradient buckets": self._largest("reduced", contents) * optimizer.bytes_of_gradient}
+        buckets = {"gradient buckets": self._largest("reduced", contents) * optimizer.bytes_of_gradient}
         if optimizer.zero_stage == 3:
-            found["gathered parameters"] = 2 * self._largest("gathered", contents)
+            buckets["gathered parameters"] = 2 * self._largest("gathered", contents)
         if self.settings.fully_shard and optimizer.zero_stage == 3:
             tables = self._tables(contents, with_mtp=False)
             outside = int(contents.sum(axis=0) @ self.columns.outside) + sum(tables) * self._table_size
-            found["gathered parameters"] += outside * optimizer.weight_bytes
-        return found
+            buckets["gathered parameters"] += outside * optimizer.weight_bytes
+        return buckets
 
     def _largest(self, name: str, contents: Floats) -> int:
         return int(np.where(contents.any(axis=0), self.columns.of_rows[name], 0.0).max(initial=0.0))

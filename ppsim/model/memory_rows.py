@@ -126,17 +126,17 @@ def _head(model: Model, settings: MemorySettings) -> RowBytes:
 def _encoder(part: EncoderPart, settings: MemorySettings) -> RowBytes:
     own, num_bytes = of_encoder(part.encoder, settings), encoder_activations(part, settings)
     held, frozen = EncoderPart(part.encoder, part.first, part.first + 1).held(settings.cut)
-    found = RowBytes(
+    row = RowBytes(
         {"encoder": num_bytes} if num_bytes else {},
         gathered=held * settings.optimizer.weight_bytes,
         reduced=held - frozen,
     )
     if own is None:
-        return found
+        return row
     recompute = own.execution.recompute
     backwards = sorted({backward_bytes(layer, own, recompute) for layer in _distinct(part.layers)})
     return replace(
-        found,
+        row,
         for_weight=sum(weight_gradient_bytes(layer, own) for layer in part.layers),
         moments=tuple({LAYER_GRADIENT: num_bytes} for num_bytes in backwards),
     )
@@ -148,9 +148,9 @@ def _distinct(layers: Sequence[Layer]) -> list[Layer]:
 
 def kept_of_layer(layer: Layer, settings: MemorySettings, recompute: Recompute) -> dict[str, int]:
     """Saved bytes per microbatch, by component."""
-    found = layer_activations(layer, settings, recompute)
+    kept = layer_activations(layer, settings, recompute)
     extra = settings.states_kept_by_graphs(layer) * settings.hidden_bytes(layer.streams * layer.hidden_size)
-    return found | {"graph buffers": extra} if extra else found
+    return kept | {"graph buffers": extra} if extra else kept
 
 
 def saved_bytes(layer: Layer, settings: MemorySettings, recompute: Recompute = "none") -> int:

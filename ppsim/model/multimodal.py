@@ -14,10 +14,10 @@ def multimodal_model(fields: ConfigFields, read: Reader, kinds: Sequence[str] = 
     fields.kinds.add("with-encoders")
     has_text = not fields.is_word("text_config", None)
     text = fields.nested("text_config") if has_text else fields
-    found = read(text)
+    model = read(text)
     if has_text:
         text.require_all_known()
-        found = replace(found, tied_embeddings=fields.flag("tie_word_embeddings", default=found.tied_embeddings))
+        model = replace(model, tied_embeddings=fields.flag("tie_word_embeddings", default=model.tied_embeddings))
     encoders, ignored = [], []
     for kind in kinds:
         encoder = fields.nested(f"{kind}_config")
@@ -27,16 +27,16 @@ def multimodal_model(fields: ConfigFields, read: Reader, kinds: Sequence[str] = 
             ignored.append(f"{'image' if kind == 'vision' else kind} encoder")
             continue
         encoder.kinds |= {"any-encoder", f"{model_type}.{kind}"}
-        encoders.append(reader(encoder, fields, found.hidden_size))
+        encoders.append(reader(encoder, fields, model.hidden_size))
         encoder.require_all_known()
-    left_out = f"text model only, {' and '.join(ignored)} ignored" if ignored else found.left_out
-    return replace(found, encoders=tuple(encoders), left_out=left_out)
+    left_out = f"text model only, {' and '.join(ignored)} ignored" if ignored else model.left_out
+    return replace(model, encoders=tuple(encoders), left_out=left_out)
 
 
 def omni_thinker(fields: ConfigFields, read: Reader) -> Model:
     """Read the thinker of Qwen-Omni, a text model with an image and an audio encoder."""
     fields.kinds.add("omni")
     thinker = fields.nested("thinker_config")
-    found = multimodal_model(thinker, read, ("vision", "audio"))
+    model = multimodal_model(thinker, read, ("vision", "audio"))
     thinker.require_all_known()
-    return replace(found, left_out="; ".join(filter(None, (found.left_out, "talker and speech decoder left out"))))
+    return replace(model, left_out="; ".join(filter(None, (model.left_out, "talker and speech decoder left out"))))

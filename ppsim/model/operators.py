@@ -126,11 +126,11 @@ def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
     require_of_layer(recompute)
     if recompute == "full":
         return (Checkpoint(tuple(one.name for one in operators)),)
-    found = []
+    plan = []
     for word in recompute.split("+"):
         inside = tuple(operator.name for operator in operators if word in operator.module.split("/"))
-        found.append(Checkpoint(inside, discards_output=word in DISCARDING))
-    return tuple(found)
+        plan.append(Checkpoint(inside, discards_output=word in DISCARDING))
+    return tuple(plan)
 
 
 def tensors_of(operators: Iterable[Operator], layer_input: Tensor) -> dict[str, Tensor]:
@@ -284,11 +284,11 @@ def sum_columns(tensors: Iterable[Tensor]) -> tuple[TensorColumns, ...]:
 
 
 def bytes_of(columns: Iterable[TensorColumns], rows: RowCounts, widths: Mapping[Dtype, float]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    num_bytes: dict[str, int] = {}
     for column in columns:
         size = round(rows[column.rows] * column.columns * widths[column.dtype])
-        found[column.component] = found.get(column.component, 0) + size
-    return found
+        num_bytes[column.component] = num_bytes.get(column.component, 0) + size
+    return num_bytes
 
 
 def saved_for_weight(operators: Iterable[Operator], layer_input: Tensor) -> Iterator[Tensor]:

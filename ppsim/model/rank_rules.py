@@ -20,7 +20,7 @@ def static_bytes(held: RankParameters, settings: MemorySettings) -> dict[str, in
     state = held.matrices * optimizer.state_bytes(is_matrix=True)
     state += (held.trained - held.matrices) * optimizer.state_bytes()
     expert_state = held.trained_expert * optimizer.state_bytes(is_matrix=True)
-    found: dict[str, int] = {}
+    components: dict[str, int] = {}
     for prefix, number, gemms, trained, state_bytes, replicas in (
         ("", held.dense, held.gemms, held.trained, state, cut.replicas),
         ("expert ", held.expert, held.expert_gemms, held.trained_expert, expert_state, cut.expert_replicas),
@@ -37,12 +37,12 @@ def static_bytes(held: RankParameters, settings: MemorySettings) -> dict[str, in
             gradients = share(trained * of_gradient, sharding if stage >= 2 else 1)
             on_device = exact_multiple(state_bytes, 1 - optimizer.offload_fraction)
             states = share(on_device, optimizer.ranks_of_state(replicas) if stage >= 1 else 1)
-        found |= {
+        components |= {
             f"{prefix}parameters": weights,
             f"{prefix}gradients": gradients,
             f"{prefix}optimizer state": states,
         }
-    return found
+    return components
 
 
 def state_of_whole_tensors(
@@ -85,8 +85,8 @@ def gradient_copies_beside_graphs(copies: int, transient_bytes: int, settings: M
     return max(0, copies - transient_bytes) if settings.execution.cuda_graphs == "layer" else 0
 
 
-def with_slack(found: dict[str, int], settings: MemorySettings) -> dict[str, int]:
+def with_slack(components: dict[str, int], settings: MemorySettings) -> dict[str, int]:
     """Add the allocator's slack, and leave out components without bytes."""
-    used = sum(found.values())
-    found["allocator slack"] = exact_multiple(used, settings.allocator_slack) - used
-    return {name: size for name, size in found.items() if size}
+    used = sum(components.values())
+    components["allocator slack"] = exact_multiple(used, settings.allocator_slack) - used
+    return {name: size for name, size in components.items() if size}

@@ -103,7 +103,7 @@ def _of_layer(text: str) -> Recompute:
 
 
 def _numbered(text: str) -> list[tuple[str, int]]:
-    found = []
+    runs = []
     for part in text.split(","):
         word, _, number = part.partition("*")
         if not 1 <= _layers_in(number) <= MOST_LAYERS:
@@ -111,8 +111,8 @@ def _numbered(text: str) -> list[tuple[str, int]]:
                 f"recompute of several kinds is WORD*N,WORD*N with N from 1 to {MOST_LAYERS:,}: got "
                 f"{short_text(text)}"
             )
-        found.append((word, int(number)))
-    return found
+        runs.append((word, int(number)))
+    return runs
 
 
 def _layers_in(number: str) -> int:
@@ -122,16 +122,16 @@ def _layers_in(number: str) -> int:
 
 def numbers_of_layers(text: str, ids: str, *, what: str = "recompute of single layers is WORD") -> list[int]:
     """Return the layer numbers in a text such as 0,3,8-11, sorted."""
-    found: list[int] = []
+    listed: list[int] = []
     for part in ids.split(","):
         first, _, last = part.partition("-")
         numbers = range(_layers_in(first), _layers_in(last or first) + 1)
         if numbers.start < 0 or not numbers:
             raise ConfigError(f"{what}@0,3,8-11: got {short_text(text)}")
-        if numbers[-1] >= MOST_LAYERS or len(found) > MOST_LAYERS:
+        if numbers[-1] >= MOST_LAYERS or len(listed) > MOST_LAYERS:
             raise ConfigError(f"{what}@… with at most {MOST_LAYERS:,} layers: got {short_text(text)}")
-        found += numbers
-    return sorted(set(found))
+        listed += numbers
+    return sorted(set(listed))
 
 
 def spelled_layers(ids: Sequence[int]) -> str:

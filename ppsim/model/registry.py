@@ -42,7 +42,7 @@ def aliases() -> dict[str, str]:
 @cache
 def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
     """Config.json, source and, if given, number of norms per layer, for each model in data/models.toml."""
-    found: dict[str, tuple[dict[str, Any], str, int | None]] = {}
+    described: dict[str, tuple[dict[str, Any], str, int | None]] = {}
     for family in _tables()["family"]:
         source, num_norms = family.pop("source"), family.pop("num_norms", None)
         columns, rows = family.pop("columns"), family.pop("models")
@@ -50,9 +50,9 @@ def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
             own = {column: cell for column, cell in zip(columns, row, strict=True) if cell != ""}
             told = source.format(own.pop("source", ""))
             if text := own.pop("text", None):  # a model with an encoder before one of the models above
-                own["text_config"] = found[text][0]
-            found[name] = family | own, told, num_norms
-    return found
+                own["text_config"] = described[text][0]
+            described[name] = family | own, told, num_norms
+    return described
 
 
 @cache

@@ -55,8 +55,8 @@ class LinearFunctions:
         self._constants = np.concatenate([self._constants, values - weights @ self.stage_costs(counts)])
 
     def values(self, counts: Sequence[int]) -> Floats:
-        found: Floats = self._constants + self._weights @ self.stage_costs(counts)
-        return found
+        bounds: Floats = self._constants + self._weights @ self.stage_costs(counts)
+        return bounds
 
     def changes(
         self, counts: Sequence[int], giving: Ints64, taking: Ints64, chosen: Sequence[int] | None = None
@@ -71,22 +71,22 @@ class LinearFunctions:
         below, above = (
             np.concatenate([np.zeros((len(weights), 1)), one.cumsum(axis=1)], axis=1) for one in (down, up)
         )
-        found: Floats = np.where(
+        changes: Floats = np.where(
             giving < taking, below[:, taking] - below[:, giving], above[:, giving] - above[:, taking]
         )
         if self._fixed:
             now = np.asarray(counts)
-            found += self._fixed * (
+            changes += self._fixed * (
                 weights[:, taking] * (now[taking] == 0) - weights[:, giving] * (now[giving] == 1)
             )
-        return found
+        return changes
 
     def stage_costs(self, counts: Sequence[int]) -> Floats:
         ends = np.cumsum(counts)
-        found: Floats = self._sums[ends] - self._sums[ends - np.asarray(counts)]
+        stage_costs: Floats = self._sums[ends] - self._sums[ends - np.asarray(counts)]
         if self._fixed:
-            found += self._fixed * (np.asarray(counts) > 0)
-        return found
+            stage_costs += self._fixed * (np.asarray(counts) > 0)
+        return stage_costs
 
 
 _POWER = 8
@@ -140,5 +140,5 @@ def balance_ranks(
 def _squares(counts: Sequence[int], giving: Ints64, taking: Ints64) -> Ints64:
     """Change of the sum of squared layers per stage by each move."""
     now = np.asarray(counts)
-    found: Ints64 = 2 * (now[taking] - now[giving] + 1)
-    return found
+    changes: Ints64 = 2 * (now[taking] - now[giving] + 1)
+    return changes

@@ -95,7 +95,7 @@ def run_calibration(
     if how.items() <= there.items() and there.get("reference_ends_s"):  # else written by an older version
         return
     profile = validated(Profile, content | {"rehearsal": None}, str(path))
-    found = rehearsal_of(
+    rehearsal = rehearsal_of(
         profile,
         lambda num_layers: _gpt_of(model, key, num_layers),
         key,
@@ -104,7 +104,7 @@ def run_calibration(
         say=say,
         watch=watch,
     )
-    write_atomically(path, to_json(content | {"rehearsal": found}))
+    write_atomically(path, to_json(content | {"rehearsal": rehearsal}))
 
 
 def expected_s(model: ModelShape, key: MeasurementKey, settings: MeasuringSettings, num_processes: int) -> float:
@@ -154,24 +154,25 @@ def rehearsal_of(
     runs = [run_of(one, table, None, source="") for one in results]
     pair = [join_turns(runs[index::2]) for index in range(2)]
     reference_times_s = [np.median(run.reference_s, axis=0).tolist() for run in runs]
-    found = CalibrationRun(
+    rehearsal = CalibrationRun(
         num_processes=num_processes, num_threads=settings.num_threads,
         **fit_overheads(profile, shape, pair, reference_times_s=reference_times_s),
         reference_work=runs[0].reference_work,
     )  # fmt: skip
     say(
-        f"calibration run with {conditions}: actions take {found.slowdown:.2f} times as long as with one process, "
-        f"and vary by {percent(relative_spread(tuple(found.pass_factors or ())))}; host time per action "
-        f"{seconds(found.action_overhead_s)}, fixed overhead per P2P transfer {seconds(found.hop_overhead_s)}; "
-        f"the machine speed varied by {percent(found.pace_spread)} in {len(runs)} runs"
+        f"calibration run with {conditions}: actions take {rehearsal.slowdown:.2f} times as long as with one "
+        f"process, and vary by {percent(relative_spread(tuple(rehearsal.pass_factors or ())))}; host time per "
+        f"action {seconds(rehearsal.action_overhead_s)}, fixed overhead per P2P transfer "
+        f"{seconds(rehearsal.hop_overhead_s)}; the machine speed varied by {percent(rehearsal.pace_spread)} in "
+        f"{len(runs)} runs"
     )
-    if found.pace_spread > _CALM:
+    if rehearsal.pace_spread > _CALM:
         load = f" (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)" if hasattr(os, "getloadavg") else ""
         say(
             f"other programs use this machine{load}: the error of a run can be as large as this variation; ppsim "
             f"compare prints the error at equal speed; measure again, with --start-over, when the machine is idle"
         )
-    return asdict(found)
+    return asdict(rehearsal)
 
 
 def fit_overheads(
@@ -192,9 +193,9 @@ def fit_overheads(
         ranks_s, paces = _paces(np.array(reference_times_s))
         pair = [import_run(one.run.at_pace(taken_s), 0) for one, taken_s in zip(pair, ranks_s, strict=True)]
     table = pair[0].timeline.graph.schedule
-    found = calibrate([one.run for one in pair])
-    hop_s = found.hop.value if found.hop else 0.0
-    factors = found.spreads.factors or (1.0,)
+    overheads = calibrate([one.run for one in pair])
+    hop_s = overheads.hop.value if overheads.hop else 0.0
+    factors = overheads.spreads.factors or (1.0,)
     projected = [_projected(profile, shape, table, layers) for layers in (FEW, MORE)]
     pipelines = [
         _Pipeline(

@@ -264,13 +264,13 @@ def _measured(
     flops = builder.forward_flops(contents)
     if flops is None:
         flops, _ = count_flops(subject)
-    [found] = measured_costs([MeasuredPart(short_contents(contents), [subject], flops)], settings, say=say)
+    [costs] = measured_costs([MeasuredPart(short_contents(contents), [subject], flops)], settings, say=say)
     if window.is_first:
-        found |= {"backward_input_s": None, "backward_weight_s": None}
-        found["activation_bytes_kept_for_weight"] = found["activation_bytes"]
+        costs |= {"backward_input_s": None, "backward_weight_s": None}
+        costs["activation_bytes_kept_for_weight"] = costs["activation_bytes"]
     del subject
     release_memory()
-    return found | {"forward_flops": flops}
+    return costs | {"forward_flops": flops}
 
 
 def subject_of(builder: Builder, window: LayerWindow) -> MeasuredModule:

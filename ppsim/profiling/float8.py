@@ -138,10 +138,10 @@ def cast_plainly(tensor: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def _product(left: Tensor, left_scale: Tensor, right: Tensor, right_scale: Tensor, *, is_fast: bool) -> Tensor:
     """Return left·rightᵀ in bfloat16; both operands are contiguous in the summed dimension."""
-    found: Tensor = torch._scaled_mm(
+    product: Tensor = torch._scaled_mm(
         left, right.t(), scale_a=left_scale, scale_b=right_scale, out_dtype=torch.bfloat16, use_fast_accum=is_fast
     )
-    return found
+    return product
 
 
 def _odd_sizes(linear: nn.Linear) -> bool:

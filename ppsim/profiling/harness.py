@@ -187,7 +187,7 @@ def measure_shape(
         module.to(where, kind)
     row, alone = MeasuredModule(blocks, hidden), MeasuredModule(blocks[0], hidden)
     head = MeasuredModule(ends[1], hidden, loss=lambda logits: loss_of(logits, tokens[0]))
-    found = measured_components(
+    components = measured_components(
         [
             MeasuredPart("embedding", [MeasuredModule(ends[0], tokens, is_first=True)], flops=0.0),
             MeasuredPart("layer", [row, alone], flops=layer_flops, num_units=NUM_BLOCKS),
@@ -196,8 +196,8 @@ def measure_shape(
         settings, shape=asdict(key), say=say,
     )  # fmt: skip
     if not settings.compiled:  # the operators of compiled code cannot be observed
-        found[1]["attention"] = attention_in(lambda: alone.forward(alone.next_input()))
-    return found
+        components[1]["attention"] = attention_in(lambda: alone.forward(alone.next_input()))
+    return components
 
 
 @dataclass(frozen=True)
@@ -225,13 +225,13 @@ def measured_components(
     On a CPU the parts take turns, so that other load affects them equally. On other devices they are measured one
     after the other, because their activations may not fit into memory together.
     """
-    found = []
+    components = []
     for group in [parts] if settings.device == "cpu" else [[part] for part in parts]:
         say(f"measuring {', '.join(part.name for part in group)}")
-        found += measured_costs(group, settings, say=say)
+        components += measured_costs(group, settings, say=say)
     return [
         {"component": part.name, "shape": shape, **costs, "forward_flops": part.flops}
-        for part, costs in zip(parts, found, strict=True)
+        for part, costs in zip(parts, components, strict=True)
     ]
 
 
@@ -409,8 +409,8 @@ def measured_costs(parts: Sequence[MeasuredPart], settings: MeasuringSettings, *
     return [_costs_of(part, [next(samples) for _ in part.subjects], settings) for part in parts]
 
 
-def _costs_of(part: MeasuredPart, found: Sequence[Samples], settings: MeasuringSettings) -> dict[str, Any]:
-    whole, where, num_units = found[0], torch.device(settings.device), part.num_units
+def _costs_of(part: MeasuredPart, samples: Sequence[Samples], settings: MeasuringSettings) -> dict[str, Any]:
+    whole, where, num_units = samples[0], torch.device(settings.device), part.num_units
     content = {
         **_times(whole.seconds, num_units),
         "activation_bytes": whole.activation_bytes // num_units,
@@ -419,8 +419,8 @@ def _costs_of(part: MeasuredPart, found: Sequence[Samples], settings: MeasuringS
         "transient_bytes": whole.transient_bytes,
         "parameters": sum(parameter.numel() for parameter in part.subjects[0].module.parameters()) // num_units,
     }
-    if len(found) > 1:
-        content["alone"] = {"num_in_row": num_units, **_times(found[1].seconds)}
+    if len(samples) > 1:
+        content["alone"] = {"num_in_row": num_units, **_times(samples[1].seconds)}
     if is_asynchronous(where) and not settings.cuda_graphs:
         content["launch"] = launch_times(part.subjects[-1], where, can_split="I" in whole.seconds)
     return content

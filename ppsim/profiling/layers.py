@@ -27,8 +27,8 @@ class AttentionCoreModule(nn.Module):
     @contextmanager
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
         """Yield [batch, sequence, heads · size]; queries, keys and values are [batch, heads, sequence, size]."""
-        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.is_grouped)
-        yield found.transpose(1, 2).flatten(2)
+        context = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.is_grouped)
+        yield context.transpose(1, 2).flatten(2)
 
 
 class RecomputedCore(nn.Module):
@@ -43,8 +43,8 @@ class RecomputedCore(nn.Module):
         yield checkpoint(self._attended, q, k, v, use_reentrant=False)
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with self.core.attended(q, k, v) as found:
-            return found
+        with self.core.attended(q, k, v) as attended:
+            return attended
 
 
 class ContextCore(nn.Module):
@@ -84,8 +84,8 @@ class ContextCore(nn.Module):
             last = functional.scaled_dot_product_attention(
                 q_last, keys, values, attn_mask=mask, enable_gqa=is_grouped
             )
-        with self.cheaply(_joined, first, last) as found:
-            yield found
+        with self.cheaply(_joined, first, last) as context:
+            yield context
 
     def _gathered(self, own: Tensor) -> Tensor:
         """Return keys or values of all positions, [batch, sequence, heads, head size]."""

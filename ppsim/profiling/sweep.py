@@ -67,7 +67,7 @@ def measure_optimizer(
         "head": (lambda: build_head(shard), 1),
     }
     say(f"measuring a step of {name}")
-    found = []
+    measured = []
     for component, (build, num_units) in parts.items():
         with where:
             module = build()
@@ -75,8 +75,8 @@ def measure_optimizer(
             module.to(where, kind), name, settings, is_hidden=component == "layer", num_units=num_units
         )
         shape = {"tp": key.tp, "ep": key.ep, "dtype": key.dtype}
-        found.append({"component": component, "optimizer": name, **shape, **step})
-    return found
+        measured.append({"component": component, "optimizer": name, **shape, **step})
+    return measured
 
 
 def measure_step(

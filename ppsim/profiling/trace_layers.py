@@ -114,10 +114,10 @@ class TracedLayer:
 
     def _join_eager_attention(self) -> None:
         """Replace two GEMMs without weights around an s × s softmax by one attention call."""
-        s, found, waiting = self.tokens, [], None
+        s, events, waiting = self.tokens, [], None
         for event in self.events:
             if event.kind != "product":
-                found.append(event)
+                events.append(event)
                 continue
             if waiting is not None and event.module == waiting.module and event.m == s and event.k == s:
                 sizes = {
@@ -125,8 +125,8 @@ class TracedLayer:
                     "window": None, "is_chunked": False, "sinks": False, "is_causal": True,
                 }  # fmt: skip
                 reads = (*waiting.reads, event.reads[-1])
-                found.remove(waiting)
-                found.append(
+                events.remove(waiting)
+                events.append(
                     TracedOperation("attention", event.module, reads=reads, writes=event.writes, sizes=sizes)
                 )
                 self.notes.append(
@@ -134,10 +134,10 @@ class TracedLayer:
                 )
                 waiting = None
                 continue
-            found.append(event)
+            events.append(event)
             if event.shape[-2:] == (s, s):
                 waiting = event
-        self.events = found
+        self.events = events
 
     def _require_used(self) -> None:
         used = {event.weight for event in self.events if event.weight}
@@ -420,14 +420,14 @@ def plain(part: Any) -> Any:
         return [plain(one) for one in part]
     if not is_dataclass(part):
         return part
-    found = {
+    described = {
         field.name: plain(getattr(part, field.name)) for field in fields(part)
         if field.default is MISSING or getattr(part, field.name) != field.default
     }  # fmt: skip
     is_part = isinstance(part, Mixer | FeedForward | MixtureOfExperts) and not isinstance(
         part, TracedCore | TracedScan
     )
-    return {"kind": type(part).__name__} | found if is_part else found
+    return {"kind": type(part).__name__} | described if is_part else described
 
 
 def kinds_of(traced: Mapping[int, TracedLayer], order: Sequence[int]) -> dict[str, Any]:

@@ -289,12 +289,12 @@ def _compressed(module: nn.Module, num_queries: int, num_keys: int) -> dict[str,
     """
     if num_keys <= num_queries:
         return {}
-    found, config = {"block": num_queries // (num_keys - num_queries)}, getattr(module, "config", None)
+    sizes, config = {"block": num_queries // (num_keys - num_queries)}, getattr(module, "config", None)
     has_indexer = any(name.rsplit(".", 1)[-1] == "indexer" for name, _ in module.named_modules())
     if has_indexer and config is not None and isinstance(getattr(config, "index_topk", None), int):
         columns = config.index_n_heads * config.index_head_dim
-        found |= {"num_blocks": config.index_topk, "index_columns": columns}
-    return found
+        sizes |= {"num_blocks": config.index_topk, "index_columns": columns}
+    return sizes
 
 
 class _Grouped(torch.autograd.Function):

@@ -43,9 +43,9 @@ class ErrorClass:
 
 @cache
 def error_classes() -> tuple[ErrorClass, ...]:
-    found = read_toml(data_folder("machine/data") / "error_classes.toml")
+    classes = read_toml(data_folder("machine/data") / "error_classes.toml")
     return tuple(
-        ErrorClass(name=name, **{**fields, "stacks": tuple(fields["stacks"])}) for name, fields in found.items()
+        ErrorClass(name=name, **{**fields, "stacks": tuple(fields["stacks"])}) for name, fields in classes.items()
     )
 
 

@@ -263,19 +263,19 @@ def sensitivities(projection: Projection) -> dict[str, float]:
         masks["transfers"] = is_transfer
     sets = np.stack([durations, *(np.where(mask, (1 - _FASTER) * durations, durations) for mask in masks.values())])
     times = _pipeline_s(projection, evaluate_many(graph, sets, overheads_s(graph, costs)))
-    found = {
+    changes = {
         name: float((times[0] - time) / projection.iteration_time_s)
         for name, time in zip(masks, times[1:], strict=True)
     }
     exposed = projection.step.exposed_s
     for name, kinds in _OF_STEP.items():
         if all(kind in exposed for kind in kinds):
-            found[name] = _FASTER * sum(exposed[kind] for kind in kinds) / projection.iteration_time_s
+            changes[name] = _FASTER * sum(exposed[kind] for kind in kinds) / projection.iteration_time_s
     if costs.between_rounds_s:
         shorter = overheads_s(graph, costs.replace(between_rounds_s=(1 - _FASTER) * costs.between_rounds_s))
         time = _pipeline_s(projection, evaluate_many(graph, durations, shorter))[0]
-        found["data parallelism"] += float((times[0] - time) / projection.iteration_time_s)
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        changes["data parallelism"] += float((times[0] - time) / projection.iteration_time_s)
+    return dict(sorted(changes.items(), key=lambda item: -item[1]))
 
 
 def _pipeline_s(projection: Projection, times: RankTimes) -> Floats:

@@ -162,8 +162,8 @@ class Plan(HasRepr):
     @property
     def rehearsal(self) -> CalibrationRun | None:
         """The profile's calibration run, if it applies to this plan."""
-        found = self.profile.rehearsal if self.profile and self.measured is None else None
-        return found if found and found.num_processes == self.pp else None
+        rehearsed = self.profile.rehearsal if self.profile and self.measured is None else None
+        return rehearsed if rehearsed and rehearsed.num_processes == self.pp else None
 
     @property
     def variation(self) -> Variation | None:

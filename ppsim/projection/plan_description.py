@@ -100,5 +100,5 @@ def _of_stage(recompute: Recompute, layers: Sequence[int], stage: int) -> Recomp
 
 def _limits(plan: Plan, timeline: Timeline, rank: int) -> list[str]:
     busy_s, peaks, limit = timeline.busy_s, timeline.memory.peak_bytes, plan.memory_bound_bytes
-    found = ["compute"] if busy_s[rank] >= _NEAR * busy_s.max() else []
-    return found + (["memory"] if limit is not None and peaks[rank] >= _NEAR * limit else [])
+    limits = ["compute"] if busy_s[rank] >= _NEAR * busy_s.max() else []
+    return limits + (["memory"] if limit is not None and peaks[rank] >= _NEAR * limit else [])

@@ -156,7 +156,7 @@ def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
     vpp = 1 if plan.vpp is None else plan.vpp
     if plan.group_size is not None or plan.num_slices is not None:
         raise ConfigError("group size and slices are for schedules by name; auto has neither")
-    found, unlimited = _within_memory(
+    fitting, unlimited = _within_memory(
         plan,
         lambda limit: optimise(
             pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches,
@@ -165,8 +165,8 @@ def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
             progress=progress,
         ),
     )  # fmt: skip
-    note = f"schedule: searched for, from {found.started_from} on; placement {found.placement}; {found.proof}"
-    table = repeat_rounds(found.schedule, plan.gradient_accumulation_steps)
+    note = f"schedule: searched for, from {fitting.started_from} on; placement {fitting.placement}; {fitting.proof}"
+    table = repeat_rounds(fitting.schedule, plan.gradient_accumulation_steps)
     return project_table(replace(plan, vpp=vpp), table, note=note + unlimited)
 
 
@@ -185,8 +185,8 @@ def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
 def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) -> Projection:
     """The table contains all rounds of the step; `note` names its origin."""
     if plan.searches_stages:
-        plan, found = _with_stages(plan, schedule)
-        note = "; ".join([*([note] if note else []), found])
+        plan, searched = _with_stages(plan, schedule)
+        note = "; ".join([*([note] if note else []), searched])
     source = plan.source
     assembled, costs, step = _step(plan, schedule)
     iteration = step.time_s + costs.step_overhead_s
@@ -299,8 +299,8 @@ def peaks_of(plan: Plan) -> list[float]:
 
 def _assembled(plan: Plan, schedule: Schedule, split: Split | None = None) -> StageCostSet:
     """A split "auto" is balanced here, not searched for."""
-    found = plan.source.assemble(schedule, plan.layer_split_rule if split is None else split)
-    return with_lengths(plan, schedule, found, sample_lengths(plan))
+    assembled = plan.source.assemble(schedule, plan.layer_split_rule if split is None else split)
+    return with_lengths(plan, schedule, assembled, sample_lengths(plan))
 
 
 def _step(plan: Plan, schedule: Schedule) -> tuple[StageCostSet, StageCosts, TrainingStep]:
@@ -358,14 +358,14 @@ def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
         return _trial(usual, schedule, assembled.scaled(scale))
 
     limit = plan.memory_bound_bytes or np.inf
-    found = StageSearch(ledger, schedule, simulated, limit).best()
-    planned = with_plans(job, found.plans, found.trial.counts)
-    line = f"plan: layers and recomputation of each stage searched for, iteration {seconds(found.trial.seconds)}"
-    if found.uniform_s is not None:
-        line += f"; with the same recomputation on all stages {seconds(found.uniform_s)} ({found.uniform})"
-    if found.busiest_s is not None:
-        line += f"; lower bound {seconds(found.busiest_s)} (work of the busiest rank)"
-    return replace(plan, job=planned, split=AutoSplit(found.trial.counts), searches_stages=False), line
+    searched = StageSearch(ledger, schedule, simulated, limit).best()
+    planned = with_plans(job, searched.plans, searched.trial.counts)
+    line = f"plan: layers and recomputation of each stage searched for, iteration {seconds(searched.trial.seconds)}"
+    if searched.uniform_s is not None:
+        line += f"; with the same recomputation on all stages {seconds(searched.uniform_s)} ({searched.uniform})"
+    if searched.busiest_s is not None:
+        line += f"; lower bound {seconds(searched.busiest_s)} (work of the busiest rank)"
+    return replace(plan, job=planned, split=AutoSplit(searched.trial.counts), searches_stages=False), line
 
 
 Tables: TypeAlias = Callable[[Plan, ScheduleEntry], tuple[Schedule, str | None]]
@@ -407,9 +407,9 @@ def project_all(
             projections.append(project_table(one, table, note=note))
         except ScheduleError as error:
             reasons[name] = str(error).splitlines()[0]
-    found = Projections(projections, reasons, plan.trainer if names is None else "")
-    projections.sort(key=lambda projection: (found.is_elsewhere(projection), *projection.sort_key))
-    return found
+    several = Projections(projections, reasons, plan.trainer if names is None else "")
+    projections.sort(key=lambda projection: (several.is_elsewhere(projection), *projection.sort_key))
+    return several
 
 
 def _why_no_stages(plan: Plan, num_stages: int, *, num_slices: int = 1) -> str | None:

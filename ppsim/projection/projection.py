@@ -211,8 +211,8 @@ class Projection(Printable, Drawable):
         if plan.has_model:
             sizes = vars(plan.job.layout) if plan.job else plan.source.to_json()["profile"]["shape"]
         least = {"tp": 2, "cp": 2, "ep": 2, "etp": 1, "dp": 2}
-        found = {name: sizes.get(name) or 0 for name in least}
-        return {name: ranks for name, ranks in found.items() if ranks >= least[name]} | {"pp": plan.pp}
+        given = {name: sizes.get(name) or 0 for name in least}
+        return {name: ranks for name, ranks in given.items() if ranks >= least[name]} | {"pp": plan.pp}
 
     @property
     def runtime_error(self) -> str | None:
@@ -474,15 +474,15 @@ class ProjectionSummary(HasRepr):
 ALL_STAGES = "compute of all stages"
 
 
-def largest_bottleneck(found: dict[str, float]) -> str:
+def largest_bottleneck(shares: dict[str, float]) -> str:
     """Return the limiting resource, or the stage with the largest gain if all stages together limit the step.
 
     >>> largest_bottleneck({"compute of all stages": 0.9, "transfers": 0.05, "compute of stage 3": 0.02})
     'compute of stage 3'
     """
-    of_one = [name for name in found if name.startswith("compute of stage ")]
-    most = max((name for name in found if name not in of_one), key=lambda name: found[name])
-    return max(of_one, key=lambda name: found[name]) if most == ALL_STAGES else most
+    of_one = [name for name in shares if name.startswith("compute of stage ")]
+    most = max((name for name in shares if name not in of_one), key=lambda name: shares[name])
+    return max(of_one, key=lambda name: shares[name]) if most == ALL_STAGES else most
 
 
 _MOST_DOUBLINGS = 7

@@ -98,8 +98,8 @@ _TEXT: dict[Unit, Callable[[float], str]] = {"": "{:,.0f}".format, "s": seconds,
 
 def texts_of(projection: Any, view: View) -> dict[str, str]:
     """Return the known quantities of a view by label."""
-    found = ((quantity, quantity.of(projection)) for quantity in QUANTITIES if view in quantity.views)
-    return {one.label: _text(value, one.unit) for one, value in found if value is not None}
+    texts = ((quantity, quantity.of(projection)) for quantity in QUANTITIES if view in quantity.views)
+    return {one.label: _text(value, one.unit) for one, value in texts if value is not None}
 
 
 def _text(value: float, unit: Unit) -> str:

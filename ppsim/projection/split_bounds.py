@@ -83,18 +83,18 @@ def slopes(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
     The time of stages that wait for data-parallel collectives grows with the collectives, not with the compute.
     """
     schedule, costs = trial.step.timeline.schedule, trial.step.timeline.costs
-    found = np.repeat(layer.passes_s[:, None], schedule.num_stages, axis=1)
+    seconds = np.repeat(layer.passes_s[:, None], schedule.num_stages, axis=1)
     if trial.stage_cost_set.parts and not np.array_equal(layer.passes_s, layer.exposed_s):
         parts = [trial.stage_cost_set.parts[stage] for stage in schedule.model_stage.tolist()]
         exposed_s = np.array([
             [one.dp_s for one in (part.forward, part.backward, part.backward_input, part.backward_weight)]
             for part in parts
         ]).T  # fmt: skip
-        found = np.where(exposed_s > 0, layer.exposed_s[:, None], found)
-        found[Op.B] = found[Op.I] + found[Op.W]
+        seconds = np.where(exposed_s > 0, layer.exposed_s[:, None], seconds)
+        seconds[Op.B] = seconds[Op.I] + seconds[Op.W]
     without_input = (costs.backward_input_s == 0) & (costs.backward_weight_s > 0)  # torch's first stage
-    found[Op.W, without_input], found[Op.I, without_input] = found[Op.B, without_input], 0.0
-    return found
+    seconds[Op.W, without_input], seconds[Op.I, without_input] = seconds[Op.B, without_input], 0.0
+    return seconds
 
 
 def _mean(layer: LayerCosts) -> float:

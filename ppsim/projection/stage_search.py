@@ -92,8 +92,8 @@ class StageSearch:
         """Return the fastest simulated plan, not slower than any plan with the same recomputation on all stages."""
         uniform = self._best_uniform()
         program = StageProgram(self)
-        found = program.best() if program.applies else None
-        starts = [uniform[1].counts, *([found.counts] if found else [])]
+        planned = program.best() if program.applies else None
+        starts = [uniform[1].counts, *([planned.counts] if planned else [])]
         start = min((self._planned(counts) for counts in dict.fromkeys(starts)), key=self._rank_of)
         plans, trial = min(self._climb(start), uniform, key=self._rank_of)
         fits = self._rank_of(uniform)[0] <= 0
@@ -102,14 +102,14 @@ class StageSearch:
             trial,
             uniform[1].seconds if fits else None,
             uniform[0][0].recompute if fits else "",
-            found.seconds if found else None,
+            planned.seconds if planned else None,
         )
 
     def _over(self, trial: SimulatedSplit) -> float:
         return float(np.maximum(trial.peak_bytes - self.limit_bytes * CAP_ROUNDING, 0.0).max())
 
-    def _rank_of(self, found: Planned) -> tuple[float, float]:
-        _, trial = found
+    def _rank_of(self, planned: Planned) -> tuple[float, float]:
+        _, trial = planned
         return self._over(trial), trial.seconds
 
     def _run(self, counts: Sequence[int] | str, plans: Sequence[StagePlan]) -> SimulatedSplit:
@@ -122,7 +122,7 @@ class StageSearch:
         texts = [*self.options.useful_words]
         most = -(-len(self.job.model.layers) // self.num_stages)
         texts += [f"block/{number}" for number in range(1, most)] if "full" in texts else []
-        found: dict[str, Planned] = {}
+        uniform: dict[str, Planned] = {}
         refused: PpsimError | None = None
         for text in texts:
             plans = (StagePlan(text),) * self.num_stages
@@ -132,16 +132,16 @@ class StageSearch:
                 except PpsimError as error:
                     refused = refused or error
                 else:
-                    found[text] = min(found.get(text, made), made, key=self._rank_of)
-        if refused and not found:
+                    uniform[text] = min(uniform.get(text, made), made, key=self._rank_of)
+        if refused and not uniform:
             raise refused
-        limit = min((trial.seconds for _, trial in found.values() if self._over(trial) <= 0), default=np.inf)
+        limit = min((trial.seconds for _, trial in uniform.values() if self._over(trial) <= 0), default=np.inf)
         promising = [
             (trial.seconds, text)
-            for text, (_, trial) in found.items()
+            for text, (_, trial) in uniform.items()
             if trial.seconds <= limit and self._over(trial) <= _NEARLY_FITS * self.limit_bytes
         ]
-        least = min(found, key=lambda text: self._rank_of(found[text]))
+        least = min(uniform, key=lambda text: self._rank_of(uniform[text]))
         texts = [text for _, text in sorted(promising)[:_MOST_UNIFORM]]
         return min((self._with_split(text) for text in dict.fromkeys([*texts, least])), key=self._rank_of)
 
@@ -157,18 +157,18 @@ class StageSearch:
 
     def _planned(self, counts: tuple[int, ...]) -> Planned:
         """Return the fastest recomputation whose simulated peak fits."""
-        limits, found = np.full(len(self.ranks), self.limit_bytes), None
+        limits, best = np.full(len(self.ranks), self.limit_bytes), None
         for _ in range(_MOST_ATTEMPTS):
             plans = self.plans_for(counts, limits)
             made = plans, self._run(counts, plans)
-            if found is None or self._rank_of(made) < self._rank_of(found):
-                found = made
+            if best is None or self._rank_of(made) < self._rank_of(best):
+                best = made
             over = made[1].peak_bytes - self.limit_bytes * CAP_ROUNDING
             if (over <= 0).all():
                 break
             limits -= np.maximum(over, 0.0)
-        assert found is not None
-        return found
+        assert best is not None
+        return best
 
     def plans_for(self, counts: Sequence[int], limits: Floats) -> tuple[StagePlan, ...]:
         stages = stages_of(self.job.model, counts)

@@ -84,15 +84,15 @@ def advise(
     def balanced(other: Plan) -> Projection:
         return project(replace(other, split=without_search(other.layer_split_rule)))
 
-    found = _useful(projection, projected_changes(plan, balanced, is_too_large=is_too_large))
+    changes = _useful(projection, projected_changes(plan, balanced, is_too_large=is_too_large))
     job = plan.job if plan.measured is None else None
-    if is_too_large and not found and job is not None and job.execution.recompute != "full":
-        found = _useful(projection, projected_changes(plan, balanced, together={"recompute": "full"}))
-    return found[:limit]
+    if is_too_large and not changes and job is not None and job.execution.recompute != "full":
+        changes = _useful(projection, projected_changes(plan, balanced, together={"recompute": "full"}))
+    return changes[:limit]
 
 
 def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -> list[ConfigurationChange]:
-    found, is_too_large = [], projection.is_too_large
+    useful, is_too_large = [], projection.is_too_large
     for change, made in changes:
         if made.is_too_large or (made.runtime_error and not projection.runtime_error):
             continue
@@ -101,8 +101,8 @@ def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -
         else:
             gain = made.tokens_per_s / projection.tokens_per_s - 1
         if gain >= _LEAST_GAIN or is_too_large:
-            found.append(ConfigurationChange(change, made, gain, makes_it_fit=is_too_large))
-    return sorted(found, key=lambda advice: (-advice.throughput_gain, advice.change))
+            useful.append(ConfigurationChange(change, made, gain, makes_it_fit=is_too_large))
+    return sorted(useful, key=lambda advice: (-advice.throughput_gain, advice.change))
 
 
 IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
@@ -195,11 +195,11 @@ def _by_stack(projection: Projection, project: Callable[[Plan], Projection]) -> 
     }
     if job is None or not others:
         return {}
-    found = {job.stack_name: projection.iteration_time_s}
+    seconds_of_stack = {job.stack_name: projection.iteration_time_s}
     for name, other in others.items():
         with suppress(PpsimError):
-            found[name] = project(other).iteration_time_s
-    return dict(sorted(found.items(), key=lambda one: one[1]))
+            seconds_of_stack[name] = project(other).iteration_time_s
+    return dict(sorted(seconds_of_stack.items(), key=lambda one: one[1]))
 
 
 def _spreads(projection: Projection) -> tuple[float, Variation]:
@@ -231,8 +231,8 @@ def source_spread(plan: Plan) -> float:
     job, spread = plan.job, spread_of(plan)
     if job is None or spread == MEASURED_SPREAD or plan.rehearsal:
         return spread
-    found = error_class_of(job)
-    return max(spread, UNMEASURED_SPREAD if found is None else found.spread)
+    error_class = error_class_of(job)
+    return max(spread, UNMEASURED_SPREAD if error_class is None else error_class.spread)
 
 
 EAGER_LAUNCH_S = 155e-6

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from ppsim.validation.project_case import PublishedResult
 
 
-def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> None:
+def print_recipes(listed: Sequence[Recipe], *, is_filtered: bool, full: bool) -> None:
     """Without a filter, there is one line per model."""
     out = Page()
     if not is_filtered:
-        out.add(TableLines.of(_by_model(found), left=4, spare=["trainer"]))
+        out.add(TableLines.of(_by_model(listed), left=4, spare=["trainer"]))
         out.add("", "ppsim recipes MODEL DEVICE lists the recipes; ppsim project --recipe NAME projects one.")
         return
     named: dict[tuple[str, str], list[Recipe]] = {}
-    for one in found:
+    for one in listed:
         named.setdefault((one.trainer, one.base), []).append(one)
     rows = [
         {
@@ -43,9 +43,9 @@ def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> 
         out.add(f"{len(rows) - len(shown)} more: --full")
 
 
-def _by_model(found: Sequence[Recipe]) -> list[dict[str, str]]:
+def _by_model(listed: Sequence[Recipe]) -> list[dict[str, str]]:
     models: dict[tuple[str, str], list[Recipe]] = {}
-    for one in found:
+    for one in listed:
         models.setdefault((one.trainer, one.model), []).append(one)
     return [
         {
@@ -130,7 +130,7 @@ def print_run_config(config: RunConfig) -> None:
     print(*run_config_lines(config), sep="\n")
 
 
-def print_models(found: Mapping[str, Model], *, with_sources: bool = False) -> None:
+def print_models(models: Mapping[str, Model], *, with_sources: bool = False) -> None:
     out = Page()
     rows = [
         [
@@ -140,12 +140,12 @@ def print_models(found: Mapping[str, Model], *, with_sources: bool = False) -> N
             str(len(model.layers)),
             str(model.hidden_size),
         ]
-        for name, model in found.items()
+        for name, model in models.items()
     ]
     out.add(TableLines(["model", "parameters", "active", "layers", "hidden"], rows))
     if with_sources:
         out.add("\nsources of the sizes\n")
-        out.add(facts((name, model.source) for name, model in found.items()))
+        out.add(facts((name, model.source) for name, model in models.items()))
     out.add("\nInstead of a name, you can give a Hugging Face config.json: ppsim models path/to/config.json")
 
 

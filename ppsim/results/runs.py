@@ -14,17 +14,17 @@ from ppsim.runs.peaks import PeakError
 from ppsim.runs.traces import shortened
 
 
-def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
+def print_measured(recording: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
     """Print a `ppsim.MeasuredRun`."""
-    run = found.facts
+    run = recording.facts
     extra = [("run", _recorded(run)), ("order", run["schedule"]["sentence"])]
     if run.get("stages_by") == "rank":
         extra.append(("stages", _STAGES_BY_RANK))
     gaps = run.get("between_steps_s") or [0.0]
-    if (between := sum(gaps) / len(gaps)) > _WORTH_SAYING * found.timeline.step_time_s:
-        period = seconds(found.timeline.step_time_s + between)
+    if (between := sum(gaps) / len(gaps)) > _WORTH_SAYING * recording.timeline.step_time_s:
+        period = seconds(recording.timeline.step_time_s + between)
         extra.append(("next step", f"starts {seconds(between)} after the last action (mean), so {period} per step"))
-    if usual := _too_long(found.timeline):
+    if usual := _too_long(recording.timeline):
         extra.append(("units", f"the median action takes {seconds(usual)}: name columns in ms start_ms and end_ms"))
     if clocks := run.get("clocks"):
         aligned = f"{clocks['num_clocks']}, aligned by their messages to ± {seconds(clocks['uncertainty_s'])}"
@@ -36,9 +36,9 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
         extra.append(("memory", f"{most} reserved on the rank with most, {least} with least"))
     notes = ("not recorded", _not_recorded(run)), ("question", run.get("question"))
     extra += [(label, note) for label, note in notes if note]
-    print_report(found.report(), extra, with_rows=with_rows)
+    print_report(recording.report(), extra, with_rows=with_rows)
     if with_timeline:
-        print_timeline(found.timeline, is_wanted=True)
+        print_timeline(recording.timeline, is_wanted=True)
 
 
 _STAGES_BY_RANK = "assumed: one per rank, in rank order; the names contain none (if several: --schedule T.csv)"
@@ -79,22 +79,22 @@ def _not_recorded(run: dict[str, Any]) -> str:
 _INDENT = 13
 
 
-def print_explanation(found: Any, *, full: bool = False) -> None:
+def print_explanation(explanation: Any, *, full: bool = False) -> None:
     """Print a `ppsim.Explanation`."""
     if full:
-        _print_full_explanation(found)
+        _print_full_explanation(explanation)
         return
-    lines = [*wrap(found.note, WIDTH), bold(words.title(found)), words.GAINS]
-    if found.comparison:
-        lines = [bold(words.whole_difference(found.comparison, found.step_s)), *lines]
-        lines[1:1] = [cut(sentence, WIDTH) for sentence in words.lacks(found.comparison, found.step_s)]
-    reasons = words.notable_losses(found)
+    lines = [*wrap(explanation.note, WIDTH), bold(words.title(explanation)), words.GAINS]
+    if explanation.comparison:
+        lines = [bold(words.whole_difference(explanation.comparison, explanation.step_s)), *lines]
+        lines[1:1] = [cut(sentence, WIDTH) for sentence in words.lacks(explanation.comparison, explanation.step_s)]
+    reasons = words.notable_losses(explanation)
     if not reasons:
-        lines += words.reasons(found)
+        lines += words.reasons(explanation)
     for number, loss in enumerate(reasons, start=1):
-        size_of_it = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / found.period_s)})"
+        size_of_it = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / explanation.period_s)})"
         said = [bold(f"{number}. {loss.cause}   {size_of_it}")]
-        said += _labelled("evidence", loss.detail) + _labelled("remedy", words.remedy(loss, found))
+        said += _labelled("evidence", loss.detail) + _labelled("remedy", words.remedy(loss, explanation))
         if len(lines) + len(said) < SCREEN_LINES:
             lines += said
     Page().add(*lines, "more: --full · -o explain.html", wraps=False)
@@ -108,18 +108,18 @@ def _labelled(label: str, text: str) -> list[str]:
     return [f"   {'' if number else label:{_INDENT - 3}}{line}" for number, line in enumerate(shown)]
 
 
-def _print_full_explanation(found: Any) -> None:
+def _print_full_explanation(explanation: Any) -> None:
     out = Page()
-    out.add(*wrap(found.note, WIDTH), bold(words.title(found)), words.GAINS)
-    for number, sentence in enumerate(words.reasons(found), start=1):
+    out.add(*wrap(explanation.note, WIDTH), bold(words.title(explanation)), words.GAINS)
+    for number, sentence in enumerate(words.reasons(explanation), start=1):
         out.add(f"{number}. {sentence}")
-    out.add("", TableLines.of(words.table_of(found), wraps=True))
-    if late := words.faults(found):
+    out.add("", TableLines.of(words.table_of(explanation), wraps=True))
+    if late := words.faults(explanation):
         out.add("\nranks that others wait for", *late)
-    if found.comparison:
+    if explanation.comparison:
         out.add("")
-        _add_against(out, found.comparison, found.step_s)
-    spread = "quartiles: of the time, over all steps. " if found.num_steps > 1 else ""
+        _add_against(out, explanation.comparison, explanation.step_s)
+    spread = "quartiles: of the time, over all steps. " if explanation.num_steps > 1 else ""
     out.add(
         "\ntime: time per step due to each cause. The simulator replays the steps and removes the causes in this "
         f"order; the times sum to the step. {spread}gain if removed: time saved if only this cause is removed. "
@@ -137,31 +137,31 @@ def _add_against(out: Page, against: Any, measured_s: float) -> None:
     out.add("", TableLines.of([{name: cell for name, cell in row.items() if name != "detail"} for row in rows]))
 
 
-def print_totals(found: Any) -> None:
+def print_totals(totals: Any) -> None:
     """Print a `ppsim.LogTotals`."""
     out = Page()
-    times = sorted(found.iterations_s)
+    times = sorted(totals.iterations_s)
     rows = [
-        ("iteration", f"{seconds(found.iteration_time_s)}, the median of {len(times)} logged after "
-                      f"{found.num_warm_up} of warm-up ({seconds(times[0])} … {seconds(times[-1])})"),
-        *((name, size(value)) for name, value in found.memory_bytes.items()),
-        *([("restarts", f"{found.num_restarts}: the iteration number goes back; only the last run is shown")]
-          * bool(found.num_restarts)),
-        *([("garbled lines", f"{found.num_garbled} skipped")] * bool(found.num_garbled)),
+        ("iteration", f"{seconds(totals.iteration_time_s)}, the median of {len(times)} logged after "
+                      f"{totals.num_warm_up} of warm-up ({seconds(times[0])} … {seconds(times[-1])})"),
+        *((name, size(value)) for name, value in totals.memory_bytes.items()),
+        *([("restarts", f"{totals.num_restarts}: the iteration number goes back; only the last run is shown")]
+          * bool(totals.num_restarts)),
+        *([("garbled lines", f"{totals.num_garbled} skipped")] * bool(totals.num_garbled)),
         ("not recorded", "a timeline: a log has totals. To explain a step, record it with torch.profiler "
                          "(Megatron-LM: --use-pytorch-profiler --pytorch-profiler-collect-callstack) or nsys, or "
                          "write a CSV of passes (rank, kind, stage, microbatch, start, end)"),
     ]  # fmt: skip
     out.add(facts(rows))
-    if found.timers_s:
+    if totals.timers_s:
         timers = [
             {
                 "timer": name,
                 "least of the ranks": "not logged" if least is None else seconds(least),
                 "most": seconds(most),
-                "of the iteration": percent(most / found.iteration_time_s),
+                "of the iteration": percent(most / totals.iteration_time_s),
             }
-            for name, (least, most) in found.timers_s.items()
+            for name, (least, most) in totals.timers_s.items()
         ]
         out.add("", TableLines.of(timers))
 
@@ -230,32 +230,34 @@ _FITTED = {
 _CALL = "time per blocking call"
 
 
-def print_calibration(found: FittedOverheads) -> None:
+def print_calibration(overheads: FittedOverheads) -> None:
     out = Page()
     rows = []
-    for name, fit in found.fits.items():
+    for name, fit in overheads.fits.items():
         if fit is not None:
             written = signed_percent if name == "overlap_slowdown" else seconds
             low, high = map(written, fit.quartiles)
             spread = {"quartiles": f"{low} … {high}", "samples": str(fit.num_samples)}
-            is_call = name == "hop_overhead_s" and found.communication != "overlap"
+            is_call = name == "hop_overhead_s" and overheads.communication != "overlap"
             off = {"±": written(fit.deviation).lstrip("+")}
             rows.append({"": _CALL if is_call else _FITTED[name], "fitted": written(fit.value), **off, **spread})
     out.add(TableLines.of(rows))
     for what, relative, deviation in (
-        ("actions of a kind", found.spreads.action, found.spreads.action_deviation),
-        ("ranks", found.spreads.rank, found.spreads.rank_deviation),
+        ("actions of a kind", overheads.spreads.action, overheads.spreads.action_deviation),
+        ("ranks", overheads.spreads.rank, overheads.spreads.rank_deviation),
     ):
         known = "not measurable in this run" if relative is None else f"{percent(relative)} ± {percent(deviation)}"
         out.add(f"spread between {what}: {known}")
-    for hop in found.hops:
+    for hop in overheads.hops:
         of = "of unknown size" if hop.message_bytes is None else f"of {size(hop.message_bytes)}"
         out.add(f"P2P transfer {of}: {seconds(hop.seconds.value)} ({hop.seconds.num_samples} samples)")
-    if found.line:
-        out.add(f"latency {seconds(found.line[0])}, bandwidth {rate(found.line[1])}")
-    if found.not_fitted:
+    if overheads.line:
+        out.add(f"latency {seconds(overheads.line[0])}, bandwidth {rate(overheads.line[1])}")
+    if overheads.not_fitted:
         out.add(
-            facts([("not measurable in this run", [f"{name}: {why}" for name, why in found.not_fitted.items()])])
+            facts(
+                [("not measurable in this run", [f"{name}: {why}" for name, why in overheads.not_fitted.items()])]
+            )
         )
     errors = [
         {
@@ -263,10 +265,10 @@ def print_calibration(found: FittedOverheads) -> None:
             **_errors(residual.measured_step_s, residual.projected_step_s, residual.error),
         }
         | {"without overheads": signed_percent(residual.error_without)}
-        for residual in found.residuals
+        for residual in overheads.residuals
     ]
     out.add("", TableLines.of(errors))
-    for residual in found.residuals:
+    for residual in overheads.residuals:
         out.add(
             *[f"{residual.source}: {residual.note}"] * bool(residual.note),
             *(f"slow link of {residual.source}, left out of the constants: {link}" for link in residual.slow_links),

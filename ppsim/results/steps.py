@@ -370,9 +370,11 @@ def print_run(report: dict[str, Any], run: dict[str, Any], *, with_rows: bool = 
     extra = [("run", told)]
     if not run["emulated"]:
         extra.append(("loss", " → ".join(f"{loss:.3f}" for loss in run["losses"])))
-    if found := run["differences"]:
-        gradients = f"gradients of {found['num_parameters']} parameters at most {found['gradient']:.1e} apart"
-        extra.append(("against one process", f"loss {found['loss']:.1e}, {gradients} (relative)"))
+    if differences := run["differences"]:
+        gradients = (
+            f"gradients of {differences['num_parameters']} parameters at most {differences['gradient']:.1e} apart"
+        )
+        extra.append(("against one process", f"loss {differences['loss']:.1e}, {gradients} (relative)"))
     if run["memory"]:
         extra.append(("peak activations", _measured_peaks(run["memory"])))
     print_report(report, extra, with_rows=with_rows)

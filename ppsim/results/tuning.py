@@ -79,17 +79,17 @@ def _add_search(out: Page, tuned: TuneResult) -> None:
     out.add("", facts(rows))
 
 
-def _add_found(out: Page, tuned: TuneResult, found: Sequence[FoundConfiguration]) -> None:
-    rows = [_columns(tuned, configuration) for configuration in found]
+def _add_found(out: Page, tuned: TuneResult, configurations: Sequence[FoundConfiguration]) -> None:
+    rows = [_columns(tuned, configuration) for configuration in configurations]
     alike = {name: rows[0][name] for name in rows[0] if len({row[name] for row in rows}) == 1 and len(rows) > 1}
     shown = [{name: text for name, text in row.items() if name not in alike} for row in rows]
     left = sum(name in shown[0] for name in TEXTS) or 1
     out.add(TableLines.of(shown, left=left, spare=["tokens/s", "MFU"]))
     if said := [f"{name} {text}" for name, text in alike.items() if text]:
         out.add(f"all: {' · '.join(said)}")
-    if any(gathers_experts(tuned.question.job_of(one.candidate)) for one in found):
+    if any(gathers_experts(tuned.question.job_of(one.candidate)) for one in configurations):
         out.add(f"{GATHERED}: rows with ep 1 and ZeRO 3.")
-    if any(one.verdict == "fits tightly" for one in found):
+    if any(one.verdict == "fits tightly" for one in configurations):
         out.add(f"~ fits tightly: {'; '.join(tuned.question.memory_limit.tight_notes)}.")
 
 

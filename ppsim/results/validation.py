@@ -25,28 +25,28 @@ from ppsim.validation.source_errors import SourceErrors
 from ppsim.validation.validation_result import ValidationReport
 
 
-def print_validations(found: ValidationReport, *, full: bool = False, with_rows: bool | None = None) -> None:
+def print_validations(report: ValidationReport, *, full: bool = False, with_rows: bool | None = None) -> None:
     """Print rows for one set or with `with_rows`, every set with `full`, else a line per section."""
     out = Page()
-    if len(found.sets) > 1 and not full and not with_rows:
-        _print_sections(out, found.sets)
+    if len(report.sets) > 1 and not full and not with_rows:
+        _print_sections(out, report.sets)
         return
-    if len(found.sets) == 1 if with_rows is None else with_rows:
-        for run_set in found.sets:
+    if len(report.sets) == 1 if with_rows is None else with_rows:
+        for run_set in report.sets:
             _print_rows(out, run_set)
             out.add("")
-    for section, sets in _sections(found.sets):
-        if len(found.sets) > 1:
+    for section, sets in _sections(report.sets):
+        if len(report.sets) > 1:
             out.add(bold(section))
         out.add(TableLines.of([_summary(run_set) for run_set in sets], spare=["others", "order"]), "")
-    if len(found.sets) > 1:
-        hardware = TableLines.of(_hardware_rows(found.sets), left=3)
+    if len(report.sets) > 1:
+        hardware = TableLines.of(_hardware_rows(report.sets), left=3)
         out.add(bold("times of all sets, by hardware"), hardware, "")
-        out.add(_fitted_constants(found.sets), "")
-        out.add(coverage_line(found.sets), "")
-        worst = TableLines.of(largest_errors(found.sets), wraps=True)
+        out.add(_fitted_constants(report.sets), "")
+        out.add(coverage_line(report.sets), "")
+        worst = TableLines.of(largest_errors(report.sets), wraps=True)
         out.add(bold("the ten largest errors of times"), worst, "")
-        out.add(TableLines.of(_listed_rows(found.sets), wraps=True), "")
+        out.add(TableLines.of(_listed_rows(report.sets), wraps=True), "")
     out.add(
         "Errors are projected / measured - 1 of test rows (* marks sets with fitted rows only): positive means "
         "that the projection is slower or larger. MAPE: mean absolute error; constant MFU and others: the MAPE of "
@@ -72,10 +72,10 @@ def _print_sections(out: Page, sets: Sequence[SetValidation]) -> None:
     out.add("more: --full (every set, by hardware) · ppsim validate SET (its rows)")
 
 
-def print_source_errors(found: Sequence[SourceErrors]) -> None:
+def print_source_errors(classes: Sequence[SourceErrors]) -> None:
     """Print the errors of sources that were left out, per class of jobs."""
     out = Page()
-    out.add(TableLines.of(source_rows(found)), "")
+    out.add(TableLines.of(source_rows(classes)), "")
     out.add(
         "Each source of published runs is projected without the constants that were fitted to it, and with the "
         "spread of the other sources of its class. within, between: standard deviation of log(projected / "
@@ -85,7 +85,7 @@ def print_source_errors(found: Sequence[SourceErrors]) -> None:
     out.add("Not left out: constants that all GPU types share (host_s, kernel_s, routing_host_s, jitter).")
 
 
-def source_rows(found: Sequence[SourceErrors]) -> list[dict[str, str]]:
+def source_rows(classes: Sequence[SourceErrors]) -> list[dict[str, str]]:
     return [
         {
             "jobs": each.name,
@@ -97,7 +97,7 @@ def source_rows(found: Sequence[SourceErrors]) -> list[dict[str, str]]:
             "±": "–" if each.half_width is None else percent(each.half_width),
             "in 90 %": percent(each.coverage),
         }
-        for each in found
+        for each in classes
     ]
 
 
@@ -113,13 +113,13 @@ def print_fits(fits: Sequence[FittedCluster]) -> None:
         out.add(f"{fit.num_rows} rows, of {', '.join(fit.cluster.constants.fitted_on)}", "")
 
 
-def markdown(found: Sequence[SetValidation]) -> str:
+def markdown(run_sets: Sequence[SetValidation]) -> str:
     """Return the tables of docs/results/published_runs.md."""
     lines = []
-    for section, sets in _sections(found):
+    for section, sets in _sections(run_sets):
         lines += _titled_table(f"{_capital(section)}:", [_summary(run_set) for run_set in sets])
     lines += _titled_table(
-        "Times of all sets, by hardware (a model is dense or has experts):", _hardware_rows(found)
+        "Times of all sets, by hardware (a model is dense or has experts):", _hardware_rows(run_sets)
     )
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -247,9 +247,9 @@ def coverage_line(sets: Sequence[SetValidation]) -> str:
         f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")
     }
     parts = [
-        f"{percent(found[0] / found[1])} {what} ({_inside(found)})"
+        f"{percent(coverage[0] / coverage[1])} {what} ({_inside(coverage)})"
         for what, here in named.items()
-        if (found := coverage_of(here))
+        if (coverage := coverage_of(here))
     ]
     return f"Inside the projection's 90 % interval: {', '.join(parts)}."
 
@@ -262,7 +262,7 @@ def largest_errors(sets: Sequence[SetValidation], count: int = 10) -> list[dict[
         for row in run_set.test_rows
         if not row.case.is_memory
     ]
-    rows.sort(key=lambda found: -abs(found[1].error))
+    rows.sort(key=lambda errors: -abs(errors[1].error))
     return [
         {"set": one.name, "error": signed_percent(row.error), "run": _with_remarks(row.case, describe_run(row))}
         for one, row in rows[:count]
@@ -354,16 +354,16 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def print_fitted(found: FitResult) -> None:
-    posterior, out = found.posterior, Page()
+def print_fitted(fitted: FitResult) -> None:
+    posterior, out = fitted.posterior, Page()
     num_rows = len(posterior.rows)
-    out.add(f"{bold(posterior.cluster.name)}   fitted to {_steps(num_rows)} of {found.source}")
-    machine = [_as_row(one.prior.name, one) for one in posterior.found if one not in found.rests.values()]
+    out.add(f"{bold(posterior.cluster.name)}   fitted to {_steps(num_rows)} of {fitted.source}")
+    machine = [_as_row(one.prior.name, one) for one in posterior.found if one not in fitted.rests.values()]
     if machine or posterior.operators:
         out.add(TableLines.of([*starmap(_as_measured, posterior.operators.items()), *machine], wraps=True))
     else:
         out.add("no cluster constant: the rows do not determine any of them")
-    for name, rest in found.rests.items():
+    for name, rest in fitted.rests.items():
         spread = seconds(rest.value * rest.spread)
         out.add(f"job {name}: add --extra-step-time {rest.value:.4g} (± {spread}) for this job only")
     rows = zip(posterior.rows, posterior.before, posterior.after, posterior.runs[-num_rows:], strict=True)
@@ -381,10 +381,10 @@ def print_fitted(found: FitResult) -> None:
         *[("far off", str(outlier)) for outlier in posterior.outliers],
         *([("at their priors", f"{left}: the rows do not determine them")] if left else []),
     ]
-    if num_rows < len(found.estimates):
-        counts = f"{_steps(num_rows)} for {len(found.estimates)} constants"
+    if num_rows < len(fitted.estimates):
+        counts = f"{_steps(num_rows)} for {len(fitted.estimates)} constants"
         told.append(("priors", f"{counts}: the priors decide what the rows do not determine"))
-    told += [("skipped", f"{case.number or case.properties.title}: {reason}") for case, reason in found.skipped]
+    told += [("skipped", f"{case.number or case.properties.title}: {reason}") for case, reason in fitted.skipped]
     out.add(facts(told))
 
 
@@ -420,12 +420,12 @@ def _as_measured(name: str, constant: Constant) -> dict[str, str]:
     }
 
 
-def print_after_fits(found: AfterFits) -> None:
+def print_after_fits(fits: AfterFits) -> None:
     """Only a single set is printed with its rows."""
     out = Page()
-    out.add(TableLines.of([_set_after_fit(run_set) for run_set in found.sets]))
-    if len(found.sets) == 1:
-        (one,) = found.sets
+    out.add(TableLines.of([_set_after_fit(run_set) for run_set in fits.sets]))
+    if len(fits.sets) == 1:
+        (one,) = fits.sets
         out.add("")
         for cluster in one.fits:
             machine = ", ".join(f"{told.prior.name} {told.value:.4g}" for told in cluster.found)

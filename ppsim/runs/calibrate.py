@@ -110,8 +110,8 @@ class FittedOverheads(Printable):
 
     @property
     def one_line(self) -> str:
-        found = [f"{name} {fit.value:.4g}" for name, fit in self.fits.items() if fit is not None]
-        return ", ".join([*found, *(f"no {name}" for name in self.not_fitted)])
+        fits = [f"{name} {fit.value:.4g}" for name, fit in self.fits.items() if fit is not None]
+        return ", ".join([*fits, *(f"no {name}" for name in self.not_fitted)])
 
     @property
     def fits(self) -> dict[str, FittedConstant | None]:
@@ -128,8 +128,8 @@ class FittedOverheads(Printable):
         >>> found.on(costs, None).action_overhead_s
         0.1
         """
-        found = {name: fit.value for name, fit in self.fits.items() if fit is not None}
-        return with_overheads(costs, found, self.line, message_bytes)
+        fits = {name: fit.value for name, fit in self.fits.items() if fit is not None}
+        return with_overheads(costs, fits, self.line, message_bytes)
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return a table with one row per fitted constant; the quartiles are over all samples.
@@ -217,13 +217,13 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
         not_fitted["step_overhead_s"] = "a step starts on one rank before the previous step has ended on all ranks"
         step = None
     latency_s, bandwidth = line or (None, None)
-    found = FittedOverheads(
+    overheads = FittedOverheads(
         action, hop, slowdown, step, hops, latency_s, bandwidth, spreads=spreads_of(runs, factor),
         not_fitted=not_fitted, first_pass=first, last_pass=last, communication=communication,
         fitted_runs=tuple(run.fingerprint for run in runs),
     )  # fmt: skip
-    found.residuals.extend(_residual(run, run, found) for run in runs)
-    return found
+    overheads.residuals.extend(_residual(run, run, overheads) for run in runs)
+    return overheads
 
 
 _LEAST_HARM = 2e-3
@@ -269,14 +269,14 @@ def calibrate_tested(runs: Sequence[Run]) -> FittedOverheads:
     return replace(fitted, residuals=[_residual(run, run, fitted) for run in runs])
 
 
-def _without(found: FittedOverheads, name: str) -> FittedOverheads:
+def _without(overheads: FittedOverheads, name: str) -> FittedOverheads:
     """Drop a constant of `fits`, or the variation of action times ("pass_factors")."""
     if name == "pass_factors":
-        return replace(found, spreads=replace(found.spreads, factors=None))
+        return replace(overheads, spreads=replace(overheads.spreads, factors=None))
     if name == "hop_overhead_s":
-        return replace(found, hop=None, latency_s=None, bandwidth_bytes_per_s=None)
+        return replace(overheads, hop=None, latency_s=None, bandwidth_bytes_per_s=None)
     dropped: dict[str, Any] = {_CONSTANTS[name]: None}
-    return replace(found, **dropped)
+    return replace(overheads, **dropped)
 
 
 def _base(run: Run, slowdown: float) -> StageCosts:
@@ -492,17 +492,17 @@ def _slow_links(run: Run) -> SlowPairs | None:
     if run.communication != "overlap" or run.knows_transfers:
         return None
     actions = run.graph.num_actions
-    found = slow_links_of(run.graph, run.start[:, :actions], run.end[:, :actions])
-    return found if found.named else None
+    slow_links = slow_links_of(run.graph, run.start[:, :actions], run.end[:, :actions])
+    return slow_links if slow_links.named else None
 
 
-def _residual(run: Run, fitted: Run, found: FittedOverheads) -> Residual:
+def _residual(run: Run, fitted: Run, overheads: FittedOverheads) -> Residual:
     """Compare steps with their simulation by the costs of the steps of the fit."""
     measured, slow = float(np.median(run.step_times_s)), _slow_links(fitted)
-    base = _base(fitted, found.slowdown.value if found.slowdown else 0.0)
+    base = _base(fitted, overheads.slowdown.value if overheads.slowdown else 0.0)
     without = simulate_graph(run.graph, run.costs).step_time_s
-    costs = found.on(base, run.message_bytes).with_calls(run.communication)
-    costs = with_variation(run.graph.schedule, costs, found.spreads.factors)
+    costs = overheads.on(base, run.message_bytes).with_calls(run.communication)
+    costs = with_variation(run.graph.schedule, costs, overheads.spreads.factors)
     projected = _with_slow_links(run, costs, slow) if slow else simulate(run.graph.schedule, costs).step_time_s
     told = tuple(slow.told) if slow else ()
     return Residual(run.source, measured, projected, projected / measured - 1, without / measured - 1, told)

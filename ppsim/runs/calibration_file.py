@@ -110,8 +110,8 @@ def read_calibration(path: str | Path) -> CalibrationFile:
         raise ConfigError(f"{path} is a cluster file (as of earlier versions of ppsim fit): give it with --cluster")
     data = read_json(path, made_by="ppsim calibrate and ppsim fit write a calibration with -o NAME.json")
     if isinstance(data, dict) and data.get("format") == CALIBRATION:
-        found = validated(_File, data, str(path))
-        return CalibrationFile(found.base, _overheads(found.overheads) if found.overheads else None)
+        content = validated(_File, data, str(path))
+        return CalibrationFile(content.base, _overheads(content.overheads) if content.overheads else None)
     return CalibrationFile(None, _overheads(validated(_OldFile, data, str(path))))
 
 
@@ -137,5 +137,5 @@ def calibration_json(path: str | Path, part: dict[str, Any]) -> dict[str, Any]:
         except ConfigError:  # not a calibration: overwrite the file
             kept = {}
     date = datetime.now(UTC).date().isoformat()
-    found: dict[str, Any] = {"format": CALIBRATION, "name": Path(path).stem}
-    return found | kept | {"date": date} | part
+    content: dict[str, Any] = {"format": CALIBRATION, "name": Path(path).stem}
+    return content | kept | {"date": date} | part

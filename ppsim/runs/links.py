@@ -159,14 +159,14 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
             queues.add(pair)
         elif constant_s:
             transit[its] = constant_s
-    found = LinkTimes(
+    times = LinkTimes(
         pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late + queue < -transit - usual)),
         queue, frozenset(queues),
     )  # fmt: skip
-    _, under_way, is_waited = found.parts_of(start, before, made)
+    _, under_way, is_waited = times.parts_of(start, before, made)
     # A message takes no time if its idle receiver hardly waited. After a send that blocks, nothing is certain.
-    chosen = crosses & (is_waited | (late > usual) & ~is_late) & (found.gap_s <= 2 * gap + usual)
-    return replace(found, transits=_by_pair(pairs.taken, under_way - queue, chosen))
+    chosen = crosses & (is_waited | (late > usual) & ~is_late) & (times.gap_s <= 2 * gap + usual)
+    return replace(times, transits=_by_pair(pairs.taken, under_way - queue, chosen))
 
 
 _UNKNOWN = (0.0, 0.0, np.zeros(2))
@@ -226,15 +226,15 @@ def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:
 
 def _by_pair(pair: Ints64, values: Floats, chosen: Any) -> Floats:
     """Quartiles of each pair's chosen values, [3, actions]; for a pair with few values, of the usual pair."""
-    chosen, found = np.broadcast_to(chosen, values.shape), {}
+    chosen, quartiles = np.broadcast_to(chosen, values.shape), {}
     for number in np.unique(pair).tolist():
         its = pair == number
         of_pair = values[:, its][chosen[:, its]]
         is_in_most_steps = chosen[:, its].any(axis=1).mean() >= _LEAST_STEPS
         if len(of_pair) >= _LEAST_MESSAGES and is_in_most_steps:
-            found[number] = _quartiles(of_pair)
-    usual = np.quantile([*found.values()] or [_quartiles(values[chosen])], 0.5, axis=0, method="lower")
-    return np.stack([found.get(number, usual) for number in pair.tolist()], axis=1)
+            quartiles[number] = _quartiles(of_pair)
+    usual = np.quantile([*quartiles.values()] or [_quartiles(values[chosen])], 0.5, axis=0, method="lower")
+    return np.stack([quartiles.get(number, usual) for number in pair.tolist()], axis=1)
 
 
 def _quartiles(values: Floats) -> Floats:

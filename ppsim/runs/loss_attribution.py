@@ -144,8 +144,8 @@ class Explanation(Printable):
     @property
     def reasons(self) -> list[TimeLoss]:
         """Causes other than pipeline bubble, compute and unexplained time, the largest gain first."""
-        found = [loss for loss in self.losses if loss.cause not in _OWN and loss.gain_s > 0]
-        return sorted(found, key=lambda loss: -loss.gain_s)
+        losses = [loss for loss in self.losses if loss.cause not in _OWN and loss.gain_s > 0]
+        return sorted(losses, key=lambda loss: -loss.gain_s)
 
     def to_json(self) -> dict[str, Any]:
         names = ("source", "step_s", "period_s", "median_s", "note", "num_steps", "action_times_s")
@@ -276,10 +276,10 @@ _ALIKE = (
 """Names of causes that are merged if the measured and the projected step do not both distinguish them."""
 
 
-def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, TimeLoss]:
+def _by_cause(explanation: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, TimeLoss]:
     names = {cause: name for name, causes in merged for cause in causes}
     losses: dict[str, TimeLoss] = {}
-    for loss in found.losses:
+    for loss in explanation.losses:
         name = names.get(loss.cause, loss.cause)
         before = losses.get(name, TimeLoss(name, 0.0, 0.0))
         details = "; ".join(detail for detail in (before.detail, loss.detail) if detail)

@@ -137,7 +137,7 @@ class ActionSpeeds:
     def typical(self) -> dict[Op, float]:
         """Times of the lower median stage, so that half of the stages may be slow."""
         kinds = dict.fromkeys(op for op, _ in self.medians)
-        found = {
+        medians = {
             kind: _lower_median([one for (op, _), one in self.of_base.items() if op is kind]) for kind in kinds
         }
         if len(self.backward_s) > len(self.all_weight):
@@ -146,9 +146,9 @@ class ActionSpeeds:
                 self.medians[Op.I, stage] / self.backward_s[stage]
                 for stage in self.backward_s.keys() - self.all_weight
             ]
-            found[Op.I] = float(np.median(of_input)) * whole
-            found[Op.W] = whole - found[Op.I]
-        return found
+            medians[Op.I] = float(np.median(of_input)) * whole
+            medians[Op.W] = whole - medians[Op.I]
+        return medians
 
     @cached_property
     def even(self) -> Floats:
@@ -207,7 +207,7 @@ def cause_removals(
     def minus(steps: MeasuredSteps, hop: Floats, own: Floats) -> MeasuredSteps:
         return MeasuredSteps(steps.taken, np.maximum(steps.hop - hop, 0.0), np.maximum(steps.after_own - own, 0.0))
 
-    found = [
+    removals = [
         CauseRemoval(
             "slow links",
             lambda steps: minus(steps, excess.transit_s, excess.block_s),
@@ -236,7 +236,7 @@ def cause_removals(
         ),
         *_of_factors(paces, first_step),
     ]
-    return [*found, _variation(paces, variation_s), *_of_stages(paces)]
+    return [*removals, _variation(paces, variation_s), *_of_stages(paces)]
 
 
 def _of_factors(paces: ActionSpeeds, first_step: int) -> list[CauseRemoval]:
@@ -247,15 +247,15 @@ def _of_factors(paces: ActionSpeeds, first_step: int) -> list[CauseRemoval]:
         return np.where(firsts, np.minimum(taken, expected), taken)
 
     late = np.where(firsts, factors.without_pauses - expected, 0.0).mean(axis=0)
-    found = [_of_passes("slow first passes", slow_first, _worst_pass(schedule, late), factors)]
+    losses = [_of_passes("slow first passes", slow_first, _worst_pass(schedule, late), factors)]
     for cause, factor, detail in (
         ("straggling steps", factors.slow_steps[:, schedule.rank], _slow_steps(factors.slow_steps, first_step)),
         ("drift", factors.drift[:, schedule.rank] * factors.drift_in_step, _drifting(paces)),
         ("uneven microbatches", factors.sizes, _sizes(factors)),
     ):
         if (np.abs(factor - 1) > 0).any():
-            found.append(_of_passes(cause, _divided_by(factor), detail, factors))
-    return found
+            losses.append(_of_passes(cause, _divided_by(factor), detail, factors))
+    return losses
 
 
 def _divided_by(factor: Floats) -> Callable[[Floats], Floats]:

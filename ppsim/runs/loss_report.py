@@ -60,71 +60,71 @@ ADVICE = {
 }
 
 
-def remedy(loss: TimeLoss, found: Explanation) -> str:
+def remedy(loss: TimeLoss, explanation: Explanation) -> str:
     if loss.cause != BUBBLE:
         return ADVICE[loss.cause]
-    if found.faster_schedule is None:
+    if explanation.faster_schedule is None:
         return "more microbatches per step make it smaller (a larger global batch, or fewer data-parallel ranks)"
-    option, saved_s = found.faster_schedule
+    option, saved_s = explanation.faster_schedule
     return f"another schedule: ppsim project --run RUN {option} saves {seconds(saved_s)} (memory not checked)"
 
 
-def loss_sentence(loss: TimeLoss, found: Explanation) -> str:
+def loss_sentence(loss: TimeLoss, explanation: Explanation) -> str:
     detail = f"{loss.detail}. " if loss.detail else ""
-    advice = remedy(loss, found)
-    size = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / found.period_s)})"
+    advice = remedy(loss, explanation)
+    size = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / explanation.period_s)})"
     return f"{loss.cause}, {size}. {detail[:1].upper()}{detail[1:]}{advice[:1].upper()}{advice[1:]}."
 
 
-def title(found: Explanation) -> str:
-    between = found.period_s - found.step_s
-    rest = f", plus {seconds(between)} until the next step" if found.has_gaps else ""
-    steps = f"{found.num_steps} step{'s' * (found.num_steps > 1)}"
-    if seconds(found.median_s) != seconds(found.step_s):
-        steps += f", median {seconds(found.median_s)}"
-    return f"mean step time {seconds(found.step_s)} ({steps}){rest}"
+def title(explanation: Explanation) -> str:
+    between = explanation.period_s - explanation.step_s
+    rest = f", plus {seconds(between)} until the next step" if explanation.has_gaps else ""
+    steps = f"{explanation.num_steps} step{'s' * (explanation.num_steps > 1)}"
+    if seconds(explanation.median_s) != seconds(explanation.step_s):
+        steps += f", median {seconds(explanation.median_s)}"
+    return f"mean step time {seconds(explanation.step_s)} ({steps}){rest}"
 
 
-def notable_losses(found: Explanation) -> list[TimeLoss]:
+def notable_losses(explanation: Explanation) -> list[TimeLoss]:
     """Return the largest causes and the pipeline bubble, which another schedule can reduce."""
-    bubble = [loss for loss in found.losses if loss.cause == BUBBLE]
-    losses = sorted([*found.reasons, *bubble], key=lambda loss: -loss.gain_s)[:MOST_REASONS]
-    return [loss for loss in losses if loss.gain_s >= _LEAST * found.period_s]
+    bubble = [loss for loss in explanation.losses if loss.cause == BUBBLE]
+    losses = sorted([*explanation.reasons, *bubble], key=lambda loss: -loss.gain_s)[:MOST_REASONS]
+    return [loss for loss in losses if loss.gain_s >= _LEAST * explanation.period_s]
 
 
-def reasons(found: Explanation) -> list[str]:
-    return [loss_sentence(loss, found) for loss in notable_losses(found)] or [
+def reasons(explanation: Explanation) -> list[str]:
+    return [loss_sentence(loss, explanation) for loss in notable_losses(explanation)] or [
         f"no cause takes {percent(_LEAST)} of the step or more: the rest is the schedule's idle time, and the "
         "passes themselves"
     ]
 
 
-def faults(found: Explanation) -> list[str]:
+def faults(explanation: Explanation) -> list[str]:
     sentences = []
-    for late in found.late_ranks[:MOST_REASONS]:
-        if late.gain_s < _LEAST * found.step_s:
+    for late in explanation.late_ranks[:MOST_REASONS]:
+        if late.gain_s < _LEAST * explanation.step_s:
             continue
         most = f"; largest delay on the critical path: {late.action}, {seconds(late.action_s)}" * bool(late.action)
         sentences.append(
             f"rank {late.rank}: if it were as fast as the median stage, the step would take {seconds(late.gain_s)} "
-            f"({percent(late.gain_s / found.step_s)}) less, and the others wait {seconds(late.others_wait_s)} "
-            f"less in total{most}"
+            f"({percent(late.gain_s / explanation.step_s)}) less, and the others wait "
+            f"{seconds(late.others_wait_s)} less in total{most}"
         )
     return sentences
 
 
-def lacks(found: ExplainedDifference, measured_s: float) -> list[str]:
+def lacks(difference: ExplainedDifference, measured_s: float) -> list[str]:
     return [
         _lack(reason, measured_s)
-        for reason in found.reasons[:MOST_REASONS]
+        for reason in difference.reasons[:MOST_REASONS]
         if abs(reason.seconds) >= _LEAST * measured_s
     ]
 
 
-def whole_difference(found: ExplainedDifference, measured_s: float) -> str:
+def whole_difference(difference: ExplainedDifference, measured_s: float) -> str:
     return (
-        f"projected {seconds(found.step_s)}, measured {seconds(measured_s)}: "
-        f"{signed_percent(found.step_s / measured_s - 1)}"
+        f"projected {seconds(difference.step_s)}, measured {seconds(measured_s)}: "
+        f"{signed_percent(difference.step_s / measured_s - 1)}"
     )
 
 
@@ -135,11 +135,15 @@ def _lack(difference: Difference, measured_s: float) -> str:
     return f"projected {sign} by {share} of the step: {difference.cause}{detail}."
 
 
-def table_of(found: Explanation) -> list[dict[str, str]]:
+def table_of(explanation: Explanation) -> list[dict[str, str]]:
     rows = []
-    for loss in found.losses:
-        row = {"cause": loss.cause, "time": seconds(loss.seconds), "share": percent(loss.seconds / found.period_s)}
-        if found.num_steps > 1:
+    for loss in explanation.losses:
+        row = {
+            "cause": loss.cause,
+            "time": seconds(loss.seconds),
+            "share": percent(loss.seconds / explanation.period_s),
+        }
+        if explanation.num_steps > 1:
             low, high = loss.quartiles_s
             row["quartiles"] = f"{seconds(low)} … {seconds(high)}" if high - low > ROUNDING_S else ""
         row["gain if removed"] = "" if loss.cause in ("compute", "rest") else seconds(loss.gain_s)
@@ -147,8 +151,8 @@ def table_of(found: Explanation) -> list[dict[str, str]]:
     return rows
 
 
-def differences_of(found: ExplainedDifference) -> list[dict[str, str]]:
-    whole = sum(difference.measured_s for difference in found.differences)
+def differences_of(explained: ExplainedDifference) -> list[dict[str, str]]:
+    whole = sum(difference.measured_s for difference in explained.differences)
     return [
         {
             "difference by cause": difference.cause,
@@ -160,25 +164,30 @@ def differences_of(found: ExplainedDifference) -> list[dict[str, str]]:
             ),
             "detail": difference.detail,
         }
-        for difference in found.differences
+        for difference in explained.differences
     ]
 
 
-def markdown(found: Explanation) -> str:
-    lines = [f"# {title(found).capitalize()}", ""]
+def markdown(explanation: Explanation) -> str:
+    lines = [f"# {title(explanation).capitalize()}", ""]
     lines += [f"{GAINS.capitalize()}:", ""]
-    lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]
-    lines += ["", *_rows(table_of(found))]
-    if found.late_ranks:
-        lines += ["", "## Ranks that others wait for", "", *(f"- {sentence}" for sentence in faults(found))]
-    if found.comparison:
-        lines += ["", "## Against the projection", "", whole_difference(found.comparison, found.step_s) + "."]
+    lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(explanation), start=1)]
+    lines += ["", *_rows(table_of(explanation))]
+    if explanation.late_ranks:
+        lines += ["", "## Ranks that others wait for", "", *(f"- {sentence}" for sentence in faults(explanation))]
+    if explanation.comparison:
+        lines += [
+            "",
+            "## Against the projection",
+            "",
+            whole_difference(explanation.comparison, explanation.step_s) + ".",
+        ]
         lines += [
             f"- {sentence}"
-            for sentence in [*lacks(found.comparison, found.step_s), found.comparison.note]
+            for sentence in [*lacks(explanation.comparison, explanation.step_s), explanation.comparison.note]
             if sentence
         ]
-        lines += ["", *_rows(differences_of(found.comparison))]
+        lines += ["", *_rows(differences_of(explanation.comparison))]
     return "\n".join(lines) + "\n"
 
 

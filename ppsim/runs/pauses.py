@@ -63,15 +63,15 @@ def spread_in_words(places: list[tuple[int, int]]) -> str:
 
 
 def passes_in_words(schedule: Schedule, pauses: Floats, durations: Floats, first_step: int) -> str:
-    found = np.argwhere(pauses > 0)
-    order = np.argsort([-pauses[step, entry] for step, entry in found], kind="stable")[:MOST_PLACES]
+    paused = np.argwhere(pauses > 0)
+    order = np.argsort([-pauses[step, entry] for step, entry in paused], kind="stable")[:MOST_PLACES]
     places = []
-    for step, entry in sorted(found[order].tolist()):
+    for step, entry in sorted(paused[order].tolist()):
         whole, usual = float(durations[step, entry]), float(durations[step, entry] - pauses[step, entry])
         place = f"rank {schedule.rank[entry]}, {schedule[entry]}"
         places.append(f"step {first_step + step}: {place}, {seconds(whole)} instead of {seconds(usual)}")
-    spread = spread_in_words([(step, int(schedule.rank[entry])) for step, entry in found.tolist()])
-    return spread + join_places(places, len(found))
+    spread = spread_in_words([(step, int(schedule.rank[entry])) for step, entry in paused.tolist()])
+    return spread + join_places(places, len(paused))
 
 
 def waits_in_words(

@@ -114,13 +114,13 @@ def identify_actions(traces: Sequence[RankTrace], table: Schedule | None = None)
     if all(trace.is_told for trace in staged):
         return [split_by_names(trace) for trace in staged]
     num_steps = min(_steps_closed(trace) for trace in staged)
-    found = []
+    actions = []
     for place, trace in enumerate(staged):
         is_split = len(trace.steps) > 1
         steps = trace.steps if is_split else _by_marks(trace) if trace.marks else _by_count(trace, num_steps)
         row = None if table is None else _row(table, place)
-        found.append(require_like_steps(replace(trace, steps=[_named(step, trace, row) for step in steps])))
-    return found
+        actions.append(require_like_steps(replace(trace, steps=[_named(step, trace, row) for step in steps])))
+    return actions
 
 
 def _with_stages(trace: RankTrace, place: int, num_ranks: int, table: Schedule | None) -> RankTrace:

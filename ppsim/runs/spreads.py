@@ -79,18 +79,18 @@ def ends_of(schedule: Schedule) -> tuple[Ints64, int]:
 
 
 def _apart(schedule: Schedule, taken: Floats) -> tuple[list[Floats], dict[tuple[int, int], float]]:
-    found, medians = [], {}
+    ranges, medians = [], {}
     for (op, stage), chosen in passes_of(schedule):
         middle = np.median(taken[:, chosen], axis=1, keepdims=True)
         if (middle > 0).all():
             medians[int(op), stage] = float(np.median(middle))
             if chosen.sum() > 1:
-                found.append((taken[:, chosen] / middle - 1).ravel())
-    return found, medians
+                ranges.append((taken[:, chosen] / middle - 1).ravel())
+    return ranges, medians
 
 
 def _ranks_apart(schedule: Schedule, medians: dict[tuple[int, int], float]) -> list[Floats]:
-    found = []
+    ranges = []
     for op in {op for op, _ in medians}:
         of_rank: dict[int, list[float]] = {}
         for (kind, stage), seconds in medians.items():
@@ -99,8 +99,8 @@ def _ranks_apart(schedule: Schedule, medians: dict[tuple[int, int], float]) -> l
                 of_rank.setdefault(rank, []).append(seconds)
         if of_rank:
             each = np.array([np.median(one) for one in of_rank.values()])
-            found.append(each / np.median(each) - 1)
-    return found
+            ranges.append(each / np.median(each) - 1)
+    return ranges
 
 
 def _quantiles(schedule: Schedule, taken: Floats) -> Floats | None:

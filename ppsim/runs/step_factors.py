@@ -50,11 +50,11 @@ class StepFactors:
     @classmethod
     def fitted(cls, schedule: Schedule, taken: Floats, step_s: float) -> "StepFactors":
         """Return the factors in the order that leaves less variation: drift follows the clock, sizes do not."""
-        found = cls(schedule, taken, step_s)
-        if (found.drift_in_step == 1).all():
-            return found
+        factors = cls(schedule, taken, step_s)
+        if (factors.drift_in_step == 1).all():
+            return factors
         other = cls(schedule, taken, step_s, sizes_first=True)
-        return other if other.unexplained < _CLEARLY * found.unexplained else found
+        return other if other.unexplained < _CLEARLY * factors.unexplained else factors
 
     @property
     def unexplained(self) -> float:
@@ -156,36 +156,36 @@ class StepFactors:
         such microbatches, each ratio is therefore replaced by the smallest of the step's ratios over the kinds.
         """
         schedule, kinds = self.schedule, self._kinds
-        found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
+        ratios = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
         for kind, unit in {(int(kind), int(unit)) for kind, unit in zip(kinds, schedule.microbatch, strict=True)}:
             its = (kinds == kind) & (schedule.microbatch == unit)
-            found[:, kind, unit] = np.quantile(self._ratios[:, its], 0.5, axis=1, method="lower")
+            ratios[:, kind, unit] = np.quantile(self._ratios[:, its], 0.5, axis=1, method="lower")
         of_firsts = np.unique(schedule.microbatch[self.firsts])
-        others = np.delete(found, of_firsts, axis=2)
+        others = np.delete(ratios, of_firsts, axis=2)
         if others.shape[2]:
-            found /= others.mean(axis=(0, 2), keepdims=True)
-            others = np.delete(found, of_firsts, axis=2)
+            ratios /= others.mean(axis=(0, 2), keepdims=True)
+            others = np.delete(ratios, of_firsts, axis=2)
         # Kinds that differ at other microbatches (for example, only forwards are uneven) may differ here too.
         if not others.size or np.median(np.ptp(others, axis=1), axis=0).max() < _ALIKE:
-            found[:, :, of_firsts] = found[:, :, of_firsts].min(axis=1, keepdims=True)
-        return found
+            ratios[:, :, of_firsts] = ratios[:, :, of_firsts].min(axis=1, keepdims=True)
+        return ratios
 
     @cached_property
     def _size_deviation(self) -> float:
-        schedule, found = self.schedule, self._median_ratios
-        passes = len(schedule) / found[0].size
+        schedule, ratios = self.schedule, self._median_ratios
+        passes = len(schedule) / ratios[0].size
         if passes < _LEAST_PASSES:
             return math.inf
-        beyond = self._ratios / np.maximum(found, _TINY)[:, self._kinds, schedule.microbatch]
-        middle = np.array([np.median(beyond[:, self._kinds == kind]) for kind in range(found.shape[1])])
+        beyond = self._ratios / np.maximum(ratios, _TINY)[:, self._kinds, schedule.microbatch]
+        middle = np.array([np.median(beyond[:, self._kinds == kind]) for kind in range(ratios.shape[1])])
         apart = np.abs(beyond / np.maximum(middle, _TINY)[self._kinds] - 1)
         return _TO_DEVIATION * float(np.quantile(apart, 0.75)) / math.sqrt(passes)
 
     @cached_property
     def _fixed_sizes(self) -> Floats:
         """Median of `_median_ratios` over the steps, relative to the median microbatch, [kinds, microbatches]."""
-        found = self._median_ratios
-        fixed: Floats = np.median(found / np.median(found, axis=2, keepdims=True), axis=0)
+        ratios = self._median_ratios
+        fixed: Floats = np.median(ratios / np.median(ratios, axis=2, keepdims=True), axis=0)
         return fixed
 
     @cached_property
@@ -201,12 +201,12 @@ class StepFactors:
         fixed = self._fixed_sizes
         noise = _DEVIATIONS * self._size_deviation / math.sqrt(len(self.taken))
         if self._sizes_vary:
-            found = self._median_ratios / self._median_ratios.mean(axis=(0, 2), keepdims=True)
+            relative = self._median_ratios / self._median_ratios.mean(axis=(0, 2), keepdims=True)
         elif np.abs(fixed / np.median(fixed, axis=1, keepdims=True) - 1).max() > max(_LEAST_SPREAD, noise):
-            found = np.broadcast_to(fixed / fixed.mean(axis=1, keepdims=True), self._median_ratios.shape)
+            relative = np.broadcast_to(fixed / fixed.mean(axis=1, keepdims=True), self._median_ratios.shape)
         else:
             return np.ones_like(self.taken)
-        sizes: Floats = np.maximum(found, _TINY)[:, self._kinds, self.schedule.microbatch]
+        sizes: Floats = np.maximum(relative, _TINY)[:, self._kinds, self.schedule.microbatch]
         return sizes
 
     @cached_property

@@ -269,13 +269,13 @@ def _to_collectives(trace: RankTrace) -> list[float | None]:
         [span for cell in step if cell.is_compute for span in ([one for _, one in cell.device] or [cell])]
         for step in trace.steps
     ]
-    found: list[float | None] = []
+    collectives: list[float | None] = []
     for step, following in pairwise(spans):
         end, begin = max(one.end for one in step), min(one.begin for one in following)
         place = bisect_left(trace.collectives, end)
         is_between = place < len(trace.collectives) and trace.collectives[place] < begin
-        found.append(trace.collectives[place] - end if is_between else None)
-    return found
+        collectives.append(trace.collectives[place] - end if is_between else None)
+    return collectives
 
 
 def message_bytes_of(traces: Sequence[RankTrace]) -> float | None:

@@ -123,12 +123,12 @@ def emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, Co
 
 def waits_of(table: Schedule, costs: CostArrays) -> list[Waits]:
     compute = table.compute_only()
-    found: list[Waits] = [{} for _ in range(table.num_stages)]
+    waits: list[Waits] = [{} for _ in range(table.num_stages)]
     durations = durations_s(build_graph(compute), costs)
     for entry in range(len(compute)):
         op, stage, microbatch = compute[entry]
-        found[stage][op.name, microbatch] = float(durations[entry])
-    return found
+        waits[stage][op.name, microbatch] = float(durations[entry])
+    return waits
 
 
 def factor_of(config: TrainConfig, step: int) -> float:

@@ -90,8 +90,8 @@ def _interruptions() -> Iterator[None]:
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         asking = [each for each in signal.Signals if each.name in ("SIGINT", "SIGTERM", "SIGHUP")]
-        found = {each: signal.getsignal(each) for each in asking}
-        before = {each: handler for each, handler in found.items() if handler not in (signal.SIG_IGN, None)}
+        handlers = {each: signal.getsignal(each) for each in asking}
+        before = {each: handler for each, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     for each in before:
         signal.signal(each, interrupt)
     try:

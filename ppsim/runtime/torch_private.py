@@ -54,8 +54,8 @@ class _Fused(TorchDispatchMode):
         self.names: dict[str, None] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if found := re.fullmatch(_FUSED, func._schema.name):
-            self.names[found[1]] = None
+        if match := re.fullmatch(_FUSED, func._schema.name):
+            self.names[match[1]] = None
         return func(*args, **(kwargs or {}))
 
 

@@ -96,23 +96,23 @@ class UserModelParts:
 
     def stages(self) -> Iterator[nn.Module]:
         """Yield the stages; raises `ConfigError` if their number is wrong, or if a stage is not a module."""
-        where, found, wanted = self.function.where, 0, len(self.layers)
+        where, number, wanted = self.function.where, 0, len(self.layers)
         modules = iter(self.modules)
         while True:
             with (
                 import_folder(self.function.home),
-                _failing(f"{where} fails at stage {found} of the layers {list(self.layers)}"),
+                _failing(f"{where} fails at stage {number} of the layers {list(self.layers)}"),
             ):
                 module = next(modules, None)
             if module is None:
                 break
             if not isinstance(module, nn.Module):
-                raise ConfigError(f"{where}: stage {found} is no torch module: got {_kind(module)}")
-            found += 1
-            if found <= wanted:
+                raise ConfigError(f"{where}: stage {number} is no torch module: got {_kind(module)}")
+            number += 1
+            if number <= wanted:
                 yield module
-        if found != wanted:
-            raise ConfigError(f"{where} gives {found} stages for the {wanted} of the layers {list(self.layers)}")
+        if number != wanted:
+            raise ConfigError(f"{where} gives {number} stages for the {wanted} of the layers {list(self.layers)}")
 
     def rows(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
         drawn = torch.randint(0, len(self.inputs), (count,), generator=torch.Generator().manual_seed(seed))
@@ -217,9 +217,9 @@ def copy_weights(whole: nn.Module, stages: Sequence[nn.Module], where: str) -> l
     waiting: dict[str, list[nn.Parameter]] = {}
     for name, parameter in whole.named_parameters():
         waiting.setdefault(_without_numbers(name), []).append(parameter)
-    found: list[list[nn.Parameter]] = []
+    parameters: list[list[nn.Parameter]] = []
     for index, stage in enumerate(stages):
-        found.append([])
+        parameters.append([])
         for name, parameter in stage.named_parameters():
             alike = waiting.get(_without_numbers(name), [])
             if not alike or alike[0].shape != parameter.shape:
@@ -229,13 +229,13 @@ def copy_weights(whole: nn.Module, stages: Sequence[nn.Module], where: str) -> l
                 )
             with torch.no_grad():
                 alike[0].copy_(parameter)
-            found[-1].append(alike.pop(0))
+            parameters[-1].append(alike.pop(0))
     if left := [name for name, alike in waiting.items() if alike]:
         raise ConfigError(
             f"{where}: the model in one stage has {left[0]} once more than its stages, so that the two cannot be "
             f"compared"
         )
-    return found
+    return parameters
 
 
 def _without_numbers(name: str) -> str:

@@ -56,8 +56,8 @@ def differences(
     return Differences(loss=loss_difference, gradient=worst, num_parameters=count)
 
 
-def _relative(found: Tensor | None, expected: Tensor | None) -> float:
-    if found is None or expected is None or not torch.isfinite(found).all():
+def _relative(gradient: Tensor | None, expected: Tensor | None) -> float:
+    if gradient is None or expected is None or not torch.isfinite(gradient).all():
         return float("inf")
     scale = float(expected.abs().max())
-    return float((found - expected).abs().max()) / scale if scale else float(found.abs().max())
+    return float((gradient - expected).abs().max()) / scale if scale else float(gradient.abs().max())

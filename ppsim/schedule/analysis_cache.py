@@ -21,5 +21,5 @@ def cached(schedule: Schedule, what: Hashable, make: Callable[[], Found], *, par
     """Call `make` once per table and key `what`; `part` is the result's size per action, relative to 50 bytes."""
     # The reference to the table prevents another table from getting the same id.
     size = int(part * len(schedule)) + _BESIDE
-    found: Found = KEPT.get((id(schedule), what), size=size, make=lambda: (schedule, make()))[1]
-    return found
+    kept: Found = KEPT.get((id(schedule), what), size=size, make=lambda: (schedule, make()))[1]
+    return kept

@@ -135,8 +135,8 @@ def _has_loop(table: Schedule) -> bool:
 
 
 def _at(entries: Ints64, rank: Ints32, number: Ints64) -> Ints32:
-    found = entries[rank, np.clip(number, 0, entries.shape[1] - 1)]
-    return np.where(number < 0, NONE, found).astype(np.int32)
+    entry = entries[rank, np.clip(number, 0, entries.shape[1] - 1)]
+    return np.where(number < 0, NONE, entry).astype(np.int32)
 
 
 def _single_forward(table: Schedule, row: _Row, source: Ints32, target: Ints32) -> tuple[MessageEnds, MessageEnds]:

@@ -106,13 +106,13 @@ _AS_IN = {"edge": ("rank", "pair"), "pair": ("rank",), "direction": ("rank",)}
 
 
 def _verdicts(messages: Callable[[], MessageTable], receives: Receives) -> list[CommunicationCheck]:
-    found: dict[tuple[Communication, Channel], CommunicationCheck] = {}
+    verdicts: dict[tuple[Communication, Channel], CommunicationCheck] = {}
     placed: MessageTable | None = None
     ways: list[tuple[Communication, Channel]] = [("overlap", channel) for channel in CHANNELS if channel != "ideal"]
     ways.append(("blocking", "ideal"))
     for way in sorted(ways, key=lambda way: len(_AS_IN.get(way[1], ()))):
         communication, channel = way
-        known = [found["overlap", one] for one in _AS_IN.get(channel, ())]  # type: ignore[index]
+        known = [verdicts["overlap", one] for one in _AS_IN.get(channel, ())]  # type: ignore[index]
         outcome: Outcome = "runs"
         reason = ""
         if not any(verdict.outcome == "runs" for verdict in known):
@@ -124,8 +124,8 @@ def _verdicts(messages: Callable[[], MessageTable], receives: Receives) -> list[
             except ScheduleError as error:
                 outcome = "deadlock" if isinstance(error, Deadlock) else "misordered"
                 reason = str(error)
-        found[way] = CommunicationCheck(communication, channel, receives, outcome, reason)
-    return [found[way] for way in ways]
+        verdicts[way] = CommunicationCheck(communication, channel, receives, outcome, reason)
+    return [verdicts[way] for way in ways]
 
 
 # --- rules ---
@@ -192,10 +192,10 @@ def _odd_replicas(compute: Schedule) -> Iterator[str]:
         yield f"{num_stages} stages cannot be divided into {num_replicas} model replicas of equal length"
         return
     if num_replicas == 1:
-        if found := _replicas_of(compute):
+        if replicas := _replicas_of(compute):
             yield (
-                f"a table of {found} replicas: each chain of {num_stages // found} stages runs microbatches of its "
-                f"own; read it as such (--replicas {found}). torch, which holds one chain, cannot run it"
+                f"a table of {replicas} replicas: each chain of {num_stages // replicas} stages runs microbatches "
+                f"of its own; read it as such (--replicas {replicas}). torch, which holds one chain, cannot run it"
             )
         return
     if compute.num_microbatches < num_replicas:

@@ -62,17 +62,17 @@ class MessageTable:
     @cached_property
     def num_ends(self) -> Ints64:
         routes = np.bincount(self.route, minlength=self.compute.num_ranks**2).reshape(self.compute.num_ranks, -1)
-        found: Ints64 = routes.sum(axis=0) + routes.sum(axis=1)
-        return found
+        counts: Ints64 = routes.sum(axis=0) + routes.sum(axis=1)
+        return counts
 
     @cached_property
     def after(self) -> Ints32:
         """Compute action before each SEND and each RECV on its rank, −1 if there is none; shape [2, T]."""
         last = self.following - np.int32(1)
         last[last < np.repeat(self.compute.rank_offsets[:-1].astype(np.int32), self.num_ends)] = NONE
-        found = np.empty(len(last), dtype=np.int32)
-        found[self.ends] = last
-        return found.reshape(2, -1)
+        followers = np.empty(len(last), dtype=np.int32)
+        followers[self.ends] = last
+        return followers.reshape(2, -1)
 
     @cached_property
     def route(self) -> Ints32:
@@ -86,8 +86,8 @@ class MessageTable:
         sent = np.full(len(self.table), NONE, dtype=np.int32)
         sent[self.send] = np.arange(len(self.send), dtype=np.int32)
         by_send = sent[sent != NONE]
-        found: Ints32 = by_send[sorted_by(self.route[by_send])]
-        return found
+        messages: Ints32 = by_send[sorted_by(self.route[by_send])]
+        return messages
 
     def moved(self, **places: Any) -> "MessageTable":
         moved = replace(self, **places)

@@ -34,7 +34,7 @@ def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
     schedule, actions = graph.schedule, graph.num_actions
     names = [name_of(graph, node) for node in range(graph.num_nodes)]
     rank, stage, microbatch = (one.tolist() for one in (schedule.rank, schedule.stage, schedule.microbatch))
-    found: networkx.DiGraph[str] = networkx.DiGraph(schedule=schedule.name)
+    network: networkx.DiGraph[str] = networkx.DiGraph(schedule=schedule.name)
     for node, name in enumerate(names):
         is_transfer = node >= actions
         made_by = int(graph.source[node - actions]) if is_transfer else node
@@ -44,10 +44,10 @@ def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
         }  # fmt: skip
         if is_transfer:
             told["to_rank"] = rank[int(graph.target[node - actions])]
-        found.add_node(name, **told)
+        network.add_node(name, **told)
     offsets, waits = graph.offsets.tolist(), graph.waits_for.tolist()
     for node, name in enumerate(names):
         for before in waits[offsets[node] : offsets[node + 1]]:
             kind = "message" if max(before, node) >= actions else "order"
-            found.add_edge(names[before], name, kind=kind)
-    return found
+            network.add_edge(names[before], name, kind=kind)
+    return network

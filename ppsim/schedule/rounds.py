@@ -84,11 +84,11 @@ def round_starts(schedule: Schedule) -> Ints64:
 
     These entries wait for no message.
     """
-    of_entry, found = schedule.round_of_unit[schedule.microbatch], []
+    of_entry, starts = schedule.round_of_unit[schedule.microbatch], []
     for begin, end in pairwise(schedule.rank_offsets.tolist()):
         if begin < end and schedule.model_stage[schedule.stage[begin]] == 0:
-            found.append(begin + 1 + np.flatnonzero(np.diff(of_entry[begin:end]) > 0))
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+            starts.append(begin + 1 + np.flatnonzero(np.diff(of_entry[begin:end]) > 0))
+    return np.concatenate(starts) if starts else np.zeros(0, dtype=np.int64)
 
 
 def microbatches_in_words(microbatches: int, num_rounds: int) -> str:

@@ -442,13 +442,13 @@ class Schedule(HasRepr):
 
 
 def is_compute(op: NDArray[np.int8]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (op >= Op.F) & (op <= Op.W)
-    return found
+    are_passes: NDArray[np.bool_] = (op >= Op.F) & (op <= Op.W)
+    return are_passes
 
 
 def is_one_of(op: NDArray[np.int8], ops: Iterable[Op]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = np.logical_or.reduce([op == one for one in ops])
-    return found
+    are_among: NDArray[np.bool_] = np.logical_or.reduce([op == one for one in ops])
+    return are_among
 
 
 def first_of_cell(schedule: Schedule) -> Ints32:

@@ -49,28 +49,28 @@ class CostArrays:
 
     def values(self, name: str) -> Floats:
         """The result has shape [stages, microbatches], or [stages, 1] if microbatches do not differ."""
-        found: Floats = self.by_microbatch.get(name, getattr(self, name)[:, None])
-        return found
+        of_stages: Floats = self.by_microbatch.get(name, getattr(self, name)[:, None])
+        return of_stages
 
     def of(self, name: str, stage: Ints32, microbatch: Ints32) -> Floats:
         """`microbatch` counts whole microbatches, not slices."""
         if name in self.by_microbatch:
             return self.by_microbatch[name][stage, microbatch]
-        found: Floats = getattr(self, name)[stage]
-        return found
+        of_stages: Floats = getattr(self, name)[stage]
+        return of_stages
 
     def of_passes(self, op: NDArray[np.int8], stage: Ints32, microbatch: Ints32) -> Floats:
         if not self.by_microbatch:
             return self.mean_passes(op, stage)
-        found: Floats = np.choose(op, [self.of(name, stage, microbatch) for name in _PASSES])
-        return found
+        seconds: Floats = np.choose(op, [self.of(name, stage, microbatch) for name in _PASSES])
+        return seconds
 
     def mean_passes(self, op: NDArray[np.int8], stage: Ints32) -> Floats:
         by_op = np.concatenate([getattr(self, name) for name in _PASSES])
         place = np.multiply(op, len(self.forward_s), dtype=np.int32)
         place += stage
-        found: Floats = by_op[place]
-        return found
+        seconds: Floats = by_op[place]
+        return seconds
 
     def least(self) -> "CostArrays":
         """Return costs that are equal for all microbatches: the minimum of each stage."""

@@ -242,8 +242,8 @@ class StageCosts(HasRepr):
         fused_s = _pair_matrix("fused_s", self.fused_s, *shape, problems)
         fused_bytes = _pair_matrix("fused_activation_bytes", self.fused_activation_bytes, *shape, problems)
         _refuse(problems)
-        found = _filled_in(given)
-        of_all: dict[str, Any] = {name: _of_all(name, values) for name, values in found.items()}
+        filled = _filled_in(given)
+        of_all: dict[str, Any] = {name: _of_all(name, values) for name, values in filled.items()}
         of_all |= {name: getattr(self, name) for name in _OF_ALL_STAGES}
         return CostArrays(
             **of_all,
@@ -252,7 +252,7 @@ class StageCosts(HasRepr):
             **of_ranks,
             time_shares=time_shares,
             token_shares=token_shares,
-            by_microbatch={name: values for name, values in found.items() if values.shape[1] > 1},
+            by_microbatch={name: values for name, values in filled.items() if values.shape[1] > 1},
         )
 
     def _given(self, num_stages: int, num_replicas: int, problems: list[str]) -> dict[str, Floats]:
@@ -333,17 +333,17 @@ class StageCosts(HasRepr):
         fused_s = _pair_matrix("fused_s", self.fused_s, num_stages, num_stages // num_replicas, problems)
         _refuse(problems)
         costs = _filled_in(given)
-        found = {name: costs[name] for name in (_PASSES if factor is not None else _PASSES[1:])}
+        passes = {name: costs[name] for name in (_PASSES if factor is not None else _PASSES[1:])}
         if factor is not None:
-            found = {name: values * factor[:, None] for name, values in found.items()}
+            passes = {name: values * factor[:, None] for name, values in passes.items()}
         if in_torch:
             is_first = (np.arange(num_stages) % (num_stages // num_replicas) == 0)[:, None]
-            found["backward_input_s"] = np.where(is_first, 0.0, found["backward_input_s"])
-            found["backward_weight_s"] = np.where(is_first, found["backward_s"], found["backward_weight_s"])
+            passes["backward_input_s"] = np.where(is_first, 0.0, passes["backward_input_s"])
+            passes["backward_weight_s"] = np.where(is_first, passes["backward_s"], passes["backward_weight_s"])
             kept = np.where(is_first, costs["activation_bytes"], costs["kept_bytes"])
-            found["activation_bytes_kept_for_weight"] = kept
+            passes["activation_bytes_kept_for_weight"] = kept
         changed: dict[str, Any] = {
-            name: values[:, 0] if values.shape[1] == 1 else values for name, values in found.items()
+            name: values[:, 0] if values.shape[1] == 1 else values for name, values in passes.items()
         }
         if fused_s is not None and factor is not None:
             changed["fused_s"] = fused_s * factor[:, None]  # both stages of a pair are on one rank
@@ -453,8 +453,8 @@ def _what_is_wrong(name: str, value: Any) -> str | None:
 def _of_all(name: str, values: Floats) -> Floats:
     if values.shape[1] == 1:
         return values[:, 0]
-    found: Floats = values.max(axis=1) if name in _BYTES else values.mean(axis=1)
-    return found
+    means: Floats = values.max(axis=1) if name in _BYTES else values.mean(axis=1)
+    return means
 
 
 def _by_microbatch(value: Numbers) -> Floats:

@@ -47,8 +47,8 @@ def is_constant(variation: Variation) -> bool:
 
 def draw_factors(variation: Variation, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     if isinstance(variation, float):
-        found: Floats = np.exp(variation * random.standard_normal(shape))
-        return found
+        factors: Floats = np.exp(variation * random.standard_normal(shape))
+        return factors
     chosen: Floats = np.asarray(variation)[random.integers(len(variation), size=shape)]
     return chosen
 

@@ -28,7 +28,7 @@ _NONE_IS_A_VALUE = ("position_embedding_type", "activation_checkpoint.mode")
 
 
 def megatron_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     flags, spelled = megatron_names_of("flags"), megatron_names_of("spelled")
     for option, value in given.items():
         name = option.lstrip("-").replace("-", "_")
@@ -39,8 +39,8 @@ def megatron_names(given: Mapping[str, Any]) -> dict[str, Any]:
             name, value = "untie_embeddings_and_output_weights", not value
         elif name.startswith("no_") and value is True:
             name, value = name[3:], False
-        found[spelled.get(name, name)] = "none" if value is None and name in _NONE_IS_A_VALUE else value
-    return found
+        arguments[spelled.get(name, name)] = "none" if value is None and name in _NONE_IS_A_VALUE else value
+    return arguments
 
 
 def _plain(value: Any) -> Any:
@@ -210,8 +210,10 @@ class Arguments:
     @property
     def ignored(self) -> tuple[IgnoredOption, ...]:
         """Unread arguments of the user that may change time or memory."""
-        found = [IgnoredOption(name, value, matters) for name, value in self.unread if (matters := effect_of(name))]
-        return tuple(one for one in found if one.effect != "unknown" or not self._is_complete)
+        options = [
+            IgnoredOption(name, value, matters) for name, value in self.unread if (matters := effect_of(name))
+        ]
+        return tuple(one for one in options if one.effect != "unknown" or not self._is_complete)
 
 
 @cache

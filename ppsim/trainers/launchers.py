@@ -165,8 +165,8 @@ def slurm_launch(options: Mapping[str, Any]) -> tuple[int, int] | None:
     """
 
     def number(name: str) -> int:
-        found = _NUMBER.fullmatch(str(options.get(name, "")))
-        return int(found[1]) if found else 0
+        match = _NUMBER.fullmatch(str(options.get(name, "")))
+        return int(match[1]) if match else 0
 
     nodes = number("--nodes") or 1
     gres = _GPUS.search(str(options.get("--gres", "")))
@@ -183,8 +183,8 @@ def slurm_launch(options: Mapping[str, Any]) -> tuple[int, int] | None:
 def slurm_variables(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that Slurm sets from a script's headers."""
     nodes, per_node = slurm_launch(headers) or (None, None)
-    if nodes is None and (found := _NUMBER.fullmatch(headers.get("--nodes", ""))):
-        nodes = int(found[1])
+    if nodes is None and (match := _NUMBER.fullmatch(headers.get("--nodes", ""))):
+        nodes = int(match[1])
     tasks = headers.get("--ntasks-per-node", "")
     variables = {
         "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_PER_NODE": per_node,

@@ -107,8 +107,8 @@ def require_no_sizes(unread: Mapping[str, Any], source: str) -> None:
 
 def _place(parts: Sequence[str], pattern: re.Pattern[str]) -> int | None:
     """Return the index of the first part that matches, or None if its section is not one for weights."""
-    found = (at for at, part in enumerate(parts) if pattern.search(part) and not _OTHERS.fullmatch(part))
-    first = next(found, None)
+    positions = (at for at, part in enumerate(parts) if pattern.search(part) and not _OTHERS.fullmatch(part))
+    first = next(positions, None)
     return None if first and parts[0] not in _SECTIONS_OF_WEIGHTS else first
 
 

@@ -153,8 +153,8 @@ _LOGGED = re.compile(r"(?:^|\s)(\w+) \.{3,} (.*)$")
 
 def logged_arguments(text: str) -> dict[str, Any]:
     """Megatron-LM prints its arguments at the start of a log, one `name ........ value` per line."""
-    found = (_LOGGED.search(line) for line in text.splitlines() if " ..." in line)
-    logged = {match[1]: match[2].strip() for match in found if match}
+    matches = (_LOGGED.search(line) for line in text.splitlines() if " ..." in line)
+    logged = {match[1]: match[2].strip() for match in matches if match}
     return logged if logged and names_of_megatron() & logged.keys() else {}
 
 

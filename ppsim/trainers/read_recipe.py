@@ -36,18 +36,20 @@ def read_recipe(name: str) -> RunConfig:
     (256, 4, 'mxfp8', 'gb200-nvl72')
     """
     recipe = find_recipe(name)
-    found = {"megatron-bridge": _of_bridge, "primus": _of_primus, "torchtitan": _of_torchtitan}[recipe.trainer](
+    config = {"megatron-bridge": _of_bridge, "primus": _of_primus, "torchtitan": _of_torchtitan}[recipe.trainer](
         recipe
     )
     words = {"cluster": CLUSTERS[recipe.device]} if recipe.device in CLUSTERS else {}
-    if recipe.device == "any" and (dtype := found.options["dtype"]) in _SCALED_BY_BLOCK:
+    if recipe.device == "any" and (dtype := config.options["dtype"]) in _SCALED_BY_BLOCK:
         words = {"cluster": "dgx-b200"}
-        found = replace(found, notes=(*found.notes, f"{words['cluster']}: {dtype} needs a GPU from Blackwell on"))
+        config = replace(
+            config, notes=(*config.notes, f"{words['cluster']}: {dtype} needs a GPU from Blackwell on")
+        )
     trainer = f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}"
-    found = replace(found, trainer=trainer, options={**words, **found.options}, recipe=recipe)
-    if found.model is None:
-        return replace(found, why_no_model=f"recipe {recipe.name}: {found.why_no_model}")
-    return found
+    config = replace(config, trainer=trainer, options={**words, **config.options}, recipe=recipe)
+    if config.model is None:
+        return replace(config, why_no_model=f"recipe {recipe.name}: {config.why_no_model}")
+    return config
 
 
 def _of_torchtitan(recipe: Recipe) -> RunConfig:
@@ -58,12 +60,12 @@ def _of_primus(recipe: Recipe) -> RunConfig:
     settings = recipe.settings
     if any(name.startswith("training.") for name in settings):
         return from_torchtitan(settings, recipe.name, "Primus, TorchTitan", settings)
-    found, known = from_arguments(settings, recipe.name), known_name(recipe.model)
-    if found.model is not None or known is None:
-        return found
+    config, known = from_arguments(settings, recipe.name), known_name(recipe.model)
+    if config.model is not None or known is None:
+        return config
     said = f"sizes of {known}, the recipe's model: Primus builds it with code of its own"
-    words = {"model": known, **found.options}
-    return replace(found, model=find_model(known), options=words, notes=(*found.notes, said), why_no_model="")
+    words = {"model": known, **config.options}
+    return replace(config, model=find_model(known), options=words, notes=(*config.notes, said), why_no_model="")
 
 
 _FROZEN = {
@@ -103,24 +105,24 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     if settings.get("tensor_model_parallel_size"):
         settings.setdefault("tp_comm_overlap", False)
     settings.setdefault("cross_entropy_loss_fusion", True)
-    found = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
-    read = {*dict(found.read_options), *(option.name for option in found.ignored), *_READ_HERE}
+    config = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
+    read = {*dict(config.read_options), *(option.name for option in config.ignored), *_READ_HERE}
     ignored += [
         IgnoredOption(name, value, "unknown")
         for name, value in recipe.settings.items()
         if value and name not in read and effect_of(name) == "unknown"
     ]
-    words |= found.options
-    ignored = [*found.ignored, *ignored]
+    words |= config.options
+    ignored = [*config.ignored, *ignored]
     if model is None:
         why = f"{recipe.model} is not among `ppsim models`"
-        return replace(found, options=words, ignored=tuple(ignored), why_no_model=why)
+        return replace(config, options=words, ignored=tuple(ignored), why_no_model=why)
     words = {"model": known, **words}
     said = ("one image of 256 × 256 pixels per sequence, as in the trainer's synthetic data",) * bool(
         model.encoders
     )
     return replace(
-        found, options=words, ignored=tuple(ignored), notes=(*found.notes, *said), model=model, why_no_model=""
+        config, options=words, ignored=tuple(ignored), notes=(*config.notes, *said), model=model, why_no_model=""
     )
 
 

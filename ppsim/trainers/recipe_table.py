@@ -69,24 +69,24 @@ class Recipe:
 
 @cache
 def _table() -> dict[str, Any]:
-    found: dict[str, Any] = read_json(data_folder("trainers/data") / "recipes.json")
-    return found
+    table: dict[str, Any] = read_json(data_folder("trainers/data") / "recipes.json")
+    return table
 
 
 @cache
 def recipes() -> tuple[Recipe, ...]:
     """The oldest release comes first."""
-    table, found = _table(), []
+    table, listed = _table(), []
     for trainer, one in table["trainers"].items():
         releases = [(release, *source) for release, source in one["releases"].items()]
         for base, entries in one["recipes"].items():
             for first, last, gpus, plan, file in entries:
                 path, repository = table["files"][file], one["repository"]
-                found += [
+                listed += [
                     Recipe(trainer, release, base, gpus, plan, path, tag, commit, repository)
                     for release, tag, commit in releases[first : last + 1]
                 ]
-    return tuple(found)
+    return tuple(listed)
 
 
 def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe]:
@@ -124,12 +124,12 @@ def why_no_recipe(words: Sequence[str], **filters: str | None) -> str:
 
 def _criteria(words: Sequence[str], filters: Mapping[str, str | None]) -> list[tuple[str | None, str]]:
     """Return (property or None for any, value in lower case)."""
-    found: list[tuple[str | None, str]] = [(None, word.lower()) for word in words]
-    return found + [(name, value.lower()) for name, value in filters.items() if value is not None]
+    criteria: list[tuple[str | None, str]] = [(None, word.lower()) for word in words]
+    return criteria + [(name, value.lower()) for name, value in filters.items() if value is not None]
 
 
 def _matching(criteria: Sequence[tuple[str | None, str]]) -> list[Recipe]:
-    found = [
+    matching = [
         (name, value, known_name(value) or value if name in (None, "model") else None) for name, value in criteria
     ]
     return [
@@ -138,7 +138,7 @@ def _matching(criteria: Sequence[tuple[str | None, str]]) -> list[Recipe]:
         if all(
             value in _values(recipe, name)
             or (model is not None and (value in recipe.model or model == recipe.model))
-            for name, value, model in found
+            for name, value, model in matching
         )
     ]
 
@@ -163,12 +163,12 @@ def find_recipe(name: str) -> Recipe:
         raise ConfigError(_why_unknown(base, release))
     if not release:
         return named[-1]
-    found = [one for one in named if one.release == release]
-    if not found:
+    releases = [one for one in named if one.release == release]
+    if not releases:
         raise ConfigError(
             f"recipe {base} is not in release {release}: it is in {', '.join(one.release for one in named)}"
         )
-    return found[-1]
+    return releases[-1]
 
 
 def _why_unknown(base: str, release: str) -> str:

@@ -80,9 +80,9 @@ class RunConfig(Printable):
         Next to --tp, Megatron-Bridge sets its recipes' sequence parallelism anew (scripts/performance at v0.6.0,
         utils/overrides.py: set_user_overrides).
         """
-        found = {name for word in given for name in SAME_SETTING.get(word, ())} | {*given}
+        names = {name for word in given for name in SAME_SETTING.get(word, ())} | {*given}
         is_of_bridge = self.recipe is not None and self.recipe.trainer == "megatron-bridge"
-        return found | {"sequence_parallel"} if is_of_bridge and "tp" in given else found
+        return names | {"sequence_parallel"} if is_of_bridge and "tp" in given else names
 
     @property
     def ignored_memory_options(self) -> tuple[str, ...]:

@@ -28,12 +28,12 @@ def each_setting(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> each_setting({"overlap_dp": False, "overlap_grad_reduce": True})
     {'overlap_dp': None, 'overlap_grad_reduce': True, 'overlap_param_gather': False}
     """
-    found = dict(options)
-    for name in _BOTH.keys() & found.keys():
-        value, found[name] = found[name], None
+    settings = dict(options)
+    for name in _BOTH.keys() & settings.keys():
+        value, settings[name] = settings[name], None
         if value is not None:
-            found |= {one: value for one in _BOTH[name] if found.get(one) is None}
-    return found
+            settings |= {one: value for one in _BOTH[name] if settings.get(one) is None}
+    return settings
 
 
 def is_among(word: str, given: Any, values: Collection[Any]) -> bool:

@@ -137,13 +137,13 @@ def _is_moe_text_model(model: str) -> bool:
     """Recipes of models with encoders have other settings."""
     if known_name(model) is None:
         return False
-    found = find_model(model)
-    return not found.encoders and found.has_experts
+    known_model = find_model(model)
+    return not known_model.encoders and known_model.has_experts
 
 
-def _shared(name: str, found: Sequence[Mapping[str, Any]]) -> Any:
+def _shared(name: str, entries: Sequence[Mapping[str, Any]]) -> Any:
     required = _REQUIRED.get(name, {})
-    among = [options for options in found if all(options.get(word) is not None for word in required)]
+    among = [options for options in entries if all(options.get(word) is not None for word in required)]
     values = Counter(options[name] for options in among if options.get(name) is not None)
     if 2 * values.total() <= len(among):
         return None

@@ -102,15 +102,15 @@ class Stack:
 
 @cache
 def stacks() -> dict[str, StackDefaults]:
-    found = read_toml(data_folder("trainers/data") / "stacks.toml")
-    return {name: load_packaged(StackDefaults, data) for name, data in found.items()}
+    content = read_toml(data_folder("trainers/data") / "stacks.toml")
+    return {name: load_packaged(StackDefaults, data) for name, data in content.items()}
 
 
 @cache
 def stack_errors() -> dict[tuple[str, str], StackErrors]:
     """Keys are the generation of the device and the kind of the model (dense, MoE)."""
-    found = read_json(data_folder("trainers/data") / ERRORS)
-    made = [load_packaged(StackErrors, one) for one in found]
+    rows = read_json(data_folder("trainers/data") / ERRORS)
+    made = [load_packaged(StackErrors, one) for one in rows]
     return {(one.generation, one.kind): one for one in made}
 
 
@@ -156,15 +156,15 @@ def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> 
     kind = "MoE" if has_experts else "dense"
     if measured:
         return PLAIN, f"default with {measured}"
-    if (found := stack_errors().get((generation, kind))) is None:
+    if (errors := stack_errors().get((generation, kind))) is None:
         return PLAIN, f"default: no calibration runs of {kind} models on {generation or 'this device'}"
-    rows = f"{found.rows} {kind} calibration run{'s' * (found.rows > 1)}"
-    return found.nearest, f"{NEAREST} {rows} on {generation}"
+    rows = f"{errors.rows} {kind} calibration run{'s' * (errors.rows > 1)}"
+    return errors.nearest, f"{NEAREST} {rows} on {generation}"
 
 
 def measured_stacks(generation: str, *, has_experts: bool) -> list[str]:
-    found = stack_errors().get((generation, "MoE" if has_experts else "dense"))
-    return [] if found is None else list(found.errors)
+    errors = stack_errors().get((generation, "MoE" if has_experts else "dense"))
+    return [] if errors is None else list(errors.errors)
 
 
 def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts: bool) -> Stack:
@@ -191,15 +191,15 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
 
     release, model, dtype = release_named(base, release), options.get("model"), options.get("dtype") or "bfloat16"
     model = known_name(model) if isinstance(model, str) else None
-    found = release_settings(base, release, device, dtype, model, options.get("gpus"), has_experts)
-    if found is None:
+    shared = release_settings(base, release, device, dtype, model, options.get("gpus"), has_experts)
+    if shared is None:
         return Stack(base, said)
-    brought = applicable_settings(found.settings, options, has_experts=has_experts)
+    brought = applicable_settings(shared.settings, options, has_experts=has_experts)
     texts = ", ".join(_option_text(word, value) for word, value in brought.items()) or "nothing else"
-    missing = [flag_of(word) for word in found.settings if word not in brought and options.get(word) is None]
+    missing = [flag_of(word) for word in shared.settings if word not in brought and options.get(word) is None]
     left_out = f"; left out, because the other options exclude them: {', '.join(missing)}" if missing else ""
     name = f"{base}@{release}"
-    return Stack(name, {**said, **brought}, (f"{name} sets, as {found.origin}: {texts}{left_out}",), found.remark)
+    return Stack(name, {**said, **brought}, (f"{name} sets, as {shared.origin}: {texts}{left_out}",), shared.remark)
 
 
 def _option_text(word: str, value: Any) -> str:

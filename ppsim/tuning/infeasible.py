@@ -14,10 +14,10 @@ _MOST_DOUBLINGS = 7
 
 
 def infeasible_message(
-    question: SearchProblem, space: SearchSpace, outlooks: BoundsCalculator, found: Sequence[ConfigurationBounds]
+    question: SearchProblem, space: SearchSpace, outlooks: BoundsCalculator, bounds: Sequence[ConfigurationBounds]
 ) -> str:
     """Name the smallest configuration, the missing bytes, and changes that would fit."""
-    nearest, peak = _smallest(outlooks, found)
+    nearest, peak = _smallest(outlooks, bounds)
     limit = question.memory_bound_bytes
     one = nearest.candidate
     where = (
@@ -32,10 +32,10 @@ def infeasible_message(
 
 
 def _smallest(
-    outlooks: BoundsCalculator, found: Iterable[ConfigurationBounds], enough: float = 0.0
+    outlooks: BoundsCalculator, bounds: Iterable[ConfigurationBounds], enough: float = 0.0
 ) -> tuple[ConfigurationBounds, float]:
     """Return the smallest configuration and its peak in bytes; stop at a peak of at most `enough`."""
-    in_order = sorted(found, key=lambda one: (one.least_bytes, one.candidate))
+    in_order = sorted(bounds, key=lambda one: (one.least_bytes, one.candidate))
     best, least = in_order[0], float("inf")
     for one in in_order:
         if one.least_bytes >= least or least <= enough:

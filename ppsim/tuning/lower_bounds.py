@@ -80,17 +80,17 @@ class BoundsCalculator:
         entry, job = find(configuration.schedule), self._job(configuration)
         counts = self._counts(job, configuration)
         key = id(job), entry.placement, configuration.vpp, counts
-        found = self._shared(("stages", key), lambda: self._stages(job, configuration, counts))
-        least = _least_bytes(configuration, job, found)
+        bounds = self._shared(("stages", key), lambda: self._stages(job, configuration, counts))
+        least = _least_bytes(configuration, job, bounds)
         bound = np.inf
         if not is_limited or least <= self.question.memory_bound_bytes * CAP_ROUNDING:
             bound = self._shared(
-                ("bound", key, entry.splits_backward), lambda: self._bound_s(job, configuration, found)
+                ("bound", key, entry.splits_backward), lambda: self._bound_s(job, configuration, bounds)
             )
         if configuration.split == "searched":
-            least, bound = 0.0, self._bound_of_splits_s(job, found)
+            least, bound = 0.0, self._bound_of_splits_s(job, bounds)
         # The job's scale does not multiply fixed time and launches, so only a scale below 1 is applied.
-        return ConfigurationBounds(configuration, counts, min(1.0, scale_of(job)) * bound, least, found.memory)
+        return ConfigurationBounds(configuration, counts, min(1.0, scale_of(job)) * bound, least, bounds.memory)
 
     def plan(self, bounds: ConfigurationBounds) -> Plan:
         return self.question.plan_of(bounds.candidate, job=self._job(bounds.candidate), split=list(bounds.counts))
@@ -105,8 +105,8 @@ class BoundsCalculator:
     def _shared(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         if key not in self._known:
             self._known[key] = make()
-        found: _Value = self._known[key]
-        return found
+        shared: _Value = self._known[key]
+        return shared
 
     def _job(self, configuration: Configuration) -> Job:
         layout = (configuration.tp, configuration.cp, configuration.ep, configuration.pp)
@@ -190,9 +190,9 @@ class BoundsCalculator:
         ]
         return float(max(longest) + job.rest_s) * _ROUNDING
 
-    def _bound_of_splits_s(self, job: Job, found: _Stages) -> float:
+    def _bound_of_splits_s(self, job: Job, stages: _Stages) -> float:
         """All layers per stage have the same sum of work: the busiest rank has at least the mean."""
-        work_s = (found.seconds().sum(axis=0) - _most_gained_s(job, found)).sum() / len(found.ranks)
+        work_s = (stages.seconds().sum(axis=0) - _most_gained_s(job, stages)).sum() / len(stages.ranks)
         return float(job.num_microbatches * work_s) * _ROUNDING
 
 
@@ -201,14 +201,14 @@ def _passes_s(cost: CostEstimate) -> tuple[float, float, float]:
     return cost.forward.total_s, inputs_s, cost.backward.total_s - inputs_s
 
 
-def _most_gained_s(job: Job, found: _Stages) -> Floats:
+def _most_gained_s(job: Job, stages: _Stages) -> Floats:
     """Return the most seconds that pairs with a forward of each stage can save."""
-    gain = np.zeros(len(found.stages))
+    gain = np.zeros(len(stages.stages))
     order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
     if order is None:
         return gain
-    times = list(map(found.ledger.layer_times, found.stages))
-    for of_rank in found.ranks.tolist():
+    times = list(map(stages.ledger.layer_times, stages.stages))
+    for of_rank in stages.ranks.tolist():
         for forward, backward in product(of_rank, of_rank):
             alone_s = sum(layer.forward_s for layer in times[forward])
             alone_s += sum(layer.backward_s for layer in times[backward])
@@ -217,12 +217,12 @@ def _most_gained_s(job: Job, found: _Stages) -> Floats:
     return gain
 
 
-def _exposed_per_step_s(job: Job, found: _Stages) -> tuple[Floats, Floats]:
+def _exposed_per_step_s(job: Job, stages: _Stages) -> tuple[Floats, Floats]:
     """Exposed time per stage: parameter all-gather, gradient reduction.
 
     With overlap, all buckets except one can be hidden.
     """
-    sums = found.ledger.stages(found.stages)
+    sums = stages.ledger.stages(stages.stages)
     distinct = {id(stage): stage for stage in sums}
     kinds = {key: (stage.num_buckets, *stage.per_step_s) for key, stage in distinct.items()}
     buckets, gather, reduce = np.array([kinds[id(stage)] for stage in sums]).T
@@ -252,11 +252,11 @@ def _hop_s(job: Job) -> float:
     return min(collectives.point_to_point_s(message, tiers[tier].p2p_link) for tier in crossed)
 
 
-def _least_bytes(configuration: Configuration, job: Job, found: _Stages) -> float:
+def _least_bytes(configuration: Configuration, job: Job, stages: _Stages) -> float:
     """Assume one microbatch per rank, or the peak by the schedule's formula if that is exact."""
-    memory, entry = found.memory, find(configuration.schedule)
+    memory, entry = stages.memory, find(configuration.schedule)
     static, (whole, for_weight) = memory.static_bytes, memory.activation_bytes
-    least = float((static + np.maximum(memory.update_bytes, whole[found.ranks].sum(axis=1))).max())
+    least = float((static + np.maximum(memory.update_bytes, whole[stages.ranks].sum(axis=1))).max())
     peak = entry.peak_activations
     symbols = {"p": configuration.pp, "v": configuration.vpp, "m": job.num_microbatches, "k": 1}
     if peak.at_most or not peak.holds(**symbols):
@@ -278,5 +278,5 @@ def _stages_of_ranks(style: str, pp: int, vpp: int) -> NDArray[np.int64]:
 @lru_cache(maxsize=1024)
 def _changes_rank(style: str, pp: int, vpp: int) -> NDArray[np.bool_]:
     rank_of = np.array(STYLES[style](pp, pp * vpp))
-    found: NDArray[np.bool_] = rank_of[1:] != rank_of[:-1]
-    return found
+    are_boundaries: NDArray[np.bool_] = rank_of[1:] != rank_of[:-1]
+    return are_boundaries

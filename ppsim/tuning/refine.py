@@ -113,15 +113,15 @@ class RefineState:
         if candidate.key in self.verdicts or not self.space.allows(candidate):
             return None
         try:
-            found = self.outlooks.of(candidate)
+            bounds = self.outlooks.of(candidate)
         except ConfigError:
             return None
         is_same = (
             candidate.split == "even"
             and "auto" in self.space.split
-            and found.counts == self.outlooks.counts(replace(candidate, split="auto"))
+            and bounds.counts == self.outlooks.counts(replace(candidate, split="auto"))
         )
-        return found if self.may_win(found) and not is_same else None
+        return bounds if self.may_win(bounds) and not is_same else None
 
     def try_all(self, candidates: Iterable[Configuration]) -> None:
         looks = [look for candidate in dict.fromkeys(candidates) if (look := self.look(candidate))]
@@ -275,12 +275,12 @@ def layout_of(candidate: Configuration) -> tuple[int, ...]:
 
 
 def _first_of_layouts(ordered: Iterable[tuple[Any, Configuration]], number: int) -> list[Configuration]:
-    found: dict[tuple[int, ...], Configuration] = {}
+    by_layout: dict[tuple[int, ...], Configuration] = {}
     for _, one in ordered:
-        found.setdefault(layout_of(one), one)
-        if len(found) == number:
+        by_layout.setdefault(layout_of(one), one)
+        if len(by_layout) == number:
             break
-    return list(found.values())
+    return list(by_layout.values())
 
 
 def least_recomputed(
@@ -308,13 +308,13 @@ def least_recomputed(
         part = (held - limit) / (held - other.least_bytes) if held < float("inf") else 1.0
         estimated_s = (1 - _RECOMPUTED * (1 - part)) * other.bound_s
         estimated.append((estimated_s, look.candidate, (1 - _RECOMPUTED) * other.bound_s))
-    number, found = Counter[tuple[int, ...]](), []
+    number, least = Counter[tuple[int, ...]](), []
     for _, tight, bound_s in sorted(estimated):
         layout = layout_of(tight)
         number[layout] += 1
         if number[layout] <= _OF_LAYOUT:
-            found.append((bound_s, tight))
-    return found
+            least.append((bound_s, tight))
+    return least
 
 
 def _with_fewest_layers(
@@ -342,10 +342,10 @@ def _try_plan(search: RefineState, candidate: Configuration) -> None:
     plan = search.outlooks.question.plan_of(planned)
     with suppress(PpsimError):  # it does not fit, or its schedule cannot run
         made = project_table(plan, table_at(plan))
-        found = EvaluationResult("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s)
+        outcome = EvaluationResult("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s)
         *level, before_s = search.rank(candidate, verdict) if verdict and verdict.status == "fits" else LAST
-        if made.fits is not False and search.rank(candidate, found) < (*level, before_s * (1 - _GAIN_OF_PLAN)):
-            search.note(planned, found)
+        if made.fits is not False and search.rank(candidate, outcome) < (*level, before_s * (1 - _GAIN_OF_PLAN)):
+            search.note(planned, outcome)
 
 
 def _microbatches(search: RefineState, layout: Configuration) -> int:

@@ -36,12 +36,12 @@ def read_state(
     """Raises `ConfigError` for a file that is no state, and for the state of another search."""
     if path is None or not exists(path):
         return {}
-    found = read_json(path)
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    state = read_json(path)
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ConfigError(f"{path} is no state of ppsim tune (format {FORMAT}); give another file, or remove it")
     wanted = state_to_json(question, space, seed, {})
     for part in ("question", "space"):
-        there = found.get(part)
+        there = state.get(part)
         for name, value in wanted[part].items():
             other = there.get(name) if isinstance(there, dict) else None
             if other != value:
@@ -49,15 +49,15 @@ def read_state(
                     f"{path} is of another search: {name} is {other} there and {value} here; give another file, or "
                     "remove it"
                 )
-    return verdicts_in(found, path)
+    return verdicts_in(state, path)
 
 
-def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, EvaluationResult]:
+def verdicts_in(state: dict[str, Any], source: str | Path) -> dict[str, EvaluationResult]:
     """Raises `ConfigError` if the outcomes are invalid."""
     try:
         return {
             key: _outcome(status, _number(peak), _number(iteration))
-            for key, (status, peak, iteration) in found["verdicts"].items()
+            for key, (status, peak, iteration) in state["verdicts"].items()
         }
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
         raise ConfigError(f"{source} is wrong: its verdicts are not those of ppsim tune; remove it") from None

@@ -95,7 +95,7 @@ class TuneResult(Printable, Drawable):
         )
         return f"{job.model_name} on {self.question.num_gpus} × {job.cluster.device.name}: {best}"
 
-    def tokens_per_s(self, found: FoundConfiguration) -> float:
+    def tokens_per_s(self, configuration: FoundConfiguration) -> float:
         """Return the tokens per second of a configuration.
 
         >>> import ppsim
@@ -103,9 +103,9 @@ class TuneResult(Printable, Drawable):
         >>> round(found.tokens_per_s(found.best[0]), -3)
         601000.0
         """
-        return self.question.job.tokens_per_step / found.iteration_time_s
+        return self.question.job.tokens_per_step / configuration.iteration_time_s
 
-    def utilization(self, found: FoundConfiguration) -> float:
+    def utilization(self, configuration: FoundConfiguration) -> float:
         """Return the model FLOPs utilization, relative to the dense peak of the dtype.
 
         >>> import ppsim
@@ -115,7 +115,7 @@ class TuneResult(Printable, Drawable):
         """
         job = self.question.job
         peak = job.cluster.device.peak(job.execution.dtype) * self.question.num_gpus
-        return job.model.training_flops(job.length, causal=True) * self.tokens_per_s(found) / peak
+        return job.model.training_flops(job.length, causal=True) * self.tokens_per_s(configuration) / peak
 
     @property
     def elsewhere(self) -> list[FoundConfiguration]:
@@ -126,9 +126,12 @@ class TuneResult(Printable, Drawable):
     def rows(self) -> list[dict[str, Any]]:
         answers = dict.fromkeys([*self.best, *self.pareto])
         rows = [
-            self.row(found)
-            | {"pareto": found in self.pareto, "command": command_of(self.question, found.candidate)}
-            for found in answers
+            self.row(configuration)
+            | {
+                "pareto": configuration in self.pareto,
+                "command": command_of(self.question, configuration.candidate),
+            }
+            for configuration in answers
         ]
         return sorted(rows, key=lambda row: (row["elsewhere"], row["verdict"] != "fits", row["iteration_time_s"]))
 
@@ -168,11 +171,11 @@ class TuneResult(Printable, Drawable):
         return {
             **state_to_json(self.question, self.space, self.seed, self.verdicts),
             "counts": self.counts,
-            "best": [self.row(found) for found in self.best],
-            "pareto": [self.row(found) for found in self.pareto],
+            "best": [self.row(configuration) for configuration in self.best],
+            "pareto": [self.row(configuration) for configuration in self.pareto],
         }
 
-    def row(self, found: FoundConfiguration) -> dict[str, Any]:
+    def row(self, configuration: FoundConfiguration) -> dict[str, Any]:
         """Return the sizes and results of a configuration.
 
         >>> import ppsim
@@ -181,20 +184,22 @@ class TuneResult(Printable, Drawable):
         '1f1b'
         """
         return {
-            **vars(found.candidate),
-            "switched": change_text(found.candidate.switches),
-            "runs_in": trainers_text(found.candidate.schedule, found.candidate.recompute),
-            "elsewhere": self.question.is_elsewhere(found.candidate),
-            "iteration_time_s": found.iteration_time_s,
-            "tokens_per_s": self.tokens_per_s(found),
-            "model_flops_utilization": self.utilization(found),
-            "peak_bytes": found.peak_bytes,
-            "headroom_bytes": self.question.memory_bound_bytes - found.peak_bytes,
-            "verdict": found.verdict,
-            **{name: cost for name, cost in self.cost(found).to_json().items() if name.endswith("per_step")},
+            **vars(configuration.candidate),
+            "switched": change_text(configuration.candidate.switches),
+            "runs_in": trainers_text(configuration.candidate.schedule, configuration.candidate.recompute),
+            "elsewhere": self.question.is_elsewhere(configuration.candidate),
+            "iteration_time_s": configuration.iteration_time_s,
+            "tokens_per_s": self.tokens_per_s(configuration),
+            "model_flops_utilization": self.utilization(configuration),
+            "peak_bytes": configuration.peak_bytes,
+            "headroom_bytes": self.question.memory_bound_bytes - configuration.peak_bytes,
+            "verdict": configuration.verdict,
+            **{
+                name: cost for name, cost in self.cost(configuration).to_json().items() if name.endswith("per_step")
+            },
         }
 
-    def cost(self, found: FoundConfiguration) -> TrainingCost:
+    def cost(self, configuration: FoundConfiguration) -> TrainingCost:
         """Return the GPU hours and the cost of a step.
 
         >>> import ppsim
@@ -203,7 +208,7 @@ class TuneResult(Printable, Drawable):
         '1.52e-05 GPU hours and 0.0545 per step'
         """
         price = self.question.job.cluster.price_per_gpu_hour
-        return TrainingCost(self.question.num_gpus, found.iteration_time_s, price)
+        return TrainingCost(self.question.num_gpus, configuration.iteration_time_s, price)
 
 
 def tune(  # noqa: PLR0913
@@ -363,13 +368,13 @@ class _Search:
     @property
     def slowest(self) -> Rank:
         """The place of the last of the best; the last place of all until `top` configurations are found."""
-        found = self.found
-        return self._rank(found[self.top - 1]) if len(found) >= self.top else LAST
+        best = self.found
+        return self._rank(best[self.top - 1]) if len(best) >= self.top else LAST
 
     @property
     def best_s(self) -> float | None:
-        found = self.found
-        return found[0].iteration_time_s if found else None
+        best = self.found
+        return best[0].iteration_time_s if best else None
 
     @property
     def num_decided(self) -> int:
@@ -416,21 +421,21 @@ class _Search:
             self.known[configuration.key] = configuration
             plan = replace(self.question.plan_of(configuration), search_time_s=search_s, seed=self.seed)
             try:
-                found = project(plan)
+                projected = project(plan)
             except ScheduleError:
                 self.verdicts[configuration.key] = EvaluationResult("does not fit", np.inf)
             else:
-                peak = float(found.timeline.memory.peak_bytes.max())
-                is_too_large = found.fits is False
+                peak = float(projected.timeline.memory.peak_bytes.max())
+                is_too_large = projected.fits is False
                 self.verdicts[configuration.key] = (
                     EvaluationResult("does not fit", peak)
                     if is_too_large
-                    else EvaluationResult("fits", peak, found.iteration_time_s)
+                    else EvaluationResult("fits", peak, projected.iteration_time_s)
                 )
             report()
 
     def tuned(self) -> TuneResult:
-        found = self.found
+        simulated = self.found
         statuses = [verdict.status for verdict in self.verdicts.values()]
         # Dominated configurations count as excluded by bounds. Refinements and found tables are not in the space.
         num_evaluated = sum(key in self.by_key for key in self.verdicts) - statuses.count("dominated")
@@ -442,9 +447,9 @@ class _Search:
             "simulated": statuses.count("fits"),
             "left_out_by_bounds": self.num_decided - self.num_too_large - num_evaluated,
         }
-        own = [one for one in found if not self.question.is_elsewhere(one.candidate)] or found
-        best, front, verdicts = _without_worse_variants(own)[: self.top], pareto_of(found), dict(self.verdicts)
-        return TuneResult(self.question, self.space, best, front, found, counts, verdicts, self.seed)
+        own = [one for one in simulated if not self.question.is_elsewhere(one.candidate)] or simulated
+        best, front, verdicts = _without_worse_variants(own)[: self.top], pareto_of(simulated), dict(self.verdicts)
+        return TuneResult(self.question, self.space, best, front, simulated, counts, verdicts, self.seed)
 
 
 def _without_worse_variants(ranked: Iterable[FoundConfiguration]) -> list[FoundConfiguration]:

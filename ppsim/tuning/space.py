@@ -89,9 +89,9 @@ class Configuration:
         >>> Configuration.of_key("tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto zero3").zero
         3
         """
-        if not (found := _KEY.fullmatch(key)):
+        if not (match := _KEY.fullmatch(key)):
             return None
-        *sizes, recompute, schedule, split, zero, switched = found.groups()
+        *sizes, recompute, schedule, split, zero, switched = match.groups()
         made: Any = (*map(int, sizes), recompute, schedule, split, int(zero or 1), tuple(switched.split()))
         return cls(*made)
 
@@ -315,7 +315,7 @@ _DERIVED = ("name", "precision", "gradient_bytes", "vocab_multiple", "profile", 
 def _unusual(job: Job, named: Collection[str]) -> dict[str, Any]:
     """Return fields that differ from their defaults, except `named` fields and those of `Configuration`."""
     known = {*named, *_DERIVED, *(one.name for one in fields(Configuration))}
-    found = {
+    unusual = {
         one.name: value
         for holder in (job.execution, job, job.optimizer, job.offload_rules)
         for one in fields(holder)
@@ -323,7 +323,7 @@ def _unusual(job: Job, named: Collection[str]) -> dict[str, Any]:
         if (value := getattr(holder, one.name)) != one.default
     }
     sizes = {"hidden": job.model.hidden_size, "vocab": job.model.vocab_size} if job.model_name == GPT else {}
-    return found | sizes
+    return unusual | sizes
 
 
 _OF_USERS = ("fixed", "start")
@@ -478,10 +478,10 @@ def configurations(question: SearchProblem, space: SearchSpace) -> list[Configur
     there is no configuration.
     """
     refusals = _Refusals()
-    found = list(_configurations(question, space, refusals))
-    if not found:
+    listed = list(_configurations(question, space, refusals))
+    if not listed:
         raise ConfigError(f"no configuration is possible: {refusals.sentence}")
-    return found
+    return listed
 
 
 def _configurations(question: SearchProblem, space: SearchSpace, refusals: _Refusals) -> Iterator[Configuration]:

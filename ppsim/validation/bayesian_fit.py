@@ -429,13 +429,13 @@ def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
         ConstantEstimate(prior, prior.value(at) if place in places else prior.median, prior.spread * spread)
         for place, (prior, at, spread) in enumerate(zip(asked, solved.at, solved.spreads, strict=True))
     ]
-    found, left = (
+    fits, left = (
         [one for place, one in enumerate(told) if (place in places) == is_told] for is_told in (True, False)
     )
     machine, at = [asked[place] for place in places], solved.at[places]
     runs = question.runs(machine, at, solved.sigmas)
     return Posterior(
-        cluster, rows, found, [*left, *untold], solved.correlation[np.ix_(places, places)], runs,
+        cluster, rows, fits, [*left, *untold], solved.correlation[np.ix_(places, places)], runs,
         np.expm1(before).tolist(), np.expm1(question.logs(machine, at, runs=runs)).tolist(), jobs,
         _doubts(rows, _logs(rows) if operators else before), operators,
     )  # fmt: skip
@@ -451,11 +451,11 @@ def _operators(rows: Sequence[MeasuredStep]) -> dict[str, Constant]:
     for row in rows:
         for name, one in operator_constants(row.plan, row.case.recorded).items() if row.case.recorded else ():
             by_name.setdefault(name, []).append(one)
-    found = {}
+    seconds = {}
     for name, ones in by_name.items():
         value = _rounded(math.exp(sum(math.log(one.value) for one in ones) / len(ones)))
-        found[name] = Constant(value=value, sigma=_rounded(MEASURED_SPREAD * value), source=ones[-1].source)
-    return found
+        seconds[name] = Constant(value=value, sigma=_rounded(MEASURED_SPREAD * value), source=ones[-1].source)
+    return seconds
 
 
 def _launching(rows: Sequence[MeasuredStep]) -> dict[str, Constant]:
@@ -517,11 +517,11 @@ def _undetermined(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -
 
 
 def _doubts(rows: Sequence[MeasuredStep], logs: Sequence[float]) -> list[OutlierRow]:
-    found = [
+    doubts = [
         OutlierRow(row.name, float(np.expm1(log)), abs(log) / spread_of(row.plan))
         for row, log in zip(rows, logs, strict=True)
     ]
-    return [one for one in found if one.times > OUTLIER]
+    return [one for one in doubts if one.times > OUTLIER]
 
 
 @dataclass(frozen=True)
@@ -561,18 +561,18 @@ class FitProblem:
         values = {prior.name: prior.value(one) for prior, one in zip(priors, at.tolist(), strict=True)}
         machine = {name: Constant(value=value) for name, value in values.items() if not name.startswith(REST)}
         cluster = self.cluster.with_constants(replace(self.cluster.constants.having(machine), runs=runs))
-        found = np.zeros(len(self.rows))
+        logs = np.zeros(len(self.rows))
         for index in range(len(self.rows)) if only is None else only:
             row = self.rows[index]
             words = _with_cluster(row, cluster)
             if (rest := values.get(self._rest(row))) is not None:
                 words["rest"] = rest
-            found[index] = np.log(project_run(row.case, self.plan_of(words)) / row.measured_s)
-        return found
+            logs[index] = np.log(project_run(row.case, self.plan_of(words)) / row.measured_s)
+        return logs
 
     def runs(self, priors: Sequence[Prior], at: Floats, sigmas: Floats) -> tuple[MeasuredJob, ...]:
         rests = {prior.name: prior.value(there) for prior, there in zip(priors, at.tolist(), strict=True)}
-        found = list(self.earlier)
+        recorded = list(self.earlier)
         for row, log, sigma in zip(self.rows, self.logs(priors, at), sigmas[: len(self.rows)], strict=True):
             job = row.plan.job
             assert job is not None
@@ -580,22 +580,24 @@ class FitProblem:
             rest = min(rest, row.measured_s / 2)  # a step shorter than its rest would be negative
             times = _rounded((row.measured_s - rest) / (projected - rest))
             spread = _rounded(spread_of(row.plan))
-            found.append(MeasuredJob(**vars(features_of(job)), times=times, sigma=_rounded(sigma), spread=spread))
-        return tuple(found)
+            recorded.append(
+                MeasuredJob(**vars(features_of(job)), times=times, sigma=_rounded(sigma), spread=spread)
+            )
+        return tuple(recorded)
 
     def _rest(self, row: MeasuredStep) -> str:
         return f"{REST}.{self.jobs.index(row.plan.job.model if row.plan.job else None)}"
 
     def slopes(self, priors: Sequence[Prior], at: Floats, now: Floats) -> Floats:
         """Return the derivatives of `logs`, shape [rows, constants]."""
-        found = np.zeros((len(self.rows), len(priors)))
+        slopes = np.zeros((len(self.rows), len(priors)))
         for column, prior in enumerate(priors):
             moved = at.copy()
             moved[column] += _STEP * (-1 if prior.value(at[column] + _STEP) == prior.value(at[column]) else 1)
             only = [index for index, row in enumerate(self.rows) if _may_depend(row, prior.name, self.jobs)]
             there = self.logs(priors, moved, only)
-            found[only, column] = (there[only] - now[only]) / (moved[column] - at[column])
-        return found
+            slopes[only, column] = (there[only] - now[only]) / (moved[column] - at[column])
+        return slopes
 
     def solved(self, priors: Sequence[Prior]) -> _Solved:
         """Outliers have reduced weight: runs with a large error, or with a much larger error than similar runs."""
@@ -660,8 +662,8 @@ class FitProblem:
 
 def _usual(deviations: Floats, most: float) -> Floats:
     """Huber weights (Huber 1964): 1 up to `most` deviations, then inversely proportional to the deviation."""
-    found: Floats = np.minimum(1.0, most / np.maximum(np.abs(deviations), 1e-12))
-    return found
+    weights: Floats = np.minimum(1.0, most / np.maximum(np.abs(deviations), 1e-12))
+    return weights
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def calibration_rows(cases: Sequence[PublishedRun], selection: str, plan_of: Pla
 
 
 def _smallest(cases: Sequence[PublishedRun], plan_of: PlanOf, *, of_each_model: bool) -> list[PublishedRun]:
-    found: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+    smallest: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
     for index, case in enumerate(cases):
         try:
             job = None if case.properties.unexpressed or case.is_memory else plan_of(case.options).job
@@ -124,22 +124,22 @@ def _smallest(cases: Sequence[PublishedRun], plan_of: PlanOf, *, of_each_model: 
             continue
         if job is not None:
             kind = job.cluster.name, job.execution.dtype, features_of(job).model if of_each_model else ""
-            found.setdefault(kind, []).append((job.layout.num_devices, index))
+            smallest.setdefault(kind, []).append((job.layout.num_devices, index))
     chosen = []
-    for ran in found.values():
+    for ran in smallest.values():
         marked = [one for one in ran if cases[one[1]].properties.use == "fit"]
         chosen.append(min(marked or ran)[1])
     return [cases[index] for index in sorted(chosen)]
 
 
 def _numbers(text: str) -> set[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if not first.isdigit() or not (last or first).isdigit():
             raise ConfigError(f"rows to fit on are {', '.join(SPARING)} or numbers as 1,3-5: got {text!r}")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 DEFAULT_BASE = "dgx-h100"
@@ -368,20 +368,20 @@ def after_fits(name: str | None, selection: str, plan_of: PlanOf, *, announce: C
 
     Raises `ConfigError` for an unknown set, and for a named set without any row to fit to.
     """
-    found = []
+    fits = []
     for one in case_sets() if name is None else [name]:
         if name is None and (case_sets()[one].order_only or all(case.is_memory for case in cases_of(one))):
             continue
         announce(one)
         made = _after_fit(one, selection, plan_of)
         if made.fits:
-            found.append(made)
+            fits.append(made)
         elif name is not None:
             require_set(name)
             raise ConfigError(
                 f"no row of {name} can be fitted on: mark some fit, name them by number, or take one a dtype (one)"
             )
-    return AfterFits(found)
+    return AfterFits(fits)
 
 
 def _after_fit(name: str, which: str, plan_of: PlanOf) -> AfterFit:

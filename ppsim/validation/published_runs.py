@@ -209,7 +209,7 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
     """
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    found: list[PublishedRun] = []
+    cases: list[PublishedRun] = []
     wrong: dict[str, list[int]] = {}  # rows by their errors
     number = 0
     try:
@@ -223,14 +223,14 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
                 continue
             if config := case.options.get("run_config"):
                 case = replace(case, options={**case.options, "run_config": str(path.parent / config)})
-            found.append(case)
+            cases.append(case)
     except csv.Error as error:
         raise ConfigError(f"{path.name}, row {number + 1} cannot be read as CSV: {error}") from None
     if wrong:
         raise ConfigError("\n".join(_described(path.name, wrong)))
-    if not found:
+    if not cases:
         raise ConfigError(f"{path.name} has no row below its header")
-    return found
+    return cases
 
 
 _MOST_WRONG = 20

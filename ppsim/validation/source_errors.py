@@ -113,8 +113,8 @@ def _class_of(name: str, row: CaseError) -> str:
     assert row.plan.job is not None
     if case_sets()[name].section == "functional runs":
         return "functional runs"
-    found = error_class_of(row.plan.job)
-    return found.name if found else "other trainers"
+    error_class = error_class_of(row.plan.job)
+    return error_class.name if error_class else "other trainers"
 
 
 def log_error(row: CaseError, fitted: set[str], plan_of: PlanOf) -> float:

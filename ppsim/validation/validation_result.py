@@ -75,11 +75,11 @@ class ValidationReport(Printable):
 
 
 def validate_sets(name: str | None, plan_of: PlanOf, *, announce: Callable[[str], None]) -> ValidationReport:
-    found = []
+    validated = []
     for one in case_sets() if name is None else [name]:
         announce(one)
-        found.append(validate_set(one, plan_of))
-    return ValidationReport(found)
+        validated.append(validate_set(one, plan_of))
+    return ValidationReport(validated)
 
 
 def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":

@@ -144,10 +144,10 @@ def best_table(
         number = max(_FEWEST_EVALUATED, min(_MOST_EVALUATED, _MOST_ACTIONS_EVALUATED // target.num_actions))
     seen: list[Candidate] = []
     try:
-        found = best_candidates(target, number, seen)
+        candidates = best_candidates(target, number, seen)
         if is_thorough:
-            found.insert(0, _searched_on(found[0], seen))
-        return evaluator.best(found) if evaluator else found[0].schedule("fitted")
+            candidates.insert(0, _searched_on(candidates[0], seen))
+        return evaluator.best(candidates) if evaluator else candidates[0].schedule("fitted")
     except TimeIsUp as end:
         raise SearchTimeout(_best_different(seen, _FEWEST_EVALUATED)) from end
 
@@ -242,9 +242,9 @@ def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
     if best.score_s <= target.bound_s * _NEAR:
         return best
     if target.num_actions <= _SMALL:
-        for found in _noted(islice(_searched_without_end(best, seed=0), _MORE_ROUNDS + 1), seen):
-            best = found
-            if found.is_optimal:
+        for candidate in _noted(islice(_searched_without_end(best, seed=0), _MORE_ROUNDS + 1), seen):
+            best = candidate
+            if candidate.is_optimal:
                 break
         return best
     is_too_large = target.num_actions > _MOST_ACTIONS
@@ -266,9 +266,9 @@ def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
 
 def _searched_slowly(best: Candidate, seen: list[Candidate], *, num_rounds: int) -> Candidate:
     moves = max(_LEAST_MOVES, _PASSES_A_SLOW_ROUND // best.target.num_actions)
-    for found in _noted(islice(local_search(best, moves_a_round=moves), num_rounds + 1), seen):
-        best = found
-        if found.is_optimal:
+    for candidate in _noted(islice(local_search(best, moves_a_round=moves), num_rounds + 1), seen):
+        best = candidate
+        if candidate.is_optimal:
             break
     return best
 
@@ -282,10 +282,10 @@ def _searched_without_end(best: Candidate, *, seed: int) -> Iterator[Candidate]:
         while not from_others:
             best = next(on_best)
             yield best
-            found = next(others)
-            from_others = found is not None and found.score_s < best.score_s - target.tolerance_s
-        assert found
-        best = found
+            candidate = next(others)
+            from_others = candidate is not None and candidate.score_s < best.score_s - target.tolerance_s
+        assert candidate
+        best = candidate
 
 
 def _is_long(target: SearchTarget) -> bool:
@@ -312,9 +312,9 @@ def _searched_short(target: SearchTarget, *, seed: int) -> Iterator[Candidate | 
         short = _with_microbatches(target, length)
         last: Candidate | None = None
         rounds = local_search(best_candidate(short), moves_a_round=_moves(short), seed=seed + _PRIME * number)
-        for found in islice(rounds, _SHORT_ROUNDS):
-            yield repeat_window(found, target) if last is None or found.score_s < last.score_s else None
-            last = found
+        for candidate in islice(rounds, _SHORT_ROUNDS):
+            yield repeat_window(candidate, target) if last is None or candidate.score_s < last.score_s else None
+            last = candidate
 
 
 def _with_microbatches(target: SearchTarget, number: int) -> SearchTarget:

@@ -40,10 +40,10 @@ class RateGrid:
 
     def rate(self, *sizes: float) -> float:
         places = [_place(axis, math.log(size)) for axis, size in zip(self.axes, sizes, strict=True)]
-        found = self.rates
+        rates = self.rates
         for index, part in places:
-            found = found[index] if part == 0 else (1 - part) * found[index] + part * found[index + 1]
-        return math.exp(float(found))
+            rates = rates[index] if part == 0 else (1 - part) * rates[index] + part * rates[index + 1]
+        return math.exp(float(rates))
 
 
 @dataclass(frozen=True)
@@ -120,15 +120,15 @@ def _grids(arrays: Mapping[str, Any], kind: str, axes: Sequence[str]) -> _Grids:
 
 def fill_missing(steps: np.ndarray[Any, Any], axes: Sequence[Sequence[float]]) -> Floats:
     """Missing points get the mean of the nearest ones, weighted by inverse squared distance."""
-    found: Floats = steps / STEPS + math.log(1e12)
+    steps_s: Floats = steps / STEPS + math.log(1e12)
     empty = steps == EMPTY
     if empty.any():
         where = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
         squares = ((where[empty][:, None] - where[~empty][None]) ** 2).sum(axis=-1)
         nearest = np.argpartition(squares, min(_NUM_NEAREST, squares.shape[1]) - 1, axis=1)[:, :_NUM_NEAREST]
         weights = 1 / np.take_along_axis(squares, nearest, axis=1)
-        found[empty] = (found[~empty][nearest] * weights).sum(axis=1) / weights.sum(axis=1)
-    return found
+        steps_s[empty] = (steps_s[~empty][nearest] * weights).sum(axis=1) / weights.sum(axis=1)
+    return steps_s
 
 
 def _place(axis: Sequence[float], value: float) -> tuple[int, float]:
@@ -158,9 +158,9 @@ class TableTimes:
 
     @property
     def in_situ(self) -> InSituRatio:
-        found = self.device.efficiency.in_situ
-        assert found is not None, "kernel_times takes the data sheet where there is none"
-        return found
+        in_situ = self.device.efficiency.in_situ
+        assert in_situ is not None, "kernel_times takes the data sheet where there is none"
+        return in_situ
 
     @cached_property
     def name(self) -> str | None:

@@ -209,12 +209,12 @@ class TracedMixer(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        found = {f"heads of attention call {number}": core.num_heads for number, core in enumerate(self.cores)}
-        found |= {f"key/value heads of call {number}": one.num_kv_heads for number, one in enumerate(self.cores)}
+        sizes = {f"heads of attention call {number}": core.num_heads for number, core in enumerate(self.cores)}
+        sizes |= {f"key/value heads of call {number}": one.num_kv_heads for number, one in enumerate(self.cores)}
         for one in self.gemms:
             for columns in one.columns if one.split == "outputs" else (one.inputs,) if one.split else ():
-                found[f"columns of {one.module}"] = columns
-        return found
+                sizes[f"columns of {one.module}"] = columns
+        return sizes
 
     def require_division(self, cut: ParallelSizes) -> None:
         super().require_division(cut)

@@ -77,9 +77,9 @@ class NameCounts:
 
     def match(self, name: str) -> tuple[int, re.Match[str]] | None:
         for place, pattern in enumerate(self.patterns):
-            found = pattern.expression.fullmatch(name)
-            if found:
-                return place, found
+            match = pattern.expression.fullmatch(name)
+            if match:
+                return place, match
         if len(self.others) < _MOST_NAMES or name in self.others:
             self.others[name] += 1
         return None

@@ -183,7 +183,7 @@ def _cell_range(recording: Recording, begin: float, end: float, named: ParsedNam
     told += [size for _, size in _between(recording.messages, item, key=lambda message: message[0])]
     if item.is_compute:
         work = [(moment, one) for moment, one in work if not one.is_nccl]
-    found = replace(
+    joined = replace(
         item,
         waits=[TimeRange(*wait) for wait in _between(recording.waits, item, key=lambda wait: wait[1])],
         device=sorted(
@@ -192,12 +192,12 @@ def _cell_range(recording: Recording, begin: float, end: float, named: ParsedNam
         message_bytes=next(iter(told), None),
     )
     if len(item.members) == 1:
-        return found
+        return joined
     nodes, operators = (
         [TimeRange(*one) for one in _between(spans, item, key=lambda span: span[0])]
         for spans in (recording.nodes, recording.operators)
     )
-    return replace(found, nodes=nodes, operators=operators)
+    return replace(joined, nodes=nodes, operators=operators)
 
 
 def _between(sorted_items: list[_Item], at: TimeRange, *, key: Callable[[_Item], float]) -> list[_Item]:

@@ -138,9 +138,9 @@ class _Window:
                 return ""
 
     def expect(self, character: str) -> None:
-        found = self.next()
-        if found != character:
-            raise self.wrong(f"{character} is missing" if found else "it is cut off")
+        token = self.next()
+        if token != character:
+            raise self.wrong(f"{character} is missing" if token else "it is cut off")
         self.place += 1
 
     def value(self) -> Any:
@@ -148,7 +148,7 @@ class _Window:
             raise self.wrong("it is cut off")
         while True:
             try:
-                found, end = _DECODER.raw_decode(self.text, self.place)
+                decoded, end = _DECODER.raw_decode(self.text, self.place)
             except json.JSONDecodeError as error:
                 ends_too_early = error.msg.startswith("Unterminated") or error.pos > len(self.text) - _MARGIN
                 if ends_too_early and len(self.text) - self.place > LONGEST:
@@ -162,7 +162,7 @@ class _Window:
             if end == len(self.text) and self.grow():  # a number may go on
                 continue
             self.place = end
-            return found
+            return decoded
 
     def grow(self) -> bool:
         """Read more text and drop the part already parsed; returns False at the end of the file."""

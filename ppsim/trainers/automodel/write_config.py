@@ -72,28 +72,28 @@ def _backend(options: Mapping[str, Any]) -> dict[str, Any]:
 def _distributed(options: Mapping[str, Any], dp: int) -> dict[str, Any]:
     pp, ep, recompute = options.get("pp", 1), options.get("ep", 1), options.get("recompute", "none")
     mode = next((mode for mode, ours in RECOMPUTED.items() if ours == recompute), "false")
-    found: dict[str, Any] = {
+    section: dict[str, Any] = {
         "strategy": "fsdp2" if options.get("zero", 1) else "ddp",
         "dp_size": dp, **{f"{name}_size": options.get(name, 1) for name in ("tp", "cp", "pp", "ep")},
         "activation_checkpointing": {"false": False, "true": True}.get(mode, mode),
     }  # fmt: skip
     if options.get("zero", 1):
-        found["sequence_parallel"] = bool(options.get("sequence_parallel"))
+        section["sequence_parallel"] = bool(options.get("sequence_parallel"))
         copies = options.get("num_distributed_optimizer_instances", 1)
-        found["dp_replicate_size"] = copies if copies < dp and dp % copies == 0 else 1
+        section["dp_replicate_size"] = copies if copies < dp and dp % copies == 0 else 1
         reshards = {"reshard_after_forward": options["zero"] == 3}
-        found |= {"moe": reshards} if ep > 1 else reshards
+        section |= {"moe": reshards} if ep > 1 else reshards
     if pp > 1:
-        found["pipeline"] = _pipeline(options, pp)
-    return found
+        section["pipeline"] = _pipeline(options, pp)
+    return section
 
 
 def _pipeline(options: Mapping[str, Any], pp: int) -> dict[str, Any]:
-    found = {"pp_schedule": written_schedule(options), "pp_microbatch_size": options["micro_batch"]}
+    section = {"pp_schedule": written_schedule(options), "pp_microbatch_size": options["micro_batch"]}
     split: Any = options.get("split")
     if not (parts := module_names(split, pp, "lm_head", "embed_tokens", "model.")):
-        return found
+        return section
     each = -(-sum(split) // len(split))
     if split == divided(sum(split), len(split)) and -(-sum(split) // each) == len(split):
-        return found | {"layers_per_stage": each}
-    return found | {"module_fqns_per_model_part": [[*part, "model.rotary_emb"] for part in parts]}
+        return section | {"layers_per_stage": each}
+    return section | {"module_fqns_per_model_part": [[*part, "model.rotary_emb"] for part in parts]}

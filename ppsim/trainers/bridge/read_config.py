@@ -52,7 +52,7 @@ def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
     flat.setdefault("group_query_attention", bool(flat.get("num_query_groups")))
     if flat.get("ffn_hidden_size") is None and isinstance(hidden := flat.get("hidden_size"), int):
         flat["ffn_hidden_size"] = 4 * hidden  # Megatron-Core's default (transformer_config.py), also if it is gated
-    found = from_megatron(Arguments(megatron_names(flat), source, is_partial=True), "Megatron-Bridge or NeMo")
+    config = from_megatron(Arguments(megatron_names(flat), source, is_partial=True), "Megatron-Bridge or NeMo")
     sections = tuple(
         IgnoredOption(name, value, matters) for name, value in others.items() if (matters := effect_of(name))
     )
@@ -62,10 +62,10 @@ def from_sections(content: Mapping[str, Any], path: str | Path) -> RunConfig:
         for word, option in (("tp", "tensor_model_parallel_size"), ("pp", "pipeline_model_parallel_size"))
         if isinstance(path, Path) and not flat.get("hidden_size") and flat.get(option) is None  # no recipe
     }
-    options = {name: value for name, value in found.options.items() if name not in needed}
+    options = {name: value for name, value in config.options.items() if name not in needed}
     return replace(
-        found, options={**options, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections),
-        needed={**found.needed, **needed},
+        config, options={**options, "stack": "megatron-bridge"}, ignored=(*config.ignored, *sections),
+        needed={**config.needed, **needed},
     )  # fmt: skip
 
 
@@ -118,20 +118,20 @@ def _of_precision(name: Any, *, is_bridge: bool) -> dict[str, Any]:
     if not re.search("16|32", text):
         return {}
     is_bfloat16 = "bf16" in text
-    found: dict[str, Any] = {"bf16": is_bfloat16, "fp16": "16" in text and not is_bfloat16}
+    arguments: dict[str, Any] = {"bf16": is_bfloat16, "fp16": "16" in text and not is_bfloat16}
     if is_bridge:
-        found["grad_reduce_in_fp32"] = is_bfloat16
+        arguments["grad_reduce_in_fp32"] = is_bfloat16
     if "nvfp4" in text:
-        return found | {"fp4": "e2m1", "fp4_param_gather": True}
+        return arguments | {"fp4": "e2m1", "fp4_param_gather": True}
     if "mxfp8" in text:
         recipe = {"fp8_recipe": "mxfp8", "fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True}
-        return found | {"fp8": "e4m3"} | recipe
+        return arguments | {"fp8": "e4m3"} | recipe
     if "subchannel" in text:
-        return found | {"fp8": "hybrid", "fp8_recipe": "blockwise"}
+        return arguments | {"fp8": "hybrid", "fp8_recipe": "blockwise"}
     if "fp8" in text:
         recipe = {"fp8_recipe": "delayed" if "delayed" in text else "tensorwise", "fp8_param_gather": True}
-        return found | {"fp8": "hybrid", "first_last_layers_bf16": "current" in text} | recipe
-    return found
+        return arguments | {"fp8": "hybrid", "first_last_layers_bf16": "current" in text} | recipe
+    return arguments
 
 
 _OVERLAPPING = {"distributed_fused_adam": True, "mcore_distributed_optim": False}

@@ -80,7 +80,7 @@ def _is_of_no_device(content: Mapping[str, Any], path: str) -> bool:
 
 
 def _require_object(content: Mapping[str, Any], name: str, source: str) -> None:
-    found = content.get(name)
-    if found is not None and not isinstance(found, dict):
+    section = content.get(name)
+    if section is not None and not isinstance(section, dict):
         example = '{"stage": 1}' if name == "zero_optimization" else '{"enabled": true}'
-        raise ConfigError(f'{source}: {name} must be an object, "{name}": {example}: got {short_text(found)}')
+        raise ConfigError(f'{source}: {name} must be an object, "{name}": {example}: got {short_text(section)}')

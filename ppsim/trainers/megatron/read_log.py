@@ -44,20 +44,20 @@ def read_log(path: str | Path, *, num_warm_up: int = 1) -> LogTotals:
 
 
 def _totals(lines: Iterable[str], source: str, num_warm_up: int) -> LogTotals:
-    found = _Found()
+    totals = _Found()
     for line in lines:
-        found.add(_COLOUR.sub("", line))
-    if not found.iterations:
-        garbled = f" ({found.num_garbled} garbled lines were skipped)" if found.num_garbled else ""
+        totals.add(_COLOUR.sub("", line))
+    if not totals.iterations:
+        garbled = f" ({totals.num_garbled} garbled lines were skipped)" if totals.num_garbled else ""
         raise ConfigError(f"{source} has no line 'elapsed time per iteration (ms): …'{garbled}")
     return LogTotals(
         source=source,
-        iterations_s=found.iterations[num_warm_up:],
-        timers_s={name: _medians(pairs[num_warm_up:] or pairs) for name, pairs in found.timers.items() if pairs},
-        memory_bytes=found.memory,
+        iterations_s=totals.iterations[num_warm_up:],
+        timers_s={name: _medians(pairs[num_warm_up:] or pairs) for name, pairs in totals.timers.items() if pairs},
+        memory_bytes=totals.memory,
         num_warm_up=num_warm_up,
-        num_garbled=found.num_garbled,
-        num_restarts=found.num_restarts,
+        num_garbled=totals.num_garbled,
+        num_restarts=totals.num_restarts,
     )
 
 
@@ -83,24 +83,24 @@ class _Found:
             self.num_garbled += 1
 
     def _add_times(self, line: str) -> None:
-        if found := _ITERATION.search(line):
+        if match := _ITERATION.search(line):
             number = int(named[1]) if (named := _NUMBER.search(line)) else self.last
             if number < self.last:  # a restart begins a run of its own
                 self.iterations, self.timers, self.num_restarts = [], defaultdict(list), self.num_restarts + 1
             self.last = number
-            self.iterations.append(_number(found[1], least=_LEAST_MS) / 1e3)
-        elif found := _LINE.search(line):
-            for name, text in _OF_LINE.findall(found[1]):
+            self.iterations.append(_number(match[1], least=_LEAST_MS) / 1e3)
+        elif match := _LINE.search(line):
+            for name, text in _OF_LINE.findall(match[1]):
                 self.timers[name].append((float("nan"), _number(text) / 1e3))
-        elif found := _TIMER.search(line):
-            self.timers[found[1]].append((_number(found[2]) / 1e3, _number(found[3]) / 1e3))
-        elif found := _MOST.search(line):
-            self.timers[found[1]].append((float("nan"), _number(found[2]) / 1e3))
-        elif (found := _RANK.search(line)) and self.heading:
-            _add_rank(self.timers[self.heading], _number(found[2]) / 1e3, is_first=self.is_new)
+        elif match := _TIMER.search(line):
+            self.timers[match[1]].append((_number(match[2]) / 1e3, _number(match[3]) / 1e3))
+        elif match := _MOST.search(line):
+            self.timers[match[1]].append((float("nan"), _number(match[2]) / 1e3))
+        elif (match := _RANK.search(line)) and self.heading:
+            _add_rank(self.timers[self.heading], _number(match[2]) / 1e3, is_first=self.is_new)
             self.is_new = False
-        elif found := _HEADING.search(line):
-            self.heading, self.is_new = found[1], True
+        elif match := _HEADING.search(line):
+            self.heading, self.is_new = match[1], True
 
 
 _LEAST_MS = 1e-3  # a shorter iteration time counts as garbled

@@ -237,15 +237,15 @@ def _read_sharding(arguments: Arguments, _: Options) -> Options:
 
 
 def _write_sharding(options: Options) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if (zero := options.get("zero")) is not None:
-        found["use_distributed_optimizer"] = zero >= 1
+        arguments["use_distributed_optimizer"] = zero >= 1
         if options.get("fully_shard"):
-            found |= {"use_torch_fsdp2": zero == 3, "no_gradient_accumulation_fusion": True}
+            arguments |= {"use_torch_fsdp2": zero == 3, "no_gradient_accumulation_fusion": True}
         elif zero >= 2:
             strategy = next(name for name, stage in _ZERO.items() if stage == zero)
-            found |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
-    return found | named("optimizer", "muon", options.get("optimizer") == "muon")
+            arguments |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
+    return arguments | named("optimizer", "muon", options.get("optimizer") == "muon")
 
 
 _ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -336,12 +336,12 @@ def _write_precision_aware(options: Options) -> dict[str, Any]:
     is_decoupled, has_recipe = options.get(_AWARE), options.get("dtype") in _RECIPES
     if not is_decoupled and options.get("exp_avg_dtype", "float32") == "float32":
         return {}
-    found: dict[str, Any] = {_AWARE: True}
+    arguments: dict[str, Any] = {_AWARE: True}
     if is_decoupled and has_recipe:
-        found["main_params_dtype"] = "fp16"
+        arguments["main_params_dtype"] = "fp16"
     elif not is_decoupled and not has_recipe:
-        found["fp8_recipe"] = "tensorwise"
-    return found
+        arguments["fp8_recipe"] = "tensorwise"
+    return arguments
 
 
 _ON_HOST, _HOST_OVERLAP = "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"
@@ -446,16 +446,16 @@ def _write_narrow_weights(options: Options) -> dict[str, Any]:
     dtype, zero = options.get("dtype", "bfloat16"), options.get("zero", 1)
     if dtype in _IN_16_BITS:
         return {}
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if any(map(options.get, _ENDS)):
-        found = {"first_last_layers_bf16": True} | {name: options.get(name, 0) for name in _ENDS}
+        arguments = {"first_last_layers_bf16": True} | {name: options.get(name, 0) for name in _ENDS}
     if options.get("fp8_param_gather") and not options.get("fully_shard"):
-        found["fp4_param_gather" if dtype == "nvfp4" else "fp8_param_gather"] = True
+        arguments["fp4_param_gather" if dtype == "nvfp4" else "fp8_param_gather"] = True
         if dtype == "mxfp8" and zero < 2:
-            found["reuse_grad_buf_for_mxfp8_param_ag"] = True
+            arguments["reuse_grad_buf_for_mxfp8_param_ag"] = True
     elif options.get("weight_cache", "none" if zero == 3 else "all") == "none":
-        found["disable_parameter_transpose_cache"] = True
-    return found
+        arguments["disable_parameter_transpose_cache"] = True
+    return arguments
 
 
 def _read_sequence_parallel(arguments: Arguments, _: Options) -> Options:
@@ -475,8 +475,8 @@ def _read_attention(arguments: Arguments, _: Options) -> Options:
 def _write_attention(options: Options) -> dict[str, Any]:
     if (kernel := options.get("attention")) is None:
         return {}
-    found = {"attention_backend": "unfused" if kernel == "unfused" else "auto"}
-    return found | named("fp8_dot_product_attention", True, kernel == "fused-fp8")
+    arguments = {"attention_backend": "unfused" if kernel == "unfused" else "auto"}
+    return arguments | named("fp8_dot_product_attention", True, kernel == "fused-fp8")
 
 
 _DROPOUT = 0.1
@@ -546,8 +546,8 @@ def _write_offload(options: Options) -> dict[str, Any]:
     if not (modules := options.get("offload_modules")):
         return {}
     names = _OFFLOAD_RULES | {_PART: _PART}
-    found = {"fine_grained_activation_offloading": True, "offload_modules": modules.split("+")}
-    return found | {name: options[word] for word, name in names.items() if options.get(word) is not None}
+    arguments = {"fine_grained_activation_offloading": True, "offload_modules": modules.split("+")}
+    return arguments | {name: options[word] for word, name in names.items() if options.get(word) is not None}
 
 
 def _read_context(arguments: Arguments, _: Options) -> Options:
@@ -610,8 +610,8 @@ def _write_dispatcher(options: Options) -> dict[str, Any]:
     dispatcher = options.get("moe_dispatcher")
     if dispatcher not in FLEX:
         return named("moe_token_dispatcher_type", dispatcher)
-    found = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": dispatcher}
-    return found | named(_SMS[dispatcher], options.get(_NUM_SMS) or None)
+    arguments = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": dispatcher}
+    return arguments | named(_SMS[dispatcher], options.get(_NUM_SMS) or None)
 
 
 def _read_permute_fusion(arguments: Arguments, _: Options) -> Options:
@@ -652,8 +652,8 @@ def _read_stash(arguments: Arguments, _: Options) -> Options:
 
 def _write_stash(options: Options) -> dict[str, Any]:
     room, buffer = (options.get(name) for name in ("moe_expert_rank_capacity_factor", "moe_paged_stash"))
-    found = {"moe_paged_stash": True, "moe_paged_stash_buffer_size_factor_cuda": buffer} if buffer else {}
-    return named("moe_expert_rank_capacity_factor", room) | found
+    arguments = {"moe_paged_stash": True, "moe_paged_stash_buffer_size_factor_cuda": buffer} if buffer else {}
+    return named("moe_expert_rank_capacity_factor", room) | arguments
 
 
 def _read_balancing(arguments: Arguments, _: Options) -> Options:

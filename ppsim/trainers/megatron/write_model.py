@@ -42,11 +42,11 @@ def model_arguments(model: Model, length: int) -> _Found | None:
     if model.norm not in _NORMS:
         return None
     try:
-        found = _arguments(model, length)
-        read = model_of(Arguments(megatron_names(found | {"seq_length": length}), "the arguments"))
+        arguments = _arguments(model, length)
+        read = model_of(Arguments(megatron_names(arguments | {"seq_length": length}), "the arguments"))
     except ConfigError:
         return None
-    return found if _kinds(read) == _kinds(model) else None
+    return arguments if _kinds(read) == _kinds(model) else None
 
 
 def _kinds(model: Model) -> list[type]:
@@ -63,7 +63,7 @@ def without_source(model: Model) -> Model:
 def _arguments(model: Model, length: int) -> _Found:
     layers = model.layers
     patterns = layer_patterns(model)
-    found = _of_mixers(layers) | _of_feed_forwards(layers)
+    arguments = _of_mixers(layers) | _of_feed_forwards(layers)
     biased = any(isinstance(layer.ffn, FeedForward) and layer.ffn.bias for layer in layers)
     biased |= model.has_biased_experts
     biased |= any(isinstance(layer.attention, Attention) and layer.attention.out_bias for layer in layers)
@@ -85,28 +85,28 @@ def _arguments(model: Model, length: int) -> _Found:
         sizes["mtp_num_layers"] = len(model.mtp)
     if model.repeats_mtp:
         sizes["mtp_use_repeated_layer"] = True
-    return sizes | found
+    return sizes | arguments
 
 
 def _of_mixers(layers: Sequence[Layer]) -> _Found:
     mixers = [layer.attention for layer in layers if layer.has_mixer]
     attention = next((mixer for mixer in mixers if isinstance(mixer, Attention | LatentAttention)), None)
-    found: _Found = {"num_attention_heads": 64, "kv_channels": 64}  # required of a model without attention, too
+    arguments: _Found = {"num_attention_heads": 64, "kv_channels": 64}  # required of a model without attention, too
     if isinstance(attention, LatentAttention):
         # kv_channels is unused, but required if the heads do not divide the hidden size
-        found = {"multi_latent_attention": True, **sizes_of(attention), "kv_channels": attention.v_head_size}
-        found |= _of_indexers(mixers)
+        arguments = {"multi_latent_attention": True, **sizes_of(attention), "kv_channels": attention.v_head_size}
+        arguments |= _of_indexers(mixers)
     elif attention is not None:
-        found = sizes_of(attention) | {"kv_channels": attention.head_size}
+        arguments = sizes_of(attention) | {"kv_channels": attention.head_size}
         if attention.num_kv_heads != attention.num_heads:
-            found |= {"group_query_attention": True, "num_query_groups": attention.num_kv_heads}
+            arguments |= {"group_query_attention": True, "num_query_groups": attention.num_kv_heads}
         if attention.qkv_bias and not attention.out_bias:
-            found["add_qkv_bias"] = True
-        found |= {"softmax_type": "learnable"} if attention.sinks else {}
+            arguments["add_qkv_bias"] = True
+        arguments |= {"softmax_type": "learnable"} if attention.sinks else {}
         if attention.yarn:
-            found |= {"position_embedding_type": "yarn", "rotary_scaling_factor": attention.yarn}
-        found |= _of_windows(layers)
-    return found | _of_recurrent(layers)
+            arguments |= {"position_embedding_type": "yarn", "rotary_scaling_factor": attention.yarn}
+        arguments |= _of_windows(layers)
+    return arguments | _of_recurrent(layers)
 
 
 def _of_indexers(mixers: Sequence[Mixer]) -> _Found:
@@ -114,12 +114,14 @@ def _of_indexers(mixers: Sequence[Mixer]) -> _Found:
     first = next((one.indexer for one in mixers if isinstance(one, LatentAttention) and one.indexer), None)
     if first is None:
         return {}
-    found: _Found = {"experimental_attention_variant": "dsa", **sizes_of(first)}
+    arguments: _Found = {"experimental_attention_variant": "dsa", **sizes_of(first)}
     if False in have:
         offset = have.index(False)
-        found["dsa_indexer_skip_topk_offset"] = offset
-        found["dsa_indexer_topk_freq"] = have[offset:].index(True) + 1 if True in have[offset:] else len(have) + 1
-    return found
+        arguments["dsa_indexer_skip_topk_offset"] = offset
+        arguments["dsa_indexer_topk_freq"] = (
+            have[offset:].index(True) + 1 if True in have[offset:] else len(have) + 1
+        )
+    return arguments
 
 
 def _of_windows(layers: Sequence[Layer]) -> _Found:
@@ -127,41 +129,41 @@ def _of_windows(layers: Sequence[Layer]) -> _Found:
     sizes = {window for window in windows if window is not None}
     if not sizes:
         return {}
-    found: _Found = {"window_size": f"{min(sizes) - 1},0"}
+    arguments: _Found = {"window_size": f"{min(sizes) - 1},0"}
     if None in windows:
-        found["window_attn_skip_freq"] = _listed([int(window is not None) for window in windows])
-    return found
+        arguments["window_attn_skip_freq"] = _listed([int(window is not None) for window in windows])
+    return arguments
 
 
 def _of_recurrent(layers: Sequence[Layer]) -> _Found:
-    found: _Found = {}
+    arguments: _Found = {}
     for mixer in {layer.attention: None for layer in layers if layer.is_recurrent}:
         if isinstance(mixer, Mamba | GatedDeltaNet):
-            found |= sizes_of(mixer)
+            arguments |= sizes_of(mixer)
         has_both = all(layer.has_mixer and layer.has_feed_forward for layer in layers)
         if isinstance(mixer, GatedDeltaNet) and has_both:
-            found["experimental_attention_variant"] = "gated_delta_net"
-            found["linear_attention_freq"] = _listed([int(layer.is_recurrent) for layer in layers])
-    return found
+            arguments["experimental_attention_variant"] = "gated_delta_net"
+            arguments["linear_attention_freq"] = _listed([int(layer.is_recurrent) for layer in layers])
+    return arguments
 
 
 def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
     parts = [layer.ffn for layer in layers if layer.has_feed_forward]
     dense = next((part for part in parts if isinstance(part, FeedForward)), None)
     experts = next((part for part in parts if isinstance(part, MixtureOfExperts)), None)
-    found: _Found = {}
+    arguments: _Found = {}
     one = dense or (experts.expert if experts else None)
     if one is not None:
-        found = _CLAMPED if one.clamped else {"swiglu": True} if one.gated else {}
-        found = found | {"ffn_hidden_size": one.size}
+        arguments = _CLAMPED if one.clamped else {"swiglu": True} if one.gated else {}
+        arguments = arguments | {"ffn_hidden_size": one.size}
     if experts is None:
-        return found
-    found |= sizes_of(experts) | {"moe_ffn_hidden_size": experts.expert.size}
+        return arguments
+    arguments |= sizes_of(experts) | {"moe_ffn_hidden_size": experts.expert.size}
     if len(parts) == len(layers) and dense is not None:
-        found["moe_layer_freq"] = _listed([int(layer.is_moe) for layer in layers])
+        arguments["moe_layer_freq"] = _listed([int(layer.is_moe) for layer in layers])
     if not experts.gated and not experts.expert.weighted_apart:
-        found["use_fused_weighted_squared_relu"] = True
-    return found
+        arguments["use_fused_weighted_squared_relu"] = True
+    return arguments
 
 
 def layer_patterns(model: Model) -> list[str]:

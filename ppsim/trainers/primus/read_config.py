@@ -44,8 +44,8 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     note = (f"overrides without modules, taken for its trainer: {', '.join(outside)}",) if outside else ()
     if framework == "torchtitan":
         tree = _merged(_merged(base, model), overrides)
-        found = from_torchtitan(tree, str(path), "Primus, TorchTitan", overrides)
-        return replace(found, notes=(*note, *found.notes))
+        config = from_torchtitan(tree, str(path), "Primus, TorchTitan", overrides)
+        return replace(config, notes=(*note, *config.notes))
     if framework not in ("megatron", "megatron_bridge"):
         raise ConfigError(f"{path}: framework '{framework}' is not known, only megatron and torchtitan")
     if str(module.get("model")).startswith("diffusion/"):
@@ -57,20 +57,22 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
         )
     asked = megatron_names(overrides)
     arguments = Arguments(megatron_names({**base, **model, **overrides}), str(path), asked)
-    found = from_megatron(arguments, "Primus, Megatron-LM")
-    return _of_primus(found, note)
+    config = from_megatron(arguments, "Primus, Megatron-LM")
+    return _of_primus(config, note)
 
 
 def from_arguments(overrides: Mapping[str, Any], source: str) -> RunConfig:
     """Primus' own defaults for Megatron-LM (data/primus.toml) apply to arguments that are not given."""
     asked = megatron_names(overrides)
-    found = from_megatron(Arguments({**megatron_names(_defaults()), **asked}, source, asked), "Primus, Megatron-LM")
-    return _of_primus(found)
+    config = from_megatron(
+        Arguments({**megatron_names(_defaults()), **asked}, source, asked), "Primus, Megatron-LM"
+    )
+    return _of_primus(config)
 
 
-def _of_primus(found: RunConfig, notes: tuple[str, ...] = ()) -> RunConfig:
+def _of_primus(config: RunConfig, notes: tuple[str, ...] = ()) -> RunConfig:
     return replace(
-        found, options={**found.options, "stack": "primus"}, notes=(*notes, *found.notes),
+        config, options={**config.options, "stack": "primus"}, notes=(*notes, *config.notes),
         launcher_gpus=LAUNCHER_GPUS,
     )  # fmt: skip
 
@@ -131,4 +133,6 @@ def _resolved(value: Any) -> Any:
         return [_resolved(inner) for inner in value]
     if not isinstance(value, str) or "${" not in value:
         return value
-    return _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0] if found[2] is None else found[2]), value)
+    return _VARIABLE.sub(
+        lambda config: os.environ.get(config[1], config[0] if config[2] is None else config[2]), value
+    )

@@ -67,10 +67,10 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.exists():
         return {}
-    found = read_json(path)
-    if not isinstance(found, dict):
+    content = read_json(path)
+    if not isinstance(content, dict):
         raise ConfigError(f"{path} is no configuration of dump_pp_data")
-    numbers = {name: value for name, value in found.items() if value is not None}
+    numbers = {name: value for name, value in content.items() if value is not None}
     known = {name: numbers[name] for name in _NUMBERS if name in numbers}
     if odd := [name for name, value in known.items() if type(value) is not int or not 0 <= value < MOST]:
         raise ConfigError(f"{path}: {odd[0]} is {json.dumps(numbers[odd[0]])}: it must be a whole number")
@@ -78,10 +78,10 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _iterations(path: Path) -> dict[str, dict[str, Any]]:
-    found = read_json(path)
-    if not isinstance(found, dict) or not found or not all(isinstance(one, dict) for one in found.values()):
+    content = read_json(path)
+    if not isinstance(content, dict) or not content or not all(isinstance(one, dict) for one in content.values()):
         raise ConfigError(f"{path} is no file of dump_pp_data: it must map iterations to lists of times")
-    return found
+    return content
 
 
 _LISTS: Mapping[str, Op] = {"fwd": Op.F, "bwd": Op.B, "wgrad": Op.W}
@@ -106,7 +106,7 @@ def _passes(where: str, lists: dict[str, Any], kind: str, op: Op) -> list[CellRa
     columns[:2] = [[] if column is None else column for column in columns[:2]]
     if not all(isinstance(column, list) and len(column) == len(starts) for column in columns):
         raise ConfigError(f"{where}: the lists {kind}_start, {kind}_end and others beside them differ in length")
-    found = []
+    passes = []
     for place, (start, end, microbatch, chunk) in enumerate(zip(*columns, strict=True)):
         if not all(isinstance(time, int | float) for time in (start, end)) or not 0 <= start <= end < _LONGEST_MS:
             raise ConfigError(f"{where}: {kind}_start and {kind}_end of entry {place} are no times: {start}, {end}")
@@ -114,8 +114,8 @@ def _passes(where: str, lists: dict[str, Any], kind: str, op: Op) -> list[CellRa
             if number is not None and not (type(number) is int and 0 <= number < MOST):
                 raise ConfigError(f"{where}: {kind}_minibatch and {kind}_chunk of entry {place} hold {number!r}")
         action = Action(op, NONE, NONE if microbatch is None else microbatch)
-        found.append(CellRange(start / 1e3, end / 1e3, action, chunk=chunk))
-    return found
+        passes.append(CellRange(start / 1e3, end / 1e3, action, chunk=chunk))
+    return passes
 
 
 def _one_by_one(step: list[CellRange], source: str) -> list[CellRange]:

@@ -62,58 +62,60 @@ def recording_of(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -
 
 
 def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequence[NamePattern]) -> Recording:
-    found, is_one = Recording(source, NameCounts(patterns)), False
+    recording, is_one = Recording(source, NameCounts(patterns)), False
     with limit_recording(source, "trace of torch.profiler"):
         for count, (key, value) in enumerate(entries):
             if count % _CHECKED == 0:
-                found.require_room(_FEWER)
+                recording.require_room(_FEWER)
             if key == "traceEvents":
                 is_one = True
                 if value.get("ph") == "X":
-                    _keep(value, found)
+                    _keep(value, recording)
             elif key == "baseTimeNanoseconds":
-                found.base_ns = count_from(value, f"{source}: {key}", most=LARGEST_COUNT * 10**9)
+                recording.base_ns = count_from(value, f"{source}: {key}", most=LARGEST_COUNT * 10**9)
             elif key == "host_name":
-                found.host = str(value)
+                recording.host = str(value)
             elif key == "distributedInfo" and isinstance(value, dict):
                 counts = (value.get("rank"), value.get("world_size"))
-                found.rank, found.num_ranks = (count if isinstance(count, int) else None for count in counts)
-    found.require_room(_FEWER)
+                recording.rank, recording.num_ranks = (
+                    count if isinstance(count, int) else None for count in counts
+                )
+    recording.require_room(_FEWER)
     if not is_one:
         raise ConfigError(f"{source} is no trace of torch.profiler: it has no list 'traceEvents' with an event")
-    return found
+    return recording
 
 
-def _keep(event: dict[str, Any], found: Recording) -> None:
+def _keep(event: dict[str, Any], recording: Recording) -> None:
     kind, name, args = event.get("cat"), event["name"], event.get("args") or {}
     begin, end = _times_of(event)
     if kind in _NAMED:
         if name in _WAITS:
-            found.waits.append((begin, end))
+            recording.waits.append((begin, end))
         elif _COLLECTIVE.match(name):
-            if not found.device:
-                found.collectives.append(begin)
+            if not recording.device:
+                recording.collectives.append(begin)
         else:
-            found.keep_range(name, begin, end)
+            recording.keep_range(name, begin, end)
     elif kind in _LAUNCHES:
         if "correlation" in args:
-            found.launches.append((begin, int(args["correlation"])))
+            recording.launches.append((begin, int(args["correlation"])))
     elif kind in _ON_DEVICE:
         if "correlation" in args:
-            found.keep_work(int(args["correlation"]), begin, end, name, _bytes_of(args))
-            if len(found.device) == 1:  # a trace with device work needs no host operators
-                found.operators.clear()
-                found.collectives.clear()
+            recording.keep_work(int(args["correlation"]), begin, end, name, _bytes_of(args))
+            if len(recording.device) == 1:  # a trace with device work needs no host operators
+                recording.operators.clear()
+                recording.collectives.clear()
             if _COLLECTIVE_KERNEL.match(name):
-                found.collectives.append(begin)
-                _keep_message(name, args, end - begin, found)
+                recording.collectives.append(begin)
+                _keep_message(name, args, end - begin, recording)
     elif kind == "cpu_op" and name.startswith(_AUTOGRAD):
-        found.nodes.append((begin, end))
+        recording.nodes.append((begin, end))
     elif kind == "cpu_op":
-        if not found.device:
-            found.operators.append((begin, end))
+        if not recording.device:
+            recording.operators.append((begin, end))
         if name == _MESSAGE and args.get("Collective name") == "send" and (size := _bytes_of(args)):
-            found.messages.append((begin, size))
+            recording.messages.append((begin, size))
 
 
 def _times_of(event: dict[str, Any]) -> tuple[float, float]:
@@ -124,12 +126,12 @@ def _times_of(event: dict[str, Any]) -> tuple[float, float]:
     return begin, end
 
 
-def _keep_message(name: str, args: dict[str, Any], seconds: float, found: Recording) -> None:
+def _keep_message(name: str, args: dict[str, Any], seconds: float, recording: Recording) -> None:
     """Store the bytes of the result of an all-gather, of the input of other collectives."""
     kind, ranks = kind_of_kernel(name), args.get("Group size")
     size = _bytes_of(args, "Out" if kind == "all-gather" else "In")
     if size and kind in COLLECTIVES and isinstance(ranks, int) and ranks > 1:
-        found.kernels.messages.append((kind, size, ranks, seconds))
+        recording.kernels.messages.append((kind, size, ranks, seconds))
 
 
 def _bytes_of(args: dict[str, Any], side: str = "In") -> float | None:

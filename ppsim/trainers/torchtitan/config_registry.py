@@ -44,11 +44,11 @@ def registry() -> Registry:
 
 def registered(name: str, config: str, source: str) -> tuple[dict[str, Any], list[str]]:
     """Return the options of a registry entry, and sentences about the settings that it makes."""
-    found, short = registry(), name.removeprefix("torchtitan.models.").removesuffix(".config_registry")
-    module = found.modules.get(short)
-    release = f"torchtitan {found.version}"
+    table, short = registry(), name.removeprefix("torchtitan.models.").removesuffix(".config_registry")
+    module = table.modules.get(short)
+    release = f"torchtitan {table.version}"
     if module is None:
-        known = ", ".join(one for one, its in found.modules.items() if not its.refused)
+        known = ", ".join(one for one, its in table.modules.items() if not its.refused)
         raise ConfigError(
             f"{source}: --module {name} is not in the registry of {release}, whose modules are {known}: give its "
             "settings as options in place of --module and --config, and --model"

@@ -45,20 +45,20 @@ def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
     >>> next(models_of(find_model("llama3-70b"), "0.2"))
     {'model.name': 'llama3', 'model.flavor': '70B'}
     """
-    found, flavors = False, set()
+    is_listed, flavors = False, set()
     for name, module in registry().modules.items():
         for config, entry in module.entries.items():
             flavor = str(entry.get("model.flavor", ""))
             of_entry, _ = model_of(name, flavor, name)
             if of_entry is None or without_source(of_entry) != without_source(model):
                 continue
-            found = True
+            is_listed = True
             if version != "0.2":
                 yield {"module": name, "config": config}
             elif flavor not in flavors:
                 flavors.add(flavor)
                 yield {"model.name": name, "model.flavor": flavor}
-    if not found:
+    if not is_listed:
         yield {}
 
 
