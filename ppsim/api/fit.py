@@ -65,10 +65,10 @@ def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: 
         raise ConfigError(
             f"{path} has no arguments of Megatron-LM, so what ran is unknown: give --run-config FILE and --cluster"
         )
-    words = {"run_config": str(run_config or path), **({"cluster": cluster} if cluster else {})}
+    options = {"run_config": str(run_config or path), **({"cluster": cluster} if cluster else {})}
     return [
         PublishedRun(
-            RowProperties(metric="iteration_s", value=seconds, title=Path(path).name), words, recorded=recorded
+            RowProperties(metric="iteration_s", value=seconds, title=Path(path).name), options, recorded=recorded
         )
     ]
 

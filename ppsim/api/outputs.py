@@ -186,12 +186,12 @@ def explanation_content(explanation: Explanation) -> TimelineFileContent:
     ]
     comparison = None
     if against is not None and against.timeline is not None:
-        told = [("error", words.whole_difference(against, explanation.step_s)), ("note", against.note)]
-        told += [
+        lines = [("error", words.whole_difference(against, explanation.step_s)), ("note", against.note)]
+        lines += [
             (str(number), text) for number, text in enumerate(words.lacks(against, explanation.step_s), start=1)
         ]
         thought = {difference.cause: difference.projected_s for difference in against.differences}
-        views.append(_explained_view(against.timeline, "projected", [one for one in told if one[1]], thought))
+        views.append(_explained_view(against.timeline, "projected", [one for one in lines if one[1]], thought))
         if timeline.schedule == against.timeline.schedule:
             comparison = compare(timeline, against.timeline)
     return TimelineFileContent(views, explanation.to_json, comparison=comparison, explanation=explanation)

@@ -47,10 +47,10 @@ def job(**options: Unpack[JobOptions]) -> Job:
     >>> made.layout.dp, made.num_microbatches
     (8, 64)
     """
-    made = job_of_options(with_run_config(options))
-    if made is None:
+    parsed = job_of_options(with_run_config(options))
+    if parsed is None:
         raise ConfigError("--model must be given")
-    return made
+    return parsed
 
 
 def job_of_options(options: Mapping[str, Any]) -> Job | None:

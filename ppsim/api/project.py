@@ -219,9 +219,9 @@ def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
 
 
 def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any]) -> None:
-    words = ("split", *MEGATRON_SPLIT)
+    names = ("split", *MEGATRON_SPLIT)
     kept = [
-        name for name in words if options[name] not in (None, False) and options[name] == config.options.get(name)
+        name for name in names if options[name] not in (None, False) and options[name] == config.options.get(name)
     ]
     if not kept or plan.job is None:
         return
@@ -301,9 +301,9 @@ def _lengths(given: str | Path | Sequence[int] | None) -> tuple[int, ...] | None
     return tuple(given)
 
 
-def plan_of_keywords(words: Mapping[str, Any]) -> Plan:
-    require_valid_options(PlanOptions, words, "project")
-    return plan_of_options(dict.fromkeys(option_types(PlanOptions)) | dict(words))
+def plan_of_keywords(options: Mapping[str, Any]) -> Plan:
+    require_valid_options(PlanOptions, options, "project")
+    return plan_of_options(dict.fromkeys(option_types(PlanOptions)) | dict(options))
 
 
 def _split(options: Mapping[str, Any]) -> Split | None:
@@ -315,8 +315,8 @@ def _split(options: Mapping[str, Any]) -> Split | None:
 
 
 def _split_of(config: "RunConfig | None") -> Split | None:
-    words = dict.fromkeys(("split", *MEGATRON_SPLIT))
-    return None if config is None else _split(words | {name: config.options.get(name) for name in words})
+    options = dict.fromkeys(("split", *MEGATRON_SPLIT))
+    return None if config is None else _split(options | {name: config.options.get(name) for name in options})
 
 
 def _job(options: Mapping[str, Any]) -> "Job | None":

@@ -89,9 +89,9 @@ def read(
     if isinstance(opened, LogTotals):
         return opened
     found = detect_schedule(opened.timeline.schedule)
-    told = vars(found) | {"sentence": found.sentence}
+    facts = vars(found) | {"sentence": found.sentence}
     question = missing_rank_question(opened.measured.run)
-    return replace(opened, facts=opened.facts | {"schedule": told, "question": question})
+    return replace(opened, facts=opened.facts | {"schedule": facts, "question": question})
 
 
 def open_run(
@@ -128,30 +128,30 @@ def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None)
     data = read_json(path)
     run, (timeline, _) = run_from_json(data, str(path)), timeline_from_json(data, str(path))
     run = with_costs(run, str(path), table, given)
-    told = data.get("run") or {}
+    facts = data.get("run") or {}
     known = {
         "emulated": run.has_own_costs,
         "step_times_s": run.step_times_s.tolist(),
         "between_steps_s": list(run.gaps_s),
         "knows_transfers": run.knows_transfers,
-        "num_warm_up": told["num_warm_up"] if isinstance(told.get("num_warm_up"), int) else 0,
-        "chosen_step": told["chosen_step"] if isinstance(told.get("chosen_step"), int) else 0,
-        "clocks": told["clocks"] if _is_alignment(told.get("clocks")) else None,
-        "reserved_bytes": told["reserved_bytes"] if _are_numbers(told.get("reserved_bytes")) else None,
-        "missing_ranks": told["missing_ranks"] if _are_numbers(told.get("missing_ranks")) else [],
-        "job_ranks": told["job_ranks"] if isinstance(told.get("job_ranks"), int) else None,
+        "num_warm_up": facts["num_warm_up"] if isinstance(facts.get("num_warm_up"), int) else 0,
+        "chosen_step": facts["chosen_step"] if isinstance(facts.get("chosen_step"), int) else 0,
+        "clocks": facts["clocks"] if _is_alignment(facts.get("clocks")) else None,
+        "reserved_bytes": facts["reserved_bytes"] if _are_numbers(facts.get("reserved_bytes")) else None,
+        "missing_ranks": facts["missing_ranks"] if _are_numbers(facts.get("missing_ranks")) else [],
+        "job_ranks": facts["job_ranks"] if isinstance(facts.get("job_ranks"), int) else None,
     }
     measured = ImportedRun(timeline, run, known["step_times_s"], known["chosen_step"])
-    return MeasuredRun(measured, told | known)
+    return MeasuredRun(measured, facts | known)
 
 
-def _is_alignment(told: Any) -> bool:
+def _is_alignment(content: Any) -> bool:
     names = [field.name for field in fields(Alignment)]
-    return isinstance(told, dict) and _are_numbers([told.get(name, 0) for name in names])
+    return isinstance(content, dict) and _are_numbers([content.get(name, 0) for name in names])
 
 
-def _are_numbers(told: Any) -> bool:
-    return isinstance(told, list) and bool(told) and all(type(one) in (int, float) for one in told)
+def _are_numbers(content: Any) -> bool:
+    return isinstance(content, list) and bool(content) and all(type(one) in (int, float) for one in content)
 
 
 def with_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:

@@ -69,7 +69,7 @@ def _stage_costs(run: Run, overheads: FittedOverheads, source: str) -> RunCosts:
     stage_costs = (run.costs if run.has_own_costs else unslowed_costs(run, slowdown)).resolved_for(table)
     names = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s")
     factors, slow_links = lasting_faults(run)
-    forward, inputs, weights, whole = (
+    forward, inputs, weights, backward = (
         np.bincount(
             table.model_stage,
             weights=getattr(stage_costs, name) / factors[int(name != names[0]), table.stage_to_rank],
@@ -78,7 +78,7 @@ def _stage_costs(run: Run, overheads: FittedOverheads, source: str) -> RunCosts:
         for name in names
     )
     if not table.splits_backward:
-        inputs = weights = whole / 2
+        inputs = weights = backward / 2
     hops = np.asarray(stage_costs.transfer_s)[: table.num_model_stages]
     return RunCosts(
         forward_s=tuple(forward.tolist()),

@@ -55,11 +55,11 @@ def _candidates(table: Schedule) -> Iterator[Schedule]:
         ):
             continue
         try:
-            made = build(entry, pp=table.num_ranks, vpp=table.vpp, microbatches=table.num_microbatches)
+            schedule = build(entry, pp=table.num_ranks, vpp=table.vpp, microbatches=table.num_microbatches)
         except PpsimError:  # not possible with these numbers of ranks and microbatches
             continue
-        if np.array_equal(made.stage_to_rank, table.stage_to_rank):
-            yield made.compute_only()
+        if np.array_equal(schedule.stage_to_rank, table.stage_to_rank):
+            yield schedule.compute_only()
 
 
 def _rows(table: Schedule) -> list[list[str]]:
@@ -84,7 +84,7 @@ def _difference(table: Schedule, other: Schedule) -> str:
     ]
     rank, row, expected = ranks[0]
     pairs = list(zip_longest(row, expected, fillvalue="nothing"))
-    place = next(place for place, (one, two) in enumerate(pairs) if one != two)
-    here, there = pairs[place]
+    first = next(first for first, (one, two) in enumerate(pairs) if one != two)
+    here, there = pairs[first]
     number = f"{len(ranks)} of {table.num_ranks} ranks differ" if table.num_ranks > 1 else "it differs"
-    return f"{number}, rank {rank} first at action {place}, where it runs {here} and {other.name} has {there}"
+    return f"{number}, rank {rank} first at action {first}, where it runs {here} and {other.name} has {there}"

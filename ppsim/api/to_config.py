@@ -64,11 +64,11 @@ def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any
     """
     job, values = job_of(plan), option_values(WORDS, plan)
     execution, layout = job.execution, _layout(plan)
-    words = (
+    options = (
         values | dict.fromkeys((*_SAID_OTHERWISE, *MODEL)) | given_options({name: values[name] for name in RULE})
     )
-    words |= given_options(sizes_of(job)) | _measured(plan)
-    words |= {
+    options |= given_options(sizes_of(job)) | _measured(plan)
+    options |= {
         "model": job.model_name,
         "cluster": job.cluster.name,
         "split": layout or list(split),
@@ -80,13 +80,13 @@ def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any
         **_resolved(plan, job),
     }
     if given.get("calibration") is not None:
-        words["launch_ms"] = None  # overheads include launches
+        options["launch_ms"] = None  # overheads include launches
         if job.cluster.name not in packaged_clusters():
-            words["cluster"] = None  # the calibration contains it
+            options["cluster"] = None  # the calibration contains it
     typed = given_options({name: given.get(name) for name in _TYPED})
     if typed.get("stage_plan") == AUTO:  # no option can express its result
         del typed["stage_plan"]
-    return words | typed
+    return options | typed
 
 
 def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
@@ -223,14 +223,14 @@ def trainer_options(
     ...
     """
     plan = _plan_of(result)
-    made = result if isinstance(result, Projection) else project(plan)
+    projection = result if isinstance(result, Projection) else project(plan)
     if not isinstance(result, Projection):
         given = {"calibration": result.question.calibration_file} | dict(given or {})
-    written = _written(plan, made.split, given or {})
+    written = _written(plan, projection.split, given or {})
     own = _own_plan((given or {}).get("run_config")) if trainer.startswith("megatron") else None
     options = []
     for text in files_of(written, trainer, own):
-        comments = _Comments(plan, written.words, marks_of(plan, made.split)).of(_read(text))
+        comments = _Comments(plan, written.words, marks_of(plan, projection.split)).of(_read(text))
         options.append((len(comments), "\n".join([*comments, text])))
     return min(options)[1]
 
@@ -289,10 +289,10 @@ class _Comments:
     option may replace some of the file's settings. Then options that are not necessary are removed.
     """
 
-    def __init__(self, plan: Plan, words: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
+    def __init__(self, plan: Plan, options: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
         job = job_of(plan)
         self._plan, self._marks = plan, marks
-        self._words = given_options({name: value for name, value in words.items() if name not in RULE})
+        self._words = given_options({name: value for name, value in options.items() if name not in RULE})
         self._values = self._words | given_options({"cluster": job.cluster, "profile": job.profile})
 
     def of(self, config: RunConfig) -> list[str]:

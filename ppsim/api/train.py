@@ -290,9 +290,9 @@ def _layers(num_layers: int, table: Schedule, options: Mapping[str, Any]) -> lis
 def _shape(options: Mapping[str, Any]) -> GPTShape:
     name = options["model"] or DEFAULT_MODEL
     names = NameLookup("model", MODELS)
-    if (known := names.find(name)) is None:
+    if (full_name := names.find(name)) is None:
         raise ConfigError(names.unknown(name))
-    return replace(MODELS[known], **field_values(_WORDS, options, "model"))
+    return replace(MODELS[full_name], **field_values(_WORDS, options, "model"))
 
 
 _OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype", "recompute", "stage_plan")

@@ -44,10 +44,10 @@ def warm_up(
         if now := compilations().number - number:
             say(f"{name}: {now} kernels compiled in {time.monotonic() - began:.1f} s")
             number += now
-    made = number - begun
-    result = f"{made} kernels compiled" if made else "all kernels were compiled before"
+    compiled = number - begun
+    result = f"{compiled} kernels compiled" if compiled else "all kernels were compiled before"
     say(f"{result}; cached in {cache_folder()}")
-    return made
+    return compiled
 
 
 def _work() -> Iterator[tuple[str, str, Callable[[], object]]]:

@@ -85,16 +85,16 @@ class ScheduleRequest:
 
 
 def optimise_schedule(request: ScheduleRequest, report: Callable[[Table], None]) -> None:
-    made: list[Table] = []
+    tables: list[Table] = []
 
     def noted(plan: Plan, entry: ScheduleEntry) -> Table:
-        made.append(table_of(plan, entry))
-        return made[-1]
+        tables.append(table_of(plan, entry))
+        return tables[-1]
 
     answer = project_all(plan_of_options(request.options), [request.name], tables=noted)
-    if not made:
+    if not tables:
         raise PpsimError(answer.rejected[request.name])
-    report(made[0])
+    report(tables[0])
 
 
 @dataclass
@@ -169,8 +169,8 @@ class SearchWorker:
         with self._lock:
             if command != self._command:
                 return None
-            while told := self._worker.answer():
-                self._last = SearchProgress(failed=str(told)) if isinstance(told, PpsimError) else told
+            while answer := self._worker.answer():
+                self._last = SearchProgress(failed=str(answer)) if isinstance(answer, PpsimError) else answer
             return self._last
 
     def close(self) -> None:

@@ -127,8 +127,8 @@ def _fields_html(fields: Iterable[Field], prefix: str = "") -> str:
 def _field_html(declared: Field, prefix: str) -> str:
     name = prefix + declared.word
     unit = f"<span class=unit>{declared.unit}</span>" if declared.unit else ""
-    told = (_TUNED if prefix else _WORDS)[declared.word].option.sentence
-    common = f"id='{name}' name='{name}' aria-describedby='{name}-error' title='{escape(told, quote=True)}'"
+    sentence = (_TUNED if prefix else _WORDS)[declared.word].option.sentence
+    common = f"id='{name}' name='{name}' aria-describedby='{name}-error' title='{escape(sentence, quote=True)}'"
     empty = f" placeholder='{escape(declared.empty, quote=True)}'" if declared.empty else ""
     unit_joined = f" data-unit='{declared.unit}'" if declared.joined else ""
     if declared.kind == "select":

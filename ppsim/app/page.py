@@ -37,20 +37,20 @@ def dash_application(workbench: Projector, searches: SearchWorker, read_search: 
     """Dash renders the figures only; `ppsim.app.server` puts its own HTML (the form) before the figures."""
     import dash
 
-    made = dash.Dash(
+    application = dash.Dash(
         __name__, url_base_pathname=prefix, assets_folder=str(files("ppsim.app") / "assets"), serve_locally=True,
         update_title="", index_string=_REST, eager_loading=False,
     )  # fmt: skip
-    made.layout = _layout(dash)
-    _add_answers(dash, made, workbench)
-    _add_searches(dash, made, workbench, searches, read_search)
+    application.layout = _layout(dash)
+    _add_answers(dash, application, workbench)
+    _add_searches(dash, application, workbench, searches, read_search)
     for function, name, prop in _TO_SCRIPT:
-        made.clientside_callback(
+        application.clientside_callback(
             dash.ClientsideFunction("ppsim", function), dash.Output("nothing", "data", allow_duplicate=True),
             dash.Input(name, prop), prevent_initial_call=True,
         )  # fmt: skip
-    made.server.add_url_rule(f"{prefix}table.csv", "table", partial(_table, workbench))
-    return made.server
+    application.server.add_url_rule(f"{prefix}table.csv", "table", partial(_table, workbench))
+    return application.server
 
 
 def _table(workbench: Projector) -> Any:
@@ -80,7 +80,7 @@ def _layout(dash: Any) -> Any:
     return html.Div([*stores, *graphs])
 
 
-def _add_answers(dash: Any, made: Any, workbench: Projector) -> None:
+def _add_answers(dash: Any, application: Any, workbench: Projector) -> None:
     keep = dash.no_update
 
     def answered(asked: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -91,7 +91,7 @@ def _add_answers(dash: Any, made: Any, workbench: Projector) -> None:
         except PpsimError as error:
             return keep, keep, keep, base | field_error(error)
         theme = pictures.theme_of(dark=asked["dark"])
-        told = base | pictures.page_texts(answer, theme=theme)
+        texts = base | pictures.page_texts(answer, theme=theme)
         if not answer.projections:
             drawn: tuple[Any, ...] = (keep, keep, keep)
         elif asked["quick"]:
@@ -99,17 +99,17 @@ def _add_answers(dash: Any, made: Any, workbench: Projector) -> None:
         else:
             spots, missing = workbench.spots(state)
             workbench.search(state, [*state.schedules, *(every_schedule() if asked["others"] else ())])
-            told |= {"missing": missing, "table": pictures.table_html(spots, state.schedules)}
+            texts |= {"missing": missing, "table": pictures.table_html(spots, state.schedules)}
             drawn = (
                 pictures.timelines(answer, quick=False, theme=theme),
                 pictures.tradeoff_picture(answer, spots, theme=theme),
                 pictures.idle_figure(answer, theme=theme),
             )
-        return *drawn, told
+        return *drawn, texts
 
     drawn_in = [dash.Output(name, "figure") for name in ("timelines", "tradeoff", "idle")]
     asked_in = dash.Input("asked", "data")
-    made.callback(*drawn_in, dash.Output("told", "data"), asked_in, prevent_initial_call=True)(answered)
+    application.callback(*drawn_in, dash.Output("told", "data"), asked_in, prevent_initial_call=True)(answered)
 
 
 def field_error(error: PpsimError) -> dict[str, str]:
@@ -117,7 +117,9 @@ def field_error(error: PpsimError) -> dict[str, str]:
     return {"error": sentence, "field": field_of(sentence) or ""}
 
 
-def _add_searches(dash: Any, made: Any, workbench: Projector, searches: SearchWorker, read_search: Reader) -> None:
+def _add_searches(
+    dash: Any, application: Any, workbench: Projector, searches: SearchWorker, read_search: Reader
+) -> None:
     keep = dash.no_update
 
     def searched(asked: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -141,8 +143,8 @@ def _add_searches(dash: Any, made: Any, workbench: Projector, searches: SearchWo
             return keep, base | {"over": False, "status": decided if progress.total else "finding bounds …"}
         view, theme = progress.found, pictures.theme_of(dark=asked["dark"])
         status = f"{view.title}: {view.num_configurations} configurations, {len(view.simulated)} simulated that fit"
-        told = {"over": True, "status": status, "table": pictures.search_table_html(view)}
-        return pareto_plotly(view, theme=theme), base | told
+        texts = {"over": True, "status": status, "table": pictures.search_table_html(view)}
+        return pareto_plotly(view, theme=theme), base | texts
 
     def opened(asked: Mapping[str, Any]) -> tuple[Any, ...]:
         try:
@@ -152,14 +154,14 @@ def _add_searches(dash: Any, made: Any, workbench: Projector, searches: SearchWo
         except PpsimError as error:
             return keep, field_error(error)
         theme = pictures.theme_of(dark=asked["dark"])
-        picture, told = pictures.configuration(state, answer, theme=theme)
-        return picture, {"told": told}
+        picture, texts = pictures.configuration(state, answer, theme=theme)
+        return picture, {"told": texts}
 
     for function, figure, told_in, asked_in in (
         (searched, "pareto", "search-told", "searched"),
         (opened, "configuration", "opened-told", "opened"),
     ):
-        made.callback(
+        application.callback(
             dash.Output(figure, "figure"), dash.Output(told_in, "data"), dash.Input(asked_in, "data"),
             prevent_initial_call=True,
         )(function)  # fmt: skip

@@ -117,10 +117,10 @@ def cards_html(answer: ProjectorResult) -> str:
             cards.append(_card(answer, name, one, base if base is not None else one))
             continue
         waits = name in answer.awaited
-        told = "its table is being fitted to these costs …" if waits else answer.rejected.get(name, "")
+        note = "its table is being fitted to these costs …" if waits else answer.rejected.get(name, "")
         cards.append(
             f"<article class='card {'waits' if waits else 'refused'}' data-schedule='{escape(name)}'>"
-            f"<h2>{escape(name)}</h2><p>{escape(told)}</p></article>"
+            f"<h2>{escape(name)}</h2><p>{escape(note)}</p></article>"
         )
     return "".join(cards)
 
@@ -142,7 +142,7 @@ def _card(answer: ProjectorResult, name: str, projection: Projection, base: Proj
     notes = [projection.runtime_error] if projection.runtime_error else []
     if name in answer.substitutes:
         notes.insert(0, "drawn with a table fitted to other costs; its own is being searched for …")
-    told = "".join(f"<p class=note>{escape(note)}</p>" for note in notes)
+    paragraphs = "".join(f"<p class=note>{escape(note)}</p>" for note in notes)
     role = "baseline" if is_base else "pin"
     pin = (
         f"<button type=button class=pin data-pin='{escape(name)}' aria-pressed={pinned} "
@@ -151,7 +151,7 @@ def _card(answer: ProjectorResult, name: str, projection: Projection, base: Proj
     return (
         f"<article class='card{' base' if is_base else ''}' data-schedule='{escape(name)}'><h2>{escape(name)}"
         f" <small>v {projection.plan.vpp}</small></h2>{pin}{_verdict(projection)}"
-        f"<dl>{rows}</dl>{told}</article>"
+        f"<dl>{rows}</dl>{paragraphs}</article>"
     )
 
 
@@ -183,8 +183,8 @@ def table_html(spots: Sequence[TradeoffPoint], compared: Sequence[str]) -> str:
         above = percent(gap_of(spot.iteration_time_s, spot.bound_s)) if spot.bound_s else ""
         behind = "" if best is None else signed_percent(spot.iteration_time_s / best - 1)
         peak = size(spot.peak_bytes)
-        told = "; ".join(filter(None, ["fits tightly" if spot.is_tight else "", spot.told]))
-        rows.append([escape(spot.name), seconds(spot.iteration_time_s), behind, above, peak, button, escape(told)])
+        notes = "; ".join(filter(None, ["fits tightly" if spot.is_tight else "", spot.told]))
+        rows.append([escape(spot.name), seconds(spot.iteration_time_s), behind, above, peak, button, escape(notes)])
     return html_table(_COLUMNS, rows)
 
 
@@ -235,9 +235,9 @@ def configuration(state: PageState, answer: ProjectorResult, *, theme: Theme) ->
             *([f"peak {size(_peak(one))}"] if one.plan.knows_memory else []),
         ]
     )
-    told = f"{_verdict(one)}<p>{escape(facts)}</p><p><code>{escape(state.command)}</code></p>"
+    details = f"{_verdict(one)}<p>{escape(facts)}</p><p><code>{escape(state.command)}</code></p>"
     link = f"<p><a href='?{escape(state.query, quote=True)}'>Go on from here: sliders and other schedules</a></p>"
-    return timeline_plotly([one.timeline], titles=[one.plan.schedule_name], look=look), told + link
+    return timeline_plotly([one.timeline], titles=[one.plan.schedule_name], look=look), details + link
 
 
 def page_texts(answer: ProjectorResult, *, theme: Theme) -> Data:

@@ -61,20 +61,20 @@ class PageState:
                 raise ConfigError(f"{name} is '{value}': choose one of {', '.join(VIEWS[name])}")
         searched = {name: given.pop(name) for name in list(given) if name.startswith(_TUNE)}
         searched = {name.removeprefix(_TUNE): value for name, value in searched.items() if value}
-        for words, known in ((given, _WORDS), (searched, _TUNED)):
-            if unknown := [name for name in words if name not in known]:
+        for settings, declarations in ((given, _WORDS), (searched, _TUNED)):
+            if unknown := [name for name in settings if name not in declarations]:
                 raise ConfigError(f"there is no '{unknown[0]}' in the state of the page")
-        words = {name: value for name, value in given.items() if value}
+        settings = {name: value for name, value in given.items() if value}
         views = {name: value for name, value in views.items() if value != VIEWS[name][0]}
-        return cls(words, tuple(dict.fromkeys(names)), baseline, more, searched, search_more, views)
+        return cls(settings, tuple(dict.fromkeys(names)), baseline, more, searched, search_more, views)
 
     @property
     def query(self) -> str:
-        words = _in_order(_WORDS, self.words)
+        settings = _in_order(_WORDS, self.words)
         searched = {_TUNE + name: value for name, value in _in_order(_TUNED, self.searched).items()}
         also = {"baseline": self.baseline, "more": self.more, **searched, _TUNE + "more": self.search_more}
-        words = _in_order(_WORDS, self.words) | {"schedule": ",".join(self.schedules)}
-        given = words | {name: value for name, value in (also | dict(self.views)).items() if value}
+        settings = _in_order(_WORDS, self.words) | {"schedule": ",".join(self.schedules)}
+        given = settings | {name: value for name, value in (also | dict(self.views)).items() if value}
         return urlencode(given, safe=",:/|*()")
 
     @cached_property
@@ -147,17 +147,21 @@ def field_of(sentence: str) -> str | None:
 _ALSO = {"tokens": "seq_len", "devices": "gpus"}
 
 
-def _in_order(known: Mapping[str, OptionDeclaration], words: Mapping[str, str]) -> dict[str, str]:
-    listed = [name for names in options_by_section(known.values()).values() for name in names]
-    return {name: words[name] for name in listed if name in words}
+def _in_order(declarations: Mapping[str, OptionDeclaration], settings: Mapping[str, str]) -> dict[str, str]:
+    listed = [name for names in options_by_section(declarations.values()).values() for name in names]
+    return {name: settings[name] for name in listed if name in settings}
 
 
-def _options(known: Mapping[str, OptionDeclaration], words: Mapping[str, str], more: str) -> list[str]:
+def _options(declarations: Mapping[str, OptionDeclaration], settings: Mapping[str, str], more: str) -> list[str]:
     try:
         typed = shlex.split(more)
     except ValueError as error:
         raise ConfigError(f"cannot read the further options '{more}': {str(error).lower()}") from None
     return [
-        *(text for name, value in _in_order(known, words).items() for text in (known[name].flag, value)),
+        *(
+            text
+            for name, value in _in_order(declarations, settings).items()
+            for text in (declarations[name].flag, value)
+        ),
         *typed,
     ]

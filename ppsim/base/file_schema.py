@@ -143,8 +143,8 @@ def _checker(model: Any) -> "TypeAdapter[Any]":
 
 
 def load_packaged(model: type[Model], data: Any) -> Model:
-    made: Model = _maker(model)(data)  # type: ignore[arg-type]
-    return made
+    loaded: Model = _maker(model)(data)  # type: ignore[arg-type]
+    return loaded
 
 
 @cache

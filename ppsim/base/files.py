@@ -169,7 +169,7 @@ def require_writable(path: str | Path) -> None:
         pass
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
-    if not all(os.access(place, os.W_OK) for place in places):
+    if not all(os.access(folder, os.W_OK) for folder in places):
         raise ConfigError(f"cannot write {path}: no permission")
 
 

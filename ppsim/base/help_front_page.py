@@ -78,8 +78,8 @@ def _definitions(title: str, rows: dict[str, str], width: int) -> str:
     first = max(map(len, [*COMMANDS, *_OPTIONS])) + 2
     lines = [f"{title}:"]
     for name, text in rows.items():
-        told = _wrapped(text, width - first - 2)
-        lines += [f"  {name if index == 0 else '':{first}}{line}" for index, line in enumerate(told)]
+        wrapped = _wrapped(text, width - first - 2)
+        lines += [f"  {name if index == 0 else '':{first}}{line}" for index, line in enumerate(wrapped)]
     return "\n".join(lines)
 
 

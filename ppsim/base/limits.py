@@ -206,7 +206,7 @@ def require_memory(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
 def free_bytes() -> int:
     """Return all physical memory if the system does not report the available memory."""
     try:
-        told = _MEMORY.read_text(encoding="ascii")
-        return int(told.partition("MemAvailable:")[2].split()[0]) * 1024
+        text = _MEMORY.read_text(encoding="ascii")
+        return int(text.partition("MemAvailable:")[2].split()[0]) * 1024
     except (OSError, IndexError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -45,8 +45,8 @@ class NameLookup:
     ) -> None:
         self._listed_by = listed_by
         self._kind, self._plain_of, self._names = kind, plain_of, tuple(names)
-        words = dict(also or {}) | {name: name for name in self._names}
-        self._by_plain = {plain_of(word): name for word, name in words.items()}
+        also_named = dict(also or {}) | {name: name for name in self._names}
+        self._by_plain = {plain_of(word): name for word, name in also_named.items()}
 
     def find(self, name: str) -> str | None:
         return name if name in self._names else self._by_plain.get(self._plain_of(name))
@@ -95,10 +95,10 @@ def joined_modules(
 
     `also`: further names of modules. `words`, `near`: other options, which an error mentions.
     """
-    known = list(modules)
+    allowed = list(modules)
     named = [(also or {}).get(module.strip(), module.strip()) for module in text.split("+")]
     for module in named:
-        if module not in known:
-            hint = NameLookup("module", [*known, *near], plain_of=str).hint(module)
+        if module not in allowed:
+            hint = NameLookup("module", [*allowed, *near], plain_of=str).hint(module)
             raise ConfigError(f"{field} must be {words} or modules joined by +: got '{text}' ({hint})")
-    return "+".join(module for module in known if module in named)
+    return "+".join(module for module in allowed if module in named)

@@ -163,10 +163,10 @@ def command_arguments(word: OptionDeclaration, value: Any) -> list[str]:
     return [f"{word.flag} {shlex.quote(','.join(map(str, value)) if listed else str(value))}"]
 
 
-def options_by_section(words: Iterable[OptionDeclaration]) -> dict[str, list[str]]:
+def options_by_section(declarations: Iterable[OptionDeclaration]) -> dict[str, list[str]]:
     options: dict[str, list[str]] = {}
     last: dict[str, str] = {}
-    for word in words:
+    for word in declarations:
         names = options.setdefault(word.option.section, [])
         before = word.option.after or last.get(word.option.section)
         names.insert(names.index(before) + 1 if before in names else len(names), word.name)
@@ -191,27 +191,27 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def with_defaults(words: Mapping[str, OptionDeclaration], options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: word.option.default for name, word in words.items()} | given_options(options)
+def with_defaults(declarations: Mapping[str, OptionDeclaration], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: word.option.default for name, word in declarations.items()} | given_options(options)
 
 
 def field_values(
-    words: Mapping[str, OptionDeclaration], options: Mapping[str, Any], under: str = ""
+    declarations: Mapping[str, OptionDeclaration], options: Mapping[str, Any], under: str = ""
 ) -> dict[str, Any]:
     """Return the fields directly below `under` that the options and their defaults set."""
     values = {}
-    given = with_defaults(words, options)
-    for name, word in words.items():
+    given = with_defaults(declarations, options)
+    for name, word in declarations.items():
         above, _, field = (word.option.field or "").rpartition(".")
         if field and above == under and given[name] is not None:
             values[field] = given[name]
     return values
 
 
-def option_values(words: Mapping[str, OptionDeclaration], holder: Any) -> dict[str, Any]:
+def option_values(declarations: Mapping[str, OptionDeclaration], holder: Any) -> dict[str, Any]:
     """Return the inverse of `field_values`."""
     values = {}
-    for name, word in words.items():
+    for name, word in declarations.items():
         value = holder if word.option.field else None
         for field in (word.option.field or "").split("."):
             value = getattr(value, field, None)

@@ -261,7 +261,7 @@ class _Search:
             self._take(join_backwards(table, self.is_joining_worth_it & (np.arange(table.num_stages) == 0)))
 
     def run(self, until: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
-        known = None
+        previous = None
         rounds = islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds)
         while True:
             try:
@@ -269,8 +269,8 @@ class _Search:
                     candidate = next(rounds)
             except (TimeIsUp, StopIteration):
                 return
-            if candidate is not known:
-                known = candidate
+            if candidate is not previous:
+                previous = candidate
                 self._take_split_or_joined(candidate.schedule("auto"))
                 if self.start_s == np.inf:
                     self.start_s = self.value_s

@@ -94,8 +94,8 @@ def every_schedule() -> dict[str, ScheduleEntry]:
 
 def find(name: str) -> ScheduleEntry:
     """Raises `ConfigError` with close matches."""
-    if (known := schedule_named(name)) in CATALOG:
-        return CATALOG[known]
+    if (full_name := schedule_named(name)) in CATALOG:
+        return CATALOG[full_name]
     everything = every_schedule()
     names = _names_of(everything.values())
     if (registered := names.find(name)) is None:

@@ -81,8 +81,8 @@ def _as_in(
         _, after = memory_per_action(table, sizes, sizes)
         return np.maximum.reduceat(after, table.rank_offsets[:-1])
 
-    whole = np.bincount(stage_to_rank, weights=activation)
-    cap: Floats = np.maximum(peaks(np.full(len(activation), 0.5)).max() * whole, peaks(activation))
+    of_ranks = np.bincount(stage_to_rank, weights=activation)
+    cap: Floats = np.maximum(peaks(np.full(len(activation), 0.5)).max() * of_ranks, peaks(activation))
     return cap
 
 

@@ -126,11 +126,11 @@ class ScheduleEntry:
         least, most = self.stages_per_rank
         stages = f"exactly {least}" if least == most else f"{least} or more"
         stages += ", an even number" if self.stages_by == 2 else ""
-        way = "looped" if self.placement == "loop" else "in a V"
+        placement = "looped" if self.placement == "loop" else "in a V"
         if self.num_replicas > 1:
-            way = f"one of each of {self.num_replicas} replicas, down the ranks and back up"
+            placement = f"one of each of {self.num_replicas} replicas, down the ranks and back up"
         rows = [
-            ("stages per rank", f"{stages}, {way}"),
+            ("stages per rank", f"{stages}, {placement}"),
             ("backward", "split into I and W" if self.splits_backward else "full (B)"),
             ("microbatches", self.constraint),
         ]

@@ -38,17 +38,17 @@ def folder() -> Path | None:
 
 def cached_result(question: object, find: Callable[[], Schedule]) -> Schedule:
     """`question`, the request, consists of dataclasses, sequences, arrays and values with a distinct `repr`."""
-    if (place := folder()) is None:
+    if (cache_folder := folder()) is None:
         return find()
     request = b"".join(_told((question, _state_of_code())))
-    path = place / f"{_digest(request).hex()}{_SUFFIX}"
-    if (known := _read(path, request)) is not None:
-        return known
+    path = cache_folder / f"{_digest(request).hex()}{_SUFFIX}"
+    if (stored := _read(path, request)) is not None:
+        return stored
     answer = find()
     with suppress(OSError, ConfigError):
-        place.mkdir(parents=True, exist_ok=True)
+        cache_folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, packed(answer, request))
-        _forget_oldest(place)
+        _forget_oldest(cache_folder)
     return answer
 
 
@@ -106,8 +106,8 @@ def _state_of_code() -> list[object]:
     return [np.__version__, *((name, state.st_size, state.st_mtime_ns) for name, state in states)]
 
 
-def _forget_oldest(place: Path) -> None:
-    states = ((path.stat(), path) for path in place.glob(f"*{_SUFFIX}*"))
+def _forget_oldest(cache_folder: Path) -> None:
+    states = ((path.stat(), path) for path in cache_folder.glob(f"*{_SUFFIX}*"))
     files = sorted((state.st_mtime_ns, state.st_size, path) for state, path in states)
     left = sum(size for _, size, _ in files)
     for _, size, path in files:

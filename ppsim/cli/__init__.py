@@ -34,9 +34,9 @@ class Commands(click.Group):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """The words are copied, because parsing removes them from `args`."""
-        words, began_s = list(args), time.monotonic()
+        arguments, began_s = list(args), time.monotonic()
         context = super().make_context(info_name, args, parent, **extra)
-        context.meta.setdefault(WORDS, words)
+        context.meta.setdefault(WORDS, arguments)
         context.meta.setdefault(BEGAN_S, began_s)
         return context
 

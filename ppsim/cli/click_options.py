@@ -138,10 +138,10 @@ def _show_short_help(ctx: click.Context, param: click.Parameter, value: bool) ->
 
 def _in_short(record: tuple[str, str]) -> tuple[str, str]:
     """Leave out a long list of values, and all but the first part of the help."""
-    name, told = record
+    name, description = record
     if len(name) > _FIRST_COLUMN:
         name = re.split(r"[ /]", name.replace("-o, ", ""))[0]
-    return name, re.split(r"(?<=[\w)`])(?:\. |[;:] )", told)[0].rstrip(".") + "."
+    return name, re.split(r"(?<=[\w)`])(?:\. |[;:] )", description)[0].rstrip(".") + "."
 
 
 def command_with(
@@ -157,8 +157,8 @@ def command_with(
     `titles` maps section keys of the options to titles on the help page, in order. `changed` maps options to
     parameters of `click.option` that differ on the command line.
     """
-    words = declared_options(declared)
-    sections = options_by_section(words.values())
+    declarations = declared_options(declared)
+    sections = options_by_section(declarations.values())
     pages = {title: sections[key] for key, title in titles.items()}
 
     def decorate(command: Any) -> Any:

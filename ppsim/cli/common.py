@@ -38,11 +38,11 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value), nl=False)
 
 
-def print_result(answer: Any, as_json: bool, *, content: Callable[[], Any] | None = None, **options: Any) -> None:
+def print_result(shown: Any, as_json: bool, *, content: Callable[[], Any] | None = None, **options: Any) -> None:
     if as_json:
-        print_json(content() if content else answer.to_json())
+        print_json(content() if content else shown.to_json())
     else:
-        show(answer, **options)
+        show(shown, **options)
 
 
 # fmt: off

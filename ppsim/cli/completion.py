@@ -29,9 +29,11 @@ def complete_names(
     """In a list, complete the part after the last comma."""
     before, comma, begun = incomplete.rpartition(",")
     taken = before.split(",")
-    names = [(name, told) for name, told in _names_of(kind, ctx.info_name) if name not in taken]
+    names = [(name, description) for name, description in _names_of(kind, ctx.info_name) if name not in taken]
     return [
-        CompletionItem(before + comma + name, help=told) for name, told in names if name.startswith(begun.lower())
+        CompletionItem(before + comma + name, help=description)
+        for name, description in names
+        if name.startswith(begun.lower())
     ]
 
 
@@ -39,8 +41,8 @@ def _names_of(kind: NamesOf, command: str | None) -> Iterable[tuple[str, str]]:
     if kind == "schedule":
         from ppsim.catalog.build import every_schedule
 
-        known = [(entry.name, entry.title) for entry in every_schedule().values()]
-        return known + [(name, told) for name, told in _BESIDE.items() if (name, command) in _MORE]
+        entries = [(entry.name, entry.title) for entry in every_schedule().values()]
+        return entries + [(name, description) for name, description in _BESIDE.items() if (name, command) in _MORE]
     if kind == "model":
         from ppsim.model.registry import NAMES
 

@@ -157,8 +157,8 @@ def export(
     with prefix_errors(table, ScheduleError):
         split = trainer["split"]
         content = exported(schedule, to=target, receives=receives, torch_version=torch_version, split=split)
-        content, told = _for_trainer(target, schedule, content, output, trainer)
+        content, sentence = _for_trainer(target, schedule, content, output, trainer)
     write_atomically(output, content)
     print_message(f"wrote {output}")
-    if told:
-        click.echo(told, nl=False)
+    if sentence:
+        click.echo(sentence, nl=False)

@@ -231,9 +231,9 @@ def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Projecti
         progress("searching for a table", limit_s=plan.search_time_s) if is_auto else progress(f"projecting {name}")
     )
     with bars as bar:
-        made = planning.project(plan, progress=searching(bar))
+        projection = planning.project(plan, progress=searching(bar))
     with progress("looking for what would gain: projecting other schedules, layouts and recomputation"):
-        return made, made.summarise(tokens=tokens)
+        return projection, projection.summarise(tokens=tokens)
 
 
 def _compared(schedule: str | None) -> list[str]:

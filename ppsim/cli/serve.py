@@ -42,17 +42,17 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
         from ppsim.app.state import PageState
 
         query = PageState().showing(list(options)).query
-    made = start_server(_read_project, _read_tune, port=port, query=query)
-    if port and made.server.port != port:
+    server = start_server(_read_project, _read_tune, port=port, query=query)
+    if port and server.server.port != port:
         print_message(f"port {port} is taken: another was free")
-    with suppress(KeyboardInterrupt), made:
-        click.echo(made.url)
+    with suppress(KeyboardInterrupt), server:
+        click.echo(server.url)
         print_message(
             "listening on this machine alone; the address holds the token that every request needs. Ctrl-C ends it"
         )
         if opens:
-            click.launch(made.url)
-        made.server.serve_forever()
+            click.launch(server.url)
+        server.server.serve_forever()
     print_message("\nended")
 
 

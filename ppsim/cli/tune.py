@@ -203,7 +203,7 @@ def _why_longer(config: "RunConfig", tuned: "TuneResult", peak_bytes: float) -> 
     verdict = tuned.question.memory_limit.word(peak_bytes)
     from ppsim.projection.changes import SWITCHES
 
-    words, ranges = declared_options(PlanOptions), declared_options(RangeOptions)
+    declarations, ranges = declared_options(PlanOptions), declared_options(RangeOptions)
 
     def is_tried(name: str, setting: Any) -> bool:
         if name not in ranges:
@@ -211,8 +211,8 @@ def _why_longer(config: "RunConfig", tuned: "TuneResult", peak_bytes: float) -> 
         in_space = getattr(tuned.space, name) or ()
         return setting in in_space or any(getattr(one.candidate, name) == setting for one in tuned.simulated)
 
-    settings = {name: setting for name, setting in config.options.items() if name in words}
+    settings = {name: setting for name, setting in config.options.items() if name in declarations}
     others = [name for name, setting in settings.items() if not is_tried(name, setting)]
-    texts = [text for name in others for text in command_arguments(words[name], settings[name])]
+    texts = [text for name in others for text in command_arguments(declarations[name], settings[name])]
     reasons = [f"the search does not try {' '.join(texts)}"] if texts else []
     return reasons if verdict == "fits" else [f"the recipe {verdict}", *reasons]

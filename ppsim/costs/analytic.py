@@ -41,52 +41,51 @@ then switched the overlap off because of the host (NVIDIA-NeMo/Megatron-Bridge, 
 
 
 def layer_estimate(
-    layer: Layer, place: ExecutionContext, *, micro_batch: int, sequence_length: int
+    layer: Layer, context: ExecutionContext, *, micro_batch: int, sequence_length: int
 ) -> CostEstimate:
     """Raises `ConfigError` if tp, cp or ep do not divide the shape, or the device has no peak for the dtype."""
-    if layer.in_16_bits and place.execution.operand_bytes:
-        place = replace(place, execution=place.execution.in_16_bits())
-    execution, tp, tokens = place.execution, place.layout.tp, place.tokens(micro_batch, sequence_length)
-    operators = layer_operators(layer, place, sequence_length)
-    rows = computed_rows(layer, place.cut, tokens=tokens, load=execution.expert_load)
+    if layer.in_16_bits and context.execution.operand_bytes:
+        context = replace(context, execution=context.execution.in_16_bits())
+    execution, tp, tokens = context.execution, context.layout.tp, context.tokens(micro_batch, sequence_length)
+    operators = layer_operators(layer, context, sequence_length)
+    rows = computed_rows(layer, context.cut, tokens=tokens, load=execution.expert_load)
     kind = OperatorKernels if execution.compile is None else TorchKernels
-    timed = kind(place, operators, layer_input(layer), rows, micro_batch, sequence_length)
+    timed = kind(context, operators, layer_input(layer), rows, micro_batch, sequence_length)
     of = timed.of_all()
-    kernels = with_launches(total(of.values()), layer, place, operators, of)
+    kernels = with_launches(total(of.values()), layer, context, operators, of)
     messages = LayerMessages.of(timed)
-    ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor) + timed.permuted_in_exchange_s()
+    ep_s = _experts_s(layer, context, tokens / context.cut.norm_divisor) + timed.permuted_in_exchange_s()
     cores = [(operator.core, of[operator.name]) for operator in operators if operator.core is not None]
-    cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
+    cp_s, cp_backward_s = _context_s(layer, context, tokens, cores)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
-    calls_s = _calls_s(layer, place)
-    launching_s = place.cluster.device.efficiency.routing_host_s * idles_for_token_counts(layer, place) + calls_s
+    calls_s = _calls_s(layer, context)
+    efficiency = context.cluster.device.efficiency
+    launching_s = efficiency.routing_host_s * idles_for_token_counts(layer, context) + calls_s
     forward = parts_of(
-        place, kernels.forward, flops,
+        context, kernels.forward, flops,
         tp_s=messages.forward_s(),
-        ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.backward_input + kernels.backward_weight),
+        ep_s=ep_s - context.hidden_ep_s(ep_s, kernels.backward_input + kernels.backward_weight),
         cp_s=(1 - execution.hidden_cp) * cp_s,
         launching_s=launching_s,
     )  # fmt: skip
     if not layer.has_backward:
         only_forward, alone = (forward, TimeBreakdown(), TimeBreakdown()), PassKernels(kernels.forward)
-        launches = _launches_s(place, alone, launching_s)[0], 0.0
+        launches = _launches_s(context, alone, launching_s)[0], 0.0
         times = _times(operators, of, only_forward, launches)
         return CostEstimate(*only_forward, known=_known(alone), times=times)
     again, names = forward_again(timed, of)
     repeated = [operator for operator in operators if operator.name in names]
-    again = with_recomputed_launches(again, layer, place, repeated, of)
+    again = with_recomputed_launches(again, layer, context, repeated, of)
     cores_again = [(one.core, of[one.name]) for one in repeated if one.core is not None]
     sent_again_s = messages.forward_s(names)
-    sent_again_s += (1 - execution.hidden_cp) * _context_s(layer, place, tokens, cores_again)[0]
+    sent_again_s += (1 - execution.hidden_cp) * _context_s(layer, context, tokens, cores_again)[0]
     sent_again_s += forward.ep_s * any(one.kind == "dispatch" for one in repeated)
-    launching_again_s = max(
-        again.count * place.cluster.device.efficiency.host_s, launching_s * (execution.recompute == "full")
-    )
+    launching_again_s = max(again.count * efficiency.host_s, launching_s * (execution.recompute == "full"))
     backward_input = parts_of(
-        place, kernels.backward_input, flops + scores,
+        context, kernels.backward_input, flops + scores,
         tp_s=messages.backward_s(),
-        ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.forward),
+        ep_s=ep_s - context.hidden_ep_s(ep_s, kernels.forward),
         cp_s=(1 - execution.hidden_cp) * cp_backward_s,
         recompute_s=again.busy_s + sent_again_s,
         launching_s=launching_s, launching_again_s=launching_again_s,
@@ -95,10 +94,10 @@ def layer_estimate(
     launched_s = launching_s + launching_again_s
     ahead_s = max(0.0, backward_input.total_s - backward_input.host_s - launched_s)  # the host, at the end of I
     backward_weight = parts_of(
-        place, kernels.backward_weight, flops - scores - frozen, launching_s=max(0.0, calls_s - ahead_s)
+        context, kernels.backward_weight, flops - scores - frozen, launching_s=max(0.0, calls_s - ahead_s)
     )
     passes = forward, backward_input, backward_weight
-    times = _times(operators, of, passes, _launches_s(place, kernels, launching_s, calls_s, launching_again_s))
+    times = _times(operators, of, passes, _launches_s(context, kernels, launching_s, calls_s, launching_again_s))
     return CostEstimate(*passes, known=_known(kernels, again), sent_again_s=sent_again_s, times=times)
 
 
@@ -128,14 +127,14 @@ def _times(
 
 
 def _launches_s(
-    place: ExecutionContext, kernels: PassKernels, launching_s: float, calls_s: float = 0.0, again_s: float = 0.0
+    context: ExecutionContext, kernels: PassKernels, launching_s: float, calls_s: float = 0.0, again_s: float = 0.0
 ) -> tuple[float, float]:
     """Host seconds of F and of B in a pair; `calls_s` is the part of B that is W's, `again_s` of recomputation."""
-    if place.execution.cuda_graphs == "full":
+    if context.execution.cuda_graphs == "full":
         return 0.0, 0.0
-    of_kernel_s = place.cluster.device.efficiency.host_s
+    of_kernel_s = context.cluster.device.efficiency.host_s
     backward = kernels.backward_input.count + kernels.backward_weight.count
-    slower = _CASTING_LAUNCHES_IN_PAIR if place.execution.operand_bytes else _LAUNCHES_IN_PAIR
+    slower = _CASTING_LAUNCHES_IN_PAIR if context.execution.operand_bytes else _LAUNCHES_IN_PAIR
     forward_s = max(kernels.forward.count * of_kernel_s, launching_s)
     backward_s = max(backward * of_kernel_s, launching_s + calls_s) + again_s
     return slower * forward_s, slower * backward_s
@@ -146,7 +145,7 @@ def _known(kernels: PassKernels, *others: KernelTime) -> MeasuredSeconds:
 
 
 def end_estimate(
-    model: Model, end: End, place: ExecutionContext, *, micro_batch: int, sequence_length: int
+    model: Model, end: End, context: ExecutionContext, *, micro_batch: int, sequence_length: int
 ) -> CostEstimate:
     """Return the seconds of a part outside the layers, which torch does not compile.
 
@@ -155,25 +154,25 @@ def end_estimate(
     the logit of the target. The projection for multi-token prediction gathers its outputs. The whole backward of an
     embedding is W.
     """
-    execution, tokens = place.execution, place.tokens(micro_batch, sequence_length)
-    source, operators = end_operators(model, end, place.cut, execution, place.vocab_multiple)
+    execution, tokens = context.execution, context.tokens(micro_batch, sequence_length)
+    source, operators = end_operators(model, end, context.cut, execution, context.vocab_multiple)
     hidden = execution.hidden_tp_forward * (end == "mtp"), execution.hidden_tp_backward * (end in ("mtp", "head"))
     outside = replace(execution, compile=None, hidden_tp_forward=hidden[0], hidden_tp_backward=hidden[1])
     implementation = OperatorKernels if execution.compile is None or end == "mtp" else TorchKernels
-    rows: dict[Rows, float] = {"tokens": tokens, "own_tokens": tokens / place.cut.norm_divisor}
-    timed = implementation(replace(place, execution=outside), operators, source, rows)
+    rows: dict[Rows, float] = {"tokens": tokens, "own_tokens": tokens / context.cut.norm_divisor}
+    timed = implementation(replace(context, execution=outside), operators, source, rows)
     passes, sent = total(timed.of_all().values()), replace(LayerMessages.of(timed), gathered_share=1.0)
     flops, forward_s, backward_s = 0.0, sent.forward_s(), sent.backward_s()
     if end == "head":
-        flops = model.head_forward_flops() * tokens / place.layout.tp
-        forward_s += 3 * place.seconds("all-reduce", 4.0 * tokens, "tp")
+        flops = model.head_forward_flops() * tokens / context.layout.tp
+        forward_s += 3 * context.seconds("all-reduce", 4.0 * tokens, "tp")
     elif end == "mtp":
         flops = (
-            2.0 * tokens * sum(matrix.size * matrix.rows for matrix in mtp_linears(model.mtp[0], place.layout.tp))
+            2.0 * tokens * sum(matrix.size * matrix.rows for matrix in mtp_linears(model.mtp[0], context.layout.tp))
         )
         message = float(tokens * model.hidden_size * execution.element_bytes)
-        forward_s += (1 - hidden[0]) * place.seconds("all-gather", message, "tp")
-        backward_s += (1 - hidden[1]) * place.gathered_s(message)
+        forward_s += (1 - hidden[0]) * context.seconds("all-gather", message, "tp")
+        backward_s += (1 - hidden[1]) * context.gathered_s(message)
     inputs, weights = passes.backward_input, passes.backward_weight
     trains, is_first = model.trains(end), end == "embedding"
     gives = all(operator.gives_gradient for operator in operators)
@@ -182,15 +181,15 @@ def end_estimate(
     if not trains:
         weights = KernelTime()
     return CostEstimate(
-        parts_of(place, passes.forward, flops, tp_s=forward_s),
-        parts_of(place, inputs, flops * gives, tp_s=backward_s * gives),
-        parts_of(place, weights, flops * trains, tp_s=backward_s * (is_first and trains)),
+        parts_of(context, passes.forward, flops, tp_s=forward_s),
+        parts_of(context, inputs, flops * gives, tp_s=backward_s * gives),
+        parts_of(context, weights, flops * trains, tp_s=backward_s * (is_first and trains)),
         known=_known(PassKernels(passes.forward, inputs, weights)),
     )
 
 
 def parts_of(
-    place: ExecutionContext,
+    context: ExecutionContext,
     kernels: KernelTime,
     model_flops: float = 0.0,
     *,
@@ -204,10 +203,10 @@ def parts_of(
     `launching_s` is the host time to launch the pass of a MoE layer, which communication can hide. Before the pass,
     the host needs `launching_again_s` to launch recomputed kernels, which take `recompute_s`.
     """
-    device = place.cluster.device
-    count = 0 if place.execution.cuda_graphs == "full" else kernels.count
+    device = context.cluster.device
+    count = 0 if context.execution.cuda_graphs == "full" else kernels.count
     launches = max(count * device.efficiency.host_s, launching_s - sum(communication.values())) + launching_again_s
-    ideal_s = model_flops / device.peak(place.execution.dtype)
+    ideal_s = model_flops / device.peak(context.execution.dtype)
     return TimeBreakdown(
         ideal_s=ideal_s,
         more_flops_s=kernels.matmul_ideal_s + kernels.attention_ideal_s - ideal_s,
@@ -220,10 +219,10 @@ def parts_of(
     )
 
 
-def _experts_s(layer: Layer, place: ExecutionContext, tokens: float) -> float:
+def _experts_s(layer: Layer, context: ExecutionContext, tokens: float) -> float:
     if not isinstance(layer.ffn, MixtureOfExperts):
         return 0.0
-    execution = place.execution
+    execution = context.execution
     routing = Routing(
         tokens=tokens * execution.expert_load,
         token_bytes=layer.expert_width * execution.element_bytes,
@@ -231,26 +230,32 @@ def _experts_s(layer: Layer, place: ExecutionContext, tokens: float) -> float:
         experts_per_token=layer.experts_per_token,
     )
     return 2 * dispatch_s(
-        execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster, num_sms=execution.num_dispatcher_sms
+        execution.moe_dispatcher,
+        routing,
+        context.ranks("ep"),
+        context.cluster,
+        num_sms=execution.num_dispatcher_sms,
     )
 
 
-def _calls_s(layer: Layer, place: ExecutionContext) -> float:
+def _calls_s(layer: Layer, context: ExecutionContext) -> float:
     """Host seconds to call a library once per expert and GEMM, in F, and again in I and in W."""
-    of_call_s = place.device.efficiency.expert_call_s
-    if of_call_s is None or not place.execution.legacy_grouped_gemm:
+    of_call_s = context.device.efficiency.expert_call_s
+    if of_call_s is None or not context.execution.legacy_grouped_gemm:
         return 0.0
-    return of_call_s * sum(linear.count for linear in layer.linears(place.cut) if linear.kind == "routed")
+    return of_call_s * sum(linear.count for linear in layer.linears(context.cut) if linear.kind == "routed")
 
 
-def _context_s(layer: Layer, place: ExecutionContext, tokens: int, cores: Cores) -> tuple[float, float]:
-    if place.layout.cp == 1 or not layer.has_mixer:
+def _context_s(layer: Layer, context: ExecutionContext, tokens: int, cores: Cores) -> tuple[float, float]:
+    if context.layout.cp == 1 or not layer.has_mixer:
         return 0.0, 0.0
-    took = [_exchanged_s(part, core, layer.hidden_size, place, tokens) for part, core in cores]
+    took = [_exchanged_s(part, core, layer.hidden_size, context, tokens) for part, core in cores]
     return sum(forward for forward, _ in took), sum(backward for _, backward in took)
 
 
-def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: ExecutionContext, tokens: int) -> tuple[float, float]:
+def _exchanged_s(
+    a: Mixer, core: PassKernels, h: int, context: ExecutionContext, tokens: int
+) -> tuple[float, float]:
     """Communication among cp ranks in a forward and in a backward, for one mixer.
 
     In 8-bit attention with one scale per tensor, a ring and an all-to-all send 8 bits per element. With delayed
@@ -261,18 +266,20 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: ExecutionContext, t
     traced collective is waited for at once (torch 2.5 to 2.6, distributed/_functional_collectives.py,
     `_maybe_wrap_tensor`).
     """
-    cp, tp, execution, e = place.layout.cp, place.layout.tp, place.execution, place.execution.element_bytes
+    cp, tp, execution, e = context.layout.cp, context.layout.tp, context.execution, context.execution.element_bytes
     if isinstance(a, Recurrent):
         columns = (a.inner_size + a.convolved + a.num_heads) // tp, a.inner_size // tp
-        took = sum(place.seconds("all-to-all", float(count * tokens * e), "cp") for count in columns)
+        took = sum(context.seconds("all-to-all", float(count * tokens * e), "cp") for count in columns)
         return took, took
     if isinstance(a, CompressedAttention):
         before_s = collectives.point_to_point_s(
-            float(a.rows_before * h * e), place.cluster.tiers[place.ranks("cp").tier].p2p_link
+            float(a.rows_before * h * e), context.cluster.tiers[context.ranks("cp").tier].p2p_link
         )
         gathered = a.gathered_columns * tokens * cp * e
-        both = [place.seconds(how, gathered, "cp") if gathered else 0.0 for how in ("all-gather", "reduce-scatter")]
-        return before_s + both[0], before_s + both[1]
+        exchanges = [
+            context.seconds(how, gathered, "cp") if gathered else 0.0 for how in ("all-gather", "reduce-scatter")
+        ]
+        return before_s + exchanges[0], before_s + exchanges[1]
     if isinstance(a, Attention):
         columns = a.num_heads // tp * a.head_size, a.kv_heads_per_rank(tp) * a.head_size
     elif isinstance(a, ScoredAttention):
@@ -283,15 +290,15 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: ExecutionContext, t
         e = 1
     queries, keys = (float(count * tokens * e) for count in columns)
     if execution.context == "all-to-all":
-        took = 2 * place.seconds("all-to-all", queries, "cp") + 2 * place.seconds("all-to-all", keys, "cp")
+        took = 2 * context.seconds("all-to-all", queries, "cp") + 2 * context.seconds("all-to-all", keys, "cp")
         return took, took
-    link = place.cluster.tiers[place.ranks("cp").tier].p2p_link
+    link = context.cluster.tiers[context.ranks("cp").tier].p2p_link
     if execution.context == "ring":
         hop_s = collectives.point_to_point_s(2 * keys, link)
         if execution.compile is not None:
             return (cp - 1) * hop_s, 2 * (cp - 1) * hop_s
         return _exposed_ring_s(hop_s, cp, core)
-    gathered_s = place.seconds("all-gather", 2 * queries * cp, "cp")
+    gathered_s = context.seconds("all-gather", 2 * queries * cp, "cp")
     return gathered_s, gathered_s + cp * collectives.point_to_point_s(2 * queries * 4 / e, link)
 
 

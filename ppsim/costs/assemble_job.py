@@ -97,9 +97,9 @@ def _require_backwards(job: Job, schedule: Schedule) -> None:
     if not schedule.splits_backward:
         return
     measured = job.costs.measured()
-    if measured and (whole := measured.whole_backwards(job.costs.bases)):
+    if measured and (unsplit := measured.whole_backwards(job.costs.bases)):
         raise ScheduleError(
-            f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(whole)} of "
+            f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(unsplit)} of "
             f"profile {measured.profile.name}: only B was measured"
         )
     if job.offloads:
@@ -173,7 +173,9 @@ def _pairs_s(
     host_s = np.array([[cost.forward.host_s + other.backward.host_s for other in costs] for cost in costs])
     stages_of_ranks = values_of_ranks(schedule, range(len(stages)))
     # Model replicas: two ranks have the same stages.
-    for one, other in dict.fromkeys(pair for mine in stages_of_ranks for pair in product(mine, mine)):
+    for one, other in dict.fromkeys(
+        pair for stages_of_rank in stages_of_ranks for pair in product(stages_of_rank, stages_of_rank)
+    ):
         together_s = pair_s(layers[one], layers[other], order, slowdown=slowdown)
         pairs_s[one, other] += together_s - _apart_s(layers[one], layers[other])
         host_s[one, other] += together_s - pair_s(of_device[one], of_device[other], order, slowdown=slowdown)
@@ -250,10 +252,10 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
         tokens_ahead = 1 + sum(len(one.mtp) for one in before)
         last = next((one.layers[-1] for one in reversed(before) if one.layers), None)
         columns = last.residual_size if last else job.model.residual_size
-        whole = tokens * columns * float(job.execution.element_bytes)
-        gathered_s = job.place.seconds("all-gather", whole, "tp") if gathers else 0.0
+        num_bytes = tokens * columns * float(job.execution.element_bytes)
+        gathered_s = job.place.seconds("all-gather", num_bytes, "tp") if gathers else 0.0
         own = _encoded_bytes(job, stages, stage % len(stages))
-        hop_s = collectives.point_to_point_s(tokens_ahead * whole / divisor, link) + tokens_ahead * gathered_s
+        hop_s = collectives.point_to_point_s(tokens_ahead * num_bytes / divisor, link) + tokens_ahead * gathered_s
         hops.append(hop_s if own is None else collectives.point_to_point_s(own, link))
         if here != there:
             by_link[link.name] = hops[-1]

@@ -137,9 +137,9 @@ def assemble(
     """
     shape = shape or profile.shape_at()
     parts = _components(profile, shape)
-    if schedule.splits_backward and (whole := [part.component for part in parts.all if is_whole(part)]):
+    if schedule.splits_backward and (unsplit := [part.component for part in parts.all if is_whole(part)]):
         raise ScheduleError(
-            f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(whole)} of "
+            f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(unsplit)} of "
             f"profile {profile.name}: only B was measured"
         )
     num_layers = profile.model.num_layers if num_layers is None else num_layers
@@ -159,7 +159,7 @@ def assemble(
         *parts.said(counts),
         *_more_assumptions(profile, schedule, shape, hop),
     ]
-    static = [bytes_per_parameter * sum(mine) for mine in values_of_ranks(schedule, parameters)]
+    static = [bytes_per_parameter * sum(of_rank) for of_rank in values_of_ranks(schedule, parameters)]
     costs = _stage_costs(parts, counts, hop_s).replace(static_bytes=static)
     costs, calibration = _with_calibration_run(profile, schedule, costs)
     costs, slices = slice_costs(costs, schedule, shape.sequence_length, profile.model.hidden_size, _SLICE_TIME)

@@ -32,14 +32,14 @@ class ComponentCosts:
     def __init__(
         self,
         model: Model,
-        place: ExecutionContext,
+        context: ExecutionContext,
         *,
         micro_batch: int,
         sequence_length: int,
         profile: Profile | None = None,
     ) -> None:
-        self.model, self.place, self.profile = model, place, profile
-        self.recompute = of_layer(place.execution.recompute)
+        self.model, self.place, self.profile = model, context, profile
+        self.recompute = of_layer(context.execution.recompute)
         self._batch = {"micro_batch": micro_batch, "sequence_length": sequence_length}
         self._layers: dict[Recompute, dict[Layer, tuple[CostEstimate, CostEstimate]]] = {}
         self._measured: dict[Recompute, ProfileCosts] = {}
@@ -59,13 +59,13 @@ class ComponentCosts:
         return self._measured[recompute]
 
     def _shape(self, recompute: Recompute) -> Shape:
-        execution, cut = self.place.execution, self.place.layout
+        execution, layout = self.place.execution, self.place.layout
         return Shape(
             **self._batch,
             dtype=execution.dtype,
-            tp=cut.tp,
-            cp=cut.cp,
-            ep=cut.ep,
+            tp=layout.tp,
+            cp=layout.cp,
+            ep=layout.ep,
             recompute=recompute,
         )
 
@@ -79,12 +79,12 @@ class ComponentCosts:
     def _with_fixed(self, recompute: Recompute) -> dict[Layer, tuple[CostEstimate, CostEstimate]]:
         """Return the costs of each kind of layer, and the measured fixed costs of a stage that has layers."""
         if recompute not in self._layers:
-            place = replace(self.place, execution=replace(self.place.execution, recompute=recompute))
+            context = replace(self.place, execution=replace(self.place.execution, recompute=recompute))
             measured, fixed = self.measured(recompute), {}
             for layer in dict.fromkeys((*self.model.layers, *self.model.mtp)):
-                estimate = layer_estimate(layer, place, **self._batch)
+                estimate = layer_estimate(layer, context, **self._batch)
                 # a profile's experts are divided by tp
-                is_known = not layer.is_moe or place.layout.expert_tp == place.layout.tp
+                is_known = not layer.is_moe or context.layout.expert_tp == context.layout.tp
                 fixed[layer] = measured.layer(layer, estimate) if measured and is_known else (estimate, NOTHING)
             self._layers[recompute] = fixed
         return self._layers[recompute]

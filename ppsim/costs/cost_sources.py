@@ -156,7 +156,7 @@ class RankCosts:
             fused_s=None,
             transfer_s=_transfers_after_stages(self.transfer_s, stages),
         )
-        told = [_told(self.forward_s, stages, vpp)]
+        sentences = [_told(self.forward_s, stages, vpp)]
         if self.activation_bytes is not None:
             kept = costs.activation_bytes_kept_for_weight
             own = np.asarray(costs.activation_bytes, dtype=np.float64)
@@ -168,9 +168,9 @@ class RankCosts:
             )
             most = size(max(np.atleast_1d(self.activation_bytes)))
             of = "the fullest part" if isinstance(self.activation_bytes, tuple) else "a rank"
-            told.append(f"activations: {most} per microbatch on {of}, as given")
+            sentences.append(f"activations: {most} per microbatch on {of}, as given")
         lines = [line for line in estimated.assumptions if not line.startswith(_OF_TIME)]
-        return replace(estimated, costs=costs, assumptions=[*told, *lines], step_costs=StepCosts(), parts=[])
+        return replace(estimated, costs=costs, assumptions=[*sentences, *lines], step_costs=StepCosts(), parts=[])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +207,8 @@ class RunCosts(RankCosts):
         }
         for sender, receiver, queue_s, latency_s, block_s in self.slow_links:
             times = {"{} per message, one after the other": queue_s, "{} later": latency_s, "{} blocked": block_s}
-            words = ", ".join(text.format(seconds(time)) for text, time in times.items() if time)
-            name, direction = _link_name(sender, receiver), f"{sender:.0f} → {receiver:.0f}: {words}"
+            causes = ", ".join(text.format(seconds(time)) for text, time in times.items() if time)
+            name, direction = _link_name(sender, receiver), f"{sender:.0f} → {receiver:.0f}: {causes}"
             sizes[name] = f"{sizes[name]}; {direction}" if name in sizes else direction
         return sizes
 
@@ -302,11 +302,11 @@ class RunCosts(RankCosts):
             transfer_s=_transfers_after_stages(self.transfer_s, len(estimated.split)),
         )
         lines = [line for line in estimated.assumptions if not line.startswith(_OF_TIME)]
-        told = ", ".join(
+        factors = ", ".join(
             f"{letter} {ratio.min():.2f} to {ratio.max():.2f}"
             for letter, ratio in zip("FIW", ratios.values(), strict=True)
         )
-        lines.insert(0, f"costs: the model's, times recorded / estimated per stage of {self.source}: {told}")
+        lines.insert(0, f"costs: the model's, times recorded / estimated per stage of {self.source}: {factors}")
         return replace(estimated, costs=costs, assumptions=lines, step_costs=StepCosts(), parts=[])
 
 

@@ -15,17 +15,19 @@ from ppsim.model.operators import Operator
 def with_launches(
     kernels: PassKernels,
     layer: Layer,
-    place: ExecutionContext,
+    context: ExecutionContext,
     operators: Sequence[Operator],
     of: Mapping[str, PassKernels],
 ) -> PassKernels:
-    graphs = place.execution.cuda_graphs
+    graphs = context.execution.cuda_graphs
     if graphs == "none":
         return kernels
     if graphs == "full" or captures_all(graphs, layer):
         return _counting(kernels, [int(graphs != "full")] * 3)
     inside = _counts(total(of[operator.name] for operator in operators if _is_captured(operator, graphs, layer)))
-    left = [whole - of_graph + (of_graph > 0) for whole, of_graph in zip(_counts(kernels), inside, strict=True)]
+    left = [
+        launches - of_graph + (of_graph > 0) for launches, of_graph in zip(_counts(kernels), inside, strict=True)
+    ]
     return _counting(kernels, left)
 
 
@@ -39,11 +41,11 @@ def _is_captured(one: Operator, graphs: CudaGraphs, layer: Layer) -> bool:
 def with_recomputed_launches(
     kernels: KernelTime,
     layer: Layer,
-    place: ExecutionContext,
+    context: ExecutionContext,
     repeated: Iterable[Operator],
     of: Mapping[str, PassKernels],
 ) -> KernelTime:
-    graphs = place.execution.cuda_graphs
+    graphs = context.execution.cuda_graphs
     if graphs == "full" or captures_all(graphs, layer):
         return replace(kernels, count=0)
     captured = sum(
@@ -52,13 +54,13 @@ def with_recomputed_launches(
     return replace(kernels, count=kernels.count - captured)
 
 
-def idles_for_token_counts(layer: Layer, place: ExecutionContext) -> bool:
+def idles_for_token_counts(layer: Layer, context: ExecutionContext) -> bool:
     """Return whether the device can run idle because the host reads token counts before it launches the experts.
 
     If the operators before the exchange are captured, too few launches remain for the device to run idle, except
     before an all-to-all, where the host always reads the counts (Megatron-LM, `MoEAlltoAllTokenDispatcher`).
     """
-    execution = place.execution
+    execution = context.execution
     is_ready = captures(execution.cuda_graphs, "moe_preprocess") and execution.moe_dispatcher != "alltoall"
     return layer.is_moe and execution.is_dropless and not is_ready
 

@@ -13,7 +13,7 @@ from ppsim.model.encoder import Encoder, EncoderPart
 _NOTHING = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
 
 
-def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch: int) -> CostEstimate:
+def encoder_estimate(part: EncoderPart, context: ExecutionContext, *, micro_batch: int) -> CostEstimate:
     """If several ranks compute the same patches, the model FLOPs count them once.
 
     The model FLOPs take their time at the peak of the job's number format, also if the encoder computes in 16 bits.
@@ -21,13 +21,13 @@ def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch:
     encoder, number = part.encoder, micro_batch * part.encoder.images
     if not number:
         return _NOTHING
-    own = encoder_place(encoder, place)
+    own = encoder_place(encoder, context)
     total = _embedding(part, own, number * encoder.num_tokens * encoder.merge)
     for layer, times in Counter(part.layers).items():
         total += layer_estimate(layer, own, micro_batch=number, sequence_length=encoder.rows) * times
-    total += _projector(part, place, own, number * encoder.num_tokens)
-    counted = own.layout.tp / (place.layout.tp * place.layout.cp)
-    counted *= own.device.peak(own.execution.dtype) / place.device.peak(place.execution.dtype)
+    total += _projector(part, context, own, number * encoder.num_tokens)
+    counted = own.layout.tp / (context.layout.tp * context.layout.cp)
+    counted *= own.device.peak(own.execution.dtype) / context.device.peak(context.execution.dtype)
     return CostEstimate(
         _counted(total.forward, counted),
         _counted(total.backward_input, counted),
@@ -36,13 +36,13 @@ def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch:
     )
 
 
-def encoder_place(encoder: Encoder, place: ExecutionContext) -> ExecutionContext:
+def encoder_place(encoder: Encoder, context: ExecutionContext) -> ExecutionContext:
     """The encoder follows the decoder's full recomputation if tp ranks divide it (`get_vision_model_config`)."""
-    layout, execution = place.layout, place.execution
+    layout, execution = context.layout, context.execution
     tp = layout.tp if encoder.is_divided else 1
     dp = layout.dp * layout.cp * layout.tp // tp
     return replace(
-        place,
+        context,
         layout=replace(layout, tp=tp, cp=1, ep=1, etp=None, dp=dp),
         execution=execution.of_encoder(is_full=encoder.is_divided and execution.recompute == "full"),
     )
@@ -59,12 +59,12 @@ def _embedding(part: EncoderPart, own: ExecutionContext, patches: int) -> CostEs
     return _estimate(own, kernels, weight, counted=1 / own.layout.tp)
 
 
-def _projector(part: EncoderPart, place: ExecutionContext, own: ExecutionContext, tokens: int) -> CostEstimate:
+def _projector(part: EncoderPart, context: ExecutionContext, own: ExecutionContext, tokens: int) -> CostEstimate:
     """Each matrix has a norm or activation, and the result is copied into the decoder's embedding."""
     encoder = part.encoder
     if not part.projector:
         return _NOTHING
-    linears, e = part.own_projector(place.cut), own.execution.element_bytes
+    linears, e = part.own_projector(context.cut), own.execution.element_bytes
     kernels = products(linears, own.times, tokens=tokens)
     columns = sum(linear.rows * linear.inputs for linear in linears) + 2 * linears[-1].outputs
     forward, backward = (

@@ -248,13 +248,13 @@ class Job(HasRepr):
         if self.offload or not self.offloads:
             self.offload_rules.require_defaults()
         modules = "+".join([self.offload_modules, *(plan.offload_modules for plan in self.stage_plans)])
-        both = [name for name in PAGED if name in modules.split("+")]
-        if "fused_group_mlp" in both and (len(both) > 1 or not self.execution.fused_experts):
+        paged = [name for name in PAGED if name in modules.split("+")]
+        if "fused_group_mlp" in paged and (len(paged) > 1 or not self.execution.fused_experts):
             raise ConfigError(
                 "--offload-modules fused_group_mlp goes with --fused-experts, without expert_fc1 and moe_act"
             )
-        if self.execution.paged_stash is not None and (both or self.offload):
-            option = "--offload" if self.offload else f"{' and '.join(both)} of --offload-modules"
+        if self.execution.paged_stash is not None and (paged or self.offload):
+            option = "--offload" if self.offload else f"{' and '.join(paged)} of --offload-modules"
             raise ConfigError(f"--moe-paged-stash holds the experts' activations: leave out {option}")
 
     def _set_documents(self) -> None:
@@ -286,12 +286,12 @@ class Job(HasRepr):
             )
 
     def _set_layers_in_16_bits(self) -> None:
-        both = self.num_layers_at_start_in_bf16, self.num_layers_at_end_in_bf16
-        if min(both) < 0:
+        ends = self.num_layers_at_start_in_bf16, self.num_layers_at_end_in_bf16
+        if min(ends) < 0:
             raise ConfigError(
-                f"layers in bfloat16 at the start and the end are 0 or more: got {both[0]}, {both[1]}"
+                f"layers in bfloat16 at the start and the end are 0 or more: got {ends[0]}, {ends[1]}"
             )
-        wide = both if self.execution.operand_bytes else (0, 0)
+        wide = ends if self.execution.operand_bytes else (0, 0)
         object.__setattr__(self, "model", self.model.with_layers_in_16_bits(*wide))
 
     def _set_fine_tuning(self) -> None:

@@ -69,10 +69,10 @@ def _fine_tuning(job: Job) -> list[str]:
     if tuning is None:
         return []
     held = held_parameters(model, stages_of(model, [len(model.layers)]), ParallelSizes())
-    trained, whole = held.trained + held.trained_expert, held.dense + held.expert
+    trained, held_in_all = held.trained + held.trained_expert, held.dense + held.expert
     how = f"LoRA of rank {tuning.rank} on {', '.join(tuning.modules)}" if tuning.rank else f"{job.freeze} frozen"
     lines = [
-        f"fine-tuning: {how}; {count(trained)} of {count(whole)} parameters are trained",
+        f"fine-tuning: {how}; {count(trained)} of {count(held_in_all)} parameters are trained",
         "model FLOPs: frozen GEMMs count twice (forward and input gradient), trained ones three times",
     ]
     number = sum(not layer.has_backward for layer in model.layers)

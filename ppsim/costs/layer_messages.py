@@ -34,12 +34,12 @@ class LayerMessages:
 
     @classmethod
     def of(cls, timed: OperatorKernels) -> "LayerMessages":
-        place, operators, e = timed.place, timed.operators, timed.place.execution.element_bytes
+        context, operators, e = timed.place, timed.operators, timed.place.execution.element_bytes
         routed = [
             operator for operator in operators if operator.weight is not None and operator.weight.kind == "routed"
         ]
         size, pairs = e * timed.rows["tokens"], dict[str, float]()
-        if routed and not place.execution.sequence_parallel and place.cut.expert_tp == place.cut.tp:
+        if routed and not context.execution.sequence_parallel and context.cut.expert_tp == context.cut.tp:
             # Routed and shared experts share one all-reduce of outputs, and one of input gradients.
             halves = [operator for operator in operators if operator.sublayer == 1]
             gathered, summed = gathered_inputs(halves, timed.tensors), summed_outputs(halves)
@@ -49,8 +49,8 @@ class LayerMessages:
             pairs = {one.name: e * timed.rows["capacity"] * one.writes[0].columns for one in routed[-1:]}
         frozen = {operator.name for operator in operators if not operator.trainable}
         return cls(
-            place,
-            num_amax(operators, place),
+            context,
+            num_amax(operators, context),
             {name: size * one.columns for name, one in gathered.items()},
             {name: size * one.columns for name, one in summed.items()},
             pairs,
@@ -60,7 +60,7 @@ class LayerMessages:
                 for operator in operators
                 if operator.weight and operator.weight.is_adapter
             },
-            place.execution.gathered_share,
+            context.execution.gathered_share,
         )
 
     def forward_s(self, names: Iterable[str] | None = None) -> float:
@@ -123,15 +123,15 @@ def _of_adapter(timed: OperatorKernels, operator: Operator) -> tuple[float, floa
     is hidden (Megatron-Bridge, `ParallelLinearAdapter.forward`).
     """
     assert operator.weight is not None
-    place = timed.place
+    context = timed.place
     group: GroupName = "etp" if operator.weight.kind == "routed adapter" else "tp"
-    of_column = place.execution.element_bytes * timed.rows[operator.rows]
+    of_column = context.execution.element_bytes * timed.rows[operator.rows]
     read, written = timed.tensors[operator.reads[0]], operator.writes[0]
-    is_gathered, is_parallel = operator.weight.outputs < written.columns, place.execution.sequence_parallel
-    gather_s = place.seconds("all-gather", of_column * written.columns, group) if is_gathered else 0.0
-    sum_s = place.seconds("all-reduce", of_column * read.columns, group)
+    is_gathered, is_parallel = operator.weight.outputs < written.columns, context.execution.sequence_parallel
+    gather_s = context.seconds("all-gather", of_column * written.columns, group) if is_gathered else 0.0
+    sum_s = context.seconds("all-reduce", of_column * read.columns, group)
     if operator.name.endswith(" B"):
         return gather_s, sum_s + is_parallel * gather_s
     if is_gathered:
         return gather_s, (not is_parallel) * sum_s
-    return place.seconds("all-reduce", of_column * written.columns, group), 0.0
+    return context.seconds("all-reduce", of_column * written.columns, group), 0.0

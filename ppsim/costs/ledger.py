@@ -221,9 +221,9 @@ def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
     return iterations * (4.0 * short * short * long + 2.0 * short**3)
 
 
-def layer_muon_flops(layer: Layer, cut: ParallelSizes) -> tuple[float, float]:
+def layer_muon_flops(layer: Layer, sizes: ParallelSizes) -> tuple[float, float]:
     """Return the FLOPs to orthogonalise the trained matrices of a layer outside and inside routed experts."""
-    matrices = [matrix for matrix in layer.linears(cut) if matrix.is_orthogonalised and matrix.trainable]
+    matrices = [matrix for matrix in layer.linears(sizes) if matrix.is_orthogonalised and matrix.trainable]
     of_experts = [matrix for matrix in matrices if matrix.kind == "routed"]
     of_others = [matrix for matrix in matrices if matrix.kind != "routed"]
     return (

@@ -29,7 +29,7 @@ def offloads_of(job: Job, stages: Sequence[Stage], saved: Sequence[float], *, by
     """Return what each stage offloads; nothing if no byte is copied."""
     if not job.offloads:
         return [Offload()] * len(stages)
-    offloads = [offload_of(job, *both, by_layer=by_layer) for both in zip(stages, saved, strict=True)]
+    offloads = [offload_of(job, *pair, by_layer=by_layer) for pair in zip(stages, saved, strict=True)]
     return offloads if any(sum(offload.copied) for offload in offloads) else [Offload()] * len(stages)
 
 
@@ -94,8 +94,8 @@ def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[
 def _layers(job: Job, stage: Stage) -> list[LayerOffload]:
     if not stage.offload_modules:
         return []
-    words = stage.recomputed(job.execution.recompute)
-    return [offload_of_layer(job, layer, word, stage.offload_modules) for layer, word in words]
+    recomputed = stage.recomputed(job.execution.recompute)
+    return [offload_of_layer(job, layer, word, stage.offload_modules) for layer, word in recomputed]
 
 
 def offload_of_layer(job: Job, layer: Layer, recompute: Recompute, modules: str) -> LayerOffload:

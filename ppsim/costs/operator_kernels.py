@@ -90,16 +90,16 @@ In I the gradients are multiplied by the weights and by the biases, which are br
 `weighted_bias_quick_geglu_impl`, `TEGroupedMLP._apply_bias`, `token_dispatcher.py`)."""
 
 
-def layer_operators(layer: Layer, place: ExecutionContext, sequence_length: int) -> tuple[Operator, ...]:
+def layer_operators(layer: Layer, context: ExecutionContext, sequence_length: int) -> tuple[Operator, ...]:
     """Raises `ConfigError` if ranks cannot divide the layer."""
-    require_division_of_layer(layer, place.cut)
-    return operators_of(layer, place.cut, place.execution, sequence_length)
+    require_division_of_layer(layer, context.cut)
+    return operators_of(layer, context.cut, context.execution, sequence_length)
 
 
-def computed_rows(layer: Layer, cut: ParallelSizes, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
+def computed_rows(layer: Layer, sizes: ParallelSizes, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
     """A rank's experts get `load` times the mean number of (token, expert) pairs."""
-    pairs = load * layer.experts_per_token * cut.expert_tp / cut.tp
-    return {"tokens": tokens, "own_tokens": tokens / cut.norm_divisor, "capacity": tokens * pairs}
+    pairs = load * layer.experts_per_token * sizes.expert_tp / sizes.tp
+    return {"tokens": tokens, "own_tokens": tokens / sizes.norm_divisor, "capacity": tokens * pairs}
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class OperatorKernels:
 
     def _casts_of_input(self, one: Operator) -> PassKernels:
         """A saved input in 8 bits is cast by a kernel in F, and back in I (Megatron-LM, fused_bias_swiglu.py)."""
-        elements = sum(self.rows[made.rows] * made.columns for made in one.writes if made.dtype == "f8")
+        elements = sum(self.rows[output.rows] * output.columns for output in one.writes if output.dtype == "f8")
         if not elements:
             return NOTHING
         cast = self.moved((self.place.execution.element_bytes + 1) * elements, 1)

@@ -162,16 +162,16 @@ def pair_messages(
             messages[-1] = replace(last, end_s=end, next_to=next_to)
         else:
             messages.append(PairMessage(operation, layer, start, end, (compute,) if compute else ()))
-    for place in range(len(backward) - 1 - len(pairs), -1, -1):
-        one = backward[place]
+    for index in range(len(backward) - 1 - len(pairs), -1, -1):
+        one = backward[index]
         dispatched_s = now + one.exchange_s + sum(one.experts[1:])
-        messages += _alone(one, place, now, dispatched_s, "combine B", "dispatch B")
+        messages += _alone(one, index, now, dispatched_s, "combine B", "dispatch B")
         now += one.backward_s
-    for place in range(len(pairs), len(forward)):
-        one = forward[place]
+    for index in range(len(pairs), len(forward)):
+        one = forward[index]
         dispatched_s = now + one.before[0]
         combined_s = dispatched_s + one.exchange_s + one.experts[0]
-        messages += _alone(one, place, dispatched_s, combined_s, "dispatch F", "combine F")
+        messages += _alone(one, index, dispatched_s, combined_s, "dispatch F", "combine F")
         now += one.forward_s
     return messages
 
@@ -181,12 +181,12 @@ def _launches_s(pairs: Sequence[tuple[LayerTimes, LayerTimes]]) -> float:
 
 
 def _alone(
-    layer: LayerTimes, place: int, first_s: float, second_s: float, first: Operation, second: Operation
+    layer: LayerTimes, index: int, first_s: float, second_s: float, first: Operation, second: Operation
 ) -> list[PairMessage]:
     if not layer.exchange_s:
         return []
     return [
-        PairMessage(name, place, start_s, start_s + layer.exchange_s)
+        PairMessage(name, index, start_s, start_s + layer.exchange_s)
         for name, start_s in ((first, first_s), (second, second_s))
     ]
 

@@ -345,9 +345,9 @@ class Profile(HasRepr, FileSchema):
         if not self.chunks:
             raise ValueError("measurements: must not be empty, got []")
         kinds = self.model.layer_kinds or self.model.num_layers * LAYER
-        told = components_of([asdict(chunk) for chunk in self.chunks], kinds)
+        components = components_of([asdict(chunk) for chunk in self.chunks], kinds)
         object.__setattr__(
-            self, "measurements", [validated(Measurement, part, "what chunks tell") for part in told]
+            self, "measurements", [validated(Measurement, part, "what chunks tell") for part in components]
         )
 
     @property
@@ -456,8 +456,8 @@ def load_profile(name_or_path: str | Path) -> Profile:
     """
     text, there = str(name_or_path), packaged_profiles()
     names = NameLookup("profile", there)
-    if known := names.find(text):
-        return load_packaged(Profile, read_json(there[known]))
+    if full_name := names.find(text):
+        return load_packaged(Profile, read_json(there[full_name]))
     if Path(name_or_path).suffix == ".json":
         return validated(
             Profile, read_json(Path(name_or_path), made_by="ppsim profile writes a profile with -o NAME.json"), text

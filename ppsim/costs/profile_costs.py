@@ -54,8 +54,8 @@ class ProfileCosts:
         return self._with_compute(by_specifications, part, again_s=again, communicated_s=communicated), beside
 
     def end(self, component: Component, model: Model, by_specifications: CostEstimate) -> CostEstimate:
-        mine = self.profile.model
-        if (mine.hidden_size, mine.vocab_size) != (model.hidden_size, model.vocab_size):
+        profiled = self.profile.model
+        if (profiled.hidden_size, profiled.vocab_size) != (model.hidden_size, model.vocab_size):
             return by_specifications
         part = self._find(component)
         return by_specifications if part is None else self._with_compute(by_specifications, part)

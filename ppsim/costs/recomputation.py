@@ -28,7 +28,7 @@ def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
     """Operators up to the last one whose output the backward needs, after which torch's checkpoint stops."""
     needed = {name for operator in operators for name in (*operator.saved_for_i, *operator.saved_for_w)}
     last = max(
-        index for index, operator in enumerate(operators) if needed & {made.name for made in operator.writes}
+        index for index, operator in enumerate(operators) if needed & {output.name for output in operator.writes}
     )
     return {operator.name for operator in operators[: last + 1]}
 

@@ -82,9 +82,9 @@ class StageOptions:
         plain = self._way(layer, "none", "")
 
         def price(word: Recompute) -> float:
-            way = self._way(layer, word, "")
-            saved = plain.saved_bytes - way.saved_bytes
-            return (way.seconds - plain.seconds) / saved if saved > 0 else math.inf
+            option = self._way(layer, word, "")
+            saved = plain.saved_bytes - option.saved_bytes
+            return (option.seconds - plain.seconds) / saved if saved > 0 else math.inf
 
         useful = sorted((word for word in alone if price(word) < math.inf), key=price)
         for number in range(2, len(useful) + 1):
@@ -137,7 +137,9 @@ class StageOptions:
     @cached_property
     def useful_words(self) -> list[Recompute]:
         """Options that are useful for at least one layer."""
-        return list(dict.fromkeys(way.recompute for ways in self._ways.values() for way in self._useful(ways)))
+        return list(
+            dict.fromkeys(option.recompute for ways in self._ways.values() for option in self._useful(ways))
+        )
 
     def _useful(self, ways: Iterable[LayerOption]) -> list[LayerOption]:
         """Ways on the convex hull of time against memory; with few layers per rank, all that no other way beats."""
@@ -188,16 +190,18 @@ class StageOptions:
         self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str
     ) -> list[FrontierPoint]:
         frontier = self._of_kinds.setdefault((id(layer), allowed, offload), [[FrontierPoint(0.0, 0.0, ())]])
-        ways = self._useful(way for way in self._ways[layer, offload] if way.recompute in allowed)
+        ways = self._useful(option for option in self._ways[layer, offload] if option.recompute in allowed)
         while len(frontier) <= number:
             frontier.append(
                 _pruned(
                     FrontierPoint(
-                        one.seconds + way.seconds, one.saved_bytes + way.saved_bytes, (*one.words, way.recompute)
+                        one.seconds + option.seconds,
+                        one.saved_bytes + option.saved_bytes,
+                        (*one.words, option.recompute),
                     )
                     for one in frontier[-1]
-                    for way in ways
-                    if not one.words or _order(way.recompute) >= _order(one.words[-1])
+                    for option in ways
+                    if not one.words or _order(option.recompute) >= _order(one.words[-1])
                 )
             )
         return frontier[number]
@@ -207,8 +211,8 @@ class StageOptions:
         return {}
 
     def buffers(self, stage: Stage, offload: str) -> float:
-        ways = (way for layer in set(stage.layers) for way in self._ways[layer, offload])
-        return max((way.buffer_bytes for way in ways), default=0.0)
+        ways = (option for layer in set(stage.layers) for option in self._ways[layer, offload])
+        return max((option.buffer_bytes for option in ways), default=0.0)
 
 
 def plan_of(layers: Sequence[Layer], point: FrontierPoint, offload: str) -> StagePlan:
@@ -246,12 +250,12 @@ def _hull(ways: Iterable[LayerOption], *, is_convex: bool = True) -> list[LayerO
     Over many layers, any other way is beaten by a mix of two on the hull.
     """
     hull: list[LayerOption] = []
-    for way in sorted(ways, key=lambda one: (one.seconds, one.saved_bytes)):
-        if hull and way.saved_bytes >= hull[-1].saved_bytes:
+    for option in sorted(ways, key=lambda one: (one.seconds, one.saved_bytes)):
+        if hull and option.saved_bytes >= hull[-1].saved_bytes:
             continue
-        while is_convex and len(hull) > 1 and _price(hull[-2], hull[-1]) >= _price(hull[-1], way):
+        while is_convex and len(hull) > 1 and _price(hull[-2], hull[-1]) >= _price(hull[-1], option):
             hull.pop()
-        hull.append(way)
+        hull.append(option)
     return hull
 
 

@@ -43,12 +43,12 @@ def with_replicas(job: Job, held: RankParameters, costs: CostEstimate) -> CostEs
     """
     if job.fully_shard and job.optimizer.zero_stage == 3:
         copied = _copied_out(job, held)
-        whole = costs.whole_backward
+        unsplit = costs.whole_backward
         costs = replace(
             costs,
             forward=costs.forward + copied,
             backward_input=costs.backward_input + copied,
-            whole_backward=None if whole is None else whole + copied,
+            whole_backward=None if unsplit is None else unsplit + copied,
         )
     gather_s, reduce_s = passes_s(job, held)
     slowdown = 0.0 if job.fully_shard else job.place.collective_slowdown
@@ -72,12 +72,12 @@ def with_replicas(job: Job, held: RankParameters, costs: CostEstimate) -> CostEs
 def with_held_cores(job: Job, held: RankParameters, costs: CostEstimate, hidden: float) -> CostEstimate:
     """Add the slower compute beside collectives of a step (up to ZeRO 1), divided among its microbatches."""
     forward_s, backward_s = (seconds / job.num_microbatches for seconds in slowed_s(job, held, hidden))
-    whole, slower = costs.whole_backward, TimeBreakdown(matmul_loss_s=backward_s)
+    unsplit, slower = costs.whole_backward, TimeBreakdown(matmul_loss_s=backward_s)
     return replace(
         costs,
         forward=costs.forward + TimeBreakdown(matmul_loss_s=forward_s),
         backward_weight=costs.backward_weight + slower,
-        whole_backward=None if whole is None else whole + slower,
+        whole_backward=None if unsplit is None else unsplit + slower,
     )
 
 

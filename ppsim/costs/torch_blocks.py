@@ -50,16 +50,16 @@ class TorchKernels(OperatorKernels):
         """
         tokens, pieces, kernels = self.rows["tokens"], self.place.cut.tp, NOTHING
         for matrix in linear.separate_matrices():
-            whole = products([matrix], self.place.times, tokens=tokens)
+            product = products([matrix], self.place.times, tokens=tokens)
             if not self.place.is_async or matrix.kind != "dense" or matrix.split is None:
-                kernels += whole
+                kernels += product
                 continue
             piece = products([matrix], self.place.times, tokens=tokens / pieces)
             scatters, gathers = matrix.split == "inputs", self.place.gathers_in_products
             kernels += PassKernels(
-                piece.forward.times(pieces) if scatters or gathers else whole.forward,
-                piece.backward_input.times(pieces) if scatters and gathers else whole.backward_input,
-                whole.backward_weight,
+                piece.forward.times(pieces) if scatters or gathers else product.forward,
+                piece.backward_input.times(pieces) if scatters and gathers else product.backward_input,
+                product.backward_weight,
             )
         return kernels
 
@@ -102,8 +102,8 @@ class TorchKernels(OperatorKernels):
         complex_s = self.moved(16.0 * tokens * operator.passed, 4)
         queries, keys, *others = (tensor.columns for tensor in operator.writes) if operator.writes else (0, 0)
         repeated = 2 * (queries + keys) if keys < queries and not others else 0
-        both = complex_s + self.moved(tokens * repeated * e, 2)
-        return PassKernels(both, both)
+        rotations = complex_s + self.moved(tokens * repeated * e, 2)
+        return PassKernels(rotations, rotations)
 
     def _eager(self, operator: Operator) -> PassKernels:
         elements, e = operator.passed * self.rows[operator.rows], self.place.execution.element_bytes
@@ -145,9 +145,9 @@ def _inputs(operators: Iterable[Operator]) -> list[tuple[int, int]]:
     return [(width[name], count) for name, count in number.items()]
 
 
-def num_amax(operators: Iterable[Operator], place: ExecutionContext) -> tuple[int, int]:
+def num_amax(operators: Iterable[Operator], context: ExecutionContext) -> tuple[int, int]:
     """Return the number of scales that tensor-parallel ranks agree on in a forward and in a backward."""
-    if place.execution.dtype != "float8" or place.cut.tp == 1:
+    if context.execution.dtype != "float8" or context.cut.tp == 1:
         return 0, 0
     inputs = _inputs(operators)
     return len(inputs), sum(number for _, number in inputs)

@@ -55,12 +55,12 @@ def _microbatches(args: Any, wanted: int) -> list[str]:
     names = ("global_batch_size", "micro_batch_size", "data_parallel_size")
     if any(getattr(args, name, None) is None for name in names):
         return []
-    whole, micro, replicas = (int(getattr(args, name)) for name in names)
-    if whole == wanted * micro * replicas:
+    global_batch, micro, replicas = (int(getattr(args, name)) for name in names)
+    if global_batch == wanted * micro * replicas:
         return []
     return [
-        f"--global-batch-size {whole} makes {whole / (micro * replicas):g} microbatches of {micro} on {replicas} "
-        f"data-parallel ranks, the table has {wanted}"
+        f"--global-batch-size {global_batch} makes {global_batch / (micro * replicas):g} microbatches of {micro} "
+        f"on {replicas} data-parallel ranks, the table has {wanted}"
     ]
 
 

@@ -36,8 +36,8 @@ def install(path: str | Path, *, replace: str) -> None:
     from primus.core.pipeline_parallel.scheduler.scheduler_node import FuncType, SchedulerNode
 
     if replace not in factory.pp_algorithm_map:
-        known = ", ".join(factory.pp_algorithm_map)
-        raise ConfigError(f"this Primus has no algorithm '{replace}': it has {known}")
+        algorithms = ", ".join(factory.pp_algorithm_map)
+        raise ConfigError(f"this Primus has no algorithm '{replace}': it has {algorithms}")
 
     class Table(base.PipelineScheduleAlgo):  # type: ignore[misc]
         def __init__(self, pp_size: int, vpp_size: int, micro_batches: int, **options: Any) -> None:
@@ -95,9 +95,9 @@ def algorithm_for(table: dict[str, Any], path: str | Path, replace: str | None =
     Raises `ConfigError` if `replace` is unknown, has another placement, or computes weight gradients within the
     backward while the table separates them.
     """
-    known = [name for names in PLACEMENTS.values() for name in names]
-    if replace is not None and replace not in known:
-        raise ConfigError(f"there is no algorithm '{replace}' of Primus: choose one of {', '.join(known)}")
+    placed = [name for names in PLACEMENTS.values() for name in names]
+    if replace is not None and replace not in placed:
+        raise ConfigError(f"there is no algorithm '{replace}' of Primus: choose one of {', '.join(placed)}")
     placement = placement_of(table)
     names = PLACEMENTS[placement]
     splits = any(node["func_type"] == "W" for rank in table["ranks"] for node in rank)

@@ -297,10 +297,10 @@ class Tier:
 
     def size_for(self, num_devices: int) -> int | None:
         """All devices if a job fits into a domain, or fills domains and is no multiple of `usable_devices`."""
-        whole, usable = self.num_devices, self.usable_devices
-        if whole is None or usable is None or num_devices <= whole:
-            return whole
-        return whole if num_devices % whole == 0 and num_devices % usable else usable
+        size, usable = self.num_devices, self.usable_devices
+        if size is None or usable is None or num_devices <= size:
+            return size
+        return size if num_devices % size == 0 and num_devices % usable else usable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,8 +418,8 @@ class Cluster:
         """Without `compute_share`, the cluster's constants apply."""
         device = self.device
         if compute_share is None:
-            known = self.constants.compute_share.get(dtype)
-            compute_share = known.value if known else 1.0
+            measured = self.constants.compute_share.get(dtype)
+            compute_share = measured.value if measured else 1.0
         return device if compute_share == 1 else device.computing_at(compute_share)
 
     def domain_sizes(self, num_devices: int) -> tuple[int | None, ...]:

@@ -253,8 +253,8 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     text = str(name_or_path)
     if Path(text).suffix in CONFIG_READERS:
         return cluster_from(_extended(Path(text)), text)
-    if known := _names().find(text):
-        return _packaged(known)
+    if full_name := _names().find(text):
+        return _packaged(full_name)
     raise ConfigError(f"{_names().unknown(text)} (or give the path of a .toml, .yaml or .json file)")
 
 
@@ -339,11 +339,11 @@ def _is_list_of_tables(value: Any) -> bool:
 
 def _merged_tiers(below: list[dict[str, Any]], above: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Tiers of the base stay, with the keys of a tier of the same name; the number of devices gives the order."""
-    own, known = {tier.get("name"): tier for tier in above}, {tier.get("name") for tier in below}
+    own, names = {tier.get("name"): tier for tier in above}, {tier.get("name") for tier in below}
     if len(own) < len(above):
         return above
     merged = [tier | own.get(tier.get("name"), {}) for tier in below]
-    merged += [tier for tier in above if tier.get("name") not in known]
+    merged += [tier for tier in above if tier.get("name") not in names]
     return sorted(merged, key=lambda tier: size if isinstance(size := tier.get("num_devices"), int) else math.inf)
 
 

@@ -70,8 +70,8 @@ class JobFeatures:
 
     @property
     def title(self) -> str:
-        cut = f"tp{self.tp}-cp{self.cp}-ep{self.ep}-pp{self.pp}-b{self.micro_batch}-s{self.seq_len}"
-        return f"{self.model}/{self.dtype} on {self.gpus}, {cut}"
+        layout = f"tp{self.tp}-cp{self.cp}-ep{self.ep}-pp{self.pp}-b{self.micro_batch}-s{self.seq_len}"
+        return f"{self.model}/{self.dtype} on {self.gpus}, {layout}"
 
 
 @dataclass(frozen=True, kw_only=True)

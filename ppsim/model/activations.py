@@ -45,10 +45,18 @@ def layer_activations(layer: Layer, settings: MemorySettings, recompute: Recompu
 
 
 def _saved_columns(layer: Layer, settings: MemorySettings, recompute: Recompute) -> tuple[TensorColumns, ...]:
-    cut, execution = settings.cut, settings.execution
-    key = recompute, cut.tp, cut.cp, cut.ep, cut.expert_tp, execution.saved_tensors, settings.sequence_length
+    sizes, execution = settings.cut, settings.execution
+    key = (
+        recompute,
+        sizes.tp,
+        sizes.cp,
+        sizes.ep,
+        sizes.expert_tp,
+        execution.saved_tensors,
+        settings.sequence_length,
+    )
     if key not in layer.lists:
-        operators = operators_of(layer, cut, execution, settings.sequence_length)
+        operators = operators_of(layer, sizes, execution, settings.sequence_length)
         plan = plan_of(operators, recompute)
         layer.lists[key] = sum_columns(saved(operators, layer_input(layer), plan, casts=_casts(layer, execution)))
     saved_columns: tuple[TensorColumns, ...] = layer.lists[key]
@@ -95,9 +103,11 @@ def layer_offload(
             for one in offload_groups(operators, source, plan, modules, casts=casts)
         ]
         size = partial(_size, rows, widths)
-        both = ((round(sum(map(size, group.copied))), round(sum(map(size, group.freed)))) for group in groups)
+        sizes_of_groups = (
+            (round(sum(map(size, group.copied))), round(sum(map(size, group.freed)))) for group in groups
+        )
         layer.lists[key] = LayerOffload(
-            tuple(one for one in both if one[0]),
+            tuple(one for one in sizes_of_groups if one[0]),
             forward_peak(operators, source, plan, size, groups, casts=casts),
         )
     offload: LayerOffload = layer.lists[key]
@@ -137,9 +147,9 @@ def _widths(execution: Execution, *, casts: bool) -> dict[Dtype, float]:
 
 def _rows(layer: Layer, settings: MemorySettings, *, is_even: bool = False) -> RowCounts:
     """Rows of tensors; with `is_even`, experts get exactly the mean number of tokens."""
-    cut, factor = settings.cut, 1.0 if is_even else settings.execution.expert_buffer_factor
-    own = share(settings.tokens, cut.norm_divisor)
-    pairs = own * layer.experts_per_token * cut.expert_tp
+    sizes, factor = settings.cut, 1.0 if is_even else settings.execution.expert_buffer_factor
+    own = share(settings.tokens, sizes.norm_divisor)
+    pairs = own * layer.experts_per_token * sizes.expert_tp
     capacity = pairs if factor == 1 else pairs * Fraction(factor).limit_denominator(10**6)
     return {"tokens": settings.tokens, "own_tokens": own, "capacity": capacity}
 
@@ -150,22 +160,22 @@ def _of_operators(layer: Layer, settings: MemorySettings) -> dict[str, int]:
     They are outputs of GEMMs, of the attention core (with a statistic per head), of reduce-scatters, and of the
     all-to-alls before and after experts.
     """
-    a, cut, tokens, e = layer.attention, settings.cut, settings.tokens, settings.execution.element_bytes
+    a, sizes, tokens, e = layer.attention, settings.cut, settings.tokens, settings.execution.element_bytes
     assert isinstance(a, ScoredAttention)
-    kept, _ = by_operators(layer.linears(cut), cut)
-    of_mixer = {linear.name for linear in a.linears(layer.hidden_size, cut.tp)}
-    outputs = {True: a.num_heads * a.v_head_size // cut.tp, False: 0}
+    kept, _ = by_operators(layer.linears(sizes), sizes)
+    of_mixer = {linear.name for linear in a.linears(layer.hidden_size, sizes.tp)}
+    outputs = {True: a.num_heads * a.v_head_size // sizes.tp, False: 0}
     for one in kept:
         outputs[one.name in of_mixer] += one.outputs
-    scattered = tokens * layer.hidden_size // cut.tp * (cut.tp > 1)
+    scattered = tokens * layer.hidden_size // sizes.tp * (sizes.tp > 1)
     exchanged = 0
-    if isinstance(layer.ffn, MixtureOfExperts) and cut.ep > 1:
+    if isinstance(layer.ffn, MixtureOfExperts) and sizes.ep > 1:
         columns = layer.ffn.latent_size or layer.hidden_size
         exchanged = 2 * round(_rows(layer, settings, is_even=True)["capacity"] * columns)
     unused = sum(unused_output_bytes(layer, settings))
     return {
         "attention": (tokens * outputs[True] + scattered) * e,
-        "scores": 4 * a.num_heads // cut.tp * tokens,
+        "scores": 4 * a.num_heads // sizes.tp * tokens,
         "experts" if layer.is_moe else "feed-forward": (tokens * outputs[False] + exchanged) * e + unused,
     }
 
@@ -176,13 +186,13 @@ def unused_output_bytes(layer: Layer, settings: MemorySettings) -> tuple[int, in
     They are the output of an MLP's last GEMM, and this rank's part of it after the reduce-scatter (torch,
     utils/checkpoint.py: `_CachingTorchDispatchMode`).
     """
-    cut, execution = settings.cut, settings.execution
+    sizes, execution = settings.cut, settings.execution
     whole = settings.tokens * layer.hidden_size * execution.element_bytes * (execution.compile is False)
-    matrices = list(counted_matrices(layer.linears(cut)))
+    matrices = list(counted_matrices(layer.linears(sizes)))
     if matrices[-1].name != "down":
         return 0, 0
     counted = sum(not matrix.biased for matrix in matrices)
-    return whole * (counted % 2), share(whole, cut.norm_divisor) * (cut.tp > 1)
+    return whole * (counted % 2), share(whole, sizes.norm_divisor) * (sizes.tp > 1)
 
 
 def weight_gradient_bytes(layer: Layer, settings: MemorySettings) -> int:
@@ -192,10 +202,10 @@ def weight_gradient_bytes(layer: Layer, settings: MemorySettings) -> int:
     """
     if not layer.has_backward:
         return 0
-    cut = settings.cut
-    key = "weight", cut.tp, cut.cp, cut.ep, cut.expert_tp
+    sizes = settings.cut
+    key = "weight", sizes.tp, sizes.cp, sizes.ep, sizes.expert_tp
     if key not in layer.lists:
-        operators = operators_of(layer, cut, Execution(), settings.sequence_length)
+        operators = operators_of(layer, sizes, Execution(), settings.sequence_length)
         layer.lists[key] = sum_columns(saved_for_weight(operators, layer_input(layer)))
     widths: dict[Dtype, float] = {"act": settings.execution.element_bytes}
     return sum(bytes_of(layer.lists[key], _rows(layer, settings, is_even=True), widths).values())

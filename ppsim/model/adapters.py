@@ -16,16 +16,16 @@ from ppsim.parallel.sizes import ParallelSizes
 
 
 def trained_matrices(
-    matrices: Iterable[WeightMatrix], mixer: Sequence[WeightMatrix], training: LayerTraining, cut: ParallelSizes
+    matrices: Iterable[WeightMatrix], mixer: Sequence[WeightMatrix], training: LayerTraining, sizes: ParallelSizes
 ) -> Iterator[WeightMatrix]:
     """Yield each matrix, followed by its adapter."""
     for matrix in matrices:
         yield replace(matrix, trainable=training.trains(group_of(matrix, 1 if matrix in mixer else 2)))
         if lora_module_of(matrix, mixer) in training.adapted:
-            yield from adapter_of(matrix, training.rank, cut)
+            yield from adapter_of(matrix, training.rank, sizes)
 
 
-def adapter_of(linear: WeightMatrix, rank: int, cut: ParallelSizes) -> tuple[WeightMatrix, WeightMatrix]:
+def adapter_of(linear: WeightMatrix, rank: int, sizes: ParallelSizes) -> tuple[WeightMatrix, WeightMatrix]:
     """A and B of the adapter of a matrix, as one rank holds them.
 
     >>> qkv = WeightMatrix("queries, keys, values", "x", 8, (8, 2, 2), split="outputs")
@@ -34,7 +34,7 @@ def adapter_of(linear: WeightMatrix, rank: int, cut: ParallelSizes) -> tuple[Wei
     [16, 48]
     """
     is_routed, is_divided = linear.kind == "routed", linear.split == "outputs"
-    tp = cut.expert_tp if is_routed else cut.tp
+    tp = sizes.expert_tp if is_routed else sizes.tp
     kind: LinearKind = "routed adapter" if is_routed else "adapter"
     narrow = (rank if linear.split == "inputs" else rank // tp,)
     wide = (linear.outputs if is_divided else linear.outputs // tp,)
@@ -49,7 +49,7 @@ def trained_operators(
     source: Tensor,
     mixer: Sequence[WeightMatrix],
     training: LayerTraining,
-    cut: ParallelSizes,
+    sizes: ParallelSizes,
 ) -> Iterator[Operator]:
     """A frozen GEMM saves nothing, because its input gradient reads only the weight."""
     tensors = {source.name: source} | {tensor.name: tensor for one in operators for tensor in one.writes}
@@ -61,14 +61,14 @@ def trained_operators(
         if not training.trains(group_of(operator.weight, operator.sublayer)):
             base = replace(operator, saved_for_i=(), saved_for_w=(), trainable=False)
         if operator.writes and lora_module_of(operator.weight, mixer) in training.adapted:
-            yield from _with_adapter(base, tensors[operator.reads[0]], training.rank, cut)
+            yield from _with_adapter(base, tensors[operator.reads[0]], training.rank, sizes)
         else:
             yield base
 
 
-def _with_adapter(one: Operator, source: Tensor, rank: int, cut: ParallelSizes) -> Iterator[Operator]:
+def _with_adapter(one: Operator, source: Tensor, rank: int, sizes: ParallelSizes) -> Iterator[Operator]:
     assert one.weight is not None
-    down, up = adapter_of(one.weight, rank, cut)
+    down, up = adapter_of(one.weight, rank, sizes)
     name, component = one.name, source.component
 
     def step(what: str, reads: tuple[str, ...], writes: Tensor, **fields: Any) -> Operator:
@@ -76,7 +76,7 @@ def _with_adapter(one: Operator, source: Tensor, rank: int, cut: ParallelSizes) 
 
     plain = tuple(replace(made, name=f"{made.name} of W", storage=None) for made in one.writes)
     yield replace(one, writes=plain)
-    if one.weight.split == "outputs" and source.rows == "own_tokens" and cut.norm_divisor > 1:
+    if one.weight.split == "outputs" and source.rows == "own_tokens" and sizes.norm_divisor > 1:
         source = replace(source, name=f"gathered {source.name} of {name}", rows="tokens", storage=None)
         yield step("input", one.reads[:1], source, passes_gradient=True)
     rows = source.rows if one.weight.split else one.rows

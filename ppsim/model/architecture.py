@@ -100,19 +100,21 @@ class Layer:
     def experts_per_token(self) -> int:
         return self.ffn.experts_per_token if isinstance(self.ffn, MixtureOfExperts) else 0
 
-    def linears(self, cut: ParallelSizes) -> tuple[WeightMatrix, ...]:
+    def linears(self, sizes: ParallelSizes) -> tuple[WeightMatrix, ...]:
         """Every matrix of the layer on one rank, in forward order."""
-        key = cut.tp, cut.expert_tp, cut.ep
+        key = sizes.tp, sizes.expert_tp, sizes.ep
         if key not in self._linears_of:
             h, ffn = self.hidden_size, self.ffn
-            of_ffn = ffn.linears(h, cut.tp) if isinstance(ffn, FeedForward) else ffn.linears(h, cut)
-            matrices = [*self.attention.linears(h, cut.tp), *of_ffn]
+            of_ffn = ffn.linears(h, sizes.tp) if isinstance(ffn, FeedForward) else ffn.linears(h, sizes)
+            matrices = [*self.attention.linears(h, sizes.tp), *of_ffn]
             if self.conditioned:
-                matrices = self.conditioned.linears(h, cut.tp, matrices)
+                matrices = self.conditioned.linears(h, sizes.tp, matrices)
             matrices += mixing_operators(self.streams, h, self.num_sublayers) if self.streams > 1 else ()
             matrices += [_weighing(h)] * self.num_sublayers if self.summed_residuals else ()
             if self.training:
-                matrices = list(trained_matrices(matrices, self.attention.linears(h, cut.tp), self.training, cut))
+                matrices = list(
+                    trained_matrices(matrices, self.attention.linears(h, sizes.tp), self.training, sizes)
+                )
             self._linears_of[key] = tuple(matrices)
         return self._linears_of[key]
 
@@ -298,8 +300,8 @@ class Model:
         if not images:
             raise ConfigError("--image-tokens is for a model with an image encoder, and this one has none")
         given = parse_images(text)
-        made = (one.with_images(*given) if one in images else one for one in self.encoders)
-        return replace(self, encoders=tuple(made))
+        encoders = (one.with_images(*given) if one in images else one for one in self.encoders)
+        return replace(self, encoders=tuple(encoders))
 
     def without_encoders(self) -> "Model":
         if not self.encoders:
@@ -378,7 +380,7 @@ class Model:
             return replace(self, layers=tuple(layers), mtp=tuple(mtp), encoders=encoders, fine_tuning=None)
         base = self.with_fine_tuning(None)
         _require_parts(base, tuning)
-        made: dict[tuple[int, LayerTraining], Layer] = {}
+        trained_layers: dict[tuple[int, LayerTraining], Layer] = {}
         encoders = tuple(encoder.with_training(tuning) for encoder in base.encoders)
         has_backward = replace(base, fine_tuning=tuning).trains("embedding")
         has_backward = has_backward or any(one.trains_layers or one.trains_projector for one in encoders)
@@ -388,7 +390,7 @@ class Model:
             trained = replace(layer, training=training)
             has_backward = has_backward or trained.has_trained_weights
             key = id(layer), training._replace(has_backward=has_backward)
-            layers.append(made.setdefault(key, replace(layer, training=key[1])))
+            layers.append(trained_layers.setdefault(key, replace(layer, training=key[1])))
         number = len(base.layers)
         tuned = replace(base, layers=tuple(layers[:number]), mtp=tuple(layers[number:]), encoders=encoders)
         tuned = replace(tuned, fine_tuning=tuning)
@@ -413,8 +415,8 @@ class Model:
         if wide == [layer.in_16_bits for layer in self.layers]:
             return self
         keys = list(zip(self.layers, wide, strict=True))
-        made = {(layer, in_16_bits): replace(layer, in_16_bits=in_16_bits) for layer, in_16_bits in keys}
-        return replace(self, layers=tuple(made[key] for key in keys))
+        layers = {(layer, in_16_bits): replace(layer, in_16_bits=in_16_bits) for layer, in_16_bits in keys}
+        return replace(self, layers=tuple(layers[key] for key in keys))
 
     def with_layers(self, num_layers: int) -> "Model":
         require_layers(num_layers)

@@ -96,25 +96,25 @@ class Attention(EqualWidthAttention):
             out_of_heads(heads * v, h, biased=self.out_bias),
         ]
 
-    def require_division(self, cut: ParallelSizes) -> None:
-        super().require_division(cut)
-        if cut.cp > 1 and self.indexer:
-            raise ConfigError(f"context parallelism is not known with sparse attention: got cp {cut.cp}")
-        if self.num_kv_heads and self.num_kv_heads % cut.tp and cut.tp % self.num_kv_heads:
+    def require_division(self, sizes: ParallelSizes) -> None:
+        super().require_division(sizes)
+        if sizes.cp > 1 and self.indexer:
+            raise ConfigError(f"context parallelism is not known with sparse attention: got cp {sizes.cp}")
+        if self.num_kv_heads and self.num_kv_heads % sizes.tp and sizes.tp % self.num_kv_heads:
             raise ConfigError(
-                f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {self.num_kv_heads}"
+                f"tp must divide the key/value heads or be a multiple: got {sizes.tp} with {self.num_kv_heads}"
             )
 
     def operators(
-        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
+        self, h: int, sizes: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
-        inwards, *_, out = self.linears(h, cut.tp)
+        inwards, *_, out = self.linears(h, sizes.tp)
         names = ["q", *["gate"] * self.gated, "k", *([] if self.tied_values else ["v"])]
-        made = tuple(
+        outputs = tuple(
             Tensor(name, "tokens", size, "attention") for name, size in zip(names, inwards.columns, strict=True)
         )
-        yield gemm(inwards, "qkv_linear", "n1", made, name="qkv")
-        last, values = [made[0], made[names.index("k")]], made[-1]
+        yield gemm(inwards, "qkv_linear", "n1", outputs, name="qkv")
+        last, values = [outputs[0], outputs[names.index("k")]], outputs[-1]
         if self.value_norm:
             normed = replace(values, name="normed values")
             yield Operator(
@@ -135,7 +135,7 @@ class Attention(EqualWidthAttention):
         yield Operator("rotate", "qkv_linear", reads, rotated, kind=kind, columns=columns)
         yield from _choice(self.indexer, "attention input", h, h, sequence_length)
         yield from scored_core(
-            self, self.v_head_size, ("rotated q", "rotated k", values.name), cut, execution, sequence_length
+            self, self.v_head_size, ("rotated q", "rotated k", values.name), sizes, execution, sequence_length
         )
         source = "o"
         if self.gated:
@@ -169,13 +169,13 @@ def _choice(
     """The choice of keys saves its operands and an int32 per index."""
     if indexer is None:
         return
-    made: list[Tensor] = []
+    outputs: list[Tensor] = []
     for one in _of_indexer(indexer, read, inputs, h):
-        made.append(Tensor(one.name, "tokens", one.outputs, "attention"))
+        outputs.append(Tensor(one.name, "tokens", one.outputs, "attention"))
         yield gemm(
-            one, "qkv_linear", "n1" if one.reads == "attention input" else source, (made[-1],), quantized=False
+            one, "qkv_linear", "n1" if one.reads == "attention input" else source, (outputs[-1],), quantized=False
         )
-    names = tuple(one.name for one in made)
+    names = tuple(one.name for one in outputs)
     part = min(1.0, sequence_length / indexer.num_keys)
     chosen = Tensor("index", "tokens", indexer.indices * part, "scores", "f32")
     yield Operator("choice", "core_attn", names, (chosen,), saved_for_i=(*names, "index"))
@@ -242,10 +242,10 @@ class LatentAttention(ScoredAttention):
         core_flops = super().core_flops(sequence_length, causal=causal)
         return core_flops + self.choice_flops(sequence_length, causal=causal)
 
-    def require_division(self, cut: ParallelSizes) -> None:
-        super().require_division(cut)
-        if cut.cp > 1 and self.num_keys is not None:
-            raise ConfigError(f"context parallelism is not known with sparse latent attention: got cp {cut.cp}")
+    def require_division(self, sizes: ParallelSizes) -> None:
+        super().require_division(sizes)
+        if sizes.cp > 1 and self.num_keys is not None:
+            raise ConfigError(f"context parallelism is not known with sparse latent attention: got cp {sizes.cp}")
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Ranks replicate the down-projections and the indexer's matrices."""
@@ -265,15 +265,15 @@ class LatentAttention(ScoredAttention):
         ]
 
     def operators(
-        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
+        self, h: int, sizes: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         """Keys and values are written to separate tensors (Megatron-LM, `fused_apply_mla_rope_for_kv`)."""
-        linears = self.linears(h, cut.tp)
+        linears = self.linears(h, sizes.tp)
         by_name, out = {linear.name: linear for linear in linears}, linears[-1]
         q_up, kv_down, kv_up = (
             by_name[name] for name in ("queries up", "keys and values down", "keys and values up")
         )
-        heads, component = self.num_heads // cut.tp, "attention"
+        heads, component = self.num_heads // sizes.tp, "attention"
 
         def own(name: str, columns: int, storage: str | None = None) -> Tensor:
             return Tensor(name, "own_tokens", columns, component, storage=storage)
@@ -310,7 +310,7 @@ class LatentAttention(ScoredAttention):
             kind="rotation", columns=heads * self.qk_rope_head_size + (given + taken) / 2,
         )  # fmt: skip
         yield from _choice(self.indexer, "latent of queries", self.q_lora_rank or h, h, sequence_length, "qn")
-        yield from scored_core(self, self.v_head_size, ("rq", "rk", "v"), cut, execution, sequence_length)
+        yield from scored_core(self, self.v_head_size, ("rq", "rk", "v"), sizes, execution, sequence_length)
         if self.gated:
             gate = by_name["output gate"]
             yield gemm(gate, "attn", "n1", (wide("gate", gate.outputs),))
@@ -410,11 +410,11 @@ class MixtureOfExperts:
     def shared(self) -> FeedForward | None:
         return replace(self.expert, size=self.shared_size) if self.shared_size else None
 
-    def linears(self, h: int, cut: ParallelSizes) -> list[WeightMatrix]:
+    def linears(self, h: int, sizes: ParallelSizes) -> list[WeightMatrix]:
         read, width = "feed-forward input", self.latent_size or h
         router = WeightMatrix("router", read, h, (self.num_experts,), kind="router", biased=self.router_bias)
-        routed = self.expert.linears(width, cut.expert_tp, kind="routed", count=self.num_experts // cut.ep)
-        shared = self.shared.linears(h, cut.tp, kind="shared") if self.shared else []
+        routed = self.expert.linears(width, sizes.expert_tp, kind="routed", count=self.num_experts // sizes.ep)
+        shared = self.shared.linears(h, sizes.tp, kind="shared") if self.shared else []
         gate = [WeightMatrix("shared gate", read, h, (1,), kind="gate")] if self.shared_gate else []
         if self.latent_size:
             routed = [

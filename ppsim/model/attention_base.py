@@ -110,8 +110,8 @@ def blocks_before(block: int, sequence_length: int, at_most: int | None = None) 
     >>> blocks_before(4, 10, at_most=1) == 7 / 10
     True
     """
-    whole = sequence_length // block
-    q = whole if at_most is None else min(whole, at_most)
+    num_blocks = sequence_length // block
+    q = num_blocks if at_most is None else min(num_blocks, at_most)
     return (block * q * (q - 1) / 2 + q * (sequence_length - q * block + 1)) / sequence_length
 
 

@@ -97,9 +97,9 @@ def forward_peak(
     source = stored(tensors, layer_input.name)
     alive, peak = {source.name: size(source)}, 0.0
     for at, operator in enumerate(operators):
-        made = [stored(tensors, tensor.name) for tensor in operator.writes]
-        made += [stored(tensors, name, is_operand=casts and operator.quantized) for name in operator.saved_for_w]
-        alive |= {tensor.name: size(tensor) for tensor in made}
+        outputs = [stored(tensors, tensor.name) for tensor in operator.writes]
+        outputs += [stored(tensors, name, is_operand=casts and operator.quantized) for name in operator.saved_for_w]
+        alive |= {tensor.name: size(tensor) for tensor in outputs}
         gathered = next(_gathered(operator, tensors, size), None)
         peak = max(peak, sum(alive.values()) + (size(gathered) if gathered else 0.0))
         alive = {name: bytes_ for name, bytes_ in alive.items() if name in kept or last.get(name, at) > at}

@@ -25,18 +25,18 @@ def layer_input(layer: Layer) -> Tensor:
 
 
 def operators_of(
-    layer: Layer, cut: ParallelSizes, execution: Execution, sequence_length: int
+    layer: Layer, sizes: ParallelSizes, execution: Execution, sequence_length: int
 ) -> tuple[Operator, ...]:
     """Cached, because a search asks for them repeatedly."""
-    key = cut.tp, cut.cp, cut.ep, cut.expert_tp, execution.saved_tensors, sequence_length
+    key = sizes.tp, sizes.cp, sizes.ep, sizes.expert_tp, execution.saved_tensors, sequence_length
     if key not in layer.lists:
-        operators = list(_mixer_half(layer, cut, execution, sequence_length))
-        operators += [replace(operator, sublayer=2) for operator in _channel_half(layer, cut, execution)]
+        operators = list(_mixer_half(layer, sizes, execution, sequence_length))
+        operators += [replace(operator, sublayer=2) for operator in _channel_half(layer, sizes, execution)]
         if layer.conditioned:
-            operators = list(layer.conditioned.conditioned(operators, layer.hidden_size, cut.tp))
+            operators = list(layer.conditioned.conditioned(operators, layer.hidden_size, sizes.tp))
         if layer.training:
-            mixer = layer.attention.linears(layer.hidden_size, cut.tp)
-            operators = list(trained_operators(operators, layer_input(layer), mixer, layer.training, cut))
+            mixer = layer.attention.linears(layer.hidden_size, sizes.tp)
+            operators = list(trained_operators(operators, layer_input(layer), mixer, layer.training, sizes))
         layer.lists[key] = tuple(operators)
     made: tuple[Operator, ...] = layer.lists[key]
     return made
@@ -52,27 +52,29 @@ def has_norm_in_gemm(layer: Layer, half: int) -> bool:
     return not is_apart and layer.streams == 1 and layer.summed_residuals is None
 
 
-def _mixer_half(layer: Layer, cut: ParallelSizes, execution: Execution, sequence_length: int) -> Iterator[Operator]:
+def _mixer_half(
+    layer: Layer, sizes: ParallelSizes, execution: Execution, sequence_length: int
+) -> Iterator[Operator]:
     if not layer.has_mixer:
         return
     h = layer.hidden_size
     yield from _before_half(layer, 1, "x", "attention", execution)
     rotates = layer.norm != "layernorm"  # models with LayerNorms add positions to the embedding
-    for operator in layer.attention.operators(h, cut, execution, sequence_length):
+    for operator in layer.attention.operators(h, sizes, execution, sequence_length):
         yield operator if rotates or "rotation" not in operator.kind else replace(operator, kind="")
     yield from _after_half(layer, 1, "mixed", h, execution)
 
 
-def _channel_half(layer: Layer, cut: ParallelSizes, execution: Execution) -> Iterator[Operator]:
+def _channel_half(layer: Layer, sizes: ParallelSizes, execution: Execution) -> Iterator[Operator]:
     if not layer.has_feed_forward:
         return
     h, ffn, component = layer.hidden_size, layer.ffn, "experts" if layer.is_moe else "feed-forward"
     source = "x1" if layer.has_mixer and layer.num_norms > 1 else "x"
     yield from _before_half(layer, 2, source, component, execution)
     if isinstance(ffn, FeedForward):
-        yield from mlp(ffn, ffn.linears(h, cut.tp), "mlp", component, execution, made="fed")
+        yield from mlp(ffn, ffn.linears(h, sizes.tp), "mlp", component, execution, made="fed")
     else:
-        yield from experts(ffn, h, cut, execution)
+        yield from experts(ffn, h, sizes, execution)
     yield from _after_half(layer, 2, "fed", h, execution)
 
 
@@ -110,23 +112,23 @@ def _after_half(layer: Layer, number: int, given: str, h: int, execution: Execut
         yield Operator(f"post norm{number}", "", (given,), (post,), saved_for_i=(given,), kind="norm")
         given = post.name
     if layer.conditioned and number <= layer.conditioned.num_modulated:
-        both = tuple(Tensor(f"{name}{number}", "own_tokens", h, "modulation") for name in ("scaled", "gated"))
-        saves = tuple(one.name for one in both)
-        yield Operator(f"modulate{number}", "", (given,), both, saved_for_i=saves, kind="modulation")
+        modulated = tuple(Tensor(f"{name}{number}", "own_tokens", h, "modulation") for name in ("scaled", "gated"))
+        saves = tuple(one.name for one in modulated)
+        yield Operator(f"modulate{number}", "", (given,), modulated, saved_for_i=saves, kind="modulation")
         given = f"gated{number}"
-    made = [Tensor(f"x{number}", "own_tokens", h, "norms")]
+    outputs = [Tensor(f"x{number}", "own_tokens", h, "norms")]
     kept = []
     if execution.dropout:
-        made.append(Tensor(f"mask{number}", "own_tokens", h, "dropout masks", "mask"))
+        outputs.append(Tensor(f"mask{number}", "own_tokens", h, "dropout masks", "mask"))
         kept.append(f"mask{number}")
     if layer.streams > 1:
-        made.append(Tensor(f"half{number}", "own_tokens", h, "residual streams"))
+        outputs.append(Tensor(f"half{number}", "own_tokens", h, "residual streams"))
         kept.append(f"half{number}")
     yield Operator(
         f"add{number}",
         "",
         ("x1" if number > 1 and layer.has_mixer else "x", given),
-        tuple(made),
+        tuple(outputs),
         tuple(kept),
         passes_gradient=True,
         kind="add" if layer.streams == 1 else "",
@@ -170,13 +172,13 @@ def mlp(
     yield gemm(down, module, active[0].name, (out,), name=f"{made} down")
 
 
-def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, execution: Execution) -> Iterator[Operator]:
+def experts(ffn: MixtureOfExperts, h: int, sizes: ParallelSizes, execution: Execution) -> Iterator[Operator]:
     """Yield the operators of evenly loaded experts.
 
     The row count `capacity` is T·k·etp/q token-expert pairs, times `Execution.expert_buffer_factor`, with the
     letters of `ppsim.model.activations`.
     """
-    linears = {(linear.kind, linear.name): linear for linear in ffn.linears(h, cut)}
+    linears = {(linear.kind, linear.name): linear for linear in ffn.linears(h, sizes)}
     width, component = ffn.latent_size or h, "experts"
     numbers = [
         Tensor(name, "own_tokens", ffn.num_experts, component, "f32") for name in ("logits", "probabilities")
@@ -222,16 +224,16 @@ def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, execution: Execut
 
 
 def end_operators(
-    model: Model, end: End, cut: ParallelSizes, execution: Execution, vocab_multiple: int = 1
+    model: Model, end: End, sizes: ParallelSizes, execution: Execution, vocab_multiple: int = 1
 ) -> tuple[Tensor, list[Operator]]:
     """Return the input and the operators."""
     source = Tensor("x", "own_tokens", model.residual_size, {"mtp": "multi-token prediction"}.get(end, end))
     if end == "embedding":
         return source, list(_embedding(model, execution))
     if end == "mtp":
-        return source, list(_mtp(model, cut, source.component))
+        return source, list(_mtp(model, sizes, source.component))
     if end == "head":
-        columns = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
+        columns = padded_vocabulary(model.vocab_size, tp=sizes.tp, multiple=vocab_multiple) // sizes.tp
         return source, list(_head(model, columns))
     weights = model.outside_weights(end)
     return source, [Operator(matrix.name, "", (matrix.reads,), (), weight=matrix) for matrix in weights]
@@ -250,14 +252,14 @@ def _embedding(model: Model, execution: Execution) -> Iterator[Operator]:
         yield Operator("copies", "", (), (out,), kind="copies", columns=(n + 1) * h)
 
 
-def _mtp(model: Model, cut: ParallelSizes, component: str) -> Iterator[Operator]:
+def _mtp(model: Model, sizes: ParallelSizes, component: str) -> Iterator[Operator]:
     """Each tp rank computes a part of the columns of the projection from 2h to h.
 
     Source: Megatron-LM, `core/transformer/multi_token_prediction.py`, `eh_proj`. With residual streams, the input
     of one of the norms is the head's input, which is counted there.
     """
     h, n, (num_norms, joined) = model.hidden_size, model.streams, mtp_passes(model.streams)
-    linears = mtp_linears(model.mtp[0], cut.tp)
+    linears = mtp_linears(model.mtp[0], sizes.tp)
     read = tuple(Tensor(linear.reads, "own_tokens", linear.inputs * linear.rows, component) for linear in linears)
     yield Operator("embedding", "", (), (Tensor("token", "own_tokens", h, component),))
     saves = ("token", "x") if n == 1 else ("token",)

@@ -100,10 +100,10 @@ class CompressedAttention(EqualWidthAttention):
         scored = self.indexer.columns * self.blocks_per_query(sequence_length) if self.indexer else 0.0
         return super().core_flops(sequence_length, causal=causal) + 2.0 * scored * (2 - causal)
 
-    def require_division(self, cut: ParallelSizes) -> None:
-        super().require_division(cut)
-        if cut.tp > 1:
-            raise ConfigError(f"compressed attention is not divided by tp: got tp {cut.tp} (nearest: 1)")
+    def require_division(self, sizes: ParallelSizes) -> None:
+        super().require_division(sizes)
+        if sizes.tp > 1:
+            raise ConfigError(f"compressed attention is not divided by tp: got tp {sizes.tp} (nearest: 1)")
 
     @property
     def _rotated(self) -> float:
@@ -141,16 +141,16 @@ class CompressedAttention(EqualWidthAttention):
         return 4 * (self.num_heads + self.unmasked_keys(sequence_length))
 
     def operators(
-        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
+        self, h: int, sizes: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         kept = {
             "ups": ("mla_up_proj", 2 * self.inner_size + self.head_size),
-            "kept": ("attn", self.kept_columns(with_ups=False, cp=cut.cp)),
+            "kept": ("attn", self.kept_columns(with_ups=False, cp=sizes.cp)),
             "index": ("core_attn", self.core_bytes(sequence_length) // 4),
         }
         yield Operator("rotate", "mla_up_proj", (), (), kind="rotation", columns=self._rotated)
         yield Operator("core", "core_attn", (), (), core=self)
-        yield from opaque_mixer(self.linears(h, cut.tp), kept)
+        yield from opaque_mixer(self.linears(h, sizes.tp), kept)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         read, groups = "attention input", self.out_groups

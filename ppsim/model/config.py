@@ -183,9 +183,10 @@ def _deepseek_v4(fields: ConfigFields) -> Model:
     if fields.count("num_key_value_heads", default=1) != 1:
         fields.refuse("num_key_value_heads", "is 1 in compressed attention, one key that is its value too")
     blocks, indexed = _compressed_blocks(fields, number, num_mtp)
-    whole = _compressed_attention(fields)
+    attention = _compressed_attention(fields)
     mixers = [
-        replace(whole, block=block or None, indexer=whole.indexer if block == indexed else None) for block in blocks
+        replace(attention, block=block or None, indexer=attention.indexer if block == indexed else None)
+        for block in blocks
     ]
     expert = FeedForward(fields.count("moe_intermediate_size", "intermediate_size"))
     shared = expert.size * fields.number("n_shared_experts", default=1)

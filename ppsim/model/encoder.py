@@ -107,9 +107,9 @@ class Encoder:
     def _projector_flops(self) -> float:
         return 2.0 * self.tokens * sum(matrix.size * matrix.rows for matrix in self.projector)
 
-    def cut(self, cut: ParallelSizes) -> ParallelSizes:
-        tp = cut.tp if self.is_divided else 1
-        return ParallelSizes(tp=tp, dp=cut.num_ranks // tp, sequence_parallel=False)
+    def cut(self, sizes: ParallelSizes) -> ParallelSizes:
+        tp = sizes.tp if self.is_divided else 1
+        return ParallelSizes(tp=tp, dp=sizes.num_ranks // tp, sequence_parallel=False)
 
     def with_training(self, tuning: FineTuning | None) -> "Encoder":
         """LoRA adapters are never on an encoder."""
@@ -167,8 +167,8 @@ class EncoderPart(NamedTuple):
     def is_last(self) -> bool:
         return self.last == len(self.encoder.layers)
 
-    def own_projector(self, cut: ParallelSizes) -> tuple[WeightMatrix, ...]:
-        tp = self.encoder.cut(cut).tp
+    def own_projector(self, sizes: ParallelSizes) -> tuple[WeightMatrix, ...]:
+        tp = self.encoder.cut(sizes).tp
         return tuple(
             replace(matrix, columns=tuple(column // tp for column in matrix.columns))
             if matrix.split == "outputs"
@@ -178,13 +178,13 @@ class EncoderPart(NamedTuple):
             for matrix in self.projector
         )
 
-    def held(self, cut: ParallelSizes) -> tuple[int, int]:
+    def held(self, sizes: ParallelSizes) -> tuple[int, int]:
         """Parameters on a rank, and the frozen ones among them."""
-        encoder, own_cut = self.encoder, self.encoder.cut(cut)
+        encoder, own_cut = self.encoder, self.encoder.cut(sizes)
         matrices = [linear for layer in self.layers for linear in layer.linears(own_cut)] + list(self.embedding)
         layers = sum(matrix.weights + matrix.biases for matrix in matrices)
         layers += sum(layer.norm_parameters for layer in self.layers) + encoder.own[0] * (self.first == 0)
-        projector = sum(one.weights + one.biases for one in self.own_projector(cut))
+        projector = sum(one.weights + one.biases for one in self.own_projector(sizes))
         projector += encoder.own[1] * self.is_last
         frozen = layers * (not encoder.trains_layers) + projector * (not encoder.trains_projector)
         return layers + projector, frozen

@@ -176,18 +176,18 @@ def freeze_of(text: str) -> str:
     """
     if text in ("", "none"):
         return ""
-    words, numbers = [], list[int]()
+    modules, numbers = [], list[int]()
     for part in text.split("+"):
         word, _, ids = part.strip().partition("@")
         if ids and word == _LAYERS:
             numbers += numbers_of_layers(text, ids, what=f"--freeze of single layers is {_LAYERS}")
         else:
-            words.append(part)
-    if numbers and _LAYERS in words:
+            modules.append(part)
+    if numbers and _LAYERS in modules:
         raise ConfigError(f"--freeze is '{text}': give layers (all) or layers@0-15, not both")
     named = (
-        joined_modules("--freeze", "+".join(words), FROZEN, words="none", also={"mixer": "attention"})
-        if words
+        joined_modules("--freeze", "+".join(modules), FROZEN, words="none", also={"mixer": "attention"})
+        if modules
         else ""
     )
     single = f"{_LAYERS}@{spelled_layers(sorted(set(numbers)))}" if numbers else ""

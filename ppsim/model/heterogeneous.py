@@ -33,7 +33,7 @@ from ppsim.parallel.layer_partition import require_layers
 
 def _mimo_v2_flash(fields: ConfigFields) -> Model:
     number = fields.num_layers()
-    whole = replace(
+    full_attention = replace(
         attention_of(fields, head_size=192),
         out_bias=False,
         value_size=fields.count("v_head_dim", default=128),
@@ -43,11 +43,11 @@ def _mimo_v2_flash(fields: ConfigFields) -> Model:
     before = fields.optional("sliding_window_size")
     window = fields.count("sliding_window", default=129)
     windowed = replace(
-        whole,
-        num_heads=fields.count("swa_num_attention_heads", default=whole.num_heads),
-        num_kv_heads=fields.count("swa_num_key_value_heads", default=2 * whole.num_kv_heads),
-        head_size=fields.count("swa_head_dim", default=whole.head_size),
-        value_size=fields.count("swa_v_head_dim", default=whole.value_size),
+        full_attention,
+        num_heads=fields.count("swa_num_attention_heads", default=full_attention.num_heads),
+        num_kv_heads=fields.count("swa_num_key_value_heads", default=2 * full_attention.num_kv_heads),
+        head_size=fields.count("swa_head_dim", default=full_attention.head_size),
+        value_size=fields.count("swa_v_head_dim", default=full_attention.value_size),
         window=window if before is None else before + 1,
         sinks=fields.flag("add_swa_attention_sink_bias", default=True),
     )
@@ -57,7 +57,7 @@ def _mimo_v2_flash(fields: ConfigFields) -> Model:
     ]
     expert = FeedForward(fields.count("moe_intermediate_size"))
     experts = experts_of(fields, ("n_routed_experts", "num_local_experts"), expert, router_bias=True)
-    mixers = [windowed if one else whole for one in are_windowed[:number]]
+    mixers = [windowed if one else full_attention for one in are_windowed[:number]]
     return decoder_of(fields, layers_of(fields, mixers, sparse_parts(fields, experts, first=1)))
 
 
@@ -66,7 +66,7 @@ def _step(fields: ConfigFields) -> Model:
     number, num_mtp = fields.num_layers(), fields.number("num_nextn_predict_layers", default=0)
     require_layers(number + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
     has_gate = fields.flag("use_head_wise_attn_gate", default=True)
-    whole = Attention(
+    full_attention = Attention(
         fields.count("num_attention_heads", default=64),
         fields.count("num_attention_groups", "num_key_value_heads", default=8),
         fields.count("head_dim", default=128),
@@ -74,18 +74,18 @@ def _step(fields: ConfigFields) -> Model:
     )  # fmt: skip
     other = fields.nested("attention_other_setting")
     windowed = replace(
-        whole,
+        full_attention,
         num_heads=other.optional("num_attention_heads")
         or fields.optional("num_sliding_attention_heads")
-        or whole.num_heads,
-        num_kv_heads=other.count("num_attention_groups", default=whole.num_kv_heads),
-        head_size=other.count("head_dim", default=whole.head_size),
+        or full_attention.num_heads,
+        num_kv_heads=other.count("num_attention_groups", default=full_attention.num_kv_heads),
+        head_size=other.count("head_dim", default=full_attention.head_size),
         window=fields.optional("sliding_window"),
     )
     other.require_all_known()
-    kinds = {"full_attention": whole, "sliding_attention": windowed}
+    kinds = {"full_attention": full_attention, "sliding_attention": windowed}
     listed = number + num_mtp if fields.length("layer_types") == number + num_mtp else number
-    mixers = fields.words("layer_types", kinds, listed) or [whole] * number
+    mixers = fields.words("layer_types", kinds, listed) or [full_attention] * number
     mixers += fields.words("mtp_layer_types", kinds, num_mtp) or []
     mixers += [windowed] * (number + num_mtp - len(mixers))
     dense = dense_of(fields)
@@ -109,7 +109,7 @@ def _step(fields: ConfigFields) -> Model:
 def _minimax_m3(fields: ConfigFields) -> Model:
     """The release has no weights of MTP layers (Megatron-Bridge 067f987, docs/models/minimax/minimax-m3.md)."""
     number, sparse = fields.num_layers(), fields.nested("sparse_attention_config")
-    whole = attention_of(fields, head_size=128, qkv_bias=False, qk_norm=True)
+    attention = attention_of(fields, head_size=128, qkv_bias=False, qk_norm=True)
     block = sparse.count("sparse_block_size", default=fields.count("index_block_size", default=128))
     blocks = sparse.count("sparse_topk_blocks", default=fields.count("index_topk_blocks", default=16))
     indexer = Indexer(
@@ -122,7 +122,7 @@ def _minimax_m3(fields: ConfigFields) -> Model:
     )
     sparse.require_all_known()
     mixers: Sequence[Mixer] = [
-        replace(whole, indexer=indexer if one else None) for one in (are_sparse or [0] * number)[:number]
+        replace(attention, indexer=indexer if one else None) for one in (are_sparse or [0] * number)[:number]
     ]
     expert = FeedForward(fields.count("moe_intermediate_size", "intermediate_size"), clamped=True)
     shared = fields.count("shared_intermediate_size", default=3072)
@@ -151,11 +151,11 @@ def _gemma4(fields: ConfigFields) -> Model:
     # In a file saved by transformers, per_layer_config has the sizes of the layers without a window.
     other = fields.nested("per_layer_config").nested(str(are_windowed.index(False)))
     own_size = other.count("head_dim", default=512)
-    whole = replace(windowed, head_size=fields.count("global_head_dim", default=own_size), window=None)
+    full_attention = replace(windowed, head_size=fields.count("global_head_dim", default=own_size), window=None)
     if fields.flag("attention_k_eq_v", default=False):
-        kv_heads = other.count("num_key_value_heads", default=whole.num_kv_heads)
+        kv_heads = other.count("num_key_value_heads", default=full_attention.num_kv_heads)
         kv_heads = fields.count("num_global_key_value_heads", default=kv_heads)
-        whole = replace(whole, num_kv_heads=kv_heads, tied_values=True)
+        full_attention = replace(full_attention, num_kv_heads=kv_heads, tied_values=True)
     dense = FeedForward(fields.count("intermediate_size", default=9216))
     part: Part = dense
     has_experts = fields.flag("enable_moe_block", default=False)
@@ -165,7 +165,7 @@ def _gemma4(fields: ConfigFields) -> Model:
             fields, ("num_experts",), expert, chosen=("top_k_experts",), shared_size=dense.size, router_bias=True,
             joined_norms=True,
         )  # fmt: skip
-    layer = Layer(hidden, whole, part, num_norms=8 if has_experts else 4)
+    layer = Layer(hidden, full_attention, part, num_norms=8 if has_experts else 4)
     layers = [replace(layer, attention=windowed) if is_windowed else layer for is_windowed in are_windowed]
     return decoder_of(fields, layers, tied=True, vocab=262_144, length=131_072)
 

@@ -74,7 +74,7 @@ class ConfigFields:
 
     def _whole(self, least: int, name: str, *others: str, default: int | None) -> int:
         value = self._get(name, *others, default=default)
-        name = next((known for known in (name, *others) if self._data.get(known) is not None), name)
+        name = next((spelling for spelling in (name, *others) if self._data.get(spelling) is not None), name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{self._where}: {name} must be a whole number of {least} or more: got {value!r}")
         if value > _LARGEST:
@@ -137,7 +137,7 @@ class ConfigFields:
             raise ConfigError(f"{self._where}: {name} must be an object: got {value!r}")
         return ConfigFields(value, f"{self._where}, {name}", name)
 
-    def words(self, name: str, known: Mapping[str, T], length: int) -> list[T] | None:
+    def words(self, name: str, allowed: Mapping[str, T], length: int) -> list[T] | None:
         """`known[word]` for each layer's word in a list; None if the list is missing or null."""
         self.seen.add(name)
         value = self._data.get(name)
@@ -148,9 +148,9 @@ class ConfigFields:
                 f"{self._where}: {name} must be a list of {length} words, one per layer: got {value!r}"
             )
         for word in value:
-            if word not in known:
-                raise ConfigError(f"{self._where}: {name} must be of {', '.join(known)}: got {word!r}")
-        return [known[word] for word in value]
+            if word not in allowed:
+                raise ConfigError(f"{self._where}: {name} must be of {', '.join(allowed)}: got {word!r}")
+        return [allowed[word] for word in value]
 
     def text(self, *names: str) -> str | None:
         """A layer pattern; a list of layer types becomes one letter per layer."""
@@ -181,9 +181,9 @@ class ConfigFields:
 
     def _get(self, name: str, *others: str, default: Any = None) -> Any:
         self.seen.update((name, *others))
-        for known in (name, *others):
-            if self._data.get(known) is not None:
-                return self._data[known]
+        for spelling in (name, *others):
+            if self._data.get(spelling) is not None:
+                return self._data[spelling]
         if default is None:
             default = self._usual("defaults").get(name)
         if default is None:

@@ -38,9 +38,9 @@ class HybridMixers:
     def of_letter(self, letter: str, pattern: str) -> Layer:
         parts = {"M": self.mamba, "G": self.delta, "*": self.attention, "-": self.dense, "E": self.experts}
         if letter not in parts:
-            known = ", ".join(f"{name} ({what})" for name, what in LETTERS.items())
+            letters = ", ".join(f"{name} ({what})" for name, what in LETTERS.items())
             raise ConfigError(
-                f"the pattern {pattern} has a layer '{letter}', which is not known; there are {known}"
+                f"the pattern {pattern} has a layer '{letter}', which is not known; there are {letters}"
             )
         part = parts[letter]
         if part is None:
@@ -56,10 +56,10 @@ class HybridMixers:
         >>> [layer.has_mixer for layer in parts.layers("*-|*-")]
         [True, False, True, False]
         """
-        made = {letter: self.of_letter(letter, pattern) for letter in dict.fromkeys(pattern) if letter != "|"}
-        if not made:
+        by_letter = {letter: self.of_letter(letter, pattern) for letter in dict.fromkeys(pattern) if letter != "|"}
+        if not by_letter:
             raise ConfigError(f"the pattern '{pattern}' has no layers")
-        return tuple(made[letter] for letter in pattern if letter != "|")
+        return tuple(by_letter[letter] for letter in pattern if letter != "|")
 
     def whole(self, pattern: str) -> Layer:
         """Return one layer from a pattern of two letters, as multi-token prediction layers are written."""

@@ -70,8 +70,8 @@ def bytes_of_row(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
 
 
 def _of_layers(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
-    cut, kinds = settings.cut, _distinct(row.layers)
-    matrices = [matrix for layer in kinds for matrix in layer.linears(cut)]
+    sizes, kinds = settings.cut, _distinct(row.layers)
+    matrices = [matrix for layer in kinds for matrix in layer.linears(sizes)]
     whole, mixes = sum(saved_bytes(layer, settings) for layer in row.layers), False
     if row.kind == "checkpoint":  # it already holds its input
         source = settings.hidden_bytes(row.layers[0].streams * row.layers[0].hidden_size)
@@ -86,7 +86,7 @@ def _of_layers(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
         saved |= end_activations(model, "mtp", settings)
     # A layer is gathered and reduced together with the parameters that every stage holds.
     everywhere = RankParameters(model.outside_parameters("conditions"))
-    held = [held_of_layer(layer, cut) + everywhere for layer in kinds if row.kind != "mtp"]
+    held = [held_of_layer(layer, sizes) + everywhere for layer in kinds if row.kind != "mtp"]
     return RowBytes(
         saved,
         for_weight=sum(weight_gradient_bytes(layer, settings) for layer in row.layers),
@@ -102,18 +102,18 @@ def _of_layers(model: Model, row: Row, settings: MemorySettings) -> RowBytes:
 
 def _head(model: Model, settings: MemorySettings) -> RowBytes:
     """The head saves its part of one microbatch, because its backward follows its forward."""
-    cut, execution, h = settings.cut, settings.execution, model.hidden_size
+    sizes, execution, h = settings.cut, settings.execution, model.hidden_size
     e, tokens, vocabulary = execution.element_bytes, settings.tokens, settings.vocabulary_of(model)
     logits, uses = tokens * vocabulary, 1 + len(model.mtp)
     saved = sum(end_activations(model, "head", settings).values())
-    held = held_in_backward(execution.cross_entropy, e, is_torch=settings.fully_shard, tp=cut.tp)
+    held = held_in_backward(execution.cross_entropy, e, is_torch=settings.fully_shard, tp=sizes.tp)
     moments = [
         {
             "head": uses * saved,
             "logits": int(uses * of_logits * logits),
             "gradient of the logits": int(of_gradients * logits),
             "gradient of the hidden states": of_hidden * tokens * h,
-            "gathered sequence": (1 + model.trains("head")) * tokens * h * e if cut.norm_divisor > 1 else 0,
+            "gathered sequence": (1 + model.trains("head")) * tokens * h * e if sizes.norm_divisor > 1 else 0,
         }
         for of_logits, of_gradients, of_hidden in held
     ]

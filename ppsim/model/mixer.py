@@ -29,7 +29,7 @@ class Mixer(ABC):
 
     @abstractmethod
     def operators(
-        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
+        self, h: int, sizes: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         """Yield the operators on a rank, from the input tensor `n1` (output of the norm) to the output `mixed`."""
 
@@ -57,9 +57,9 @@ class Mixer(ABC):
         """Temporary bytes per token during the mixer's backward."""
         return 0
 
-    def require_division(self, cut: ParallelSizes) -> None:
+    def require_division(self, sizes: ParallelSizes) -> None:
         for what, count in self.divided.items():
-            require_divides("tp", cut.tp, what, count)
+            require_divides("tp", sizes.tp, what, count)
 
 
 def gemm(
@@ -80,17 +80,17 @@ def scored_core(
     mixer: Mixer,
     width: int,
     read: tuple[str, str, str],
-    cut: ParallelSizes,
+    sizes: ParallelSizes,
     execution: Execution,
     sequence_length: int,
 ) -> Iterator[Operator]:
     """`width`: value columns per head."""
-    heads = mixer.num_heads // cut.tp
+    heads = mixer.num_heads // sizes.tp
     out = Tensor("o", "tokens", heads * width, "attention")
     if execution.attention != "unfused":
         statistics = Tensor("lse", "tokens", heads, "scores", "f32")
         writes, saves = [out, statistics], ["o", "lse"]
-        if cut.cp > 1 and execution.context == "all-to-all":
+        if sizes.cp > 1 and execution.context == "all-to-all":
             writes.append(Tensor("o of these heads", "tokens", heads * width, "scores"))
             saves.append(writes[-1].name)
         yield Operator("core", "core_attn", read, tuple(writes), saved_for_i=(*read, *saves), core=mixer)
@@ -115,8 +115,8 @@ def scored_core(
 
 def output(linear: WeightMatrix, source: str, h: int) -> Operator:
     # In 8 bits the projection saves a copy; its input is counted too, even if no other operator saves it.
-    made = Tensor("mixed", "own_tokens", h, "norms")
-    return replace(gemm(linear, "attn_proj", source, (made,)), saved_for_i=(source,))
+    mixed = Tensor("mixed", "own_tokens", h, "norms")
+    return replace(gemm(linear, "attn_proj", source, (mixed,)), saved_for_i=(source,))
 
 
 def opaque_mixer(linears: list[WeightMatrix], saved_columns: dict[str, tuple[str, float]]) -> Iterator[Operator]:

@@ -248,9 +248,9 @@ def offload_groups(
     also copied (Megatron-LM at d98e8a64, core/pipeline_parallel/fine_grained_activation_offload.py: `tensor_push`,
     `bulk_offload_group`).
     """
-    words, walk = modules.split("+"), _Saved(operators, layer_input, plan, casts=casts)
+    names, walk = modules.split("+"), _Saved(operators, layer_input, plan, casts=casts)
     group_of = {
-        operator.name: word for operator in operators for word in words if word in operator.module.split("/")
+        operator.name: word for operator in operators for word in names if word in operator.module.split("/")
     }
     copied: dict[str, list[Tensor]] = {word: [] for word in group_of.values()}
     freed: dict[str, list[Tensor]] = {word: [] for word in copied}

@@ -62,31 +62,31 @@ class Tables(NamedTuple):
         return RankParameters(sum(self) * size, frozen=(sum(self) - self.trained(model)) * size)
 
 
-def require_division(model: Model, cut: ParallelSizes) -> None:
+def require_division(model: Model, sizes: ParallelSizes) -> None:
     for layer in model.kinds:
-        require_division_of_layer(layer, cut)
+        require_division_of_layer(layer, sizes)
     for encoder in model.encoders:
         with prefix_errors(f"the {encoder.kind} encoder"):
-            require_division_of_layer(encoder.layers[0], encoder.cut(cut))
+            require_division_of_layer(encoder.layers[0], encoder.cut(sizes))
     if model.has_experts:
         return
-    for name, value, usual in (("ep", cut.ep, 1), ("etp", cut.expert_tp, cut.tp)):
+    for name, value, usual in (("ep", sizes.ep, 1), ("etp", sizes.expert_tp, sizes.tp)):
         if value != usual:
             raise ConfigError(f"the model has no experts to divide: got {name} {value}")
 
 
-def require_division_of_layer(layer: Layer, cut: ParallelSizes) -> None:
+def require_division_of_layer(layer: Layer, sizes: ParallelSizes) -> None:
     ffn = layer.ffn
-    layer.attention.require_division(cut)
+    layer.attention.require_division(sizes)
     if layer.training and layer.training.rank:
-        require_divides("tp", cut.tp, "rank of the adapters", layer.training.rank)
-        require_divides("etp", cut.expert_tp, "rank of the adapters", layer.training.rank)
+        require_divides("tp", sizes.tp, "rank of the adapters", layer.training.rank)
+        require_divides("etp", sizes.expert_tp, "rank of the adapters", layer.training.rank)
     if isinstance(ffn, FeedForward):
-        require_divides("tp", cut.tp, "feed-forward columns", ffn.size)
+        require_divides("tp", sizes.tp, "feed-forward columns", ffn.size)
         return
-    require_divides("ep", cut.ep, "experts", ffn.num_experts)
-    require_divides("etp", cut.expert_tp, "columns of an expert", ffn.expert.size)
-    require_divides("tp", cut.tp, "columns of the shared expert", ffn.shared_size)
+    require_divides("ep", sizes.ep, "experts", ffn.num_experts)
+    require_divides("etp", sizes.expert_tp, "columns of an expert", ffn.expert.size)
+    require_divides("tp", sizes.tp, "columns of the shared expert", ffn.shared_size)
 
 
 VOCAB_MULTIPLE = 128
@@ -104,16 +104,16 @@ def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
 
 
 def held_parameters(
-    model: Model, stages: Sequence[Stage], cut: ParallelSizes, *, vocab_multiple: int = 1
+    model: Model, stages: Sequence[Stage], sizes: ParallelSizes, *, vocab_multiple: int = 1
 ) -> RankParameters:
     """Parameters on a rank for these stages, divided as in Megatron-LM.
 
     Norms, routers, MLA's down-projections and biases after a reduction are replicated.
     """
     rows = (row for stage in stages for row in rows_of(model, stage, "none"))
-    held = sum((held_of_row(model, row, cut) for row in rows), RankParameters())
+    held = sum((held_of_row(model, row, sizes) for row in rows), RankParameters())
     tables = tables_of(model, [(stage.embedding, stage.head, bool(stage.mtp)) for stage in stages])
-    vocabulary = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
+    vocabulary = padded_vocabulary(model.vocab_size, tp=sizes.tp, multiple=vocab_multiple) // sizes.tp
     return held + tables.held(model, model.table(vocabulary))
 
 
@@ -134,25 +134,25 @@ _ENDS: Mapping[RowKind, End] = MappingProxyType(
 )
 
 
-def held_of_row(model: Model, row: Row, cut: ParallelSizes) -> RankParameters:
+def held_of_row(model: Model, row: Row, sizes: ParallelSizes) -> RankParameters:
     """Parameters of a part of a stage on a rank, without the embedding table."""
     if row.encoder:
-        dense, frozen = row.encoder.held(cut)
+        dense, frozen = row.encoder.held(sizes)
         return RankParameters(dense, frozen=frozen)
     layers = row.layers if row.kind in ("layer", "checkpoint", "mtp weights") else ()
-    held = sum((held_of_layer(layer, cut) for layer in layers), RankParameters())
+    held = sum((held_of_layer(layer, sizes) for layer in layers), RankParameters())
     if end := _ENDS.get(row.kind):
-        for matrix in model.outside_weights(end, cut.tp):
+        for matrix in model.outside_weights(end, sizes.tp):
             word = "norms" if matrix.name == "final norm" else end
             dense, trains = matrix.weights + matrix.biases, model.trains(word)
             held += RankParameters(dense, frozen=dense * (not trains))
     return held
 
 
-def held_of_layer(layer: Layer, cut: ParallelSizes) -> RankParameters:
+def held_of_layer(layer: Layer, sizes: ParallelSizes) -> RankParameters:
     dense, expert, matrices, gemms, expert_gemms = layer.norm_parameters, 0, 0, 0, 0
     frozen, frozen_expert = 0 if layer.trains_norms else layer.norm_parameters, 0
-    for linear in layer.linears(cut):
+    for linear in layer.linears(sizes):
         held = linear.weights + linear.biases
         if linear.kind in ("routed", "routed adapter"):
             expert += held

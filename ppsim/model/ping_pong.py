@@ -14,7 +14,7 @@ Tensors = Counter[tuple[int, bool]]
 
 
 def trained_tensors(
-    rows: Iterable[tuple[Row, int]], held: RankParameters, cut: ParallelSizes, *, tables: int, table_size: int
+    rows: Iterable[tuple[Row, int]], held: RankParameters, sizes: ParallelSizes, *, tables: int, table_size: int
 ) -> tuple[Tensors, Tensors]:
     """Return the tensors of a rank outside and inside routed experts.
 
@@ -25,15 +25,15 @@ def trained_tensors(
     for row, number in rows:
         if row.kind in ("layer", "checkpoint", "mtp weights"):
             for layer in row.layers:
-                _add_layer(layer, number, cut, dense, expert)
+                _add_layer(layer, number, sizes, dense, expert)
     others = held.trained - sum(size * number for (size, _), number in dense.items())
     if others > 0:  # position embeddings and the final norm
         dense[others, False] += 1
     return dense, expert
 
 
-def _add_layer(layer: Layer, number: int, cut: ParallelSizes, dense: Tensors, expert: Tensors) -> None:
-    for matrix in layer.linears(cut):
+def _add_layer(layer: Layer, number: int, sizes: ParallelSizes, dense: Tensors, expert: Tensors) -> None:
+    for matrix in layer.linears(sizes):
         tensors = expert if matrix.kind in ("routed", "routed adapter") else dense
         tensors[matrix.size, matrix.is_orthogonalised] += number * matrix.count * matrix.trainable
         tensors[matrix.outputs, False] += number * matrix.count * matrix.biased * matrix.trainable
@@ -49,8 +49,8 @@ def largest_state(tensors: Mapping[tuple[int, bool], int], optimizer: Optimizer,
     """
     held = [0] * num_ranks
     for at, num_bytes in enumerate(_states(tensors, optimizer)):
-        place = at % (2 * num_ranks)
-        held[min(place, 2 * num_ranks - 1 - place)] += num_bytes
+        position = at % (2 * num_ranks)
+        held[min(position, 2 * num_ranks - 1 - position)] += num_bytes
     return max(held)
 
 

@@ -38,8 +38,8 @@ class Stage:
 
     def recomputed(self, recompute: Recompute) -> list[tuple[Layer, Recompute]]:
         planned = self.planned(recompute)
-        mine = [(layer, plan.recompute) for layers, plan in planned for layer in layers]
-        return mine + [(layer, of_layer(recompute)) for layer in self.mtp]
+        words_of_layers = [(layer, plan.recompute) for layers, plan in planned for layer in layers]
+        return words_of_layers + [(layer, of_layer(recompute)) for layer in self.mtp]
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
@@ -117,15 +117,15 @@ def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
             raise ConfigError(f"the layout has {placed} {what}, but the model has {len(held)}")
     stages, layers, mtp, blocks = [], iter(model.layers), iter(model.mtp), iter(encoder)
     for content in contents:
-        mine = [*islice(blocks, content.count("v"))]
+        encoder_blocks = [*islice(blocks, content.count("v"))]
         of_encoders = tuple(
             EncoderPart(
                 one,
-                min(at for other, at in mine if other is one),
-                1 + max(at for other, at in mine if other is one),
+                min(at for other, at in encoder_blocks if other is one),
+                1 + max(at for other, at in encoder_blocks if other is one),
             )
             for one in model.encoders
-            if any(other is one for other, _ in mine)
+            if any(other is one for other, _ in encoder_blocks)
         )
         stages.append(
             Stage(

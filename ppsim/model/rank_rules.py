@@ -15,15 +15,15 @@ def static_bytes(held: RankParameters, settings: MemorySettings) -> dict[str, in
     FSDP2 holds shards of the main weights, and also whole tensors: gathered weights up to ZeRO 2, and accumulated
     gradients up to ZeRO 1, the level of TorchTitan with a pipeline.
     """
-    cut, optimizer = settings.cut, settings.optimizer
+    sizes, optimizer = settings.cut, settings.optimizer
     stage, of_gradient = optimizer.zero_stage, optimizer.bytes_of_gradient
     state = held.matrices * optimizer.state_bytes(is_matrix=True)
     state += (held.trained - held.matrices) * optimizer.state_bytes()
     expert_state = held.trained_expert * optimizer.state_bytes(is_matrix=True)
     components: dict[str, int] = {}
     for prefix, number, gemms, trained, state_bytes, replicas in (
-        ("", held.dense, held.gemms, held.trained, state, cut.replicas),
-        ("expert ", held.expert, held.expert_gemms, held.trained_expert, expert_state, cut.expert_replicas),
+        ("", held.dense, held.gemms, held.trained, state, sizes.replicas),
+        ("expert ", held.expert, held.expert_gemms, held.trained_expert, expert_state, sizes.expert_replicas),
     ):
         sharding = replicas // optimizer.instances_among(replicas)
         if settings.fully_shard:
@@ -49,22 +49,22 @@ def state_of_whole_tensors(
     rows: Iterable[tuple[Row, int]], held: RankParameters, settings: MemorySettings, *, tables: int, table_size: int
 ) -> dict[str, int]:
     """Return the optimizer state if ranks own whole tensors; arguments as of `trained_tensors`."""
-    optimizer, cut = settings.optimizer, settings.cut
+    optimizer, sizes = settings.optimizer, settings.cut
     if not optimizer.layer_wise or optimizer.use_layer_wise_param_layout:
         return {}
-    dense, expert = trained_tensors(rows, held, cut, tables=tables, table_size=table_size)
+    dense, expert = trained_tensors(rows, held, sizes, tables=tables, table_size=table_size)
     return {
-        "optimizer state": largest_state(dense, optimizer, optimizer.ranks_of_state(cut.replicas)),
-        "expert optimizer state": largest_state(expert, optimizer, optimizer.ranks_of_state(cut.expert_replicas)),
+        "optimizer state": largest_state(dense, optimizer, optimizer.ranks_of_state(sizes.replicas)),
+        "expert optimizer state": largest_state(expert, optimizer, optimizer.ranks_of_state(sizes.expert_replicas)),
     }
 
 
 def gradient_copy_bytes(held: RankParameters, settings: MemorySettings) -> int:
     """Bytes of the float32 copies of 16-bit gradients."""
-    cut, optimizer = settings.cut, settings.optimizer
+    sizes, optimizer = settings.cut, settings.optimizer
     if settings.fully_shard or not optimizer.gradient_copy_bytes:
         return 0
-    replicas = (held.trained, cut.replicas), (held.trained_expert, cut.expert_replicas)
+    replicas = (held.trained, sizes.replicas), (held.trained_expert, sizes.expert_replicas)
     each = optimizer.gradient_copy_bytes * (1 - optimizer.offload_fraction)
     return sum(
         share(exact_multiple(number, each), optimizer.ranks_of_state(ranks) if optimizer.zero_stage else 1)

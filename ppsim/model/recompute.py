@@ -188,9 +188,9 @@ def by_number(plans: Iterable[Sequence[LayerPlan]]) -> Recompute | None:
     flat = [plan for stage in plans for plan in stage]
     if any(plan.joined or plan.recompute not in ("none", "full") for plan in flat):
         return None
-    words = [plan.recompute for plan in flat for _ in range(plan.layers)]
-    ids = [number for number, word in enumerate(words) if word == "full"]
-    if len(ids) == len(words):
+    of_layers = [plan.recompute for plan in flat for _ in range(plan.layers)]
+    ids = [number for number, word in enumerate(of_layers) if word == "full"]
+    if len(ids) == len(of_layers):
         return "full"
     return f"full@{spelled_layers(ids)}" if ids else "none"
 
@@ -253,24 +253,24 @@ def plan_of_stage(
         return tuple(
             LayerPlan(min(most, num_layers - begin), "full", joined=True) for begin in range(0, num_layers, most)
         )
-    words: list[Recompute]
+    of_layers: list[Recompute]
     if method == BLOCK:
-        words = ["full"] * min(int(number), num_layers)
+        of_layers = ["full"] * min(int(number), num_layers)
     elif number:
-        words = [("none", "full")[(before + at) % int(number) == 0] for at in range(1, num_layers + 1)]
+        of_layers = [("none", "full")[(before + at) % int(number) == 0] for at in range(1, num_layers + 1)]
     elif "@" in recompute:
         word, _, ids = recompute.partition("@")
         chosen = set(numbers_of_layers(recompute, ids))
-        words = [word if first + at in chosen else "none" for at in range(num_layers)]
+        of_layers = [word if first + at in chosen else "none" for at in range(num_layers)]
     elif "*" in recompute:
         runs = _numbered(recompute)
         if (total := sum(count for _, count in runs)) > num_layers:
             raise ConfigError(f"recompute {recompute} is of {total} layers, but a stage has {num_layers}")
-        words = [word for word, count in runs for _ in range(count)]
+        of_layers = [word for word, count in runs for _ in range(count)]
     else:
-        words = [recompute] * num_layers
-    words += ["none"] * (num_layers - len(words))
-    return tuple(LayerPlan(len(list(same)), word) for word, same in groupby(words))
+        of_layers = [recompute] * num_layers
+    of_layers += ["none"] * (num_layers - len(of_layers))
+    return tuple(LayerPlan(len(list(same)), word) for word, same in groupby(of_layers))
 
 
 def recomputes(recompute: Recompute, module: str) -> bool:
@@ -297,7 +297,7 @@ _LATENTS = ("queries down", "queries up", "keys and values down", "keys and valu
 
 
 def by_operators(
-    linears: Iterable[WeightMatrix], cut: ParallelSizes
+    linears: Iterable[WeightMatrix], sizes: ParallelSizes
 ) -> tuple[list[WeightMatrix], list[WeightMatrix]]:
     """Return the GEMMs of a layer whose outputs `selective-op` saves, and those that it recomputes.
 
@@ -317,7 +317,7 @@ def by_operators(
     counted = 0
     for matrix in counted_matrices(linears):
         counted += not matrix.biased
-        if matrix.name != "down" and not (matrix.name == "attention output" and cut.tp > 1):
+        if matrix.name != "down" and not (matrix.name == "attention output" and sizes.tp > 1):
             (kept if matrix.biased or counted % 2 else again).append(matrix)
     return kept, again
 

@@ -58,12 +58,12 @@ class Recurrent(Mixer):
         """Columns that a forward saves besides its input."""
 
     def operators(
-        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
+        self, h: int, sizes: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
-        yield Operator("convolution", "scan", (), (), kind="convolution", columns=self.convolved // cut.tp)
+        yield Operator("convolution", "scan", (), (), kind="convolution", columns=self.convolved // sizes.tp)
         yield Operator("scan", "scan", (), (), core=self)
-        yield Operator("gate", "scan", (), (), kind="gate", columns=self.inner_size // cut.tp)
-        yield from opaque_mixer(self.linears(h, cut.tp), {"kept": ("scan", self.kept_columns // cut.tp)})
+        yield Operator("gate", "scan", (), (), kind="gate", columns=self.inner_size // sizes.tp)
+        yield from opaque_mixer(self.linears(h, sizes.tp), {"kept": ("scan", self.kept_columns // sizes.tp)})
 
     @abstractmethod
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
@@ -119,9 +119,9 @@ class Mamba(Recurrent):
     def divided(self) -> dict[str, int]:
         return {"Mamba heads": self.num_heads, "Mamba groups": self.num_groups}
 
-    def require_division(self, cut: ParallelSizes) -> None:
-        super().require_division(cut)
-        require_divides("tp × cp", cut.tp * cut.cp, "Mamba heads", self.num_heads)
+    def require_division(self, sizes: ParallelSizes) -> None:
+        super().require_division(sizes)
+        require_divides("tp × cp", sizes.tp * sizes.cp, "Mamba heads", self.num_heads)
 
     @property
     def kept_columns(self) -> int:
@@ -198,11 +198,11 @@ class GatedDeltaNet(Recurrent):
     def divided(self) -> dict[str, int]:
         return {"key heads of the delta net": self.num_key_heads, "its value heads": self.num_value_heads}
 
-    def require_division(self, cut: ParallelSizes) -> None:
-        super().require_division(cut)
-        if cut.cp > 1:
+    def require_division(self, sizes: ParallelSizes) -> None:
+        super().require_division(sizes)
+        if sizes.cp > 1:
             raise ConfigError(
-                f"context parallelism of a gated delta net is not known: got cp {cut.cp} (nearest: 1)"
+                f"context parallelism of a gated delta net is not known: got cp {sizes.cp} (nearest: 1)"
             )
 
     @property

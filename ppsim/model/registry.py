@@ -48,10 +48,10 @@ def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
         columns, rows = family.pop("columns"), family.pop("models")
         for name, row in rows.items():
             own = {column: cell for column, cell in zip(columns, row, strict=True) if cell != ""}
-            told = source.format(own.pop("source", ""))
+            source_text = source.format(own.pop("source", ""))
             if text := own.pop("text", None):  # a model with an encoder before one of the models above
                 own["text_config"] = described[text][0]
-            described[name] = family | own, told, num_norms
+            described[name] = family | own, source_text, num_norms
     return described
 
 
@@ -114,8 +114,8 @@ def find_model(name: str) -> Model:
     >>> find_model("meta-llama/Llama-3.1-8B-Instruct") is find_model("llama3-8b")
     True
     """
-    if (known := known_name(name)) is not None:
-        return _read(known)
+    if (full_name := known_name(name)) is not None:
+        return _read(full_name)
     if name.count("/") == 1:
         raise ConfigError(
             f"unknown model '{name}' (nearest: {', '.join(_names().nearest(name))}): give its config.json instead, "

@@ -221,8 +221,8 @@ def layer_activation_bytes(
     probabilities, each expert of a token saves its weight in float32 and in the layer's dtype, and three int64
     indices (expert, token, position). Token counts per expert are not included.
     """
-    execution, cut = replace(_EAGER, dtype=dtype), replace(cut_of(layer), cp=cp)
-    settings = MemorySettings(micro_batch, sequence_length, cut, execution=execution)
+    execution, sizes = replace(_EAGER, dtype=dtype), replace(cut_of(layer), cp=cp)
+    settings = MemorySettings(micro_batch, sequence_length, sizes, execution=execution)
     kept = sum(layer_activations(layer_of(layer), settings, recompute).values())
     if recompute in (BY_OPERATORS, "full"):
         return kept

@@ -178,8 +178,8 @@ def partition(costs: Sequence[float], num_stages: int) -> list[int]:
         raise ConfigError(f"{len(costs)} items are too few for {num_stages} stages: some would hold nothing")
     if not all(0 <= cost < float("inf") for cost in costs):
         raise ConfigError(f"costs must be finite and 0 or more: got {list(costs)}")
-    whole = np.asarray(costs, dtype=np.float64)
-    ticks = np.rint(whole * (_TICKS / (whole.sum() or 1.0))).astype(np.int64)
+    costs_of_layers = np.asarray(costs, dtype=np.float64)
+    ticks = np.rint(costs_of_layers * (_TICKS / (costs_of_layers.sum() or 1.0))).astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(ticks)])
     taken = ends[None, :] - ends[:, None]  # [start, end]: cost of the items as one stage
     # Candidates for the slowest stage: at least the largest item, at most a fair share plus one item.

@@ -38,9 +38,10 @@ def why_no_slices(num_tokens: int, num_slices: int, *, hidden_size: int) -> str 
 
 def _lengths(num_tokens: int, num_slices: int, hidden_size: int) -> list[int]:
     linear = 12 * hidden_size + 1  # C(x) / 2h = x² + (12h + 1)·x
-    whole = num_tokens * (num_tokens + linear)
+    total = num_tokens * (num_tokens + linear)
     ends = [
-        round((sqrt(linear**2 + 4 * whole * place / num_slices) - linear) / 2) for place in range(num_slices + 1)
+        round((sqrt(linear**2 + 4 * total * boundary / num_slices) - linear) / 2)
+        for boundary in range(num_slices + 1)
     ]
     return [end - begin for begin, end in pairwise(ends)]
 

@@ -85,8 +85,8 @@ class Hover:
 
     def _unit(self, unit: int) -> str:
         schedule = self.timeline.schedule
-        microbatch, place = divmod(unit, schedule.num_slices)
-        in_slices = f", slice {place}" if schedule.num_slices > 1 else ""
+        microbatch, slice_index = divmod(unit, schedule.num_slices)
+        in_slices = f", slice {slice_index}" if schedule.num_slices > 1 else ""
         in_rounds = f", round {schedule.round_of_unit[unit]}" if schedule.num_rounds > 1 else ""
         return f"microbatch {microbatch}{in_slices}{in_rounds}"
 
@@ -100,16 +100,16 @@ class Hover:
         )
 
     def _before(self, node: int, begin: float, end: float, cause: int) -> Lines:
-        whole = self.timeline.start[node] - self._gaps.begin_s[node]
+        waited_s = self.timeline.start[node] - self._gaps.begin_s[node]
         parts = [
             (self._gaps.compute_s[node], CAUSE_TITLES[self.causes[node]], ""),
             (self._gaps.communication_s[node], CAUSE_TITLES["exposed_communication"], self._queued(node)),
             (self._gaps.overhead_s[node], CAUSE_TITLES["overhead"], ""),
         ]
-        parts = [part for part in parts if part[0] > _MENTIONED * whole]
+        parts = [part for part in parts if part[0] > _MENTIONED * waited_s]
         split = ", ".join(f"{_duration(duration)} {cause}{more}" for duration, cause, more in parts)
         if cause != NONE and len(parts) > 1:
-            split = f"of {_duration(whole)} idle: {split}"
+            split = f"of {_duration(waited_s)} idle: {split}"
         if [cause for _, cause, _ in parts] == [CAUSE_TITLES["overhead"]]:
             waits = f"host time before {self._names[node]}"
         else:
@@ -127,8 +127,8 @@ class Hover:
         blocker, waits = self._blockers[node], self._gaps
         if blocker < self.timeline.num_actions:
             return ""
-        made = waits.begin_s[node] + waits.compute_s[node]
-        queued = min(float(self.timeline.start[blocker] - made), float(waits.communication_s[node]))
+        ready_s = waits.begin_s[node] + waits.compute_s[node]
+        queued = min(float(self.timeline.start[blocker] - ready_s), float(waits.communication_s[node]))
         return f" ({_duration(queued)} of it queued)" if queued > _MENTIONED * waits.communication_s[node] else ""
 
     def _times(self, begin: float, end: float) -> str:

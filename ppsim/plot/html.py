@@ -42,13 +42,13 @@ def timeline_html(
     names = [heading(view.timeline, view.title)[0] for view in views]
     subjects = dict.fromkeys(view.subject for view in views if view.subject)
     title = ": ".join(filter(None, [" / ".join(subjects), ", ".join(names)]))
-    made = [(name, text) for name, text in (("command", command), ("made", date)) if text]
+    facts = [(name, text) for name, text in (("command", command), ("made", date)) if text]
     described = "; ".join(": ".join(heading(view.timeline, view.title)) for view in views)
     return timeline_page(
         title=escape(", ".join(filter(None, [title, date]))),
         verdicts=_verdicts(views),
         heading=escape(title),
-        about=_about([*_abouts(views), *made]),
+        about=_about([*_abouts(views), *facts]),
         described=escape(f"timeline, {described}"),
         example=escape(str(views[0].timeline.schedule[-1])),
         colourings=_colourings(with_errors=errors is not None),
@@ -73,15 +73,15 @@ def _verdicts(views: Sequence[TimelineView]) -> str:
 
 
 def _abouts(views: Sequence[TimelineView]) -> list[Fact]:
-    told: dict[str, dict[str, None]] = {}
+    entries: dict[str, dict[str, None]] = {}
     for name, text in (fact for view in views for fact in view.about):
-        told.setdefault(name, {})[text] = None
-    return [(name, " / ".join(texts)) for name, texts in told.items()]
+        entries.setdefault(name, {})[text] = None
+    return [(name, " / ".join(texts)) for name, texts in entries.items()]
 
 
 def _about(facts: Sequence[Fact]) -> str:
-    told = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts)
-    return f"<dl id=about>{told}</dl>" if told else ""
+    entries = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts)
+    return f"<dl id=about>{entries}</dl>" if entries else ""
 
 
 def _colourings(*, with_errors: bool) -> str:
@@ -117,7 +117,7 @@ def _legends(views: Sequence[TimelineView], picture: dict[str, Any], errors: Act
         if one in done
     ]
     causes = [_swatched([palette.CAUSE_COLOURS[one]], title) for one, title in palette.CAUSE_TITLES.items()]
-    made = [
+    legends = [
         _legend("kind", [_swatched(colours, name) for name, colours in fills.swatches(timelines)]),
         _legend("microbatch", [f"microbatch 0 {_ramp(palette.MICROBATCHES)} {last}"]),
         _legend("cause", causes),
@@ -125,9 +125,9 @@ def _legends(views: Sequence[TimelineView], picture: dict[str, Any], errors: Act
     ]
     if errors:
         low, high = signed_percent(-errors.limit), signed_percent(errors.limit)
-        told = f"projected too fast, {low} {_ramp(palette.ERRORS)} {high}, too slow; labels in %"
-        made.append(_legend("error", [told]))
-    return "".join(made)
+        legend = f"projected too fast, {low} {_ramp(palette.ERRORS)} {high}, too slow; labels in %"
+        legends.append(_legend("error", [legend]))
+    return "".join(legends)
 
 
 def _swatched(colours: Sequence[str], name: str) -> str:

@@ -36,10 +36,10 @@ def _plan(view: TimelineView) -> str:
         *view.facts,
     ]
     title = f"<h2>{escape(heading(timeline, view.title)[0])}</h2>"
-    told = html_table([], [[escape(name), escape(text)] for name, text in facts], wide=1)
+    table = html_table([], [[escape(name), escape(text)] for name, text in facts], wide=1)
     budget = _budget(view.budget_title, view.time_breakdown_s) if view.time_breakdown_s else ""
     notes = "".join(_note(name, lines) for name, lines in view.notes.items() if lines)
-    return title + told + budget + _idle(timeline) + notes + _ranks(timeline)
+    return title + table + budget + _idle(timeline) + notes + _ranks(timeline)
 
 
 def _note(name: str, lines: Sequence[str]) -> str:
@@ -51,12 +51,12 @@ def _note(name: str, lines: Sequence[str]) -> str:
 
 
 def _budget(title: str, budget_s: Mapping[str, float]) -> str:
-    whole, most = sum(budget_s.values()), max(map(abs, budget_s.values()))
+    total_s, most = sum(budget_s.values()), max(map(abs, budget_s.values()))
     rows = [
         [
             escape(name),
             _signed(seconds, value),
-            _signed(percent, value / whole) if whole else "",
+            _signed(percent, value / total_s) if total_s else "",
             _bar(abs(value) / most if most else 0.0, " class=gain" if value < 0 else ""),
         ]
         for name, value in budget_s.items()
@@ -73,13 +73,13 @@ def _idle(timeline: Timeline) -> str:
     """Idle time by cause, averaged over ranks."""
     idle, step = idle_by_cause_s(timeline), timeline.step_time_s
     shares = {cause: float(idle[cause].mean()) / step if step else 0.0 for cause in CAUSES}
-    whole = sum(shares.values())
+    total = sum(shares.values())
     stack, rows = "", []
     for cause, share in shares.items():
         name, colour = palette.CAUSE_TITLES[cause], palette.CAUSE_COLOURS[cause]
         if share >= LEAST_SHOWN:
             rows.append([f"{swatch(colour)} {name}", seconds(share * step), percent(share)])
-            stack += _bar(share / whole, f" title='{name} {percent(share)}'", colour)
+            stack += _bar(share / total, f" title='{name} {percent(share)}'", colour)
     if not rows:
         return ""
     title = f"Idle by cause, of the mean rank: {percent(timeline.bubble_ratio)} of the step"
@@ -128,16 +128,16 @@ def _errors(comparison: Comparison) -> str:
         "<p class=note>error: projected / measured − 1; negative: the projection is too fast. Times of actions are "
         "medians. replay: simulation with the measured times of the actions</p>"
     )
-    told = "".join(f"<p>{escape(sentence)}</p>" for sentence in (*comparison.warnings, *comparison.told))
+    paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in (*comparison.warnings, *comparison.told))
     table = html_table(["", "measured", "projected", "error"], rows)
-    return f"<h2>Projected against measured</h2>{told}{table}{note}"
+    return f"<h2>Projected against measured</h2>{paragraphs}{table}{note}"
 
 
 def verdict_html(verdict: MemoryVerdict, name: str = "") -> str:
     kind = "misfit" if verdict.fits is False else "tight" if verdict.is_tight or verdict.is_too_large else ""
     role = " role=alert" if kind == "misfit" else ""
-    told = "; ".join([f"{name}: {verdict}" if name else str(verdict), *verdict.tight_notes])
-    return f"<p class='verdict {kind}'{role}>{escape(told)}</p>"
+    text = "; ".join([f"{name}: {verdict}" if name else str(verdict), *verdict.tight_notes])
+    return f"<p class='verdict {kind}'{role}>{escape(text)}</p>"
 
 
 def swatch(colour: str, kind: str = "") -> str:
@@ -156,7 +156,7 @@ def html_table(
     classes = {wide: " class=wide", bar: " class=bar"}
     head = "".join(f"<th scope=col>{name}</th>" for name in header)
     body = "".join(
-        "<tr>" + "".join(f"<td{classes.get(place, '')}>{cell}</td>" for place, cell in enumerate(row)) + "</tr>"
+        "<tr>" + "".join(f"<td{classes.get(index, '')}>{cell}</td>" for index, cell in enumerate(row)) + "</tr>"
         for row in rows
     )
     head = f"<thead><tr>{head}</tr></thead>" if head else ""

@@ -88,13 +88,13 @@ def transfer_lanes(timeline: Timeline) -> list[Lane]:
     sender = timeline.schedule.rank[timeline.graph.source]
     lanes = []
     for rank in range(timeline.schedule.num_ranks):
-        mine = num_actions + np.flatnonzero(sender == rank)
-        start = timeline.start[mine]
-        end = np.maximum(timeline.end[mine], start)
-        mine = mine[np.lexsort((end, start))]
-        lane_of = pack_intervals(timeline.start[mine], timeline.end[mine])
+        sent = num_actions + np.flatnonzero(sender == rank)
+        start = timeline.start[sent]
+        end = np.maximum(timeline.end[sent], start)
+        sent = sent[np.lexsort((end, start))]
+        lane_of = pack_intervals(timeline.start[sent], timeline.end[sent])
         for lane in range(lane_of.max(initial=NONE) + 1):
-            lanes.append(_lane(timeline, rank, mine[lane_of == lane].astype(np.int32), chunks))
+            lanes.append(_lane(timeline, rank, sent[lane_of == lane].astype(np.int32), chunks))
     return lanes
 
 
@@ -179,7 +179,7 @@ def shown_ranks(timeline: Timeline) -> list[int]:
 
 def spread_evenly(ranks: Sequence[int], most: int) -> list[int]:
     places = np.linspace(0, len(ranks) - 1, min(len(ranks), most)).round().astype(int)
-    return [ranks[place] for place in places.tolist()]
+    return [ranks[index] for index in places.tolist()]
 
 
 def memory_caption(timeline: Timeline) -> str:
@@ -222,8 +222,8 @@ _COMMUNICATION, _OVERHEAD, _COOL_DOWN = (
 
 def _waits(timeline: Timeline) -> _Waits:
     before = gaps(timeline)
-    made = before.begin_s + before.compute_s
-    return _Waits(made, made + before.communication_s, compute_causes(timeline.schedule))
+    ready_s = before.begin_s + before.compute_s
+    return _Waits(ready_s, ready_s + before.communication_s, compute_causes(timeline.schedule))
 
 
 def _lane(timeline: Timeline, rank: int, nodes: Ints32, chunk_of: Ints32, waits: _Waits | None = None) -> Lane:

@@ -55,7 +55,7 @@ def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str
             filter(None, [date and f"made {date}", command and f"by <code>{_by_option(command)}</code>"])
         ),
         header="".join(f"<th{_LEFT if name in TEXTS else ''}>{name}</th>" for name in header),
-        rows="\n".join(_listed(search, place, row) for place, row in enumerate(listed, start=1)),
+        rows="\n".join(_listed(search, number, row) for number, row in enumerate(listed, start=1)),
         figure=json.dumps(_in_themes(search)).replace("<", "\\u003c"),  # "</script>" in a name
     )
 
@@ -130,9 +130,9 @@ def in_columns(row: Row) -> dict[str, str]:
     }
 
 
-def _listed(search: SearchView, place: int, row: Row) -> str:
+def _listed(search: SearchView, number: int, row: Row) -> str:
     cells = [
-        f"<td>{place}</td>",
+        f"<td>{number}</td>",
         *(f"<td{_LEFT if name in TEXTS else ''}>{escape(text)}</td>" for name, text in in_columns(row).items()),
         f"<td>{'●' if row in search.pareto else ''}</td>",
     ]

@@ -118,9 +118,9 @@ class PackedNumbers:
         kept = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
         planes = kept.view(np.uint8).reshape(len(kept), kept.itemsize).T
         self._pieces.append(self._deflate.compress(planes.tobytes()))
-        told = {"type": kept.dtype.str[1:], "at": self._at, "length": len(kept), "how": how}
+        entry = {"type": kept.dtype.str[1:], "at": self._at, "length": len(kept), "how": how}
         self._at += kept.nbytes
-        return told
+        return entry
 
     def add_times(self, at_s: Floats) -> dict[str, Any]:
         ticks = at_s / self._tick_s
@@ -176,7 +176,7 @@ def picture_of(
     timelines, titles = [view.timeline for view in views], [view.title for view in views]
     begin_s, end_s = min(view.begin_s for view in views), max(view.end_s for view in views)
     scale, tick_s = time_scale(end_s - begin_s), tick_of(end_s - begin_s)
-    drawn, told = PackedNumbers(tick_s), PackedNumbers(tick_s)
+    drawn, numbers = PackedNumbers(tick_s), PackedNumbers(tick_s)
     fills = fills_of(timelines)
     prefixes = panel_prefixes(timelines, titles)
     largest = max(float(timeline.memory.peak_bytes.max()) for timeline in timelines)
@@ -200,8 +200,8 @@ def picture_of(
         "range": [begin_s / scale.size, end_s / scale.size],
         "titles": [heading(timeline, title)[0] for timeline, title in zip(timelines, titles, strict=True)],
         "panels": panels,
-        "plans": [_plan(timeline, drawn, told) for timeline in timelines],
-        "errors": _errors(errors, told) if errors else None,
+        "plans": [_plan(timeline, drawn, numbers) for timeline in timelines],
+        "errors": _errors(errors, numbers) if errors else None,
         "causes": [palette.CAUSE_TITLES[cause] for cause in CAUSES],
         "fills": {
             "colours": colours,
@@ -212,10 +212,10 @@ def picture_of(
             "errors": [fills.errors, len(colours) - 1],
         },
     }
-    return Picture(data, drawn, told)
+    return Picture(data, drawn, numbers)
 
 
-def _plan(timeline: Timeline, drawn: PackedNumbers, told: PackedNumbers) -> Data:
+def _plan(timeline: Timeline, drawn: PackedNumbers, numbers: PackedNumbers) -> Data:
     schedule, graph, memory = timeline.schedule, timeline.graph, timeline.memory
     needs = dependencies(schedule)
     columns = [column for column in (needs.own, needs.neighbour, needs.slice) if (column != NONE).any()]
@@ -234,19 +234,19 @@ def _plan(timeline: Timeline, drawn: PackedNumbers, told: PackedNumbers) -> Data
         "microbatch": drawn.add_rising(schedule.microbatch),
         "source": drawn.add_rising(graph.source),
         "target": drawn.add_rising(graph.target),
-        "needs": [told.add_back(column) for column in columns],
-        "blocker": told.add_back(timeline.blocker),
-        "held": told.add(held.astype(np.float32)) if has_memory(timeline) else None,
+        "needs": [numbers.add_back(column) for column in columns],
+        "blocker": numbers.add_back(timeline.blocker),
+        "held": numbers.add(held.astype(np.float32)) if has_memory(timeline) else None,
     }
 
 
-def _errors(errors: ActionErrors, told: PackedNumbers) -> Data:
+def _errors(errors: ActionErrors, numbers: PackedNumbers) -> Data:
     return {
         "limit": errors.limit,
-        "ofAction": told.add(errors.of_action),
-        "measured": told.add(errors.measured_s),
-        "projected": told.add(errors.projected_s),
-        "behind": told.add(errors.behind_s),
+        "ofAction": numbers.add(errors.of_action),
+        "measured": numbers.add(errors.measured_s),
+        "projected": numbers.add(errors.projected_s),
+        "behind": numbers.add(errors.behind_s),
     }
 
 
@@ -322,15 +322,15 @@ class _Drawing:
             return None
         view = self.views[plan]
         num_ranks, kinds = view.timeline.schedule.num_ranks, list(palette.BESIDE_COLOURS)
-        titles = {str(self.fills.beside + place): palette.BESIDE_TITLES[kind] for place, kind in enumerate(kinds)}
+        titles = {str(self.fills.beside + index): palette.BESIDE_TITLES[kind] for index, kind in enumerate(kinds)}
         origin = view.timeline.begin_s
         rows: list[Data] = []
         texts: dict[str, int] = {"": 0}
         all_edges, fill, told = [], [], []
         for rank in range(num_ranks):
             edges = [view.begin_s]
-            mine = sorted((piece for piece in pieces if piece.rank == rank), key=lambda one: one.start_s)
-            for piece in mine:
+            of_rank = sorted((piece for piece in pieces if piece.rank == rank), key=lambda one: one.start_s)
+            for piece in of_rank:
                 begin, end = max(piece.start_s - origin, edges[-1]), max(piece.end_s - origin, edges[-1])
                 if end == begin:
                     continue

@@ -217,27 +217,27 @@ def _memory_panel(timeline: Timeline, title: str, scale: AxisScale, look: Drawin
 
 def _stacked(panels: Sequence[_Panel], layout: Data) -> Data:
     """Return the panels one above the other, each with its caption."""
-    whole = sum(panel.height_px + _CAPTION_PX for panel in panels)
+    height_px = sum(panel.height_px + _CAPTION_PX for panel in panels)
     margin = {"l": 58, "r": 16, "t": 8, "b": 44}
     layout |= {
-        "height": round(whole) + margin["t"] + margin["b"],
+        "height": round(height_px) + margin["t"] + margin["b"],
         "margin": margin,
         "annotations": [],
         "shapes": [],
     }
     data, above = [], 0.0
     name = "y"
-    for place, panel in enumerate(panels):
-        name, top = f"y{place + 1}" if place else "y", above + _CAPTION_PX
+    for index, panel in enumerate(panels):
+        name, top = f"y{index + 1}" if index else "y", above + _CAPTION_PX
         above = top + panel.height_px
         title, facts = (html.escape(text, quote=False) for text in panel.caption)
         layout[name.replace("y", "yaxis")] = panel.axis | {
             "zeroline": False,
             "fixedrange": True,
-            "domain": [max(1 - above / whole, 0.0), 1 - top / whole],
+            "domain": [max(1 - above / height_px, 0.0), 1 - top / height_px],
         }
         layout["annotations"].append({
-            "text": f"<b>{title}</b>   {facts}", "xref": "paper", "yref": "paper", "x": 0, "y": 1 - top / whole,
+            "text": f"<b>{title}</b>   {facts}", "xref": "paper", "yref": "paper", "x": 0, "y": 1 - top / height_px,
             "xanchor": "left", "yanchor": "bottom", "showarrow": False,
         })  # fmt: skip
         layout["shapes"] += [line | {"yref": name} for line in panel.limits]
@@ -249,7 +249,7 @@ def _colours(theme: Theme) -> Data:
     """Values of this plotly colour scale are indices into the fills; the theme colours idle cells."""
     colours = [theme.idle if fill == palette.COLOURS[Op.IDLE] else fill for fill in ActionColours.colours]
     number = len(colours)
-    scale = [[edge / number, colour] for place, colour in enumerate(colours) for edge in (place, place + 1)]
+    scale = [[edge / number, colour] for index, colour in enumerate(colours) for edge in (index, index + 1)]
     return {"cmin": -0.5, "cmax": number - 0.5, "colorscale": scale, "showscale": False}
 
 
@@ -304,7 +304,7 @@ def tradeoff_plotly(
                 "x": [point.peak_bytes / memory.size for point in some],
                 "y": [point.iteration_time_s / time.size for point in some],
                 "text": [html.escape(point.name) for point in some],
-                "textposition": ["bottom center" if place % 2 else "top center" for place in range(len(some))],
+                "textposition": ["bottom center" if index % 2 else "top center" for index in range(len(some))],
                 "customdata": [[point.key or point.name, _told(point)] for point in some],
                 "hovertemplate": "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
                 "marker": {
@@ -332,22 +332,22 @@ def _told(point: TradeoffPoint) -> str:
 
 
 def _bounds(points: Sequence[TradeoffPoint], memory: AxisScale, time: AxisScale, theme: Theme) -> list[Data]:
-    known = [(point, point.bound_s) for point in points if point.bound_s is not None]
-    if not known:
+    bounded = [(point, point.bound_s) for point in points if point.bound_s is not None]
+    if not bounded:
         return []
     return [
         {
             "type": "scatter", "mode": "markers", "name": "lower bound",
-            "x": [point.peak_bytes / memory.size for point, _ in known],
-            "y": [bound / time.size for _, bound in known],
+            "x": [point.peak_bytes / memory.size for point, _ in bounded],
+            "y": [bound / time.size for _, bound in bounded],
             # Wider than the dot, so that the dash is visible if both coincide; otherwise a line connects them.
             "marker": {"symbol": "line-ew", "size": 13, "line": {"width": 2, "color": theme.accent}},
             "error_y": {
                 "type": "data", "symmetric": False, "width": 0, "thickness": 1, "color": theme.accent,
-                "array": [(point.iteration_time_s - bound) / time.size for point, bound in known],
-                "arrayminus": [0.0] * len(known),
+                "array": [(point.iteration_time_s - bound) / time.size for point, bound in bounded],
+                "arrayminus": [0.0] * len(bounded),
             },
-            "text": [html.escape(point.name) for point, _ in known],
+            "text": [html.escape(point.name) for point, _ in bounded],
             "hovertemplate": f"no table placed as %{{text}} is quicker than %{{y:.4g}} {time.unit}<extra></extra>",
         }
     ]  # fmt: skip

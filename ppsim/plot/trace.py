@@ -64,18 +64,18 @@ def _slices_and_flows(timeline: Timeline, flow_ids: Iterator[int]) -> Iterator[E
             if node < 0:
                 continue
             middle_of[node] = (thread, (begin + end) / 2)
-            told: dict[str, str | int]
+            arguments: dict[str, str | int]
             if node < timeline.num_actions:
                 action = schedule[node]
                 name, category = names[node], action.op.name
-                told = {"action": str(action), "stage": action.stage, "microbatch": action.microbatch}
+                arguments = {"action": str(action), "stage": action.stage, "microbatch": action.microbatch}
             else:
                 source, target = hover.ends_of(node)
                 name, category = f"send {names[source]}", "transfer"
-                told = {"of": str(schedule[source]), "to rank": int(schedule.rank[target])}
-            told["waited for"] = hover.blocker_of(node)
+                arguments = {"of": str(schedule[source]), "to rank": int(schedule.rank[target])}
+            arguments["waited for"] = hover.blocker_of(node)
             event = {"ph": "X", "tid": thread, "ts": begin, "dur": end - begin}
-            yield event | {"name": name, "cat": category, "args": told}
+            yield event | {"name": name, "cat": category, "args": arguments}
     # A viewer attaches a flow to the slice at its time; the middle of a slice is safe against rounding.
     for transfer, (source, target) in enumerate(_pairs(graph.source, graph.target), start=graph.num_actions):
         flow = {"id": next(flow_ids), "cat": "flow", "name": names[source]}

@@ -99,7 +99,7 @@ def why_not_split(subject: MeasuredModule) -> str | None:
             leaves, output = forward()
             return _taken_gradients(subject, subject.backward(leaves, output, subject.grad_of(output)))
 
-        whole = whole_gradients()
+        gradients = whole_gradients()
         leaves, output = forward()
         grad = subject.grad_of(output)
         try:
@@ -111,10 +111,10 @@ def why_not_split(subject: MeasuredModule) -> str | None:
             subject.module.zero_grad(set_to_none=True)
             return f"torch's split backward fails in it ({first_sentence(error)})"
         halves = _taken_gradients(subject, tuple(leaf.grad for leaf in leaves))
-        differing = [name for name, one in whole.items() if not _is_near(one, halves.get(name))]
+        differing = [name for name, one in gradients.items() if not _is_near(one, halves.get(name))]
         others = [whole_gradients() for _ in range(_OTHERS)] if differing else []
     for name in differing:
-        if not _is_near(whole[name], halves.get(name), *(other[name] for other in others)):
+        if not _is_near(gradients[name], halves.get(name), *(other[name] for other in others)):
             return f"I and W give another gradient of {name} than B"
     return None
 

@@ -49,14 +49,14 @@ class UserChunkBuilder:
     def build(self, window: LayerWindow) -> BuiltChunk:
         before = [] if window.is_first else [window.start]
         behind = [] if window.is_last else [self.num_layers - window.stop]
-        made = build_user_model(self.function, [*before, window.num_layers, *behind], seed=SEED)
-        [module] = [one.to(self.device) for stage, one in enumerate(made.stages()) if stage == len(before)]
+        parts = build_user_model(self.function, [*before, window.num_layers, *behind], seed=SEED)
+        [module] = [one.to(self.device) for stage, one in enumerate(parts.stages()) if stage == len(before)]
         loss: Callable[[Tensor], Tensor] | None = None
         if window.is_last:
-            targets = made.rows(self.micro_batch, SEED)[1].to(self.device)
+            targets = parts.rows(self.micro_batch, SEED)[1].to(self.device)
 
             def loss(output: Tensor) -> Tensor:
-                return made.loss(output, targets)
+                return parts.loss(output, targets)
 
         return BuiltChunk(module, self._layers[window.start : window.stop], loss)
 
@@ -83,8 +83,8 @@ class UserChunkBuilder:
     @cached_property
     def _layers(self) -> list[nn.Module]:
         """Each layer on the meta device: only its structure is needed."""
-        made = build_user_model(self.function, [0, *[1] * self.num_layers, 0], seed=SEED)
-        return [module.to("meta") for module in made.stages()][1:-1]
+        parts = build_user_model(self.function, [0, *[1] * self.num_layers, 0], seed=SEED)
+        return [module.to("meta") for module in parts.stages()][1:-1]
 
     @cached_property
     def _sent(self) -> dict[int, Tensor]:
@@ -196,8 +196,8 @@ def profile_made(
 
 
 def _layer_made(function: UserFunction, device: str) -> tuple[nn.Module, tuple[Any, ...]]:
-    made = function.made()
-    module, inputs = made if isinstance(made, tuple | list) and len(made) == 2 else (None, None)
+    parts = function.made()
+    module, inputs = parts if isinstance(parts, tuple | list) and len(parts) == 2 else (None, None)
     inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
     if not isinstance(module, nn.Module) or not isinstance(inputs, tuple | list):
         raise ConfigError(

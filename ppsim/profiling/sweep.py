@@ -251,9 +251,9 @@ class _Filling:
             raise
         except Exception as error:
             if not is_out_of_memory(error):
-                words = f"{type(error).__name__}: {first_sentence(error)}"
-                self.content["failed"].append({"shape": asdict(key), "optimizer": optimizer, "error": words})
-                self.say(f"{what} fails: {words}; recorded so")
+                sentence = f"{type(error).__name__}: {first_sentence(error)}"
+                self.content["failed"].append({"shape": asdict(key), "optimizer": optimizer, "error": sentence})
+                self.say(f"{what} fails: {sentence}; recorded so")
             elif optimizer:
                 self.say(f"{what} does not fit the memory of this device: left out")
             else:

@@ -408,8 +408,8 @@ def _dense(group: Sequence[TracedOperation], h: int) -> FeedForward | None:
 
 def _matches(pattern: str, module: str) -> bool:
     """Return whether a name of a plan, such as layers.*.self_attn.q_proj, matches a module."""
-    words = pattern.split(".")
-    inside = words[words.index("*") + 1 :] if "*" in words else words
+    parts = pattern.split(".")
+    inside = parts[parts.index("*") + 1 :] if "*" in parts else parts
     given = module.split(".")
     return len(inside) == len(given) and all(a in ("*", b) for a, b in zip(inside, given, strict=True))
 
@@ -509,11 +509,11 @@ def _parameters_around(
     Embedding and head are not counted.
     """
     entered, last = {name: number for number, name in enumerate(recorder.order)}, _last_entry(recorder, path)
-    known = {id(one) for layer in layers for one in layer.parameters()} | {id(table) for table in tables}
-    known |= {id(one) for one in encoder_parameters(model, recorder)}
+    inside = {id(one) for layer in layers for one in layer.parameters()} | {id(table) for table in tables}
+    inside |= {id(one) for one in encoder_parameters(model, recorder)}
     before = behind = positions = 0
     for name, parameter in model.named_parameters():
-        if id(parameter) in known:
+        if id(parameter) in inside:
             continue
         if (
             "pos" in name

@@ -41,17 +41,17 @@ def trace(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     import transformers
 
     kind = str(data.get("model_type"))
-    config, whole, notes = _config(data, where)
+    config, full_config, notes = _config(data, where)
     try:
         with _quiet():
-            model, found = _built_and_recorded(config, whole, where)
+            model, found = _built_and_recorded(config, full_config, where)
             described = _described(model, config, found, where)
     except ConfigError:
         raise
     except Exception as error:  # anything may go wrong inside a model's own code
-        told = _one_line(error)
-        told = told if "module " in told else f"module of type {whole.model_type}: {told}"
-        raise NotTraced(f"{where}: model_type {kind} was not traced: {told}") from error
+        sentence = _one_line(error)
+        sentence = sentence if "module " in sentence else f"module of type {full_config.model_type}: {sentence}"
+        raise NotTraced(f"{where}: model_type {kind} was not traced: {sentence}") from error
     plan, ignored = (
         described.pop("plan"),
         sum(parameter.numel() for parameter in encoder_parameters(model, found.recorder)),
@@ -118,21 +118,23 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
             raise ConfigError(f"{where}: {name} must be at most {MOST_LAYERS:,}: got {number}")
     try:
         with _quiet():
-            whole = AutoConfig.for_model(str(data["model_type"]), **fields)
-            text = whole.get_text_config(decoder=True)
+            full_config = AutoConfig.for_model(str(data["model_type"]), **fields)
+            text = full_config.get_text_config(decoder=True)
     except Exception as error:  # a configuration class checks its fields with errors of its own
         raise ConfigError(f"{where}: transformers refuses the configuration: {_one_line(error)}") from error
-    has_encoder = getattr(whole, "is_encoder_decoder", False) is True
+    has_encoder = getattr(full_config, "is_encoder_decoder", False) is True
     others = ("ForConditionalGeneration",) if has_encoder else ("ForMaskedLM", "ForPreTraining")
     architectures = fields.get("architectures")
     for one in architectures if isinstance(architectures, list) else ():
         if str(one).endswith(others):
-            raise ConfigError(f"{where}: model_type {whole.model_type} is not a decoder: architectures has {one}")
+            raise ConfigError(
+                f"{where}: model_type {full_config.model_type} is not a decoder: architectures has {one}"
+            )
     if getattr(text, "is_encoder_decoder", False) is True:
         text.is_encoder_decoder = False
     notes = []
-    encoders = [name for name in ("vision_config", "audio_config") if getattr(whole, name, None) is not None]
-    if text is not whole:
+    encoders = [name for name in ("vision_config", "audio_config") if getattr(full_config, name, None) is not None]
+    if text is not full_config:
         parts = " and ".join(name.removesuffix("_config") for name in encoders)
         notes.append(f"text model only{f', {parts} encoder ignored' if parts else ''}")
     for name in list(vars(text)):
@@ -143,13 +145,13 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
     with contextlib.suppress(Exception):
         text.use_cache = False
     if hasattr(text, "is_decoder"):
-        if not text.is_decoder and not getattr(whole, "is_encoder_decoder", False):
+        if not text.is_decoder and not getattr(full_config, "is_encoder_decoder", False):
             notes.append("traced as a decoder (is_decoder true), unlike the configuration")
         text.is_decoder = True
-    return text, whole, notes
+    return text, full_config, notes
 
 
-def _model(config: Any, whole: Any, where: str, dtype: Any) -> Any:
+def _model(config: Any, full_config: Any, where: str, dtype: Any) -> Any:
     import torch
     from transformers import PreTrainedConfig
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -158,24 +160,24 @@ def _model(config: Any, whole: Any, where: str, dtype: Any) -> Any:
         MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     )
 
-    known = [one for one in (config, whole) if type(one) in MODEL_FOR_CAUSAL_LM_MAPPING]
+    causal = [one for one in (config, full_config) if type(one) in MODEL_FOR_CAUSAL_LM_MAPPING]
     mapping = MODEL_FOR_CAUSAL_LM_MAPPING
-    if not known and config is not whole and type(whole) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
-        known, config, mapping = [whole], whole, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    if not known:
+    if not causal and config is not full_config and type(full_config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        causal, config, mapping = [full_config], full_config, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if not causal:
         raise ConfigError(
-            f"{where}: model_type {whole.model_type} is not a decoder: "
+            f"{where}: model_type {full_config.model_type} is not a decoder: "
             "transformers has no causal language model of this type"
         )
     assert isinstance(config, PreTrainedConfig)
-    made = mapping[type(known[0])]
+    architecture = mapping[type(causal[0])]
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
     with torch.device("meta"):
         try:
-            model = made._from_config(config, attn_implementation=ATTENTION, dtype=dtype)
+            model = architecture._from_config(config, attn_implementation=ATTENTION, dtype=dtype)
         except (ValueError, KeyError, TypeError, ImportError):
             config._attn_implementation = "eager"
-            model = made._from_config(config, attn_implementation="eager", dtype=dtype)
+            model = architecture._from_config(config, attn_implementation="eager", dtype=dtype)
     model.train()
     for module in model.modules():
         if not hasattr(module, "config"):
@@ -248,17 +250,17 @@ class RecordedModel:
         self.recorder, self.path, self.kinds, self.why_no_backward = recorder, path, kinds, why_no_backward
 
 
-def _built_and_recorded(config: Any, whole: Any, where: str) -> tuple[Any, RecordedModel]:
+def _built_and_recorded(config: Any, full_config: Any, where: str) -> tuple[Any, RecordedModel]:
     """Run the model in 16 bits, or in float32 if its code needs it."""
     import torch
 
-    model = _model(config, whole, where, torch.bfloat16)
+    model = _model(config, full_config, where, torch.bfloat16)
     try:
         return model, _recorded(model, where)
     except RuntimeError as error:
         if "scalar type" not in str(error) and "dtype" not in str(error):
             raise
-    model = _model(config, whole, where, torch.float32)
+    model = _model(config, full_config, where, torch.float32)
     return model, _recorded(model, where)
 
 

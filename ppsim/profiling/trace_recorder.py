@@ -143,11 +143,11 @@ class ForwardRecorder(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if self.backward:
             return out
-        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        self.alive.append(made)
+        self.alive.append(outputs)
         given = {storage(tensor) for tensor in inputs}
-        for one in made:
+        for one in outputs:
             number = storage(one)
             if number in given:
                 continue
@@ -159,9 +159,9 @@ class ForwardRecorder(TorchDispatchMode):
         if name in _GEMMS:
             a, b = args[1:3] if name in ("addmm", "baddbmm") else args[:2]
             bias = name == "addmm" and self.parameter(args[0]) is not None
-            self.gemm(a, b, made[0], biased=bias)
+            self.gemm(a, b, outputs[0], biased=bias)
         elif name == "convolution" and self.parameter(args[1]):
-            self.convolution(args, made[0])
+            self.convolution(args, outputs[0])
         return out
 
     def convolution(self, args: Any, out: Tensor) -> None:
@@ -255,8 +255,8 @@ class _Opaque(torch.autograd.Function):
 
 def opaque(kind: str, sizes: dict[str, Any], shape: tuple[int, ...], *inputs: Tensor) -> Tensor:
     """Record an operator as a whole, and return a placeholder of its output's shape."""
-    made: Tensor = _Opaque.apply(kind, sizes, shape, *inputs)  # type: ignore[no-untyped-call]
-    return made
+    output: Tensor = _Opaque.apply(kind, sizes, shape, *inputs)  # type: ignore[no-untyped-call]
+    return output
 
 
 def attend(
@@ -357,14 +357,14 @@ def experts(self: Any, hidden_states: Tensor, *routing: Any, **keywords: Any) ->
     if weights is not None:
         weights = weights[..., :chosen]
         y = y * weights.reshape(-1, 1)
-    made: Tensor = y.view(-1, chosen, y.shape[-1]).sum(1).to(hidden_states.dtype).view(shape)
-    return made
+    output: Tensor = y.view(-1, chosen, y.shape[-1]).sum(1).to(hidden_states.dtype).view(shape)
+    return output
 
 
 def _activated(module: Any, x: Tensor) -> Tensor:
     function = getattr(module, "act_fn", None) or nn.functional.silu
-    made: Tensor = function(x)
-    return made
+    output: Tensor = function(x)
+    return output
 
 
 def _chosen(module: Any) -> int:

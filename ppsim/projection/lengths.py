@@ -106,7 +106,7 @@ def quadratic_parts(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> 
     disappears is half of the quadratic part. Measured costs are known at one length only, so FLOPs are used
     instead.
     """
-    whole = _plain(assembled, schedule)
+    of_stages = _plain(assembled, schedule)
     by_flops = dict.fromkeys(_PASSES, np.full(schedule.num_stages, quadratic_part(plan))), "its FLOPs"
     job, half = plan.job, plan.modelled_source.sequence_length // 2
     if job is None or job.profile is not None or plan.measured is not None:
@@ -121,7 +121,7 @@ def quadratic_parts(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> 
         return by_flops
     parts = {}
     for name in _PASSES:
-        seconds = getattr(whole, name)
+        seconds = getattr(of_stages, name)
         more = 2 * (seconds - getattr(shorter_costs, name))
         part = np.divide(more, seconds, out=np.zeros(len(seconds)), where=seconds > 0)
         parts[name] = np.clip(part, 0.0, 1.0)
@@ -140,22 +140,22 @@ def with_lengths(
     if drawn is None:
         return assembled
     parts, by = quadratic_parts(plan, schedule, assembled)
-    whole, linear, squares = _plain(assembled, schedule), drawn.linear_factor, drawn.quadratic_factor
+    costs, linear, squares = _plain(assembled, schedule), drawn.linear_factor, drawn.quadratic_factor
     fields: dict[str, Floats | None] = {
-        name: getattr(whole, name)[:, None] * ((1 - part)[:, None] * linear + part[:, None] * squares)
+        name: getattr(costs, name)[:, None] * ((1 - part)[:, None] * linear + part[:, None] * squares)
         for name, part in parts.items()
     }
     if assembled.costs.backward_input_s is None:
         fields |= dict.fromkeys(("backward_input_s", "backward_weight_s"))
     fields |= {
-        "activation_bytes": whole.activation_bytes[:, None] * linear,
-        "activation_bytes_kept_for_weight": whole.kept_bytes[:, None] * linear,
-        "transfer_s": whole.transfer_s[:, None] * linear,
+        "activation_bytes": costs.activation_bytes[:, None] * linear,
+        "activation_bytes_kept_for_weight": costs.kept_bytes[:, None] * linear,
+        "transfer_s": costs.transfer_s[:, None] * linear,
     }
     of_flops = quadratic_part(plan)
     mean_flops = float(((1 - of_flops) * linear + of_flops * squares).mean())
     tokens = drawn.tokens.sum(axis=1)
-    attention = float(np.average(parts["forward_s"], weights=whole.forward_s)) if whole.forward_s.any() else 0.0
+    attention = float(np.average(parts["forward_s"], weights=costs.forward_s)) if costs.forward_s.any() else 0.0
     again = ", some more than once" if drawn.tokens.size > len(plan.lengths or ()) else ""
     return replace(
         assembled,

@@ -276,8 +276,8 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
     """Return the iteration time in seconds and the highest peak bytes."""
     _require_room(plan)
     if plan.schedule == AUTO:
-        made = _project_auto(plan)
-        return made.iteration_time_s, float(made.timeline.memory.peak_bytes.max())
+        outcome = _project_auto(plan)
+        return outcome.iteration_time_s, float(outcome.timeline.memory.peak_bytes.max())
     table, _ = table_of(plan, find(plan.schedule_name))
     return iteration_of(plan, table)
 

@@ -28,8 +28,8 @@ class ReportedQuantity:
 
 def _per_gpu(of: Callable[[Any], float | None]) -> Callable[[Any], float | None]:
     def value(one: Any) -> float | None:
-        whole = of(one)
-        return None if whole is None else whole / one.num_gpus
+        total = of(one)
+        return None if total is None else total / one.num_gpus
 
     return value
 

@@ -35,9 +35,9 @@ def rank_bounds(trial: SimulatedSplit, layer: LayerCosts) -> tuple[Floats, tuple
     """Return the bounds by compute: weights [ranks, stages], the trial's split, and compute time of each rank."""
     schedule = trial.step.timeline.schedule
     shape = schedule.num_ranks, schedule.num_model_stages
-    place = np.ravel_multi_index((schedule.rank, schedule.model_stage[schedule.stage]), shape)
+    cells = np.ravel_multi_index((schedule.rank, schedule.model_stage[schedule.stage]), shape)
     passes_s = slopes(trial, layer)[schedule.op, schedule.stage] / schedule.num_slices
-    weights = np.bincount(place, weights=passes_s, minlength=shape[0] * shape[1]).reshape(shape)
+    weights = np.bincount(cells, weights=passes_s, minlength=shape[0] * shape[1]).reshape(shape)
     return weights / _mean(layer), trial.counts, trial.step.timeline.busy_s
 
 
@@ -68,8 +68,10 @@ def byte_weights(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
     in_flight = np.zeros((schedule.num_ranks, schedule.num_stages))
     change = np.array([1.0, -1.0, 0.0, -1.0])[schedule.op] / schedule.num_slices
     for rank, begin in enumerate(schedule.rank_offsets[:-1].tolist()):
-        mine = slice(begin, int(peak_at[rank]) + 1)
-        in_flight[rank] = np.bincount(schedule.stage[mine], weights=change[mine], minlength=schedule.num_stages)
+        until_peak = slice(begin, int(peak_at[rank]) + 1)
+        in_flight[rank] = np.bincount(
+            schedule.stage[until_peak], weights=change[until_peak], minlength=schedule.num_stages
+        )
     holds = schedule.stage_to_rank == np.arange(schedule.num_ranks)[:, None]
     weights = np.maximum(in_flight, 0.0) * layer.activation_bytes + holds * layer.static_bytes
     return np.stack(
@@ -112,8 +114,8 @@ def _end(trial: SimulatedSplit, layer: LayerCosts, slope: Floats) -> tuple[int, 
     for piece in reduces:
         ends[piece.rank] = max(ends[piece.rank], piece.end_s)
     rank, added_s = _shared(trial, ends)
-    mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
-    last = mine.start + int(timeline.end[mine].argmax())
+    row = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
+    last = row.start + int(timeline.end[row].argmax())
     own = [piece for piece in reduces if piece.rank == rank]
     if not own or own[-1].end_s <= timeline.rank_end_s[rank]:
         return rank, last, added_s
@@ -122,8 +124,8 @@ def _end(trial: SimulatedSplit, layer: LayerCosts, slope: Floats) -> tuple[int, 
         added_s[piece.stage] += layer.reduce_s
     if not around.overlap_reduce:
         return rank, last, added_s
-    of_stage = (schedule.stage[mine] == chain[0].stage) & (schedule.op[mine] != Op.F)
-    node = mine.start + int(np.where(of_stage, timeline.end[mine], -np.inf).argmax())
+    of_stage = (schedule.stage[row] == chain[0].stage) & (schedule.op[row] != Op.F)
+    node = row.start + int(np.where(of_stage, timeline.end[row], -np.inf).argmax())
     pass_s, grows_s = (
         float(timeline.end[node] - timeline.start[node]),
         float(slope[schedule.op[node], chain[0].stage]),

@@ -128,11 +128,11 @@ class StageSearch:
             plans = (StagePlan(text),) * self.num_stages
             for split in _UNIFORM_SPLITS:
                 try:
-                    made = plans, self._run(split, plans)
+                    planned = plans, self._run(split, plans)
                 except PpsimError as error:
                     refused = refused or error
                 else:
-                    uniform[text] = min(uniform.get(text, made), made, key=self._rank_of)
+                    uniform[text] = min(uniform.get(text, planned), planned, key=self._rank_of)
         if refused and not uniform:
             raise refused
         limit = min((trial.seconds for _, trial in uniform.values() if self._over(trial) <= 0), default=np.inf)
@@ -160,10 +160,10 @@ class StageSearch:
         limits, best = np.full(len(self.ranks), self.limit_bytes), None
         for _ in range(_MOST_ATTEMPTS):
             plans = self.plans_for(counts, limits)
-            made = plans, self._run(counts, plans)
-            if best is None or self._rank_of(made) < self._rank_of(best):
-                best = made
-            over = made[1].peak_bytes - self.limit_bytes * CAP_ROUNDING
+            planned = plans, self._run(counts, plans)
+            if best is None or self._rank_of(planned) < self._rank_of(best):
+                best = planned
+            over = planned[1].peak_bytes - self.limit_bytes * CAP_ROUNDING
             if (over <= 0).all():
                 break
             limits -= np.maximum(over, 0.0)
@@ -173,9 +173,11 @@ class StageSearch:
     def plans_for(self, counts: Sequence[int], limits: Floats) -> tuple[StagePlan, ...]:
         stages = stages_of(self.job.model, counts)
         plans: dict[int, StagePlan] = {}
-        for rank, mine in enumerate(self.ranks):
-            _, chosen = self.of_rank([stages[at] for at in mine], self.in_flight[rank], float(limits[rank]))
-            plans.update(zip(mine, chosen, strict=True))
+        for rank, stages_of_rank in enumerate(self.ranks):
+            _, chosen = self.of_rank(
+                [stages[at] for at in stages_of_rank], self.in_flight[rank], float(limits[rank])
+            )
+            plans.update(zip(stages_of_rank, chosen, strict=True))
         return tuple(plans[at] for at in range(self.num_stages))
 
     def of_rank(self, stages: Sequence[Stage], in_flight: Floats, limit: float) -> tuple[float, list[StagePlan]]:
@@ -204,9 +206,9 @@ class StageSearch:
             ]
             for counts in nearby[: most - len(seen)]:
                 seen.add(counts)
-                made = self._planned(counts)
-                if self._rank_of(made) < self._rank_of(best):
-                    best = made
+                planned = self._planned(counts)
+                if self._rank_of(planned) < self._rank_of(best):
+                    best = planned
                     break
             else:
                 return best
@@ -326,7 +328,9 @@ class StageProgram:
 
     def __init__(self, search: StageSearch) -> None:
         self._search = search
-        self.applies = all(len(mine) == 1 for mine in search.ranks) and search.schedule.num_replicas == 1
+        self.applies = (
+            all(len(stages_of_rank) == 1 for stages_of_rank in search.ranks) and search.schedule.num_replicas == 1
+        )
 
     def best(self) -> _Program | None:
         search, model = self._search, self._search.job.model
@@ -363,7 +367,7 @@ def program(
     (4, 2)
     """
     least = np.full((num_stages + 1, num_layers + 1), np.inf)
-    cut = np.zeros((num_stages + 1, num_layers + 1), dtype=np.int64)
+    boundaries = np.zeros((num_stages + 1, num_layers + 1), dtype=np.int64)
     least[0, 0] = 0.0
     for stage in range(num_stages):
         fewest = int(0 < stage < num_stages - 1 and num_layers >= num_stages - 2)
@@ -374,11 +378,11 @@ def program(
                 own = seconds(stage, first, last)
                 if own >= least[stage + 1, last]:
                     break  # more layers take longer
-                least[stage + 1, last], cut[stage + 1, last] = max(own, least[stage, first]), first
+                least[stage + 1, last], boundaries[stage + 1, last] = max(own, least[stage, first]), first
     if not np.isfinite(least[num_stages, num_layers]):
         return None
     counts, last = [], num_layers
     for stage in range(num_stages, 0, -1):
-        counts.append(last - int(cut[stage, last]))
-        last = int(cut[stage, last])
+        counts.append(last - int(boundaries[stage, last]))
+        last = int(boundaries[stage, last])
     return _Program(tuple(reversed(counts)), num_microbatches * float(least[num_stages, num_layers]))

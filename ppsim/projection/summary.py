@@ -93,15 +93,19 @@ def advise(
 
 def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -> list[ConfigurationChange]:
     useful, is_too_large = [], projection.is_too_large
-    for change, made in changes:
-        if made.is_too_large or (made.runtime_error and not projection.runtime_error):
+    for change, projection_of_change in changes:
+        if projection_of_change.is_too_large or (
+            projection_of_change.runtime_error and not projection.runtime_error
+        ):
             continue
-        if made.tokens_per_s is None or projection.tokens_per_s is None:  # no model: same microbatches
-            gain = projection.iteration_time_s / made.iteration_time_s - 1
+        if (
+            projection_of_change.tokens_per_s is None or projection.tokens_per_s is None
+        ):  # no model: same microbatches
+            gain = projection.iteration_time_s / projection_of_change.iteration_time_s - 1
         else:
-            gain = made.tokens_per_s / projection.tokens_per_s - 1
+            gain = projection_of_change.tokens_per_s / projection.tokens_per_s - 1
         if gain >= _LEAST_GAIN or is_too_large:
-            useful.append(ConfigurationChange(change, made, gain, makes_it_fit=is_too_large))
+            useful.append(ConfigurationChange(change, projection_of_change, gain, makes_it_fit=is_too_large))
     return sorted(useful, key=lambda advice: (-advice.throughput_gain, advice.change))
 
 
@@ -204,8 +208,8 @@ def _by_stack(projection: Projection, project: Callable[[Plan], Projection]) -> 
 
 def _spreads(projection: Projection) -> tuple[float, Variation]:
     plan = projection.plan
-    told = plan.action_spread if plan.pass_factors is None else plan.pass_factors
-    return spread_of(plan), (plan.source.jitter() or JITTER) if told is None else told
+    factors = plan.action_spread if plan.pass_factors is None else plan.pass_factors
+    return spread_of(plan), (plan.source.jitter() or JITTER) if factors is None else factors
 
 
 def spread_of(plan: Plan) -> float:

@@ -251,10 +251,10 @@ def _rank_rows(timeline: Timeline) -> list[Row]:
 def _outlined(table: Callable[[], Schedule]) -> tuple[str, str]:
     """Return the picture of a schedule ("" if it is too large), and the error if the schedule is impossible."""
     try:
-        made = table()
-        if len(made) > _MOST_DRAWN:
+        frame = table()
+        if len(frame) > _MOST_DRAWN:
             return "", ""
-        return _timelines([simulate(made, _UNIT)], ["with passes of one second"]), ""
+        return _timelines([simulate(frame, _UNIT)], ["with passes of one second"]), ""
     except PpsimError as error:
         return "", str(error).splitlines()[0]
 

@@ -53,11 +53,11 @@ def _print_full(
         Page().add("", stages)
     print_timeline(projection.timeline, is_wanted=with_timeline)
     out = Page()
-    whole = projection.iteration_time_s
+    iteration_s = projection.iteration_time_s
     budget = [
-        {"where an iteration goes": name, "time": seconds(value), "part": percent(value / whole)}
+        {"where an iteration goes": name, "time": seconds(value), "part": percent(value / iteration_s)}
         for name, value in answer.time_breakdown_s.items()
-        if value >= _LEAST_PART * whole
+        if value >= _LEAST_PART * iteration_s
     ]
     out.add("", TableLines.of(budget), "")
     sensitive = [
@@ -160,11 +160,11 @@ def _stack(job: "Job | None", answer: ProjectionSummary) -> list[tuple[str, str]
 
 
 def _components(sizes: Mapping[str, int]) -> list[str]:
-    whole = sum(sizes.values())
+    total = sum(sizes.values())
     parts = sorted(
-        ((name, number) for name, number in sizes.items() if number >= whole / 100), key=lambda part: -part[1]
+        ((name, number) for name, number in sizes.items() if number >= total / 100), key=lambda part: -part[1]
     )
-    left = whole - sum(number for _, number in parts)
+    left = total - sum(number for _, number in parts)
     texts = [f"{name} {size(number)}" for name, number in [*parts, *([("all else", left)] if left else [])]]
     return [f"at the peak: {', '.join(texts)}"] if texts else []
 
@@ -404,19 +404,19 @@ def _delivered_line(projection: Projection, answer: ProjectionSummary) -> Iterat
 
 
 def _parts(projection: Projection, answer: ProjectionSummary, most: int, width: int) -> Iterator[_Row]:
-    whole = projection.iteration_time_s
+    iteration_s = projection.iteration_time_s
     parts = sorted(answer.time_breakdown_s.items(), key=lambda part: -part[1])
-    shown = [part for part in parts if part[1] >= _LEAST_BAR * whole][
+    shown = [part for part in parts if part[1] >= _LEAST_BAR * iteration_s][
         : min(_MOST_PARTS, max(most - 1, _FEWEST_PARTS))
     ]
-    rest = whole - sum(value for _, value in shown)
-    if rest >= _LEAST_BAR * whole:
+    rest = iteration_s - sum(value for _, value in shown)
+    if rest >= _LEAST_BAR * iteration_s:
         shown.append(("all else", rest))
     longest = max(value for _, value in shown)
     for number, (name, value) in enumerate(shown):
         bar = "█" * round(min(_BAR, width - _LABEL - _NUMBERS) * value / longest)
         label = "" if number else "where it goes"
-        yield (label, f"{name:22}{seconds(value):>8}  {percent(value / whole):>8}  {bar}")
+        yield (label, f"{name:22}{seconds(value):>8}  {percent(value / iteration_s):>8}  {bar}")
 
 
 def _advice(projection: Projection, answer: ProjectionSummary) -> list[_Row]:

@@ -151,8 +151,8 @@ def _margin(num_ranks: int) -> int:
 
 
 def _drawing(timeline: Timeline, lanes: "Sequence[Lane]", num_columns: int, num_strips: int) -> TextTimeline:
-    whole = num_columns * num_strips
-    column_s = timeline.step_time_s / whole
+    num_cells = num_columns * num_strips
+    column_s = timeline.step_time_s / num_cells
     rows, labelled_s, hidden_s = [], 0.0, 0.0
     for lane in lanes:
         edges = np.rint(lane.edges / (column_s or 1.0)).astype(np.int64)
@@ -366,8 +366,8 @@ def print_trained(trained: Any, *, with_rows: bool = False, with_timeline: bool 
 def print_run(report: dict[str, Any], run: dict[str, Any], *, with_rows: bool = False) -> None:
     steps = ", ".join(seconds(step) for step in run["step_times_s"])
     kind = "emulated" if run["emulated"] else "trained"
-    told = f"{kind} on {run['device']} with torch {run['torch']}; steps took {steps}; the median one is shown"
-    extra = [("run", told)]
+    sentence = f"{kind} on {run['device']} with torch {run['torch']}; steps took {steps}; the median one is shown"
+    extra = [("run", sentence)]
     if not run["emulated"]:
         extra.append(("loss", " → ".join(f"{loss:.3f}" for loss in run["losses"])))
     if differences := run["differences"]:

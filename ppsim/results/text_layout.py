@@ -77,7 +77,7 @@ def painted(text: str, *, ink: str, fill: str) -> str:
 
 
 def _colour(colour: str) -> tuple[int, ...]:
-    parts = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+    parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
     if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
         return (2, *parts)
     red, green, blue = (round(part / 95 if part < 95 else 1 + (part - 95) / 40) for part in parts)

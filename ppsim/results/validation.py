@@ -160,7 +160,7 @@ def _print_rows(out: Page, run_set: SetValidation) -> None:
         out.add(
             TableLines.of([cells_of_skipped(case, reason) for case, reason in run_set.skipped], left=3, wraps=True)
         )
-    told: list[tuple[str, str | list[str]]] = [
+    facts_shown: list[tuple[str, str | list[str]]] = [
         ("source", run_set.properties.source),
         ("notes", run_set.properties.notes),
     ]
@@ -168,13 +168,13 @@ def _print_rows(out: Page, run_set: SetValidation) -> None:
         what = (
             f"the constants of {', '.join(clusters)} were fitted on rows of a file named {Path(run_set.name).name}"
         )
-        told.append(("fitted", f"{what}: errors of these rows are not a test of the projection"))
+        facts_shown.append(("fitted", f"{what}: errors of these rows are not a test of the projection"))
     if run_set.mfu_basis:
-        told.append(("constant MFU", run_set.mfu_basis))
+        facts_shown.append(("constant MFU", run_set.mfu_basis))
     if score := run_set.calibration_score:
         mean, absolute = signed_percent(score.mean), percent(score.mean_absolute)
-        told.append(("fit rows", f"{score.num_rows} rows, mean {mean}, mean absolute {absolute}"))
-    out.add(facts(told))
+        facts_shown.append(("fit rows", f"{score.num_rows} rows, mean {mean}, mean absolute {absolute}"))
+    out.add(facts(facts_shown))
 
 
 def _summary(run_set: SetValidation) -> dict[str, str]:
@@ -275,12 +275,14 @@ def _listed_rows(sets: Sequence[SetValidation]) -> list[dict[str, str]]:
 
 
 def cells_of_skipped(case: PublishedRun, reason: str) -> dict[str, str]:
-    told, words = case.properties, case.settings
-    sizes = [f"{name}{words[name]}" for name in ("tp", "cp", "ep", "pp", "vpp") if words.get(name, 1) != 1]
-    what = ", ".join(part for part in (told.title, f"{words.get('gpus', '?')} GPUs", " ".join(sizes)) if part)
+    properties, settings = case.properties, case.settings
+    sizes = [f"{name}{settings[name]}" for name in ("tp", "cp", "ep", "pp", "vpp") if settings.get(name, 1) != 1]
+    what = ", ".join(
+        part for part in (properties.title, f"{settings.get('gpus', '?')} GPUs", " ".join(sizes)) if part
+    )
     return {
-        "use": _USES[told.use],
-        "published": f"{told.value:g} {told.metric.replace('_', ' ')}",
+        "use": _USES[properties.use],
+        "published": f"{properties.value:g} {properties.metric.replace('_', ' ')}",
         "run": _with_remarks(case, what),
         "why": _in_short(reason),
     }
@@ -312,13 +314,13 @@ def _with_remarks(case: PublishedRun, what: str) -> str:
 
 def describe_run(row: CaseError) -> str:
     """In "b 512/2", 512 sequences are a global batch in microbatches of 2; "8k" are the tokens per sequence."""
-    plan, words, job = row.plan, row.case.settings, row.plan.job
+    plan, settings, job = row.plan, row.case.settings, row.plan.job
     dtype = job.execution.dtype if job else ""
     schedule = [plan.schedule_name] if plan.pp > 1 else []
     if job is None:
         return ", ".join([row.case.properties.title or plan.source.name, *schedule])
     title = row.case.properties.title or job.model_name
-    layers = [f"{words['layers']} layers"] if "layers" in words and job.model_name != GPT else []
+    layers = [f"{settings['layers']} layers"] if "layers" in settings and job.model_name != GPT else []
     sizes = {name: getattr(job.layout, name) for name in ("tp", "cp", "ep", "pp")} | {"vpp": plan.vpp or 1}
     cuts = " ".join(f"{name}{size}" for name, size in sizes.items() if size > 1)
     cuts += f" etp{job.layout.etp}" if job.layout.etp not in (None, job.layout.tp) else ""
@@ -333,7 +335,7 @@ def describe_run(row: CaseError) -> str:
         *schedule,
     ]
     parts += [] if dtype.endswith(("16", "32")) else [dtype.replace("float8", "fp8")]
-    parts += [str(words["recompute"])] if words.get("recompute", "none") != "none" else []
+    parts += [str(settings["recompute"])] if settings.get("recompute", "none") != "none" else []
     return ", ".join(part for part in parts if part)
 
 
@@ -373,7 +375,7 @@ def print_fitted(fitted: FitResult) -> None:
     ]))  # fmt: skip
     names = ("extra step time" if one.prior.name.startswith(REST) else one.prior.name for one in posterior.left)
     left = ", ".join(dict.fromkeys(names))
-    told: list[tuple[str, str]] = [
+    lines: list[tuple[str, str]] = [
         (
             "job factor",
             "measured time / time projected with these constants: applied to this job, and partly to similar jobs",
@@ -383,9 +385,9 @@ def print_fitted(fitted: FitResult) -> None:
     ]
     if num_rows < len(fitted.estimates):
         counts = f"{_steps(num_rows)} for {len(fitted.estimates)} constants"
-        told.append(("priors", f"{counts}: the priors decide what the rows do not determine"))
-    told += [("skipped", f"{case.number or case.properties.title}: {reason}") for case, reason in fitted.skipped]
-    out.add(facts(told))
+        lines.append(("priors", f"{counts}: the priors decide what the rows do not determine"))
+    lines += [("skipped", f"{case.number or case.properties.title}: {reason}") for case, reason in fitted.skipped]
+    out.add(facts(lines))
 
 
 def _changed(name: str, measured_s: float, before: float, after: float) -> dict[str, str]:

@@ -337,17 +337,17 @@ def _beyond(name: str, samples: Sequence[Floats], not_fitted: dict[str, str]) ->
 
 
 def _fit_slowdown(runs: Sequence[Run], not_fitted: dict[str, str]) -> FittedConstant | None:
-    known = [run for run in runs if run.knows_transfers]
+    timed = [run for run in runs if run.knows_transfers]
     samples: list[Floats] = []
     weights: list[Floats] = []
-    for run in known:
+    for run in timed:
         for start, end in zip(run.start, run.end, strict=True):
             _slowdown_samples(run.graph, start, end, samples, weights)
     number = sum(map(len, samples))
     if number < _LEAST_PAIRS:
         not_fitted["overlap_slowdown"] = (
             f"{number or 'no'} pairs of actions of one kind and stage differ in their overlap with transfers"
-            if known
+            if timed
             else "the times of transfers are unknown, only the waits for them are known"
         )
         return None
@@ -362,8 +362,8 @@ def _slowdown_samples(
     """Pair actions of each kind and stage, sorted by overlapped fraction: number k with number k + n/2."""
     schedule, actions = graph.schedule, graph.num_actions
     fraction, taken = overlapped_fraction(graph, start, end), (end - start)[:actions]
-    place = schedule.microbatch % schedule.num_slices
-    key = np.stack([schedule.op, schedule.stage, place, schedule.fused >= 0])
+    slice_index = schedule.microbatch % schedule.num_slices
+    key = np.stack([schedule.op, schedule.stage, slice_index, schedule.fused >= 0])
     order = np.lexsort((fraction, *key))
     bounds = np.flatnonzero(np.any(np.diff(key[:, order], axis=1), axis=0)) + 1
     for group in np.split(order, bounds):
@@ -420,10 +420,12 @@ def _fit_action(runs: Sequence[Run], factor: float) -> tuple[FittedConstant, lis
     return fit, hops
 
 
-def _only_waited(graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, transfer: Any, made: Floats) -> Any:
+def _only_waited(
+    graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, transfer: Any, produced_s: Floats
+) -> Any:
     is_first = np.isin(waiting, graph.schedule.rank_offsets[:-1])
     cause = blocker[graph.num_actions + transfer]
-    return (is_first | (made > end[waiting - 1])) & (end[cause] <= made)
+    return (is_first | (produced_s > end[waiting - 1])) & (end[cause] <= produced_s)
 
 
 def _fit_hops(
@@ -504,8 +506,8 @@ def _residual(run: Run, fitted: Run, overheads: FittedOverheads) -> Residual:
     costs = overheads.on(base, run.message_bytes).with_calls(run.communication)
     costs = with_variation(run.graph.schedule, costs, overheads.spreads.factors)
     projected = _with_slow_links(run, costs, slow) if slow else simulate(run.graph.schedule, costs).step_time_s
-    told = tuple(slow.told) if slow else ()
-    return Residual(run.source, measured, projected, projected / measured - 1, without / measured - 1, told)
+    sentences = tuple(slow.told) if slow else ()
+    return Residual(run.source, measured, projected, projected / measured - 1, without / measured - 1, sentences)
 
 
 def _with_slow_links(run: Run, costs: StageCosts, slow: SlowPairs) -> float:
@@ -550,13 +552,13 @@ def waits_by_calls(run: Run) -> dict[int, list[Floats]]:
     """
     schedule, actions = run.graph.schedule, run.graph.num_actions
     begin, end = run.start[:, :actions], run.end[:, :actions]
-    before, made, _ = input_times(run.graph, end)
+    before, produced_s, _ = input_times(run.graph, end)
     calls = num_calls_before(schedule, overlap=run.communication == "megatron")
     is_first = np.isin(np.arange(actions), schedule.rank_offsets[:-1])
     return {
         int(number): [
             wait[(calls == number) & ~is_first & there]
-            for wait, there in zip(begin - before, made <= before, strict=True)
+            for wait, there in zip(begin - before, produced_s <= before, strict=True)
         ]
         for number in np.unique(calls[~is_first])
     }  # fmt: skip

@@ -86,16 +86,16 @@ class LinkTimes:
         """Distance of the quartiles of a message's time and of the gap before its action."""
         return np.asarray(sum(times[2] - times[0] for times in (self.transits, self.gaps)))
 
-    def parts_of(self, start: Floats, before: Floats, made: Floats) -> tuple[Floats, Floats, Any]:
+    def parts_of(self, start: Floats, before: Floats, produced_s: Floats) -> tuple[Floats, Floats, Any]:
         """Return per action its rank's gap, the transit time of its input, and whether it waited for the input.
 
         `before` is the end of the rank's previous action, `made` the end of the action that computed the input.
         """
         crosses = self.pairs.taken != NONE
-        wait = np.maximum(start - np.maximum(before, made), 0.0)
-        is_needed = crosses & (made + self.queue_s - before > -self.transit_s)
+        wait = np.maximum(start - np.maximum(before, produced_s), 0.0)
+        is_needed = crosses & (produced_s + self.queue_s - before > -self.transit_s)
         own = np.where(is_needed, np.minimum(wait, self.gap_s), wait)
-        return own, np.where(crosses, np.maximum(start - own - made, 0.0), 0.0), wait > own
+        return own, np.where(crosses, np.maximum(start - own - produced_s, 0.0), 0.0), wait > own
 
 
 @dataclass(frozen=True)
@@ -135,27 +135,29 @@ class SlowPairs:
         return tuple(rows)
 
 
-def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> LinkTimes:
+def links_of(graph: EventGraph, start: Floats, before: Floats, produced_s: Floats) -> LinkTimes:
     """Return the usual times of each pair from all steps; arrays have shape [steps, actions].
 
     A wait counts as transit time if the rank was idle when the input was made.
     """
     pairs = pairs_of(graph)
-    wait, late = np.maximum(start - np.maximum(before, made), 0.0), made - before
+    wait, late = np.maximum(start - np.maximum(before, produced_s), 0.0), produced_s - before
     usual, crosses = float(np.median(wait)), pairs.taken != NONE
     transit = _by_pair(pairs.taken, wait, crosses & (late > usual))[1]
     gap = median_of_some(wait[~crosses | (late < -transit - usual)])
     # A rank that is busy whenever a pair's message is sent still waits for the message if it takes long.
-    queue, queues, is_late = np.zeros_like(made), set(), crosses & (wait > 2 * gap + usual)
+    queue, queues, is_late = np.zeros_like(produced_s), set(), crosses & (wait > 2 * gap + usual)
     fits = {}
     for pair in np.unique(pairs.taken[crosses]).tolist():
         its = pairs.taken == pair
-        fits[pair] = _fit_of(made[:, its], start[:, its] - gap - made[:, its], wait[:, its], is_late[:, its])
+        fits[pair] = _fit_of(
+            produced_s[:, its], start[:, its] - gap - produced_s[:, its], wait[:, its], is_late[:, its]
+        )
     for pair, (queued_s, constant_s, errors) in fits.items():
         its, (sender, receiver) = pairs.taken == pair, divmod(pair, pairs.num_ranks)
         errors = errors + fits.get(receiver * pairs.num_ranks + sender, _UNKNOWN)[2]
         if queued_s and errors[0] <= _CLEARLY * errors[1]:
-            transit[its], queue[:, its] = queued_s, queue_s(made[:, its], queued_s)
+            transit[its], queue[:, its] = queued_s, queue_s(produced_s[:, its], queued_s)
             queues.add(pair)
         elif constant_s:
             transit[its] = constant_s
@@ -163,7 +165,7 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
         pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late + queue < -transit - usual)),
         queue, frozenset(queues),
     )  # fmt: skip
-    _, under_way, is_waited = times.parts_of(start, before, made)
+    _, under_way, is_waited = times.parts_of(start, before, produced_s)
     # A message takes no time if its idle receiver hardly waited. After a send that blocks, nothing is certain.
     chosen = crosses & (is_waited | (late > usual) & ~is_late) & (times.gap_s <= 2 * gap + usual)
     return replace(times, transits=_by_pair(pairs.taken, under_way - queue, chosen))
@@ -220,8 +222,8 @@ def _fit_of(sent: Floats, since: Floats, wait: Floats, is_late: Any) -> tuple[fl
 
 def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:
     first = start.min(axis=1, keepdims=True)
-    before, made, _ = input_times(graph, end - first)
-    return slow_pairs_excess(links_of(graph, start - first, before, made), float(np.median(end - start)))
+    before, produced_s, _ = input_times(graph, end - first)
+    return slow_pairs_excess(links_of(graph, start - first, before, produced_s), float(np.median(end - start)))
 
 
 def _by_pair(pair: Ints64, values: Floats, chosen: Any) -> Floats:
@@ -284,5 +286,5 @@ def input_times(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
     first = np.zeros((len(end), 1))
     before = np.where(previous == NONE, first, end[:, previous])
     needs = dependencies(schedule).neighbour
-    made = np.where(needs == NONE, first, end[:, last_of_cell(schedule)[needs]])
-    return before, made, (needs != NONE) & (schedule.rank[needs] != schedule.rank)
+    produced_s = np.where(needs == NONE, first, end[:, last_of_cell(schedule)[needs]])
+    return before, produced_s, (needs != NONE) & (schedule.rank[needs] != schedule.rank)

@@ -251,10 +251,10 @@ def explain_difference(
     costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
     run = Run(source, graph, costs, projected.start[None], projected.end[None])
     thought_of = attribute_losses(run, call_s=call_s, variation_s=projected.costs.variation_s)
-    both = [measured, thought_of]
-    told = [{loss.cause for loss in one.losses} for one in both]
-    merged = [merge for merge in _ALIKE if told[0].intersection(merge[1]) != told[1].intersection(merge[1])]
-    real, thought = (_by_cause(one, merged) for one in both)
+    explanations = [measured, thought_of]
+    causes = [{loss.cause for loss in one.losses} for one in explanations]
+    merged = [merge for merge in _ALIKE if causes[0].intersection(merge[1]) != causes[1].intersection(merge[1])]
+    real, thought = (_by_cause(one, merged) for one in explanations)
     none = TimeLoss("", 0.0, 0.0)
     differences = []
     for cause in sorted(real | thought, key=_place):
@@ -344,14 +344,16 @@ def _with_calls(
     waits = {"waits for messages", "gaps between passes"}
     others = [term for term in terms if term.cause not in waits]
     gaps = next(term for term in terms if term.cause == "gaps between passes")
-    whole = np.sum([term.seconds for term in terms if term.cause in waits], axis=0)
+    waited_s = np.sum([term.seconds for term in terms if term.cause in waits], axis=0)
     with_calls = replayed_step_s(calls, steps, hop_s=call_s)
     blocking = with_calls - replayed_step_s(graph, steps, hop_s=0.0)
     detail = f"{seconds(call_s)} per message in Megatron-LM's own calls"
     return [
         *others,
         _Term("blocking sends and receives", blocking, blocking, detail),
-        _Term("gaps between passes", whole - blocking, whole - blocking, f"outside these calls; {gaps.detail}"),
+        _Term(
+            "gaps between passes", waited_s - blocking, waited_s - blocking, f"outside these calls; {gaps.detail}"
+        ),
     ]
 
 

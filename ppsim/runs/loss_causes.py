@@ -141,13 +141,13 @@ class ActionSpeeds:
             kind: _lower_median([one for (op, _), one in self.of_base.items() if op is kind]) for kind in kinds
         }
         if len(self.backward_s) > len(self.all_weight):
-            whole = _lower_median([self.backward_s[stage] for op, stage in self.of_base if op is Op.I])
+            backward_s = _lower_median([self.backward_s[stage] for op, stage in self.of_base if op is Op.I])
             of_input = [
                 self.medians[Op.I, stage] / self.backward_s[stage]
                 for stage in self.backward_s.keys() - self.all_weight
             ]
-            medians[Op.I] = float(np.median(of_input)) * whole
-            medians[Op.W] = whole - medians[Op.I]
+            medians[Op.I] = float(np.median(of_input)) * backward_s
+            medians[Op.W] = backward_s - medians[Op.I]
         return medians
 
     @cached_property

@@ -152,7 +152,7 @@ def table_of(explanation: Explanation) -> list[dict[str, str]]:
 
 
 def differences_of(explained: ExplainedDifference) -> list[dict[str, str]]:
-    whole = sum(difference.measured_s for difference in explained.differences)
+    measured_s = sum(difference.measured_s for difference in explained.differences)
     return [
         {
             "difference by cause": difference.cause,
@@ -160,7 +160,7 @@ def differences_of(explained: ExplainedDifference) -> list[dict[str, str]]:
             "projected": seconds(difference.projected_s),
             "difference": seconds(difference.seconds),
             "of the step": signed_percent(
-                difference.seconds / whole if abs(difference.seconds) >= ROUNDING_S else 0.0
+                difference.seconds / measured_s if abs(difference.seconds) >= ROUNDING_S else 0.0
             ),
             "detail": difference.detail,
         }

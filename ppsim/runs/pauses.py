@@ -68,8 +68,8 @@ def passes_in_words(schedule: Schedule, pauses: Floats, durations: Floats, first
     places = []
     for step, entry in sorted(paused[order].tolist()):
         whole, usual = float(durations[step, entry]), float(durations[step, entry] - pauses[step, entry])
-        place = f"rank {schedule.rank[entry]}, {schedule[entry]}"
-        places.append(f"step {first_step + step}: {place}, {seconds(whole)} instead of {seconds(usual)}")
+        action = f"rank {schedule.rank[entry]}, {schedule[entry]}"
+        places.append(f"step {first_step + step}: {action}, {seconds(whole)} instead of {seconds(usual)}")
     spread = spread_in_words([(step, int(schedule.rank[entry])) for step, entry in paused.tolist()])
     return spread + join_places(places, len(paused))
 

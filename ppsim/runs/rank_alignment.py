@@ -110,21 +110,21 @@ def identify_actions(traces: Sequence[RankTrace], table: Schedule | None = None)
     ordered = list(traces) if None in ranks else sorted(traces, key=lambda trace: trace.rank or 0)
     if table is not None and table.num_ranks != len(ordered):
         raise ConfigError(f"there are recordings of {len(ordered)} ranks, and the table has {table.num_ranks}")
-    staged = [_with_stages(trace, place, len(ordered), table) for place, trace in enumerate(ordered)]
+    staged = [_with_stages(trace, index, len(ordered), table) for index, trace in enumerate(ordered)]
     if all(trace.is_told for trace in staged):
         return [split_by_names(trace) for trace in staged]
     num_steps = min(_steps_closed(trace) for trace in staged)
     actions = []
-    for place, trace in enumerate(staged):
+    for index, trace in enumerate(staged):
         is_split = len(trace.steps) > 1
         steps = trace.steps if is_split else _by_marks(trace) if trace.marks else _by_count(trace, num_steps)
-        row = None if table is None else _row(table, place)
+        row = None if table is None else _row(table, index)
         actions.append(require_like_steps(replace(trace, steps=[_named(step, trace, row) for step in steps])))
     return actions
 
 
-def _with_stages(trace: RankTrace, place: int, num_ranks: int, table: Schedule | None) -> RankTrace:
-    own = [place] if table is None else [stage for stage, rank in enumerate(table.stage_to_rank) if rank == place]
+def _with_stages(trace: RankTrace, index: int, num_ranks: int, table: Schedule | None) -> RankTrace:
+    own = [index] if table is None else [stage for stage, rank in enumerate(table.stage_to_rank) if rank == index]
 
     def staged(cell: CellRange, action: Action) -> Action:
         if action.stage != NONE:
@@ -133,7 +133,7 @@ def _with_stages(trace: RankTrace, place: int, num_ranks: int, table: Schedule |
             return action._replace(stage=own[0] if len(own) == 1 else NONE)
         if table is not None and cell.chunk >= len(own):
             raise ConfigError(f"{trace.source} has a chunk {cell.chunk}, and the table has {len(own)} stages there")
-        return action._replace(stage=place + cell.chunk * num_ranks if table is None else own[cell.chunk])
+        return action._replace(stage=index + cell.chunk * num_ranks if table is None else own[cell.chunk])
 
     return replace(trace, steps=[[with_actions(cell, staged) for cell in step] for step in trace.steps])
 
@@ -161,9 +161,9 @@ def _by_marks(trace: RankTrace) -> list[list[CellRange]]:
     """Assign actions to steps by time; incomplete first and last steps, or numbered steps, are dropped."""
     steps: list[list[CellRange]] = [[] for _ in trace.marks]
     for cell in _passes(trace):
-        place = bisect_right(trace.marks, cell.begin) - 1
-        if place >= 0:
-            steps[place].append(cell)
+        index = bisect_right(trace.marks, cell.begin) - 1
+        if index >= 0:
+            steps[index].append(cell)
     usual, _ = Counter(len(step) for step in steps if step).most_common(1)[0] if any(steps) else (0, 0)
     if trace.numbers:  # the other ranks' steps of these iterations are left out
         return [step for step in steps if len(step) == usual]
@@ -202,11 +202,11 @@ def _named(step: list[CellRange], trace: RankTrace, row: list[Action] | None) ->
         count[key] += 1
         if row is None:
             return action._replace(microbatch=count[key] - 1)
-        known = [one for one in of_kind[action.op] if action.stage in (NONE, one.stage)]
-        if count[key] > len(known):
+        candidates = [one for one in of_kind[action.op] if action.stage in (NONE, one.stage)]
+        if count[key] > len(candidates):
             raise ConfigError(
-                f"{trace.source} has more passes {action.op.name} in a step than the table: {len(known)}"
+                f"{trace.source} has more passes {action.op.name} in a step than the table: {len(candidates)}"
             )
-        return known[count[key] - 1]
+        return candidates[count[key] - 1]
 
     return [with_actions(cell, named) for cell in step]

@@ -84,10 +84,10 @@ class StepFactors:
     def _paces(self) -> Floats:
         """Median ratio of the actions' times to their usual times, [steps, ranks]."""
         ratio, ranks = _over(self._alike, self._of_place), self.schedule.rank
-        known = self._of_place > 0
+        is_recorded = self._of_place > 0
         paces = np.ones((len(ratio), self.schedule.num_ranks))
-        for rank in np.unique(ranks[known]):
-            its = known & (ranks == rank)
+        for rank in np.unique(ranks[is_recorded]):
+            its = is_recorded & (ranks == rank)
             if its.sum() >= _LEAST_OF_RANK:
                 paces[:, rank] = np.median(ratio[:, its], axis=1)
         return paces
@@ -298,9 +298,11 @@ def drift_within_step(schedule: Schedule, durations: Floats, usual: Floats) -> F
     ratio = np.median(durations, axis=0) / np.where(usual > 0, usual, np.inf)
     beyond = np.zeros(len(schedule))
     for begin, end in zip(schedule.rank_offsets[:-1], schedule.rank_offsets[1:], strict=True):
-        place = np.arange(end - begin) / max(end - begin - 1, 1)
+        positions = np.arange(end - begin) / max(end - begin - 1, 1)
         kinds = _kinds(schedule)[begin:end]
-        beyond[begin:end] = _beyond_fast_end(_slope(kinds, place, ratio[begin:end]), place, ratio[begin:end])
+        beyond[begin:end] = _beyond_fast_end(
+            _slope(kinds, positions, ratio[begin:end]), positions, ratio[begin:end]
+        )
     return beyond
 
 
@@ -309,21 +311,21 @@ def _kinds(schedule: Schedule) -> Ints64:
     return kinds
 
 
-def _beyond_fast_end(slope: float, place: Floats, pace: Floats) -> Floats:
+def _beyond_fast_end(slope: float, positions: Floats, pace: Floats) -> Floats:
     if not slope:
-        return np.zeros_like(place)
-    line = float(np.median((pace - slope * place)[pace > 0])) + slope * place
+        return np.zeros_like(positions)
+    line = float(np.median((pace - slope * positions)[pace > 0])) + slope * positions
     beyond: Floats = line / line.min() - 1
     return beyond
 
 
-def _slope(kinds: Ints64, place: Floats, ratio: Floats) -> float:
+def _slope(kinds: Ints64, positions: Floats, ratio: Floats) -> float:
     slopes: list[float] = []
     for kind in np.unique(kinds):
         those = np.flatnonzero((kinds == kind) & (ratio > 0))[1:]
         half = len(those) // 2
         low, high = those[:half], those[len(those) - half :]
-        slopes += ((ratio[high] - ratio[low]) / (place[high] - place[low])).tolist()
+        slopes += ((ratio[high] - ratio[low]) / (positions[high] - positions[low])).tolist()
     if len(slopes) < _LEAST_PAIRS:
         return 0.0
     middle = float(np.median(slopes))

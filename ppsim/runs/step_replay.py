@@ -33,18 +33,18 @@ def steps_of(graph: EventGraph, start: Floats, end: Floats, links: LinkTimes | N
     A message that no action waited for takes the usual time of its pair of ranks, but at most the time between its
     sending and the action. `links` has these usual times (None: from these steps).
     """
-    before, made, _ = input_times(graph, end)
-    links = links or links_of(graph, start, before, made)
-    own, since, is_waited = links.parts_of(start, before, made)
+    before, produced_s, _ = input_times(graph, end)
+    links = links or links_of(graph, start, before, produced_s)
+    own, since, is_waited = links.parts_of(start, before, produced_s)
     hop = np.where(is_waited, since, np.minimum(since, links.queue_s + links.transit_s))
     return MeasuredSteps(end - start, hop, own)
 
 
 def waits_for_messages(graph: EventGraph, start: Floats, end: Floats) -> Floats:
     """Return how long each action waited for a message while its rank was free."""
-    before, made, crosses = input_times(graph, end[None])
+    before, produced_s, crosses = input_times(graph, end[None])
     own = steps_of(graph, start[None], end[None]).after_own
-    waits: Floats = np.where(crosses, np.maximum(start - np.maximum(before, made) - own, 0.0), 0.0)[0]
+    waits: Floats = np.where(crosses, np.maximum(start - np.maximum(before, produced_s) - own, 0.0), 0.0)[0]
     return waits
 
 
@@ -71,8 +71,8 @@ def replay(graph: EventGraph, steps: MeasuredSteps) -> NodeTimes:
 
 def rank_waits_s(graph: EventGraph, end: Floats) -> Floats:
     schedule = graph.schedule
-    before, made, crosses = input_times(graph, end[None])
-    waits = np.where(crosses, np.maximum(made - before, 0.0), 0.0)[0]
+    before, produced_s, crosses = input_times(graph, end[None])
+    waits = np.where(crosses, np.maximum(produced_s - before, 0.0), 0.0)[0]
     return np.bincount(schedule.rank, weights=waits, minlength=schedule.num_ranks).astype(np.float64)
 
 

@@ -161,11 +161,15 @@ def _numbers_of(trace: RankTrace) -> list[int]:
     return [trace.numbers[entry] for entry in entries if entry >= 0]
 
 
-def _later(told: Any, seconds: float) -> Any:
-    if isinstance(told, TimeRange):
-        times = [one.name for one in fields(told) if one.name not in ("cell", "message_bytes", "chunk", "work")]
-        return replace(told, **{name: _later(getattr(told, name), seconds) for name in times})
-    return type(told)(_later(one, seconds) for one in told) if isinstance(told, list | tuple) else told + seconds
+def _later(content: Any, seconds: float) -> Any:
+    if isinstance(content, TimeRange):
+        times = [one.name for one in fields(content) if one.name not in ("cell", "message_bytes", "chunk", "work")]
+        return replace(content, **{name: _later(getattr(content, name), seconds) for name in times})
+    return (
+        type(content)(_later(one, seconds) for one in content)
+        if isinstance(content, list | tuple)
+        else content + seconds
+    )
 
 
 _SHOWN = 8
@@ -272,9 +276,9 @@ def _to_collectives(trace: RankTrace) -> list[float | None]:
     collectives: list[float | None] = []
     for step, following in pairwise(spans):
         end, begin = max(one.end for one in step), min(one.begin for one in following)
-        place = bisect_left(trace.collectives, end)
-        is_between = place < len(trace.collectives) and trace.collectives[place] < begin
-        collectives.append(trace.collectives[place] - end if is_between else None)
+        index = bisect_left(trace.collectives, end)
+        is_between = index < len(trace.collectives) and trace.collectives[index] < begin
+        collectives.append(trace.collectives[index] - end if is_between else None)
     return collectives
 
 

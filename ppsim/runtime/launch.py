@@ -69,8 +69,8 @@ def launch_all(
     num_ranks = configs[0].num_ranks
     with _interruptions(), tempfile.TemporaryDirectory(prefix="ppsim-train-") as name:
         folder = Path(name)  # mode 0700: the ranks trust its content
-        told = {"configs": [asdict(config) for config in configs], "turns": asdict(turns)}
-        (folder / "configs.json").write_text(json.dumps(told))
+        content = {"configs": [asdict(config) for config in configs], "turns": asdict(turns)}
+        (folder / "configs.json").write_text(json.dumps(content))
         with _ranks(num_ranks, folder, quiet=quiet) as ranks:
             _wait_for_all(ranks, folder, watch)
         results: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())
@@ -195,8 +195,8 @@ def _died(rank: int, exit_code: int, printed: Path) -> RunFailed:
 
 def _failed(rank: int, kind: str, message: str, callstack: str) -> Exception:
     """Return the error that a rank reported; a wrong table or option stays a `ConfigError`."""
-    told = f"{kind}: {message.strip()}" if message else kind
-    error: Exception = RunFailed(f"rank {rank} failed: {told}; the other ranks were stopped")
+    sentence = f"{kind}: {message.strip()}" if message else kind
+    error: Exception = RunFailed(f"rank {rank} failed: {sentence}; the other ranks were stopped")
     if kind in ("ConfigError", "ScheduleError"):
         error = ConfigError(message)
     error.add_note(f"On rank {rank}:\n{callstack}")

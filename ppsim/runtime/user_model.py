@@ -78,8 +78,8 @@ class UserFunction:
             )
 
     def made(self, *arguments: Any) -> Any:
-        told = f" for the layers {list(arguments[0])}" if arguments else ""
-        with import_folder(self.home), _failing(f"{self.where} fails{told}"):
+        layers_text = f" for the layers {list(arguments[0])}" if arguments else ""
+        with import_folder(self.home), _failing(f"{self.where} fails{layers_text}"):
             return self.call(*arguments)
 
 
@@ -143,11 +143,11 @@ def build_user_model(function: UserFunction, layers: Sequence[int], *, seed: int
     where, form = function.where, "it must return stages, inputs, targets and loss"
     function.require_parameter()
     torch.manual_seed(seed)
-    made = function.made(list(layers))
-    if not isinstance(made, tuple | list) or len(made) != 4:
-        got = f"{len(made)} things" if isinstance(made, tuple | list) else _kind(made)
+    returned = function.made(list(layers))
+    if not isinstance(returned, tuple | list) or len(returned) != 4:
+        got = f"{len(returned)} things" if isinstance(returned, tuple | list) else _kind(returned)
         raise ConfigError(f"{where} returns {got}: {form}")
-    modules, inputs, targets, loss = made
+    modules, inputs, targets, loss = returned
     if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList):
         raise ConfigError(
             f"{where} returns one module ({_kind(modules)}) where the stages should be: a list of them"
@@ -186,9 +186,9 @@ class UserModelStages:
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
         """If the function yields stages one by one, the stages that are not wanted are released."""
-        made = self._made(self._config.layers_per_stage)
-        self._without_modules = replace(made, modules=())
-        return {stage: module for stage, module in enumerate(made.stages()) if stage in wanted}
+        parts = self._made(self._config.layers_per_stage)
+        self._without_modules = replace(parts, modules=())
+        return {stage: module for stage, module in enumerate(parts.stages()) if stage in wanted}
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
         """Raises `ConfigError` if the model in one stage has other parameters than the stages together."""
@@ -208,14 +208,14 @@ class UserModelStages:
         return self._data().loss(output, targets)
 
 
-def copy_weights(whole: nn.Module, stages: Sequence[nn.Module], where: str) -> list[list[nn.Parameter]]:
+def copy_weights(source: nn.Module, stages: Sequence[nn.Module], where: str) -> list[list[nn.Parameter]]:
     """Copy the weights of the stages into the whole model, and return its parameters per stage.
 
     Parameters match, in order, if their names differ in numbers only: "layers.5.up.weight" of the model may be
     "layers.1.up.weight" of stage 1. Raises `ConfigError` if numbers or shapes of parameters differ.
     """
     waiting: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in whole.named_parameters():
+    for name, parameter in source.named_parameters():
         waiting.setdefault(_without_numbers(name), []).append(parameter)
     parameters: list[list[nn.Parameter]] = []
     for index, stage in enumerate(stages):
@@ -250,13 +250,13 @@ def check_user_model(
     Returns the form of the microbatch before, between and after the stages, and the name of the parameters'
     shortest number format. Raises `ConfigError`, naming the stage, for a model that no pipeline could run.
     """
-    made = build_user_model(function, layers, seed=seed)
-    inputs, targets = (part.to(device) for part in made.rows(micro_batch, seed))
+    parts = build_user_model(function, layers, seed=seed)
+    inputs, targets = (part.to(device) for part in parts.rows(micro_batch, seed))
     boundaries, kinds, x = [_boundary(inputs)], set(), inputs
-    for stage, module in enumerate(made.stages()):
+    for stage, module in enumerate(parts.stages()):
         is_last = stage == len(layers) - 1
         x = _tried_stage(
-            made, stage, module.to(device), x, targets=targets if is_last else None, splits=splits and stage > 0
+            parts, stage, module.to(device), x, targets=targets if is_last else None, splits=splits and stage > 0
         )
         boundaries.append(_boundary(x))
         kinds |= {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
@@ -264,10 +264,10 @@ def check_user_model(
 
 
 def _tried_stage(
-    made: UserModelParts, stage: int, module: nn.Module, x: Tensor, *, targets: Tensor | None, splits: bool
+    parts: UserModelParts, stage: int, module: nn.Module, x: Tensor, *, targets: Tensor | None, splits: bool
 ) -> Tensor:
     """`targets` are given for the last stage only."""
-    where = made.function.where
+    where = parts.function.where
     before = f"what stage {stage - 1} returns" if stage else "the inputs"
     x = x.detach().requires_grad_(stage > 0)
     with _failing(f"{where}: stage {stage} fails on {before}, {_shown(x)}"):
@@ -278,7 +278,7 @@ def _tried_stage(
         raise ConfigError(f"{where}: stage {stage} returns {_shown(output)}, which has no gradient")
     what, end, grad = f"what stage {stage} returns", output, torch.ones_like(output)
     if targets is not None:
-        what, end = f"the loss of stage {stage}", _tried_loss(made, output, targets)
+        what, end = f"the loss of stage {stage}", _tried_loss(parts, output, targets)
         grad = torch.ones_like(end)
     if not end.requires_grad:
         raise ConfigError(f"{where}: {what} has no gradient: it depends on no parameter that learns")
@@ -303,10 +303,10 @@ def _tried_stage(
     return output.detach()
 
 
-def _tried_loss(made: UserModelParts, output: Tensor, targets: Tensor) -> Tensor:
-    where = made.function.where
+def _tried_loss(parts: UserModelParts, output: Tensor, targets: Tensor) -> Tensor:
+    where = parts.function.where
     with _failing(f"{where}: the loss fails on {_shown(output)} and targets {_shown(targets)}"):
-        loss = made.loss(output, targets)
+        loss = parts.loss(output, targets)
     if not isinstance(loss, Tensor) or loss.dim():
         got = _shown(loss) if isinstance(loss, Tensor) else _kind(loss)
         raise ConfigError(f"{where}: the loss must be one number, a tensor without dimensions: got {got}")

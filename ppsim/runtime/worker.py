@@ -390,8 +390,11 @@ def main(folder: Path) -> None:
     """Run the configurations of a launcher's folder, and report the result or the error."""
     rank, word = int(os.environ["RANK"]), None
     try:
-        told = json.loads((folder / "configs.json").read_text())
-        configs, turns = [TrainConfig.from_dict(item) for item in told["configs"]], TurnLimits(**told["turns"])
+        content = json.loads((folder / "configs.json").read_text())
+        configs, turns = (
+            [TrainConfig.from_dict(item) for item in content["configs"]],
+            TurnLimits(**content["turns"]),
+        )
         store = FileStore(str(folder / "store"), configs[0].num_ranks)
         results = run_all(configs, store, turns, lambda done: write_atomically(turns_of(folder), str(done)))
         if results is not None:

@@ -84,13 +84,13 @@ class _Row:
             warmup = np.minimum(p - 1 - np.arange(p), count)
             if np.any(before != np.minimum(warmup + 1, count)):
                 raise ScheduleError(_NOT_MEGATRON)
-        place = np.arange(count)
-        steady = place < count - warmup[:, None]
-        behind = np.take_along_axis(forward, np.minimum(place + warmup[:, None], count - 1), axis=1)
+        positions = np.arange(count)
+        steady = positions < count - warmup[:, None]
+        behind = np.take_along_axis(forward, np.minimum(positions + warmup[:, None], count - 1), axis=1)
         if np.any((behind + 1 != backward) & steady):
             raise ScheduleError(_NOT_MEGATRON)
         number = np.zeros(len(table), dtype=np.int64)
-        number[forward], number[backward] = place, place
+        number[forward], number[backward] = positions, positions
         return cls(forward, backward, number, warmup)
 
 

@@ -112,10 +112,10 @@ def _verdicts(messages: Callable[[], MessageTable], receives: Receives) -> list[
     ways.append(("blocking", "ideal"))
     for way in sorted(ways, key=lambda way: len(_AS_IN.get(way[1], ()))):
         communication, channel = way
-        known = [verdicts["overlap", one] for one in _AS_IN.get(channel, ())]  # type: ignore[index]
+        implied = [verdicts["overlap", one] for one in _AS_IN.get(channel, ())]  # type: ignore[index]
         outcome: Outcome = "runs"
         reason = ""
-        if not any(verdict.outcome == "runs" for verdict in known):
+        if not any(verdict.outcome == "runs" for verdict in implied):
             try:
                 placed = placed or order_messages(
                     messages().moved(), receives

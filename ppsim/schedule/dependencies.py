@@ -72,10 +72,10 @@ def _dependencies(schedule: Schedule) -> Dependencies:
     neighbour[has_next] = backward[stage[has_next] + 1, microbatch[has_next]]
 
     of_slice = np.full(len(op), NONE, dtype=np.int32)
-    place = microbatch % schedule.num_slices
-    has_before = is_forward & (place > 0)
+    slice_index = microbatch % schedule.num_slices
+    has_before = is_forward & (slice_index > 0)
     of_slice[has_before] = forward[stage[has_before], microbatch[has_before] - 1]
-    has_behind = is_backward & (place < schedule.num_slices - 1)
+    has_behind = is_backward & (slice_index < schedule.num_slices - 1)
     of_slice[has_behind] = backward[stage[has_behind], microbatch[has_behind] + 1]
     return Dependencies(own=own, neighbour=neighbour, slice=of_slice)
 

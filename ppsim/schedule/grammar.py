@@ -189,8 +189,8 @@ _Places: TypeAlias = slice | NDArray[np.bool_]
 def _numbers_before(data: NDArray[np.uint8], end: Ints64, num_digits: NDArray[np.uint8]) -> Ints32:
     digits = data - np.uint8(ord("0"))
     numbers = digits[end - 1].astype(np.int32)
-    for place in range(1, int(num_digits.max(initial=0))):
-        numbers += digits[end - (1 + place)] * (num_digits > place) * np.int32(10**place)
+    for digit in range(1, int(num_digits.max(initial=0))):
+        numbers += digits[end - (1 + digit)] * (num_digits > digit) * np.int32(10**digit)
     return numbers
 
 

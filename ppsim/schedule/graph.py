@@ -186,9 +186,9 @@ def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: 
     def held_up() -> _Listed:
         holder = first_of_cell(compute)[target] if pairs == "whole" else target
         num_actions, num_nodes = len(compute), len(compute) + len(target)
-        place = target - holder  # a fused cell may wait for several transfers
-        holds_up = np.full((1 + int(place.max(initial=0)), num_actions), NONE, dtype=np.int32)
-        holds_up[place, holder] = np.arange(num_actions, num_nodes, dtype=np.int32)
+        index = target - holder  # a fused cell may wait for several transfers
+        holds_up = np.full((1 + int(index.max(initial=0)), num_actions), NONE, dtype=np.int32)
+        holds_up[index, holder] = np.arange(num_actions, num_nodes, dtype=np.int32)
         return _listed([previous_on_rank(compute), *holds_up])
 
     return _joined(cached(compute, ("held up", pairs), held_up, part=10 / 50), _listed(causes))
@@ -248,11 +248,11 @@ def _line_up(
     ends: Any, end_of_rank: Any, of_sent: Any, of_received: Any, last: Any, ahead_sent: Any, ahead_received: Any
 ) -> None:
     rank, num_transfers = 0, len(of_sent)
-    for place in range(len(ends)):
-        while place == end_of_rank[rank]:
+    for index in range(len(ends)):
+        while index == end_of_rank[rank]:
             rank += 1
         first = rank * len(end_of_rank)
-        end = ends[place]
+        end = ends[index]
         if end < num_transfers:
             queue = of_sent[end]
             ahead_sent[end] = last[first + queue]
@@ -280,25 +280,25 @@ def _wait_for_batches(
     following: Any, end_of_rank: Any, rank_offsets: Any, num_transfers: Any, ends: Any, counts: Any, waits_for: Any
 ) -> Any:
     """An action waits for the previous action and for the transfers posted since then, sends first."""
-    used = place = 0
+    used = position = 0
     for rank in range(len(end_of_rank)):
         for action in range(rank_offsets[rank], rank_offsets[rank + 1]):
             before = used
             if action > rank_offsets[rank]:
                 waits_for[used] = action - 1
                 used += 1
-            batch = place
-            while place < end_of_rank[rank] and following[place] == action:
-                here = place
+            batch = position
+            while position < end_of_rank[rank] and following[position] == action:
+                here = position
                 while here > batch and ends[here - 1] > ends[here]:
                     ends[here - 1], ends[here] = ends[here], ends[here - 1]
                     here -= 1
-                place += 1
-            for here in range(batch, place):
+                position += 1
+            for here in range(batch, position):
                 waits_for[used] = len(counts) + ends[here] % num_transfers
                 used += 1
             counts[action] = used - before
-        place = end_of_rank[rank]  # no action waits for transfers after the last action
+        position = end_of_rank[rank]  # no action waits for transfers after the last action
     return used
 
 
@@ -329,14 +329,16 @@ def _called_waits(
 
     wait(target, transfer, np.ones(num_transfers, dtype=np.bool_))
     rank = np.concatenate([compute.rank[source], compute.rank[target]])
-    calls = MessageEnds(*(np.concatenate(both) for both in zip(sends.columns, receives.columns, strict=True)))
-    both = np.concatenate([transfer, transfer])
-    wait(both, calls.after, calls.after != NONE)
+    calls = MessageEnds(
+        *(np.concatenate(transfers) for transfers in zip(sends.columns, receives.columns, strict=True))
+    )
+    transfers = np.concatenate([transfer, transfer])
+    wait(transfers, calls.after, calls.after != NONE)
     following = np.where(calls.after == NONE, compute.rank_offsets[rank], calls.after + 1)
     is_on_rank = following < compute.rank_offsets[rank + 1]
-    wait(following, both, calls.holds & is_on_rank)
+    wait(following, transfers, calls.holds & is_on_rank)
     second, first = _first_calls(compute, rank, calls)
-    wait(both[second], both[first], np.ones(len(second), dtype=np.bool_))
+    wait(transfers[second], transfers[first], np.ones(len(second), dtype=np.bool_))
 
     kind = compute.op[source] == Op.F
     order = np.lexsort((source, kind, compute.rank[target], compute.rank[source]))
@@ -353,14 +355,14 @@ def _called_waits(
 
 def _first_calls(compute: Schedule, rank: Ints32, ends: MessageEnds) -> tuple[Ints64, Ints64]:
     """Return pairs (second, first) of calls after the same action, if the first call blocks the rank."""
-    place = np.where(ends.after == NONE, len(compute) + rank, ends.after)
+    positions = np.where(ends.after == NONE, len(compute) + rank, ends.after)
     held = np.flatnonzero((ends.turn == 0) & ends.holds)
     second = np.flatnonzero(ends.turn == 1)
     pairs = []
     for one in (held, held[::-1]):  # a first call can be both a send and a receive
         first = np.full(len(compute) + compute.num_ranks, NONE, dtype=np.int64)
-        first[place[one]] = one
-        pairs.append((second, first[place[second]]))
+        first[positions[one]] = one
+        pairs.append((second, first[positions[second]]))
     behind, ahead = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return behind[ahead != NONE], ahead[ahead != NONE]
 

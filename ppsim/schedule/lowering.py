@@ -53,12 +53,12 @@ def lower(schedule: Schedule, *, receives: Receives = "torch", waits: bool = Fal
 
 def lowered_messages(compute: Schedule, *, waits: bool = False) -> MessageTable:
     lowered, entry, role = _torch_order(compute, waits)
-    place = np.empty(len(compute), dtype=np.int32)
+    positions = np.empty(len(compute), dtype=np.int32)
 
     def placed(what: int, actions: Ints32) -> Ints32:
         here = np.flatnonzero(role == what)
-        place[entry[here]] = here
-        return place[actions]
+        positions[entry[here]] = here
+        return positions[actions]
 
     source, target = transfers_of(compute)
     return MessageTable(
@@ -324,14 +324,14 @@ def _consumers(messages: MessageTable) -> Ints32:
     return np.flatnonzero(is_compute(messages.table.op)).astype(np.int32)[messages.target]
 
 
-def _received_before(messages: MessageTable, place: Ints32, turn: Ints32) -> MessageTable:
+def _received_before(messages: MessageTable, positions: Ints32, turn: Ints32) -> MessageTable:
     """Move each receive before the entry `place`; order receives at the same place by `turn`, then by sending."""
     num_entries = len(messages.table)
-    key = place.astype(np.int64) * num_entries + turn
+    key = positions.astype(np.int64) * num_entries + turn
     turns = messages.by_route[np.argsort(key[messages.by_route], kind="stable")]
     stays = np.ones(num_entries, dtype=np.bool_)
     stays[messages.receive] = False
     num_before = np.cumsum(stays, dtype=np.int32) - stays  # entries that do not move
-    moved_to = num_before + np.cumsum(np.bincount(place, minlength=num_entries), dtype=np.int32)
-    moved_to[messages.receive[turns]] = num_before[place[turns]] + np.arange(len(turns), dtype=np.int32)
+    moved_to = num_before + np.cumsum(np.bincount(positions, minlength=num_entries), dtype=np.int32)
+    moved_to[messages.receive[turns]] = num_before[positions[turns]] + np.arange(len(turns), dtype=np.int32)
     return messages.moved(send=moved_to[messages.send], receive=moved_to[messages.receive], moved_to=moved_to)

@@ -45,9 +45,9 @@ class MessageTable:
             op = np.empty_like(op)
             op[self.moved_to] = self.table.op
         is_end, number = is_one_of(op, _SENT_OR_RECEIVED), np.arange(2 * len(self.send), dtype=np.int32)
-        place = np.empty(len(op), dtype=np.int32)
-        place[self.send], place[self.receive] = np.split(number, 2)
-        return place[is_end], np.cumsum(is_compute(op), dtype=np.int32)[is_end]
+        positions = np.empty(len(op), dtype=np.int32)
+        positions[self.send], positions[self.receive] = np.split(number, 2)
+        return positions[is_end], np.cumsum(is_compute(op), dtype=np.int32)[is_end]
 
     @property
     def ends(self) -> Ints32:

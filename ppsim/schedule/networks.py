@@ -38,13 +38,13 @@ def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
     for node, name in enumerate(names):
         is_transfer = node >= actions
         made_by = int(graph.source[node - actions]) if is_transfer else node
-        told: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "number": node, "kind": name.lstrip("0123456789").rstrip("0123456789"), "rank": rank[made_by],
             "stage": stage[made_by], "microbatch": microbatch[made_by],
         }  # fmt: skip
         if is_transfer:
-            told["to_rank"] = rank[int(graph.target[node - actions])]
-        network.add_node(name, **told)
+            attributes["to_rank"] = rank[int(graph.target[node - actions])]
+        network.add_node(name, **attributes)
     offsets, waits = graph.offsets.tolist(), graph.waits_for.tolist()
     for node, name in enumerate(names):
         for before in waits[offsets[node] : offsets[node + 1]]:

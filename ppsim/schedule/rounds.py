@@ -30,9 +30,9 @@ def repeat_rounds(schedule: Schedule, num_rounds: int) -> Schedule:
             f"{schedule.name}: {replicas} model replicas cannot share the {count} microbatches of a round equally"
         )
     units_of_chain = schedule.num_units // replicas
-    chain, place = np.divmod(schedule.microbatch, units_of_chain)
+    chain, unit = np.divmod(schedule.microbatch, units_of_chain)
     rounds = np.arange(num_rounds, dtype=np.int32)[:, None]
-    microbatch = np.where(schedule.microbatch == NONE, NONE, (chain * num_rounds + rounds) * units_of_chain + place)
+    microbatch = np.where(schedule.microbatch == NONE, NONE, (chain * num_rounds + rounds) * units_of_chain + unit)
     cells = schedule.fused.max(initial=NONE) + 1
     fused = np.where(schedule.fused == NONE, NONE, schedule.fused + rounds * cells)
     entries, of_round, offsets = _by_rank(schedule.rank_offsets, num_rounds)
@@ -69,8 +69,8 @@ def one_round(schedule: Schedule) -> Schedule:
     is_first = has_none | (schedule.round_of_unit[np.where(has_none, 0, schedule.microbatch)] == 0)
     first = schedule.select(is_first)
     units_of_chain = schedule.num_units // schedule.num_replicas
-    chain, place = np.divmod(first.microbatch, units_of_chain)
-    microbatch = np.where(first.microbatch == NONE, NONE, chain * (units_of_chain // schedule.num_rounds) + place)
+    chain, unit = np.divmod(first.microbatch, units_of_chain)
+    microbatch = np.where(first.microbatch == NONE, NONE, chain * (units_of_chain // schedule.num_rounds) + unit)
     return replace(
         first,
         microbatch=microbatch.astype(np.int32),

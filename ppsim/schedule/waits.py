@@ -50,25 +50,27 @@ def with_send_waits(schedule: Schedule) -> Schedule:
     is_forward = schedule.op[sends] == Op.SEND_F
     backward = index_of(schedule, (Op.B, Op.I))[schedule.stage[sends], schedule.microbatch[sends]]
     in_row = is_forward & (backward > sends) & (schedule.rank[backward] == schedule.rank[sends])
-    place = np.where(in_row, last_of_cell(schedule)[backward] + 1, schedule.rank_offsets[schedule.rank[sends] + 1])
+    positions = np.where(
+        in_row, last_of_cell(schedule)[backward] + 1, schedule.rank_offsets[schedule.rank[sends] + 1]
+    )
     # Several waits at one place follow the cell's parts or, at the end of the row, the sending order.
-    order = np.lexsort((np.where(in_row, backward, sends), ~in_row, place))
+    order = np.lexsort((np.where(in_row, backward, sends), ~in_row, positions))
     ops = np.where(is_forward, Op.WAIT_SEND_F, Op.WAIT_SEND_B)
-    return _inserted(schedule, place[order], ops[order], sends[order])
+    return _inserted(schedule, positions[order], ops[order], sends[order])
 
 
-def _inserted(schedule: Schedule, place: Ints64, op: Ints64, of: Ints64) -> Schedule:
+def _inserted(schedule: Schedule, positions: Ints64, op: Ints64, of: Ints64) -> Schedule:
     """Insert `op` before the entries `place` (ascending), with stage and microbatch of the entries `of`.
 
     An insertion before the first entry of a row goes to the end of the previous row.
     """
-    counts = np.searchsorted(place, schedule.rank_offsets, side="right")
+    counts = np.searchsorted(positions, schedule.rank_offsets, side="right")
     return replace(
         schedule,
-        op=np.insert(schedule.op, place, op.astype(np.int8)),
-        stage=np.insert(schedule.stage, place, schedule.stage[of]),
-        microbatch=np.insert(schedule.microbatch, place, schedule.microbatch[of]),
-        fused=np.insert(schedule.fused, place, NONE),
+        op=np.insert(schedule.op, positions, op.astype(np.int8)),
+        stage=np.insert(schedule.stage, positions, schedule.stage[of]),
+        microbatch=np.insert(schedule.microbatch, positions, schedule.microbatch[of]),
+        fused=np.insert(schedule.fused, positions, NONE),
         rank_offsets=schedule.rank_offsets + counts,
     )
 

@@ -67,9 +67,9 @@ class CostArrays:
 
     def mean_passes(self, op: NDArray[np.int8], stage: Ints32) -> Floats:
         by_op = np.concatenate([getattr(self, name) for name in _PASSES])
-        place = np.multiply(op, len(self.forward_s), dtype=np.int32)
-        place += stage
-        seconds: Floats = by_op[place]
+        cells = np.multiply(op, len(self.forward_s), dtype=np.int32)
+        cells += stage
+        seconds: Floats = by_op[cells]
         return seconds
 
     def least(self) -> "CostArrays":

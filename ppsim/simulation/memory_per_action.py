@@ -71,8 +71,8 @@ def slice_shares(schedule: Schedule, costs: CostArrays) -> tuple[Ints32, Floats 
     """Return each action's microbatch number, and its slice's fraction of the time and of the tokens."""
     if schedule.num_slices == 1:
         return schedule.microbatch, 1.0, 1.0
-    microbatch, place = np.divmod(schedule.microbatch, schedule.num_slices)
-    return microbatch, costs.time_shares[place], costs.token_shares[place]
+    microbatch, slice_index = np.divmod(schedule.microbatch, schedule.num_slices)
+    return microbatch, costs.time_shares[slice_index], costs.token_shares[slice_index]
 
 
 def added_bytes(schedule: Schedule, costs: CostArrays) -> Floats:

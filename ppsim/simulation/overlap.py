@@ -23,9 +23,11 @@ def overlapped_fraction(graph: EventGraph, start: Floats, end: Floats) -> Floats
     sender, receiver = graph.schedule.rank[graph.source], graph.schedule.rank[graph.target]
     fraction = np.zeros(num_actions)
     for rank, (first, last) in enumerate(pairwise(offsets.tolist())):
-        mine = (sender == rank) | (receiver == rank)
+        at_rank = (sender == rank) | (receiver == rank)
         from_s, to_s = start[first:last], end[first:last]
-        under_way = _covered(begin[mine], finish[mine], to_s) - _covered(begin[mine], finish[mine], from_s)
+        under_way = _covered(begin[at_rank], finish[at_rank], to_s) - _covered(
+            begin[at_rank], finish[at_rank], from_s
+        )
         taken = to_s - from_s
         fraction[first:last] = np.divide(under_way, taken, out=np.zeros(last - first), where=taken > 0)
     return np.clip(fraction, 0.0, 1.0)

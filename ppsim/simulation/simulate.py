@@ -63,13 +63,13 @@ def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
     schedule, num_actions, duration = graph.schedule, graph.num_actions, np.empty(graph.num_nodes)
     compute, transfers = duration[:num_actions], duration[num_actions:]
     microbatch, time_share, token_share = slice_shares(schedule, costs)
-    whole = costs.of_passes(schedule.op, schedule.stage, microbatch)
-    np.multiply(whole, time_share, out=compute)
+    seconds = costs.of_passes(schedule.op, schedule.stage, microbatch)
+    np.multiply(seconds, time_share, out=compute)
     if costs.fused_s is not None:
         mean = costs.mean_passes(schedule.op, schedule.stage)
-        size = np.divide(whole, mean, out=np.ones(len(mean)), where=mean > 0)
+        size = np.divide(seconds, mean, out=np.ones(len(mean)), where=mean > 0)
         _share_out_pairs(schedule, mean, costs.fused_s, size * time_share, compute)
-    del whole  # frees memory: these arrays are large for a large table
+    del seconds  # frees memory: these arrays are large for a large table
     compute[schedule.rank_offsets[:-1]] += costs.first_pass_s
     compute[schedule.rank_offsets[schedule.stage_to_rank[0] + 1] - 1] += costs.last_pass_s
     hop = schedule.stage[graph.source]
@@ -90,7 +90,7 @@ def _slow_links(graph: EventGraph, slow_links: Numbers | None) -> Iterator[tuple
         yield (rank[graph.source] == row[0]) & (rank[graph.target] == row[1]), row[2:]
 
 
-def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: Floats, compute: Floats) -> None:
+def _share_out_pairs(schedule: Schedule, seconds: Floats, fused_s: Floats, share: Floats, compute: Floats) -> None:
     """Replace the durations of fused forward-backward pairs by proportional shares of the pair's cost.
 
     `fused_s` is for whole microbatches of mean size. Otherwise, the time saved by fusing scales with the smaller of
@@ -99,7 +99,7 @@ def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: 
     forward, backward = fused_pairs(schedule)
     first = np.minimum(forward, backward)
     second = first + 1
-    saved = whole[first] + whole[second] - fused_s[schedule.stage[forward], schedule.stage[backward]]
+    saved = seconds[first] + seconds[second] - fused_s[schedule.stage[forward], schedule.stage[backward]]
     parts = compute[first] + compute[second]
     pair = parts - saved * np.minimum(share[first], share[second])
     of_first = np.divide(compute[first], parts, out=np.full(len(first), 0.5), where=parts > 0)

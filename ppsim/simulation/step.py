@@ -266,8 +266,8 @@ def _entries(name: str, values: Numbers, length: int, unit: str) -> Floats:
 
 
 def _by_first_forward(schedule: Schedule, rank: int) -> list[int]:
-    mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
-    stages = schedule.stage[mine][schedule.op[mine] == Op.F]
+    row = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
+    stages = schedule.stage[row][schedule.op[row] == Op.F]
     return list(dict.fromkeys(stages.tolist()))
 
 

@@ -181,11 +181,11 @@ class Timeline(Drawable):
         names = list(graph)
         for node, name in enumerate(names):
             graph.nodes[name].update(start_s=float(self.start[node]), end_s=float(self.end[node]))
-        for before, name, told in graph.edges(data=True):
+        for before, name, attributes in graph.edges(data=True):
             ends = graph.nodes[name]
-            told["slack_s"] = ends["start_s"] - graph.nodes[before]["end_s"]
+            attributes["slack_s"] = ends["start_s"] - graph.nodes[before]["end_s"]
             blocker = int(self.blocker[ends["number"]])
-            told["fixes"] = blocker != NONE and names[blocker] == before
+            attributes["fixes"] = blocker != NONE and names[blocker] == before
         return graph
 
 

@@ -32,8 +32,8 @@ _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 def _share(part_bytes: float, whole_bytes: float) -> str:
-    whole = size(whole_bytes)
-    return f"{size(part_bytes).removesuffix(whole[-4:])} of {whole}"
+    total = size(whole_bytes)
+    return f"{size(part_bytes).removesuffix(total[-4:])} of {total}"
 
 
 @dataclass(frozen=True)

@@ -169,8 +169,8 @@ class Arguments:
         return default if value is None else value
 
     def need(self, name: str, *others: str) -> int:
-        for known in (name, *others):
-            value = self.count(known)
+        for spelling in (name, *others):
+            value = self.count(spelling)
             if value is not None:
                 return value
         raise ConfigError(f"{self.source}: {name} is missing")

@@ -183,10 +183,10 @@ class LaunchScript:
         values = slurm_variables(self._headers) | dict(self.given) | dict(changed)
         printed = {name[2:-1]: text for name, text in values.items() if name.startswith("$(")}
         last = max((int(name) for name in values if name.isdigit()), default=0)
-        words = ["bash", str(self._path), *(values.get(str(number), "") for number in range(1, last + 1))]
+        command = ["bash", str(self._path), *(values.get(str(number), "") for number in range(1, last + 1))]
         commands: list[Command] = []
         env = {name: text for name, text in values.items() if name.isidentifier()}
-        pending = [_Shell(joined(words), env, str(self._path.parent), ())]
+        pending = [_Shell(joined(command), env, str(self._path.parent), ())]
         said: list[str] = []
         is_stopped = False
         while pending and not is_stopped:

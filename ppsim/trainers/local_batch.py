@@ -58,13 +58,13 @@ class LocalBatch:
         if "gradient_accumulation_steps" in given:
             return
         replicas = _replicas(options)
-        whole = options.get("global_batch") or options["microbatches"] * micro * replicas
-        if whole % (of_round * replicas):
+        global_batch = options.get("global_batch") or options["microbatches"] * micro * replicas
+        if global_batch % (of_round * replicas):
             raise ConfigError(
-                f"{self.source}: a step of {whole} sequences is no multiple of local batch {of_round} · dp "
+                f"{self.source}: a step of {global_batch} sequences is no multiple of local batch {of_round} · dp "
                 f"{replicas}: give --global-batch-size or --gradient-accumulation-steps"
             )
-        options["gradient_accumulation_steps"] = whole // (of_round * replicas)
+        options["gradient_accumulation_steps"] = global_batch // (of_round * replicas)
 
 
 def _replicas(options: dict[str, Any]) -> int:

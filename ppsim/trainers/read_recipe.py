@@ -39,14 +39,14 @@ def read_recipe(name: str) -> RunConfig:
     config = {"megatron-bridge": _of_bridge, "primus": _of_primus, "torchtitan": _of_torchtitan}[recipe.trainer](
         recipe
     )
-    words = {"cluster": CLUSTERS[recipe.device]} if recipe.device in CLUSTERS else {}
+    options = {"cluster": CLUSTERS[recipe.device]} if recipe.device in CLUSTERS else {}
     if recipe.device == "any" and (dtype := config.options["dtype"]) in _SCALED_BY_BLOCK:
-        words = {"cluster": "dgx-b200"}
+        options = {"cluster": "dgx-b200"}
         config = replace(
-            config, notes=(*config.notes, f"{words['cluster']}: {dtype} needs a GPU from Blackwell on")
+            config, notes=(*config.notes, f"{options['cluster']}: {dtype} needs a GPU from Blackwell on")
         )
     trainer = f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}"
-    config = replace(config, trainer=trainer, options={**words, **config.options}, recipe=recipe)
+    config = replace(config, trainer=trainer, options={**options, **config.options}, recipe=recipe)
     if config.model is None:
         return replace(config, why_no_model=f"recipe {recipe.name}: {config.why_no_model}")
     return config
@@ -60,12 +60,12 @@ def _of_primus(recipe: Recipe) -> RunConfig:
     settings = recipe.settings
     if any(name.startswith("training.") for name in settings):
         return from_torchtitan(settings, recipe.name, "Primus, TorchTitan", settings)
-    config, known = from_arguments(settings, recipe.name), known_name(recipe.model)
-    if config.model is not None or known is None:
+    config, model = from_arguments(settings, recipe.name), known_name(recipe.model)
+    if config.model is not None or model is None:
         return config
-    said = f"sizes of {known}, the recipe's model: Primus builds it with code of its own"
-    words = {"model": known, **config.options}
-    return replace(config, model=find_model(known), options=words, notes=(*config.notes, said), why_no_model="")
+    said = f"sizes of {model}, the recipe's model: Primus builds it with code of its own"
+    options = {"model": model, **config.options}
+    return replace(config, model=find_model(model), options=options, notes=(*config.notes, said), why_no_model="")
 
 
 _FROZEN = {
@@ -88,16 +88,16 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     settings, ignored = recipe.settings, []
     known = known_name(recipe.model)
     model = find_model(known) if known else None
-    words: dict[str, Any] = {"cuda_graphs": "none"}
+    options: dict[str, Any] = {"cuda_graphs": "none"}
     further, repeats = (settings.pop(name, None) for name in ("mtp_num_layers", "mtp_use_repeated_layer"))
     if further is not None:
-        words |= {"mtp_num_layers": further} if further else {"mtp": False}
+        options |= {"mtp_num_layers": further} if further else {"mtp": False}
     if repeats:
-        words["mtp_use_repeated_layer"] = True
+        options["mtp_use_repeated_layer"] = True
     frozen = [word for name, word in _FROZEN.items() if settings.pop(name, None)]
     if model is not None:
         if model.encoders:
-            words |= {"image_tokens": _TOKENS_OF_MOCK_IMAGE} | ({"freeze": "+".join(frozen)} if frozen else {})
+            options |= {"image_tokens": _TOKENS_OF_MOCK_IMAGE} | ({"freeze": "+".join(frozen)} if frozen else {})
         experts = [kind.ffn.num_experts for kind in model.kinds if isinstance(kind.ffn, MixtureOfExperts)]
         settings |= {"num_layers": len(model.layers), "num_experts": max(experts, default=None)}
     if settings.get("expert_model_parallel_size"):
@@ -112,17 +112,17 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
         for name, value in recipe.settings.items()
         if value and name not in read and effect_of(name) == "unknown"
     ]
-    words |= config.options
+    options |= config.options
     ignored = [*config.ignored, *ignored]
     if model is None:
         why = f"{recipe.model} is not among `ppsim models`"
-        return replace(config, options=words, ignored=tuple(ignored), why_no_model=why)
-    words = {"model": known, **words}
+        return replace(config, options=options, ignored=tuple(ignored), why_no_model=why)
+    options = {"model": known, **options}
     said = ("one image of 256 × 256 pixels per sequence, as in the trainer's synthetic data",) * bool(
         model.encoders
     )
     return replace(
-        config, options=words, ignored=tuple(ignored), notes=(*config.notes, *said), model=model, why_no_model=""
+        config, options=options, ignored=tuple(ignored), notes=(*config.notes, *said), model=model, why_no_model=""
     )
 
 

@@ -53,11 +53,11 @@ def releases_of(trainer: str) -> list[str]:
 
 def release_named(trainer: str, release: str) -> str:
     """Return the newest release for ""; raises `ConfigError` for an unknown release or a trainer without any."""
-    known = releases_of(trainer)
-    if not release and known:
-        return known[-1]
-    if release not in known:
-        there = f"there are {', '.join(known)}" if known else f"no recipes of {trainer} are packaged"
+    releases = releases_of(trainer)
+    if not release and releases:
+        return releases[-1]
+    if release not in releases:
+        there = f"there are {', '.join(releases)}" if releases else f"no recipes of {trainer} are packaged"
         raise ConfigError(f"unknown release '{release}' of {trainer}: {there}")
     return release
 

@@ -110,8 +110,8 @@ def stacks() -> dict[str, StackDefaults]:
 def stack_errors() -> dict[tuple[str, str], StackErrors]:
     """Keys are the generation of the device and the kind of the model (dense, MoE)."""
     rows = read_json(data_folder("trainers/data") / ERRORS)
-    made = [load_packaged(StackErrors, one) for one in rows]
-    return {(one.generation, one.kind): one for one in made}
+    errors = [load_packaged(StackErrors, one) for one in rows]
+    return {(one.generation, one.kind): one for one in errors}
 
 
 def base_of(name: str) -> str:

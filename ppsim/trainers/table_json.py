@@ -74,8 +74,8 @@ def _cell(cell: list[_PlainAction], where: str) -> Cell:
     actions = []
     for name, stage, microbatch in cell:
         if name not in Op.__members__ or name == Op.IDLE.name:
-            known = ", ".join(op.name for op in Op if op is not Op.IDLE)
-            raise ScheduleError(f"{where}: unknown operation '{name}' (there are {known})")
+            operations = ", ".join(op.name for op in Op if op is not Op.IDLE)
+            raise ScheduleError(f"{where}: unknown operation '{name}' (there are {operations})")
         if stage < 0 or Op[name].has_microbatch != (microbatch >= 0):
             raise ScheduleError(f"{where}: {name} cannot have stage {stage} and microbatch {microbatch}")
         actions.append(Action(Op[name], stage, microbatch))

@@ -22,8 +22,8 @@ class WrittenPlan:
     layout: str
 
     def arguments(self, release: str, *, may_be_refused: bool = False) -> dict[str, Any]:
-        words = given_options(self.words)
-        return megatron_arguments(words, self.model, self.layout, release, may_be_refused=may_be_refused)
+        options = given_options(self.words)
+        return megatron_arguments(options, self.model, self.layout, release, may_be_refused=may_be_refused)
 
 
 def files_of(

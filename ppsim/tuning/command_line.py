@@ -25,7 +25,7 @@ def command_of(
     """Return the command that projects a configuration."""
     job, limit, is_planned = question.job_of(candidate), question.memory_limit_bytes, candidate.recompute == PLANNED
     has_cluster = question.calibration_file is None or job.cluster.name in packaged_clusters()
-    told = {
+    settings = {
         "model": job.model_name, "cluster": job.cluster.name if has_cluster else None, "gpus": question.num_gpus,
         "tp": candidate.tp, "cp": candidate.cp, "ep": candidate.ep, "pp": candidate.pp, "vpp": candidate.vpp,
         "schedule": candidate.schedule, "micro_batch": candidate.micro_batch, "global_batch": job.global_batch,
@@ -43,32 +43,35 @@ def command_of(
         "launch_ms": None if job.launch_s is None or question.overheads else 1e3 * job.launch_s,
         "calibration": question.calibration_file,
     }
-    words, also = declared_options(projected), declared_options(searched)
-    asked = option_values(words, Plan(pp=candidate.pp, job=job, runtime=question.runtime)) | depending
+    declarations, also = declared_options(projected), declared_options(searched)
+    asked = option_values(declarations, Plan(pp=candidate.pp, job=job, runtime=question.runtime)) | depending
     by_dtype = {"grad_reduce_in_bf16": job.optimizer.precision == "fp16"}
     printed = [
         name
-        for names in options_by_section(words.values()).values()
+        for names in options_by_section(declarations.values()).values()
         for name in names
-        if name in candidate.switches or (name in also and also[name].option.field == words[name].option.field)
+        if name in candidate.switches
+        or (name in also and also[name].option.field == declarations[name].option.field)
     ]
     changed: dict[str, Any] = {}
     for _ in range(_MOST_ROUNDS):  # an option that is typed may cancel others of the stack
         said = stack_of(
-            job.stack, dict.fromkeys(words) | told | changed, device=job.cluster.device.name,
+            job.stack, dict.fromkeys(declarations) | settings | changed, device=job.cluster.device.name,
             has_experts=job.model.has_experts,
         ).options  # fmt: skip
         before, changed = changed, dict(changed)  # a typed option stays, because the stack then has no value for it
         for name in printed:
-            by_stack = said.get(name, by_dtype.get(name, words[name].option.default))
-            if name not in told and asked[name] not in (None, by_stack):
+            by_stack = said.get(name, by_dtype.get(name, declarations[name].option.default))
+            if name not in settings and asked[name] not in (None, by_stack):
                 changed[name] = asked[name]
         if changed == before:
             break
     values = {name: value for name, value in changed.items() if not isinstance(value, bool)}
     flags = {name: value for name, value in changed.items() if isinstance(value, bool)}
     texts = [
-        text for name, value in (told | values | flags).items() for text in command_arguments(words[name], value)
+        text
+        for name, value in (settings | values | flags).items()
+        for text in command_arguments(declarations[name], value)
     ]
     return "ppsim project " + " ".join(texts)
 

@@ -246,8 +246,8 @@ def _sums(values: Floats) -> Floats:
 def _hop_s(job: Job) -> float:
     layout, tiers = job.layout, job.cluster.tiers
     tokens = job.micro_batch * job.length // layout.cp
-    whole = tokens * job.model.residual_size * float(job.execution.element_bytes)
-    message = whole / (layout.tp if job.scatter_gather else job.settings.cut.norm_divisor)
+    num_bytes = tokens * job.model.residual_size * float(job.execution.element_bytes)
+    message = num_bytes / (layout.tp if job.scatter_gather else job.settings.cut.norm_divisor)
     crossed = set(hop_tiers(layout, job.place.domain_sizes))
     return min(collectives.point_to_point_s(message, tiers[tier].p2p_link) for tier in crossed)
 

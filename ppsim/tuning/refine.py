@@ -157,12 +157,12 @@ def refine(
     limits = dict.fromkeys((search.limit.safe_bytes, search.limit.usable_bytes))
     tight = {limit: least_recomputed(looks, search.verdicts, CAP_ROUNDING * limit) for limit in limits}
     if "recompute" in what:
-        words = recomputed_modules(search.outlooks.question.job)
+        modules = recomputed_modules(search.outlooks.question.job)
         for limit_bytes, recomputed in tight.items():
             level = limit_bytes > search.limit.safe_bytes
             for bound_s, one in recomputed:
                 if bound_s < search.best_s[search.outlooks.question.is_elsewhere(one)][level]:
-                    search.try_all(replace(one, recompute=word) for word in words)
+                    search.try_all(replace(one, recompute=word) for word in modules)
                     search.try_all(_with_fewest_layers(search, one, limit_bytes))
     if "vpp" in what:
         search.try_all(other for one in search.fastest(_LAYOUTS) for other in _of_other_stages(search, one))
@@ -341,10 +341,15 @@ def _try_plan(search: RefineState, candidate: Configuration) -> None:
         return
     plan = search.outlooks.question.plan_of(planned)
     with suppress(PpsimError):  # it does not fit, or its schedule cannot run
-        made = project_table(plan, table_at(plan))
-        outcome = EvaluationResult("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s)
+        projected = project_table(plan, table_at(plan))
+        outcome = EvaluationResult(
+            "fits", float(projected.timeline.memory.peak_bytes.max()), projected.iteration_time_s
+        )
         *level, before_s = search.rank(candidate, verdict) if verdict and verdict.status == "fits" else LAST
-        if made.fits is not False and search.rank(candidate, outcome) < (*level, before_s * (1 - _GAIN_OF_PLAN)):
+        if projected.fits is not False and search.rank(candidate, outcome) < (
+            *level,
+            before_s * (1 - _GAIN_OF_PLAN),
+        ):
             search.note(planned, outcome)
 
 

@@ -92,8 +92,8 @@ class Configuration:
         if not (match := _KEY.fullmatch(key)):
             return None
         *sizes, recompute, schedule, split, zero, switched = match.groups()
-        made: Any = (*map(int, sizes), recompute, schedule, split, int(zero or 1), tuple(switched.split()))
-        return cls(*made)
+        fields_of_key: Any = (*map(int, sizes), recompute, schedule, split, int(zero or 1), tuple(switched.split()))
+        return cls(*fields_of_key)
 
     @classmethod
     def of_plan(cls, plan: Plan, question: "SearchProblem") -> "Configuration | None":
@@ -102,14 +102,14 @@ class Configuration:
         if job is None or job.stage_plans or job.layout.num_devices != question.num_gpus:
             return None
         sizes = {name: getattr(job.layout, name) for name in _IN_KEY if name != "vpp"}
-        made = cls(
+        configuration = cls(
             **sizes, vpp=vpp, micro_batch=job.micro_batch, recompute=job.execution.recompute,
             schedule=plan.schedule_name, split="even" if plan.layer_split_rule == "even" else "searched",
             zero=job.optimizer.zero_stage,
         )  # fmt: skip
         settings = settings_of(job)
         switches = {name: settings[name] for name in SWITCHES if name not in _FIELDS}
-        return made.changed(switches, question.own_settings(made))
+        return configuration.changed(switches, question.own_settings(configuration))
 
     @property
     def num_gpus(self) -> int:
@@ -314,12 +314,12 @@ _DERIVED = ("name", "precision", "gradient_bytes", "vocab_multiple", "profile", 
 
 def _unusual(job: Job, named: Collection[str]) -> dict[str, Any]:
     """Return fields that differ from their defaults, except `named` fields and those of `Configuration`."""
-    known = {*named, *_DERIVED, *(one.name for one in fields(Configuration))}
+    usual = {*named, *_DERIVED, *(one.name for one in fields(Configuration))}
     unusual = {
         one.name: value
         for holder in (job.execution, job, job.optimizer, job.offload_rules)
         for one in fields(holder)
-        if one.compare and one.default is not MISSING and one.name not in known
+        if one.compare and one.default is not MISSING and one.name not in usual
         if (value := getattr(holder, one.name)) != one.default
     }
     sizes = {"hidden": job.model.hidden_size, "vocab": job.model.vocab_size} if job.model_name == GPT else {}

@@ -106,8 +106,8 @@ def _by_kernels(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple
     of_gemms |= {f"experts-{dtype}": "experts"}
     of_gemms = {kind: name for kind, name in of_gemms.items() if projected[kind]}
     if not all(measured_s(name) for name in of_gemms.values()):  # kernel names do not separate the kinds of GEMMs
-        whole = sum(measured_s(name) for name in ("gemm", "narrow gemm", "experts"))
-        times = whole / sum(projected[kind] for kind in of_gemms)
+        gemms_s = sum(measured_s(name) for name in ("gemm", "narrow gemm", "experts"))
+        times = gemms_s / sum(projected[kind] for kind in of_gemms)
         yield from ((kind, times) for kind in of_gemms if times)
     else:
         yield from ((kind, measured_s(name) / projected[kind]) for kind, name in of_gemms.items())
@@ -133,12 +133,12 @@ def _busy_s(plan: Plan) -> list[float]:
     """Communication and waits for the host are excluded."""
     table, assembled = assembled_of(plan)
     seconds = [_computing_s(part) * plan.num_microbatches for part in assembled.parts]
-    return [sum(mine) / table.num_replicas for mine in values_of_ranks(table, seconds)]
+    return [sum(of_rank) / table.num_replicas for of_rank in values_of_ranks(table, seconds)]
 
 
 def _computing_s(one: CostEstimate) -> float:
-    whole = one.forward + one.backward
-    return whole.total_s - whole.communication_s - whole.host_s - whole.offload_s
+    passes = one.forward + one.backward
+    return passes.total_s - passes.communication_s - passes.host_s - passes.offload_s
 
 
 def _by_messages(job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float]]:
@@ -164,8 +164,8 @@ def _by_passes(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple[
     table, assembled = assembled_of(plan)
     number = plan.num_microbatches / table.num_replicas
     whole = [
-        number * sum(mine)
-        for mine in values_of_ranks(table, [(part.forward + part.backward).total_s for part in assembled.parts])
+        number * sum(of_rank)
+        for of_rank in values_of_ranks(table, [(part.forward + part.backward).total_s for part in assembled.parts])
     ]
     busy = _busy_s(plan)
     kinds = [kind for kind in _kinds(job) if _projected_s(plan, job, kind, busy)]
@@ -236,8 +236,8 @@ def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
 
 def rest_of(job: int, plans: Sequence[Plan], shortest_s: float) -> Prior:
     """The median is the option of the jobs (`--extra-step-time`), else 1 % of the shortest step."""
-    told = max((plan.job.rest_s for plan in plans if plan.job), default=0.0)
-    median = told or _REST_MEDIAN * shortest_s
+    given_s = max((plan.job.rest_s for plan in plans if plan.job), default=0.0)
+    median = given_s or _REST_MEDIAN * shortest_s
     return Prior(f"{REST}.{job}", median, _REST_SPREAD, "--extra-step-time if given, else 1 % of a step")
 
 
@@ -339,21 +339,21 @@ class Posterior:
     operators: Mapping[str, Constant] = field(default_factory=dict)
 
     def constants(self, source: str) -> Constants:
-        mine = [index for index, one in enumerate(self.found) if not one.prior.name.startswith(REST)]
-        names = [self.found[index].prior.name for index in mine]
-        told = {
+        indices = [index for index, one in enumerate(self.found) if not one.prior.name.startswith(REST)]
+        names = [self.found[index].prior.name for index in indices]
+        estimates = {
             one.prior.name: Constant(
                 value=_rounded(one.value), sigma=_rounded(one.value * one.spread), source=_origin(one)
             )
-            for one in (self.found[index] for index in mine)
+            for one in (self.found[index] for index in indices)
         }
         pairs = {
-            f"{names[a]} {names[b]}": round(float(self.correlation[mine[a], mine[b]]), 3)
-            for a in range(len(mine)) for b in range(a)
+            f"{names[a]} {names[b]}": round(float(self.correlation[indices[a], indices[b]]), 3)
+            for a in range(len(indices)) for b in range(a)
         }  # fmt: skip
         stacks = {row.plan.job.stack for row in self.rows if row.plan.job}
         return replace(
-            self.cluster.constants.having(told), runs=self.runs, fitted_on=(source,), correlation=pairs,
+            self.cluster.constants.having(estimates), runs=self.runs, fitted_on=(source,), correlation=pairs,
             stack=stacks.pop() if len(stacks) == 1 else "",
         )  # fmt: skip
 
@@ -424,15 +424,15 @@ def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
         without = {one.prior for one in untold}
         asked = [one for one in asked if one not in without]
         solved = question.solved(asked)
-    places = [place for place, spread in enumerate(solved.spreads) if spread < MOVED]
+    places = [index for index, spread in enumerate(solved.spreads) if spread < MOVED]
     told = [
-        ConstantEstimate(prior, prior.value(at) if place in places else prior.median, prior.spread * spread)
-        for place, (prior, at, spread) in enumerate(zip(asked, solved.at, solved.spreads, strict=True))
+        ConstantEstimate(prior, prior.value(at) if index in places else prior.median, prior.spread * spread)
+        for index, (prior, at, spread) in enumerate(zip(asked, solved.at, solved.spreads, strict=True))
     ]
     fits, left = (
-        [one for place, one in enumerate(told) if (place in places) == is_told] for is_told in (True, False)
+        [one for index, one in enumerate(told) if (index in places) == is_told] for is_told in (True, False)
     )
-    machine, at = [asked[place] for place in places], solved.at[places]
+    machine, at = [asked[index] for index in places], solved.at[places]
     runs = question.runs(machine, at, solved.sigmas)
     return Posterior(
         cluster, rows, fits, [*left, *untold], solved.correlation[np.ix_(places, places)], runs,
@@ -564,10 +564,10 @@ class FitProblem:
         logs = np.zeros(len(self.rows))
         for index in range(len(self.rows)) if only is None else only:
             row = self.rows[index]
-            words = _with_cluster(row, cluster)
+            options = _with_cluster(row, cluster)
             if (rest := values.get(self._rest(row))) is not None:
-                words["rest"] = rest
-            logs[index] = np.log(project_run(row.case, self.plan_of(words)) / row.measured_s)
+                options["rest"] = rest
+            logs[index] = np.log(project_run(row.case, self.plan_of(options)) / row.measured_s)
         return logs
 
     def runs(self, priors: Sequence[Prior], at: Floats, sigmas: Floats) -> tuple[MeasuredJob, ...]:
@@ -623,8 +623,8 @@ class FitProblem:
             )
             state = self._most_probable(priors, state, information, past)
         slopes = np.zeros((len(self.rows), 0)) if state.slopes is None else state.slopes
-        mine = information[: len(self.rows), : len(self.rows)]
-        covariance = np.linalg.inv(slopes.T @ mine @ slopes + np.eye(len(priors)))
+        of_rows = information[: len(self.rows), : len(self.rows)]
+        covariance = np.linalg.inv(slopes.T @ of_rows @ slopes + np.eye(len(priors)))
         deviations = np.sqrt(np.diag(covariance))
         return _Solved(state.at, deviations, covariance / np.outer(deviations, deviations), sigmas)
 
@@ -632,18 +632,18 @@ class FitProblem:
         self, priors: Sequence[Prior], state: "_State", information: Floats, past: Floats
     ) -> "_State":
         """Gauss-Newton with step halving until the probability increases; `past` are errors of earlier runs."""
-        mine = information[: len(self.rows), : len(self.rows)]
+        of_rows = information[: len(self.rows), : len(self.rows)]
         push = information[: len(self.rows), len(self.rows) :] @ past
 
         def cost(at: Floats, errors: Floats) -> float:
-            return float(errors @ mine @ errors + 2 * errors @ push + at @ at)
+            return float(errors @ of_rows @ errors + 2 * errors @ push + at @ at)
 
         at, errors, slopes = state.at, state.errors, state.slopes
         for _ in range(_ROUNDS if priors else 0):
             if slopes is None:
                 slopes = self.slopes(priors, at, errors)
             step = np.linalg.solve(
-                slopes.T @ mine @ slopes + np.eye(len(at)), -slopes.T @ (mine @ errors + push) - at
+                slopes.T @ of_rows @ slopes + np.eye(len(at)), -slopes.T @ (of_rows @ errors + push) - at
             )  # fmt: skip
             for _ in range(_HALVINGS):
                 tried = self.logs(priors, at + step)
@@ -699,14 +699,14 @@ def fitted_plan_of(posteriors: Mapping[str, Posterior], plan_of: PlanOf) -> Plan
         for name, posterior in posteriors.items()
     }
 
-    def fitted(words: Mapping[str, Any]) -> Plan:
-        plan = plan_of(words)
+    def fitted(options: Mapping[str, Any]) -> Plan:
+        plan = plan_of(options)
         name = plan.job.cluster.name if plan.job else ""
         if name not in posteriors:
             return plan
         changed: dict[str, Any] = {"cluster": clusters[name]}
         if (rest := posteriors[name].rest_s(plan)) is not None:
             changed["rest"] = rest
-        return plan_of({**words, **changed})
+        return plan_of({**options, **changed})
 
     return fitted

@@ -60,8 +60,8 @@ class CaseError:
 
     @property
     def other_error(self) -> float | None:
-        told = self.case.properties
-        return None if told.other is None else told.other / told.value - 1
+        properties = self.case.properties
+        return None if properties.other is None else properties.other / properties.value - 1
 
     def to_json(self) -> dict[str, Any]:
         unit = "bytes" if self.case.is_memory else "s"
@@ -139,8 +139,8 @@ class SetValidation:
     @property
     def constant_mfu(self) -> ErrorSummary | None:
         errors = [row.constant_mfu_error for row in self.test_rows]
-        known = [error for error in errors if error is not None]
-        return score_of(known) if known and len(known) == len(errors) else None
+        numbers = [error for error in errors if error is not None]
+        return score_of(numbers) if numbers and len(numbers) == len(errors) else None
 
     @property
     def other(self) -> ErrorSummary | None:

@@ -72,8 +72,8 @@ def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluste
     def errors(values: Floats) -> Floats:
         tried = dict(zip(names, values.tolist(), strict=True))
         machine = cluster.with_constants(cluster.constants.with_values(tried))
-        words = {name: value for name, value in tried.items() if name not in cluster.constants.named}
-        plans = (plan_of({**case.options, "cluster": machine, **words}) for case in cases)
+        settings = {name: value for name, value in tried.items() if name not in cluster.constants.named}
+        plans = (plan_of({**case.options, "cluster": machine, **settings}) for case in cases)
         found: Floats = np.array(list(map(project_run, cases, plans))) / measured - 1
         return found
 
@@ -250,10 +250,10 @@ class FitResult(Printable):
             base = os.path.relpath(base, Path(path).resolve().parent)
         number = len(self.posterior.rows)
         steps = "a measured step" if number == 1 else f"{number} measured steps"
-        mine = {*(one.prior.name for one in self.posterior.found), *self.posterior.operators}
+        fitted_names = {*(one.prior.name for one in self.posterior.found), *self.posterior.operators}
         written: dict[str, Any] = {}
         for name, one in constants.named.items():
-            if name in mine:
+            if name in fitted_names:
                 kind, _, which = name.partition(".")
                 (written.setdefault(kind, {}) if which else written)[which or kind] = asdict(one)
         return {
@@ -281,9 +281,9 @@ def fit_cases(
     """Raises `ConfigError` for cases of several clusters without `cluster`, and if no case is usable."""
     rows, listed = rows_of(cases, plan_of, source)
     if cluster is not None:
-        mine = [row for row in rows if _cluster_of(row) == cluster]
-        listed += [(row.case, f"ran on {_cluster_of(row)}") for row in rows if row not in mine]
-        rows = mine
+        cases_of_cluster = [row for row in rows if _cluster_of(row) == cluster]
+        listed += [(row.case, f"ran on {_cluster_of(row)}") for row in rows if row not in cases_of_cluster]
+        rows = cases_of_cluster
     if not rows:
         reasons = [f"{case.number or 'run'}: {reason}" for case, reason in listed]
         raise ConfigError("\n  ".join([f"{source} has no row to fit on", *reasons]))
@@ -373,9 +373,9 @@ def after_fits(name: str | None, selection: str, plan_of: PlanOf, *, announce: C
         if name is None and (case_sets()[one].order_only or all(case.is_memory for case in cases_of(one))):
             continue
         announce(one)
-        made = _after_fit(one, selection, plan_of)
-        if made.fits:
-            fits.append(made)
+        fit = _after_fit(one, selection, plan_of)
+        if fit.fits:
+            fits.append(fit)
         elif name is not None:
             require_set(name)
             raise ConfigError(

@@ -73,9 +73,9 @@ def published_of(config: RunConfig, plan: Plan) -> PublishedResult | None:
     title = TITLES[recipe.trainer]
     for name, case_set in case_sets().items():
         for case in cases_of(name) if title in case_set.source else ():
-            told = case.properties
-            if told.table == f"{title} {recipe.release}" and case.options == {"recipe": recipe.name}:
+            properties = case.properties
+            if properties.table == f"{title} {recipe.release}" and case.options == {"recipe": recipe.name}:
                 return PublishedResult(
-                    measured_of(case, plan), told.value, told.metric, told.table, case_set.source
+                    measured_of(case, plan), properties.value, properties.metric, properties.table, case_set.source
                 )
     return None

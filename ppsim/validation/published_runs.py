@@ -181,9 +181,9 @@ def case_sets() -> dict[str, CaseSet]:
 
 def require_set(name: str) -> CaseSet:
     """Return a set by name or for a user's CSV file; raises `ConfigError` with close matches."""
-    known = case_sets()
-    if name in known:
-        return known[name]
+    case_sets_by_name = case_sets()
+    if name in case_sets_by_name:
+        return case_sets_by_name[name]
     if Path(name).suffix.lower() == ".csv":
         return CaseSet(
             section="runs of one's own",
@@ -191,14 +191,14 @@ def require_set(name: str) -> CaseSet:
             source=name,
             notes="rows marked fit are not test rows",
         )
-    unknown = NameLookup("set", known, listed_by="`ppsim validate`").unknown(name)
+    unknown = NameLookup("set", case_sets_by_name, listed_by="`ppsim validate`").unknown(name)
     raise ConfigError(f"{unknown} (or give the path of a .csv file)")
 
 
 def cases_of(name: str) -> list[PublishedRun]:
-    told = require_set(name)
+    run_set = require_set(name)
     path = FOLDER / f"{name}.csv" if name in case_sets() else Path(name)
-    return read_cases(path, told.defaults)
+    return read_cases(path, run_set.defaults)
 
 
 def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:

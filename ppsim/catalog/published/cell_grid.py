@@ -216,40 +216,40 @@ def _move_ahead(
                 earliest = max(earliest, are_weights_in_order * count[5 * num_ranks + rank])
             else:
                 earliest = _earliest(kind, rank, microbatch, num_ranks, num_microbatches, finish)
-            place = cell
+            position = cell
             if not stays:
-                place = _first_place(row, cell, earliest, kind, length, peak, cells, memory)
+                position = _first_place(row, cell, earliest, kind, length, peak, cells, memory)
 
-            if place < cell:
-                _move(cells, memory, row + cell, row + place, kind, length)
+            if position < cell:
+                _move(cells, memory, row + cell, row + position, kind, length)
             if kind < 4:
-                finish[slot * num_microbatches + microbatch] = place + length
+                finish[slot * num_microbatches + microbatch] = position + length
             else:
-                count[5 * num_ranks + rank] = place + 1
+                count[5 * num_ranks + rank] = position + 1
             if kind == 2 or kind == 3:
                 first = 2 * rank * num_microbatches
                 before = count[2 * num_ranks + rank] + count[3 * num_ranks + rank] - 1
-                _insert(inputs_at, first, first + before, place + length)
+                _insert(inputs_at, first, first + before, position + length)
 
 
 def _first_place(
     row: Any, cell: Any, earliest: Any, kind: Any, length: Any, peak: Any, cells: Any, memory: Any
 ) -> Any:
-    place = earliest
+    position = earliest
     if kind < 2:
-        place = cell
-        while place > earliest and memory[row + place - 1] < peak:
-            place -= 1
-    while place < cell and (cells[row + place] != -1 or cells[row + place + length - 1] != -1):
-        place += 1
-    return place
+        position = cell
+        while position > earliest and memory[row + position - 1] < peak:
+            position -= 1
+    while position < cell and (cells[row + position] != -1 or cells[row + position + length - 1] != -1):
+        position += 1
+    return position
 
 
-def _move(cells: Any, memory: Any, cell: Any, place: Any, kind: Any, length: Any) -> None:
+def _move(cells: Any, memory: Any, cell: Any, position: Any, kind: Any, length: Any) -> None:
     for offset in range(length):
-        cells[place + offset] = cells[cell + offset]
+        cells[position + offset] = cells[cell + offset]
         cells[cell + offset] = -1
-    for at in range(place + length - 1, cell + length - 1):
+    for at in range(position + length - 1, cell + length - 1):
         if kind < 2:
             memory[at] += 1
         elif kind >= 4 or length == 2:
@@ -293,35 +293,35 @@ def _drain(
             if phase == 1 and kind == 0 and microbatch == num_microbatches - 1:
                 phase = 2
 
-            place = cell
+            position = cell
             if may_move:
-                place = _earliest(kind, rank, microbatch, num_ranks, num_microbatches, finish)
-            while place < cell and not _stays_below(peak, row, width, cell, place, cells, memory, waiting):
-                place += 1
+                position = _earliest(kind, rank, microbatch, num_ranks, num_microbatches, finish)
+            while position < cell and not _stays_below(peak, row, width, cell, position, cells, memory, waiting):
+                position += 1
 
-            if place < cell:
-                cells[row + place] = kind
+            if position < cell:
+                cells[row + position] = kind
                 cells[row + cell] = -1
-                active = memory[row + place - 1] if place > 0 else 0
-                late = waiting[row + place - 1] if place > 0 else 0
-                for at in range(row + place, row + width):
+                active = memory[row + position - 1] if position > 0 else 0
+                late = waiting[row + position - 1] if position > 0 else 0
+                for at in range(row + position, row + width):
                     active, late = _held_after(cells[at], active, late)
                     memory[at] = active
                     waiting[at] = late
-            finish[slot * num_microbatches + microbatch] = place + 1
+            finish[slot * num_microbatches + microbatch] = position + 1
 
 
 def _stays_below(
-    peak: Any, row: Any, width: Any, cell: Any, place: Any, cells: Any, memory: Any, waiting: Any
+    peak: Any, row: Any, width: Any, cell: Any, position: Any, cells: Any, memory: Any, waiting: Any
 ) -> Any:
     """The rank is simulated until its state is the same as before the move."""
-    if cells[row + place] != -1:
+    if cells[row + position] != -1:
         return False
-    active = memory[row + place - 1] if place > 0 else 0
-    late = waiting[row + place - 1] if place > 0 else 0
+    active = memory[row + position - 1] if position > 0 else 0
+    late = waiting[row + position - 1] if position > 0 else 0
     highest = active
-    for at in range(row + place, row + width):
-        runs = cells[row + cell] if at == row + place else (-1 if at == row + cell else cells[at])
+    for at in range(row + position, row + width):
+        runs = cells[row + cell] if at == row + position else (-1 if at == row + cell else cells[at])
         active, late = _held_after(runs, active, late)
         highest = max(highest, active)
         if highest > peak or (at > row + cell and active == memory[at] and late == waiting[at]):

@@ -38,9 +38,9 @@ def seq_one_f_one_b(*, num_ranks: int, num_microbatches: int, num_slices: int) -
     """
     slices = range(num_microbatches * num_slices)
     backwards = [
-        microbatch * num_slices + place
+        microbatch * num_slices + slice_of_unit
         for microbatch in range(num_microbatches)
-        for place in reversed(range(num_slices))
+        for slice_of_unit in reversed(range(num_slices))
     ]
     rows = []
     for rank in range(num_ranks):

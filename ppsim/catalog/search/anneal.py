@@ -126,8 +126,8 @@ def anneal(
         length = _critical_path(pipeline, rules.handicap_s, timing, path)
         if score_s < best_s - pipeline.tolerance_s:
             best_s = score_s
-            for place in range(len(order)):
-                best[place] = order[place]
+            for position in range(len(order)):
+                best[position] = order[position]
     return best_s
 
 
@@ -152,19 +152,19 @@ def anneal_window(
     for number in range(1, rules.num_moves + 1):
         if best_s <= rules.bound_s:
             break
-        place = unrolled.path[_drawn(dice, length)]
-        rank = pipeline.rank_of[window.codes[place] % pipeline.num_stages]
+        position = unrolled.path[_drawn(dice, length)]
+        rank = pipeline.rank_of[window.codes[position] % pipeline.num_stages]
         first, behind = 3 * at_once * pipeline.firsts[rank], 3 * at_once * pipeline.firsts[rank + 1]
-        way = _drawn(dice, 4)  # as in `_drawn_move`
-        if way == 0:
-            place = place - 1 if place > first else behind - 1
-        if way == 3:
-            place = first + _drawn(dice, behind - first)
+        kind_of_move = _drawn(dice, 4)  # as in `_drawn_move`
+        if kind_of_move == 0:
+            position = position - 1 if position > first else behind - 1
+        if kind_of_move == 3:
+            position = first + _drawn(dice, behind - first)
         steps = 1 + _drawn(dice, rules.reach)
-        is_earlier = way == 1 or (way == 3 and _drawn(dice, 2) == 0)
+        is_earlier = kind_of_move == 1 or (kind_of_move == 3 and _drawn(dice, 2) == 0)
         heat_s = rules.heat_s - rules.heat_s * (number / rules.num_moves)
         luck = (1 + _drawn(dice, 1000000)) / 1000000
-        if not _move_around(window, first, behind, place, -steps if is_earlier else steps):
+        if not _move_around(window, first, behind, position, -steps if is_earlier else steps):
             continue
         score_s = DEADLOCK
         if _window_fits(pipeline, memory, window, rank, unrolled.timing.done):
@@ -187,14 +187,14 @@ def unroll(pipeline: Pipeline, window: RepeatedWindow, unrolled: UnrolledTable) 
     for code in range(len(number)):
         number[code] = window.ahead[code]
     for rank in range(pipeline.num_ranks):
-        place, end_of_row = 3 * m * pipeline.firsts[rank], 3 * m * pipeline.firsts[rank + 1]
-        while place < end_of_row:
+        position, end_of_row = 3 * m * pipeline.firsts[rank], 3 * m * pipeline.firsts[rank + 1]
+        while position < end_of_row:
             for origin in range(3 * at_once * pipeline.firsts[rank], 3 * at_once * pipeline.firsts[rank + 1]):
                 code = window.codes[origin]
                 if 0 <= number[code] < m:
-                    unrolled.order[place] = code
-                    unrolled.origin[place] = origin
-                    place += 1
+                    unrolled.order[position] = code
+                    unrolled.origin[position] = origin
+                    position += 1
                 number[code] += 1
 
 
@@ -212,12 +212,12 @@ def _critical_origins(pipeline: Pipeline, handicap_s: Floats, unrolled: Unrolled
     return length
 
 
-def _move_around(window: RepeatedWindow, first: int, behind: int, place: int, steps: int) -> bool:
+def _move_around(window: RepeatedWindow, first: int, behind: int, position: int, steps: int) -> bool:
     """Move an action at most to the next one of the same code; return whether it moved."""
     codes, ahead, step = window.codes, window.ahead, 1 if steps > 0 else -1
-    code, is_moved = codes[place], False
+    code, is_moved = codes[position], False
     for _ in range(abs(steps)):
-        target = place + step
+        target = position + step
         if target == behind:
             target = first
         elif target < first:
@@ -225,11 +225,11 @@ def _move_around(window: RepeatedWindow, first: int, behind: int, place: int, st
         other = codes[target]
         if other == code:
             break
-        if abs(target - place) > 1:  # the move crosses the end of the window
+        if abs(target - position) > 1:  # the move crosses the end of the window
             ahead[code] -= step
             ahead[other] += step
-        codes[place], codes[target] = other, code
-        place, is_moved = target, True
+        codes[position], codes[target] = other, code
+        position, is_moved = target, True
     return is_moved
 
 
@@ -239,8 +239,8 @@ def _window_fits(pipeline: Pipeline, memory: MemoryCaps, window: RepeatedWindow,
         for code in range(pipeline.stages[k], 3 * num_stages, num_stages):
             done[code] = window.ahead[code]
             held += done[code] * memory.changes[code]
-    for place in range(3 * at_once * pipeline.firsts[rank], 3 * at_once * pipeline.firsts[rank + 1]):
-        code = window.codes[place]
+    for position in range(3 * at_once * pipeline.firsts[rank], 3 * at_once * pipeline.firsts[rank + 1]):
+        code = window.codes[position]
         if code >= num_stages and done[code - num_stages] <= done[code]:
             return False
         held += memory.changes[code]
@@ -263,8 +263,8 @@ def _begin_earlier(pipeline: Pipeline, window: RepeatedWindow, rank: int) -> Non
 
 
 def _copy_window(source: RepeatedWindow, target: RepeatedWindow) -> None:
-    for place in range(len(source.codes)):
-        target.codes[place] = source.codes[place]
+    for position in range(len(source.codes)):
+        target.codes[position] = source.codes[position]
     for code in range(len(source.ahead)):
         target.ahead[code] = source.ahead[code]
 
@@ -309,9 +309,9 @@ def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: 
     m, num_stages = pipeline.num_microbatches, pipeline.num_stages
     needs, hop_s, cost_s, wakes = pipeline.needs, pipeline.hop_s, pipeline.cost_s, pipeline.wakes
     done, end_s, place_of = timing.done, timing.end_s, timing.place_of
-    place, end_of_row, time_s = timing.at[rank], 3 * m * pipeline.firsts[rank + 1], timing.now_s[rank]
-    while place < end_of_row:
-        code = order[place]
+    position, end_of_row, time_s = timing.at[rank], 3 * m * pipeline.firsts[rank + 1], timing.now_s[rank]
+    while position < end_of_row:
+        code = order[position]
         number = done[code]
         if code >= num_stages and done[code - num_stages] <= number:
             break
@@ -326,17 +326,17 @@ def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: 
                 begin_s, waits_for = ready_s, place_of[node]
         time_s = begin_s + cost_s[code]
         end_s[code * m + number] = time_s
-        place_of[code * m + number] = place
-        timing.start_s[place] = begin_s
-        timing.waits_for[place] = waits_for
+        place_of[code * m + number] = position
+        timing.start_s[position] = begin_s
+        timing.waits_for[position] = waits_for
         done[code] += 1
-        place += 1
+        position += 1
         woken = wakes[code]
         if woken >= 0 and timing.is_stacked[woken] == 0:
             timing.stack[depth] = woken
             timing.is_stacked[woken] = 1
             depth += 1
-    timing.at[rank] = place
+    timing.at[rank] = position
     timing.now_s[rank] = time_s
     return depth
 
@@ -374,13 +374,13 @@ def _drawn_move(
     rank = pipeline.rank_of[order[source] % pipeline.num_stages]
     row_length = 3 * pipeline.num_microbatches
     first, behind = row_length * pipeline.firsts[rank], row_length * pipeline.firsts[rank + 1]
-    way = _drawn(dice, 4)
-    if way == 0:
+    kind_of_move = _drawn(dice, 4)
+    if kind_of_move == 0:
         source -= 1
-    if way == 3:
+    if kind_of_move == 3:
         source = first + _drawn(dice, behind - first)
     target = source + 1 + _drawn(dice, reach)
-    if way == 1 or (way == 3 and _drawn(dice, 2) == 0):
+    if kind_of_move == 1 or (kind_of_move == 3 and _drawn(dice, 2) == 0):
         target = source - 1 - _drawn(dice, reach)
     if source < first or target < first or target >= behind:
         return NOTHING, NOTHING
@@ -389,10 +389,10 @@ def _drawn_move(
 
 def _nearest_allowed(order: Codes, source: int, target: int) -> int:
     step = 1 if target > source else -1
-    place = source
-    while place != target and order[place + step] != order[source]:
-        place += step
-    return place
+    position = source
+    while position != target and order[position + step] != order[source]:
+        position += step
+    return position
 
 
 def _fits(pipeline: Pipeline, memory: MemoryCaps, order: Codes, source: int, target: int) -> bool:
@@ -403,15 +403,15 @@ def _fits(pipeline: Pipeline, memory: MemoryCaps, order: Codes, source: int, tar
     rank = pipeline.rank_of[code % pipeline.num_stages]
     cap = memory.cap[rank]
     held = 0.0
-    for place in range(3 * pipeline.num_microbatches * pipeline.firsts[rank], min(source, target)):
-        held += changes[order[place]]
+    for position in range(3 * pipeline.num_microbatches * pipeline.firsts[rank], min(source, target)):
+        held += changes[order[position]]
     if not is_later:
         held += changes[code]
         if held > cap:
             return False
     first, behind = (source + 1, target + 1) if is_later else (target, source)
-    for place in range(first, behind):  # actions that the move passes
-        held += changes[order[place]]
+    for position in range(first, behind):  # actions that the move passes
+        held += changes[order[position]]
         if held > cap:
             return False
     return True
@@ -420,6 +420,6 @@ def _fits(pipeline: Pipeline, memory: MemoryCaps, order: Codes, source: int, tar
 def _move(order: Codes, source: int, target: int) -> None:
     code = order[source]
     step = 1 if target > source else -1
-    for place in range(source, target, step):
-        order[place] = order[place + step]
+    for position in range(source, target, step):
+        order[position] = order[position + step]
     order[target] = code

@@ -170,9 +170,9 @@ def list_schedules(target: SearchTarget) -> Iterator[Candidate]:
     """Priorities are I, F, W; on one rank, later stages go first, because they free memory sooner."""
     problem = target.problem
     m, num_stages = problem.num_microbatches, problem.num_stages
-    both = problem.forward_s + problem.input_s
+    passes_s = problem.forward_s + problem.input_s
     hops = np.concatenate((problem.hop_s, [0.0]))
-    round_trip_s = np.cumsum((both + 2 * hops)[::-1])[::-1]
+    round_trip_s = np.cumsum((passes_s + 2 * hops)[::-1])[::-1]
     cycle_s = max(float(target.work_s.max()) / m, 1e-300)
     kinds, stages = np.repeat([-2.0, -3.0, -1.0], num_stages), np.tile(np.arange(num_stages), 3)
     urgency = np.repeat(kinds - stages / (2 * num_stages), m)

@@ -35,8 +35,8 @@ def repeat_window(short: Candidate, target: SearchTarget) -> Candidate | None:
         begins = [_balanced_windows(row, at_once) for row in rows]
         if not all(len(row) for row in begins):
             continue
-        for cut in _CUTS:
-            order = _stretched(rows, begins, cut, at_once, num_more // at_once)
+        for share in _CUTS:
+            order = _stretched(rows, begins, share, at_once, num_more // at_once)
             candidate = target.timed(order)
             if candidate and candidate.fits:
                 best = better(best, candidate) if best else candidate
@@ -52,10 +52,10 @@ def _balanced_windows(row: Codes, at_once: int) -> Codes:
     return begins
 
 
-def _stretched(rows: Sequence[Codes], begins: Sequence[Codes], cut: float, at_once: int, times: int) -> Codes:
+def _stretched(rows: Sequence[Codes], begins: Sequence[Codes], share: float, at_once: int, times: int) -> Codes:
     parts = []
     for row, possible in zip(rows, begins, strict=True):
-        begin = _nearest(possible, cut * len(row))
+        begin = _nearest(possible, share * len(row))
         window = row[begin : begin + at_once * len(np.unique(row))]
         parts += [row[:begin], np.tile(window, times), row[begin:]]
     return np.concatenate(parts)
@@ -72,11 +72,11 @@ def searched_windows(tables: Sequence[Candidate], target: SearchTarget) -> Itera
     num_moves = min(_MOST_MOVES, _MOST_PASSES // few.num_actions)
     mean_s = float(few.work_s.sum()) / few.num_actions
     for table in tables:
-        made = [(unroll_window(target, window), window) for window in _windows(table, _SEARCHED_AT_ONCE)]
-        fitting = [(one.score_s, place) for place, (one, _) in enumerate(made) if one and one.fits]
+        unrolled = [(unroll_window(target, window), window) for window in _windows(table, _SEARCHED_AT_ONCE)]
+        fitting = [(one.score_s, index) for index, (one, _) in enumerate(unrolled) if one and one.fits]
         if not fitting:
             continue
-        window = made[min(fitting)[1]][1]
+        window = unrolled[min(fitting)[1]][1]
         score_s = np.inf
         for heat, reach in zip(_HEATS, _REACHES, strict=True):
             rules = AnnealParameters(
@@ -104,16 +104,16 @@ def _windows(table: Candidate, at_once: int) -> Iterator[RepeatedWindow]:
     begins = [_balanced_windows(row, at_once) for row in rows]
     if not all(len(row) for row in begins):
         return
-    for cut in _CUTS:
+    for share in _CUTS:
         codes, ahead = [], np.zeros(3 * table.target.problem.num_stages, dtype=np.int64)
         for row, possible in zip(rows, begins, strict=True):
-            begin = _nearest(possible, cut * len(row))
-            mine = np.unique(row)
-            run = np.bincount(row[:begin], minlength=len(ahead))[mine]
-            ahead[mine] = run - at_once * -(-run.max() // at_once)
-            codes.append(row[begin : begin + at_once * len(mine)])
+            begin = _nearest(possible, share * len(row))
+            microbatches = np.unique(row)
+            run = np.bincount(row[:begin], minlength=len(ahead))[microbatches]
+            ahead[microbatches] = run - at_once * -(-run.max() // at_once)
+            codes.append(row[begin : begin + at_once * len(microbatches)])
         yield RepeatedWindow(np.concatenate(codes), ahead)
 
 
-def _nearest(possible: Codes, place: float) -> int:
-    return int(possible[np.argmin(np.abs(possible - place))])
+def _nearest(possible: Codes, position: float) -> int:
+    return int(possible[np.argmin(np.abs(possible - position))])

@@ -116,11 +116,13 @@ def attention_time(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime,
     if not flops:
         return KernelTime(), KernelTime()
     forward_s, backward_s = times.attention_s("forward", core), times.attention_s("backward", core)
-    known = times.is_measured("attention")
+    is_measured = times.is_measured("attention")
     return (
-        KernelTime(attention_ideal_s=flops / peak, attention_s=forward_s, count=1, measured_s=forward_s * known),
         KernelTime(
-            attention_ideal_s=2 * flops / peak, attention_s=backward_s, count=1, measured_s=backward_s * known
+            attention_ideal_s=flops / peak, attention_s=forward_s, count=1, measured_s=forward_s * is_measured
+        ),
+        KernelTime(
+            attention_ideal_s=2 * flops / peak, attention_s=backward_s, count=1, measured_s=backward_s * is_measured
         ),
     )
 

@@ -43,18 +43,18 @@ class ParallelMixers(Mixer):
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
         return sum(mixer.core_flops(sequence_length, causal=causal) for mixer in self.mixers)
 
-    def require_division(self, cut: ParallelSizes) -> None:
+    def require_division(self, sizes: ParallelSizes) -> None:
         for mixer in self.mixers:
-            mixer.require_division(cut)
+            mixer.require_division(sizes)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         return [linear for mixer in self.mixers for linear in mixer.linears(h, tp)]
 
     def operators(
-        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
+        self, h: int, sizes: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         for number, mixer in enumerate(self.mixers):
-            for operator in mixer.operators(h, cut, execution, sequence_length):
+            for operator in mixer.operators(h, sizes, execution, sequence_length):
                 yield numbered(operator, str(number))
         mixed = tuple(f"{number} mixed" for number in range(len(self.mixers)))
         yield Operator(

@@ -38,11 +38,11 @@ class ShortConvolution(Mixer):
         """FLOPs of convolutions are not counted, as in other mixers."""
         return 0.0
 
-    def require_division(self, cut: ParallelSizes) -> None:
-        super().require_division(cut)
-        if cut.cp > 1:
+    def require_division(self, sizes: ParallelSizes) -> None:
+        super().require_division(sizes)
+        if sizes.cp > 1:
             raise ConfigError(
-                f"context parallelism of a short convolution is not known: got cp {cut.cp} (nearest: 1)"
+                f"context parallelism of a short convolution is not known: got cp {sizes.cp} (nearest: 1)"
             )
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
@@ -54,23 +54,23 @@ class ShortConvolution(Mixer):
         ]
 
     def operators(
-        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
+        self, h: int, sizes: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
-        inwards, _, out = self.linears(h, cut.tp)
-        made = {
+        inwards, _, out = self.linears(h, sizes.tp)
+        tensors = {
             name: Tensor(name, "tokens", out.inputs, "attention")
             for name in ("B", "C", "value", "gated", "conv", "y")
         }
-        yield gemm(inwards, "attn", "n1", (made["B"], made["C"], made["value"]))
-        yield Operator("first gate", "attn", ("B", "value"), (made["gated"],), ("B", "value"), kind="gate")
-        yield Operator("convolution", "attn", ("gated",), (made["conv"],), ("gated",), kind="convolution")
-        yield Operator("second gate", "attn", ("C", "conv"), (made["y"],), ("C", "conv"), kind="gate")
+        yield gemm(inwards, "attn", "n1", (tensors["B"], tensors["C"], tensors["value"]))
+        yield Operator("first gate", "attn", ("B", "value"), (tensors["gated"],), ("B", "value"), kind="gate")
+        yield Operator("convolution", "attn", ("gated",), (tensors["conv"],), ("gated",), kind="convolution")
+        yield Operator("second gate", "attn", ("C", "conv"), (tensors["y"],), ("C", "conv"), kind="gate")
         yield output(out, "y", h)
 
 
 def _feed_forward(fields: ConfigFields) -> FeedForward:
     size = fields.count("block_ff_dim", "intermediate_size", default=12_288)
-    if not any(fields.is_word("block_ffn_dim_multiplier", known) for known in (1, None)):
+    if not any(fields.is_word("block_ffn_dim_multiplier", allowed) for allowed in (1, None)):
         fields.refuse("block_ffn_dim_multiplier", "is 1 in every release: other factors are not known")
     multiple = fields.count("block_multiple_of", default=256)
     adjusted = -(-(2 * size // 3) // multiple) * multiple

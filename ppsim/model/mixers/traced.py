@@ -90,12 +90,12 @@ class TracedCore(ScoredAttention):
         return []
 
     def operators(
-        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
+        self, h: int, sizes: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         for name in ("q", "k", "v"):
-            made = Tensor(name, "tokens", getattr(self, name) / cut.tp, "attention")
-            yield Operator(f"makes {name}", "qkv_linear", (), (made,))
-        yield from scored_core(self, max(1, self.v_size), ("q", "k", "v"), cut, execution, sequence_length)
+            output = Tensor(name, "tokens", getattr(self, name) / sizes.tp, "attention")
+            yield Operator(f"makes {name}", "qkv_linear", (), (output,))
+        yield from scored_core(self, max(1, self.v_size), ("q", "k", "v"), sizes, execution, sequence_length)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class TracedScan(Recurrent):
         return []
 
     def operators(
-        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
+        self, h: int, sizes: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         yield Operator("scan", "scan", (), (), core=self)
 
@@ -216,10 +216,10 @@ class TracedMixer(Mixer):
                 sizes[f"columns of {one.module}"] = columns
         return sizes
 
-    def require_division(self, cut: ParallelSizes) -> None:
-        super().require_division(cut)
-        if cut.cp > 1 and (self.scans or (self.gemms and not self.cores)):
-            raise ConfigError(f"context parallelism of a traced scan is not known: got cp {cut.cp} (nearest: 1)")
+    def require_division(self, sizes: ParallelSizes) -> None:
+        super().require_division(sizes)
+        if sizes.cp > 1 and (self.scans or (self.gemms and not self.cores)):
+            raise ConfigError(f"context parallelism of a traced scan is not known: got cp {sizes.cp} (nearest: 1)")
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
         return sum(part.core_flops(sequence_length, causal=causal) for part in self.parts)
@@ -228,23 +228,23 @@ class TracedMixer(Mixer):
         return [_linear(one, tp) for one in self.gemms]
 
     def operators(
-        self, h: int, cut: ParallelSizes, execution: Execution, sequence_length: int
+        self, h: int, sizes: ParallelSizes, execution: Execution, sequence_length: int
     ) -> Iterator[Operator]:
         for number, kept in enumerate(self.saved):
-            columns = kept.columns / (cut.tp if kept.is_divided else 1)
-            made = Tensor(f"saved {number}", "tokens", columns, "attention", "f32" if kept.is_float32 else "act")
+            columns = kept.columns / (sizes.tp if kept.is_divided else 1)
+            output = Tensor(f"saved {number}", "tokens", columns, "attention", "f32" if kept.is_float32 else "act")
             kind: Kind = kept.does if kept.does in _DOES else "gate"  # type: ignore[assignment]
-            yield Operator(f"{kept.module} {number}", "attn", (), (made,), saved_for_i=(made.name,), kind=kind)
+            yield Operator(f"{kept.module} {number}", "attn", (), (output,), saved_for_i=(output.name,), kind=kind)
         for number, part in enumerate(self.parts):
-            for operator in part.operators(h, cut, execution, sequence_length):
+            for operator in part.operators(h, sizes, execution, sequence_length):
                 yield numbered(operator, f"call {number}")
         written = {"n1", *(f"call {number} o" for number in range(len(self.cores)))}
-        for number, (one_gemm, linear) in enumerate(zip(self.gemms, self.linears(h, cut.tp), strict=True)):
+        for number, (one_gemm, linear) in enumerate(zip(self.gemms, self.linears(h, sizes.tp), strict=True)):
             if one_gemm.reads not in written:
                 written.add(one_gemm.reads)
-                columns = one_gemm.saves / (cut.tp if one_gemm.split == "inputs" else 1)
-                made = Tensor(one_gemm.reads, "tokens", columns, "attention")
-                yield Operator(f"makes {one_gemm.reads}", "attn", (), (made,))
+                columns = one_gemm.saves / (sizes.tp if one_gemm.split == "inputs" else 1)
+                output = Tensor(one_gemm.reads, "tokens", columns, "attention")
+                yield Operator(f"makes {one_gemm.reads}", "attn", (), (output,))
             out = Tensor(f"out {number}", "tokens", one_gemm.rows * linear.outputs, "norms")
             module = "qkv_linear" if one_gemm.reads == "n1" else "attn_proj"
             yield gemm(linear, module, one_gemm.reads, (out,), name=f"{one_gemm.module} {number}")
@@ -280,8 +280,8 @@ T = TypeVar("T")
 def _made(cls: type[T], data: Any, where: str) -> T:
     if not isinstance(data, dict):
         raise ConfigError(f"{where} must be an object: got {data!r}")
-    hints, known = get_type_hints(cls), {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    if wrong := [name for name in data if name not in known and name != "kind"]:
+    hints, names = get_type_hints(cls), {field.name for field in fields(cls)}  # type: ignore[arg-type]
+    if wrong := [name for name in data if name not in names and name != "kind"]:
         raise ConfigError(f"{where} has an unknown field '{wrong[0]}'")
     values = {
         name: _value(hints[name], given, f"{where}, {name}") for name, given in data.items() if name != "kind"

@@ -126,8 +126,8 @@ def legend_rows(figure: "Figure", handles: list[Any], *, width: float) -> "list[
 def place_rows(figure: "Figure", rows: "list[Legend]", *, left: float, top: float) -> None:
     """`left` and `top` are inches from the upper left corner; the figure must have its final size."""
     across, height = figure.get_size_inches()
-    for place, row in enumerate(rows):
-        at = (left / across, 1 - (top + place * LEGEND_ROW) / height)
+    for index, row in enumerate(rows):
+        at = (left / across, 1 - (top + index * LEGEND_ROW) / height)
         row.set_bbox_to_anchor(at, transform=figure.transFigure)
 
 
@@ -145,10 +145,10 @@ def figure_bytes(figure: "Figure", suffix: str, *, dpi: int = 300) -> bytes:
     """
     if suffix not in FIGURE_SUFFIXES:
         raise ConfigError(f"cannot write a figure as '{suffix}': give it one of {', '.join(FIGURE_SUFFIXES)}")
-    made = io.BytesIO()
+    buffer = io.BytesIO()
     with settings():
-        figure.savefig(made, format=suffix[1:], dpi=dpi, metadata=_METADATA[suffix])
-    return made.getvalue()
+        figure.savefig(buffer, format=suffix[1:], dpi=dpi, metadata=_METADATA[suffix])
+    return buffer.getvalue()
 
 
 def save_figure(figure: "Figure", path: str | Path) -> None:

@@ -137,7 +137,7 @@ def draw_timelines(axes: "Axes", timelines: Sequence[Timeline], titles: Sequence
     places = [axes]
     if number > 1:
         axes.set_axis_off()
-        places = [axes.inset_axes((0, (number - 1 - place) / number, 1, share / number)) for place in range(number)]
+        places = [axes.inset_axes((0, (number - 1 - index) / number, 1, share / number)) for index in range(number)]
     with settings():
         for one, timeline, title in zip(places, timelines, titles, strict=True):
             room = height * share / number
@@ -167,8 +167,8 @@ def _panels(
             height = _height_of_rows(timeline, 0.8, 0.008, 0.11)
             made.append(_Panel("transfers", timeline, "", f"{prefix}transfers, by sending rank", height))
     with_memory = [pair for pair in zip(timelines, prefixes, strict=True) if has_memory(pair[0])]
-    for place, (timeline, prefix) in enumerate(with_memory if "memory" in panels else []):
-        made.append(_Panel("memory", timeline, "", prefix + memory_caption(timeline), _MEMORY, place == 0))
+    for index, (timeline, prefix) in enumerate(with_memory if "memory" in panels else []):
+        made.append(_Panel("memory", timeline, "", prefix + memory_caption(timeline), _MEMORY, index == 0))
     if not made:
         raise ConfigError(f"there is nothing to draw: the timelines have no {' and no '.join(panels)}")
     return made

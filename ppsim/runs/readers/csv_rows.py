@@ -46,9 +46,9 @@ def read_rows(path: str | Path) -> RunRecordings:
 def _recordings(lines: "csv.DictReader[str]", path: str) -> RunRecordings:
     lines.fieldnames = [name.strip().lower() for name in lines.fieldnames or ()]
     unit = _unit_of(lines.fieldnames)
-    known = {*lines.fieldnames, *(("start", "end") if unit is not None else ())}
-    if unit is None or not known >= set(NEEDED):
-        missing = next(name for name in NEEDED if name not in known)
+    columns_read = {*lines.fieldnames, *(("start", "end") if unit is not None else ())}
+    if unit is None or not columns_read >= set(NEEDED):
+        missing = next(name for name in NEEDED if name not in columns_read)
         raise ConfigError(f"{path} lacks the column {missing}: there must be {', '.join(NEEDED)}")
     ranks: dict[int, dict[int, list[CellRange]]] = defaultdict(lambda: defaultdict(list))
     clocks: dict[int, str] = {}
@@ -67,8 +67,10 @@ def _recordings(lines: "csv.DictReader[str]", path: str) -> RunRecordings:
         source = f"{path}: rank {rank}"
         steps = [_one_by_one(ranks[rank][step], source) for step in sorted(ranks[rank])]
         trace = RankTrace(source, rank, clocks[rank], on_device=False, steps=steps)
-        told = trace.is_told
-        traces.append(trace if not told else require_like_steps(trace) if len(steps) > 1 else split_by_names(trace))
+        columns = trace.is_told
+        traces.append(
+            trace if not columns else require_like_steps(trace) if len(steps) > 1 else split_by_names(trace)
+        )
     return RunRecordings(path, traces, kind="CSV of passes", passes_by="its times")
 
 

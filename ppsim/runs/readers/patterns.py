@@ -76,10 +76,10 @@ class NameCounts:
     others: Counter[str] = field(default_factory=Counter)
 
     def match(self, name: str) -> tuple[int, re.Match[str]] | None:
-        for place, pattern in enumerate(self.patterns):
+        for index, pattern in enumerate(self.patterns):
             match = pattern.expression.fullmatch(name)
             if match:
-                return place, match
+                return index, match
         if len(self.others) < _MOST_NAMES or name in self.others:
             self.others[name] += 1
         return None
@@ -136,19 +136,19 @@ def patterns_with(texts: Iterable[str]) -> tuple[NamePattern, ...]:
 
 
 def named_in(match: re.Match[str], source: str) -> ParsedName:
-    told = {name: text for name, text in match.groupdict().items() if text is not None}
-    if "cell" in told:
+    fields = {name: text for name, text in match.groupdict().items() if text is not None}
+    if "cell" in fields:
         try:
-            return ParsedName(parse_cell(told["cell"]))
+            return ParsedName(parse_cell(fields["cell"]))
         except ScheduleError as error:
             raise ConfigError(f"{source}: the range {match[0]} names no action: {error}") from None
-    kind = told.get("kind", "")
+    kind = fields.get("kind", "")
     if kind.lower() not in KINDS:
         raise ConfigError(
             f"{source}: the range {match[0]} is of kind '{kind}', which is none of {', '.join(KINDS)}"
         )
     try:
-        numbers = {name: int(text) for name, text in told.items() if name != "kind"}
+        numbers = {name: int(text) for name, text in fields.items() if name != "kind"}
     except ValueError as error:
         raise ConfigError(f"{source}: the range {match[0]}: a group of numbers matched none: {error}") from None
     if any(not 0 <= number < MOST for number in numbers.values()):

@@ -70,10 +70,10 @@ class Recording:
         if STEP.fullmatch(name):
             self.steps.append((begin, end, int(re.findall(r"\d+", name)[-1])))
         elif matched := self.names.match(name):
-            place, match = matched
+            pattern_index, match = matched
             _require_order(begin, end, f"{self.source}: the range {name}")
             with prefix_errors(self.source):
-                self.ranges.append((begin, end, place, named_in(match, self.source)))
+                self.ranges.append((begin, end, pattern_index, named_in(match, self.source)))
 
     def keep_work(self, number: int, begin: float, end: float, name: str, message_bytes: float | None) -> None:
         _require_order(
@@ -179,8 +179,8 @@ def _cell_range(recording: Recording, begin: float, end: float, named: ParsedNam
     item = CellRange(begin, end, named.cell, chunk=named.chunk)
     inside = _between(recording.launches, item, key=lambda launch: launch[0])
     work = [(moment, one) for moment, number in inside for one in recording.device.get(number, ())]
-    told = [one.message_bytes for _, one in work if one.message_bytes]
-    told += [size for _, size in _between(recording.messages, item, key=lambda message: message[0])]
+    sizes = [one.message_bytes for _, one in work if one.message_bytes]
+    sizes += [size for _, size in _between(recording.messages, item, key=lambda message: message[0])]
     if item.is_compute:
         work = [(moment, one) for moment, one in work if not one.is_nccl]
     joined = replace(
@@ -189,7 +189,7 @@ def _cell_range(recording: Recording, begin: float, end: float, named: ParsedNam
         device=sorted(
             ((moment, TimeRange(one.begin, one.end)) for moment, one in work), key=lambda one: one[1].begin
         ),
-        message_bytes=next(iter(told), None),
+        message_bytes=next(iter(sizes), None),
     )
     if len(item.members) == 1:
         return joined

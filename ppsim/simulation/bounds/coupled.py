@@ -110,43 +110,43 @@ class _Coupled:
     def _head_of_forward(self, heads: Table, stage: int, number: int, first: int) -> float:
         stages, u = self.chunk_of[stage]
         below = stages[: u + 1]
-        way = _end_s(heads[_F][stage - 1]) + self.hop_s[stage - 1] if stage > first else 0.0
+        arrival_s = _end_s(heads[_F][stage - 1]) + self.hop_s[stage - 1] if stage > first else 0.0
         before, lacking = _jobs(heads[_F], below), self._lacking(below, number + 1)
         if lacking > 0:
             inputs, weights = (_jobs(heads[op], stages) for op in (_I, _W))
             before += self._freeing(inputs, stages, number, lacking, of=_I)
             before += self._freeing(weights, stages, number, lacking, of=_W)
-            way = max(way, self._until_freed_s(heads, stages, lacking))
-        return max(way, _one_after_another_s(before))
+            arrival_s = max(arrival_s, self._until_freed_s(heads, stages, lacking))
+        return max(arrival_s, _one_after_another_s(before))
 
     def _head_of_backward(self, heads: Table, stage: int, number: int) -> float:
         stages, u = self.chunk_of[stage]
         above = heads[_I][stage + 1] if stage < self.last else heads[_F][stage]
-        way = _end_s(above) + self.hop_s[stage]
+        arrival_s = _end_s(above) + self.hop_s[stage]
         before = _jobs(heads[_F], stages) + _jobs(heads[_I], stages[u:])
         lacking = self._lacking(stages, number + 1)
         if lacking > 0:  # the I that free this amount may be in `before`
             weights = [job for j in stages for job in heads[_W][j][:number]]
             before += self._freeing(weights, stages, number, lacking, of=_W)
-        return max(way, _one_after_another_s(before), 0.0)
+        return max(arrival_s, _one_after_another_s(before), 0.0)
 
     def _tail_of_backward(self, tails: Table, stage: int, later: int) -> float:
         stages, u = self.chunk_of[stage]
         below = stages[: u + 1]
-        way = _end_s(tails[_I][stage - 1]) + self.hop_s[stage - 1] if stage > 0 else _NEVER
+        arrival_s = _end_s(tails[_I][stage - 1]) + self.hop_s[stage - 1] if stage > 0 else _NEVER
         after, lacking = _jobs(tails[_W], below) + _jobs(tails[_I], below), self._lacking(below, later + 1)
         if lacking > 0:
             sizes = [(_end_s([job]), self.activation[j]) for j in below for job in tails[_F][j]]
-            way = max(way, _until_s(sizes, lacking))
+            arrival_s = max(arrival_s, _until_s(sizes, lacking))
             after += _fewest(_jobs(tails[_F], below), lacking, max(self.activation[j] for j in below))
-        return max(way, _one_after_another_s(after))
+        return max(arrival_s, _one_after_another_s(after))
 
     def _tail_of_forward(self, tails: Table, stage: int) -> float:
         stages, u = self.chunk_of[stage]
         above = tails[_F][stage + 1] if stage < self.last else tails[_I][stage]
-        way = _end_s(above) + self.hop_s[stage]
+        arrival_s = _end_s(above) + self.hop_s[stage]
         after = _jobs(tails[_F], stages[u:]) + _jobs(tails[_I], stages) + _jobs(tails[_W], stages)
-        return max(way, _one_after_another_s(after))
+        return max(arrival_s, _one_after_another_s(after))
 
     def _lacking(self, stages: Sequence[int], count: int) -> float:
         """Memory of `count` microbatches beyond the rank's cap."""
@@ -192,10 +192,10 @@ def _fewest(jobs: list[Job], amount: float, size: float) -> list[Job]:
     return [(time, shortest) for time, _ in sorted(jobs)[: ceil(amount / size - _ROUNDING)]]
 
 
-def _until_s(made: list[tuple[float, float]], amount: float) -> float:
+def _until_s(jobs: list[tuple[float, float]], amount: float) -> float:
     """Return the earliest time at which (time, size) pairs sum to `amount`."""
     time = _NEVER
-    for time, size in sorted(made):  # noqa: B007
+    for time, size in sorted(jobs):  # noqa: B007
         amount -= size
         if amount <= _ROUNDING * size:
             break

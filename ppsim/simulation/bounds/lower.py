@@ -171,25 +171,25 @@ class _Rank:
         return step, span
 
     def idle_before_first_forward_s(self, chunk: int) -> float:
-        way = self.problem.down_s[self.first] - self.problem.down_s[self.stages[chunk]]
+        trip_s = self.problem.down_s[self.first] - self.problem.down_s[self.stages[chunk]]
         values = np.cumsum(self.forward_s[:chunk])
         states = [MemoryUse(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
-        return max(0.0, float(way) - knapsack_bound(states, count=self.count, capacity=self.capacity))
+        return max(0.0, float(trip_s) - knapsack_bound(states, count=self.count, capacity=self.capacity))
 
     def idle_before_first_backward_s(self, chunk: int) -> float:
         """Idle time before the start of a chunk's first backward (zero-bubble paper, App. B)."""
-        way = self.problem.down_s[self.first] + self.problem.up_s[self.stages[chunk]]
-        return max(0.0, float(way) - self._most_begun(chunk, self.count, self.capacity))
+        trip_s = self.problem.down_s[self.first] + self.problem.up_s[self.stages[chunk]]
+        return max(0.0, float(trip_s) - self._most_begun(chunk, self.count, self.capacity))
 
     def trips(self, chunk: int) -> "_Trips":
         in_flight = _times(self.capacity, self.held[chunk])
         if in_flight >= self.count:
             return _Trips(1, 0.0)
-        way = self.problem.down_s[self.stages[chunk]] + self.problem.up_s[self.stages[chunk]]
+        trip_s = self.problem.down_s[self.stages[chunk]] + self.problem.up_s[self.stages[chunk]]
         own_s = float(self.forward_s[chunk] + self.forward_above_s[chunk] + self.backward_above_s[chunk])
         others = self._most_begun(chunk, self.count - 1, self.capacity - float(self.held[chunk]))
         others += self._most_left(self.backward_s, chunk, whole_s=self._left_s(chunk))
-        idle = float(way) - own_s - others
+        idle = float(trip_s) - own_s - others
         return _Trips(-int(-self.count // in_flight), max(0.0, idle))
 
     def _most_begun(self, chunk: int, count: int, capacity: float) -> float:

@@ -47,51 +47,51 @@ def from_automodel(content: Mapping[str, Any], path: Path) -> RunConfig:
     }
     arguments = Arguments(values, source)
     get = arguments.get
-    words: dict[str, Any] = {
+    options: dict[str, Any] = {
         word: arguments.count(f"distributed.{name}", word=word) for name, word in _SIZES.items()
     }
-    pp = words["pp"] = words["pp"] or 1
+    pp = options["pp"] = options["pp"] or 1
     lengths = [arguments.count(name, word="seq_len", least=0) for name in _LENGTHS]
-    words["seq_len"] = next((length for length in lengths if length), None)
+    options["seq_len"] = next((length for length in lengths if length), None)
     model, why_no_model = _model(arguments)
     local = arguments.count("step_scheduler.local_batch_size", 1, word="micro_batch") or 1
     of_pipeline = arguments.count("distributed.pipeline.pp_microbatch_size", 1, word="micro_batch") or 1
     batch = LocalBatch(local, of_pipeline, local, source)
-    words |= batch.words(pp, arguments.count("step_scheduler.global_batch_size", word="global_batch"))
-    words |= _stages(arguments, pp, model) | _sharding(arguments, pp, words["ep"] or 1) | _optimizer(arguments)
+    options |= batch.words(pp, arguments.count("step_scheduler.global_batch_size", word="global_batch"))
+    options |= _stages(arguments, pp, model) | _sharding(arguments, pp, options["ep"] or 1) | _optimizer(arguments)
     recomputed = str(get("distributed.activation_checkpointing", False, word="recompute")).lower()
     fp8 = str(get("model.backend.te_fp8.recipe", "", word="dtype"))
     dispatcher = str(get("model.backend.dispatcher", "", word="moe_dispatcher"))
     fuses = str(get("model.backend.rms_norm", "", word="stack")) == "te"  # otherwise, blocks are as TorchTitan's
     compiles = [arguments.flag(name, word="compile") for name in ("compile.enabled", "distributed.enable_compile")]
-    words |= {
+    options |= {
         "sequence_parallel": arguments.flag("distributed.sequence_parallel", word="sequence_parallel"),
         "recompute": RECOMPUTED.get(recomputed, "full"),
         "dtype": FP8.get(fp8, "float8") if fp8 else "bfloat16",
-        "moe_dispatcher": DISPATCHERS.get(dispatcher) if (words["ep"] or 1) > 1 else None,
+        "moe_dispatcher": DISPATCHERS.get(dispatcher) if (options["ep"] or 1) > 1 else None,
         "compile": None if fuses else any(compiles),
         "runtime": "torch",
         "stack": "automodel" if fuses else "torchtitan",
     }
-    if words["seq_len"] is None:
+    if options["seq_len"] is None:
         arguments.assumed.append("the sequences of the data set have no fixed length: give --seq-len")
     if not fuses:
         arguments.assumed.append("the stack of TorchTitan, the nearest that was measured")
     return arguments.config(
-        "NeMo AutoModel", words, model, why_no_model, ignored=arguments.ignored_that_matter, local_batch=batch,
+        "NeMo AutoModel", options, model, why_no_model, ignored=arguments.ignored_that_matter, local_batch=batch,
         launcher_gpus=GPUS_PER_NODE,
     )  # fmt: skip
 
 
 def _model(arguments: Arguments) -> tuple[Model | None, str]:
     names = [str(name) for name in map(arguments.get, _MODELS) if isinstance(name, str)]
-    known = next(filter(None, map(known_name, names)), None)
-    if known is None:
+    full_name = next(filter(None, map(known_name, names)), None)
+    if full_name is None:
         return (
             None,
             f"{arguments.source}: the sizes of {names[0] if names else 'its model'} are not known: give --model",
         )
-    return find_model(known), ""
+    return find_model(full_name), ""
 
 
 def _stages(arguments: Arguments, pp: int, model: Model | None) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def from_deepspeed(content: Mapping[str, Any], path: Path) -> RunConfig:
     arguments = Arguments({name: value for name, value in given.items() if value != "auto"}, source)
     micro = arguments.count("train_micro_batch_size_per_gpu", word="micro_batch")
     steps = arguments.count("gradient_accumulation_steps", word="microbatches")
-    whole = arguments.count("train_batch_size", word="global_batch")
+    global_batch = arguments.count("train_batch_size", word="global_batch")
     zero = arguments.count("zero_optimization.stage", 0, word="zero", least=0)
     enabled = {name for name in ("fp16", "bf16") if arguments.flag(f"{name}.enabled", word="dtype")}
     accumulated = str(arguments.get("data_types.grad_accum_dtype", word="grad_reduce_in_bf16"))
@@ -43,12 +43,12 @@ def from_deepspeed(content: Mapping[str, Any], path: Path) -> RunConfig:
     has_states = arguments.flag(f"bf16.{states}", word="exp_avg_dtype")
     # ZeRO 1 and 2 gather the parameters at the end of `step` (runtime/zero/stage_1_and_2.py).
     overlaps = arguments.flag("zero_optimization.overlap_comm", default=zero == 3, word="overlap_grad_reduce")
-    words = {
+    options = {
         in_bf16: arguments.flag(f"bf16.{in_bf16}", word=in_bf16) or None,
         "exp_avg_dtype": "bfloat16" if has_states else None,
         "micro_batch": micro,
-        "global_batch": whole,
-        "microbatches": None if whole else steps,
+        "global_batch": global_batch,
+        "microbatches": None if global_batch else steps,
         "zero": zero,
         "dtype": "bfloat16" if "bf16" in enabled else "float16" if "fp16" in enabled else "float32",
         "overlap_grad_reduce": overlaps,
@@ -60,16 +60,16 @@ def from_deepspeed(content: Mapping[str, Any], path: Path) -> RunConfig:
     if enabled or "bf16.enabled" in autos:
         autos.pop("fp16.enabled", None)
     if "dtype" in (word for word, _ in autos.values()):
-        words["dtype"] = "bfloat16" if enabled else None
-    if words["dtype"] != "float32":  # by default, gradients have the dtype of weights (runtime/engine.py)
-        words["grad_reduce_in_bf16"] = accumulated.removeprefix("torch.") not in ("fp32", "float32")
+        options["dtype"] = "bfloat16" if enabled else None
+    if options["dtype"] != "float32":  # by default, gradients have the dtype of weights (runtime/engine.py)
+        options["grad_reduce_in_bf16"] = accumulated.removeprefix("torch.") not in ("fp32", "float32")
     arguments.needed |= {
         word: (f'{name} is "auto", which the program that starts the run sets', option)
         for name, (word, option) in autos.items()
-        if words[word] is None
+        if options[word] is None
     }
     reason = f"{source}: DeepSpeed's configuration has no model: give --model"
-    return arguments.config("DeepSpeed", words, None, reason)
+    return arguments.config("DeepSpeed", options, None, reason)
 
 
 def _is_of_no_device(content: Mapping[str, Any], path: str) -> bool:

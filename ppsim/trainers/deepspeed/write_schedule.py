@@ -91,14 +91,14 @@ def _events(compute: Schedule) -> list[list[tuple[str, int]]]:
 
 def _on_buffers(events: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """A buffer is free again after the last instruction of its microbatch."""
-    last_use = {microbatch: place for place, (_, microbatch) in enumerate(events)}
+    last_use = {microbatch: index for index, (_, microbatch) in enumerate(events)}
     free: list[int] = []
     held: dict[int, int] = {}
     placed = []
-    for place, (name, microbatch) in enumerate(events):
+    for index, (name, microbatch) in enumerate(events):
         if microbatch not in held:
             held[microbatch] = free.pop() if free else len(held)
         placed.append((name, held[microbatch]))
-        if last_use[microbatch] == place:
+        if last_use[microbatch] == index:
             free.append(held[microbatch])
     return placed

@@ -177,11 +177,11 @@ def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, 
     if freq:
         name, source = "window_attn_skip_freq", arguments.source
         are_windowed = _listed(freq, name, len(layers), source, lambda one, k: (one + 1) % k)
-    made = []
+    layers_with_windows = []
     for layer, is_windowed in zip(layers, are_windowed, strict=True):
         sees_others = isinstance(layer.attention, Attention) and layer.has_mixer
-        made.append(windowed(layer, window) if is_windowed and sees_others else layer)
-    return tuple(made)
+        layers_with_windows.append(windowed(layer, window) if is_windowed and sees_others else layer)
+    return tuple(layers_with_windows)
 
 
 def _tokens_before(size: object, source: str) -> int | None:

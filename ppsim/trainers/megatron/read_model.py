@@ -126,9 +126,9 @@ def _vocabulary(arguments: Arguments) -> int:
         return given
     name = str(arguments.get("tokenizer_model") or "")
     size: int
-    for known, size in megatron_names_of("vocabularies").items():
-        if name.startswith(known):
-            arguments.assumed.append(f"vocabulary of {known}: {size:,} rows")
+    for tokenizer, size in megatron_names_of("vocabularies").items():
+        if name.startswith(tokenizer):
+            arguments.assumed.append(f"vocabulary of {tokenizer}: {size:,} rows")
             return size
     kind = str(arguments.get("tokenizer_type") or ("GPT2BPETokenizer" if arguments.has("merge_file") else ""))
     of_types = megatron_names_of("tokenizer_types")

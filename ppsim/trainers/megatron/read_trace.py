@@ -71,7 +71,7 @@ def read_spans(files: Sequence[str], *, num_ranks: int | None = None) -> RunReco
         raise ConfigError(f"{files[0]} has no spans of microbatches: run Megatron-LM with {_GROUPS}")
     chosen = _pipeline(files[0], {number: rank for number, rank in ranks.items() if rank.actions}, num_ranks)
     base = min(begin for rank in chosen.values() for begin, _, _ in rank.actions)
-    traces = [_trace(rank, place, base) for place, rank in chosen.items()]
+    traces = [_trace(rank, index, base) for index, rank in chosen.items()]
     by = "the host's time in each forward and backward step; kernels may run later"
     return RunRecordings(files[0], traces, kind="OpenTelemetry spans of Megatron-LM", passes_by=by)
 
@@ -93,7 +93,7 @@ def _pipeline(source: str, ranks: Mapping[int, _Rank], num_ranks: int | None) ->
     )
 
 
-def _trace(rank: _Rank, place: int, base: int) -> RankTrace:
+def _trace(rank: _Rank, index: int, base: int) -> RankTrace:
     evaluations = [(begin, end) for begin, end, name in rank.work if name == _EVALUATION]
     actions = sorted(
         action for action in rank.actions if not any(begin <= action[0] < end for begin, end in evaluations)
@@ -102,13 +102,13 @@ def _trace(rank: _Rank, place: int, base: int) -> RankTrace:
     for begin, end, name in rank.work:
         work[bisect_left(actions, (begin,))][name] += (end - begin) / 1e9
     cells = [
-        CellRange((begin - base) / 1e9, (end - base) / 1e9, Action(op, NONE, NONE), work=work[place])
-        for place, (begin, end, op) in enumerate(actions)
+        CellRange((begin - base) / 1e9, (end - base) / 1e9, Action(op, NONE, NONE), work=work[index])
+        for index, (begin, end, op) in enumerate(actions)
     ]
     iterations = sorted(rank.iterations)
     marks, numbers = [(begin - base) / 1e9 for begin, _ in iterations], [number for _, number in iterations]
     return RankTrace(
-        rank.source, place, rank.host, on_device=False, steps=[cells], base_ns=base, marks=marks,
+        rank.source, index, rank.host, on_device=False, steps=[cells], base_ns=base, marks=marks,
         numbers=numbers * (min(numbers, default=-1) >= 0), num_ranks=rank.num_stages,
     )  # fmt: skip
 
@@ -143,16 +143,16 @@ def _objects(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
 def _keep(
     path: str, ranks: dict[int, _Rank], resource: Mapping[str, Any], name: str, begin: int, end: int, iteration: int
 ) -> None:
-    place, num_ranks, num_stages = (
+    index, num_ranks, num_stages = (
         int(resource[key]) for key in ("dl.rank", "dl.world_size", "dl.pipeline_parallel.size")
     )
-    shown = f"rank {short_text(place)} of {short_text(num_ranks)}, pipeline of {short_text(num_stages)}"
-    if not (0 <= place < num_ranks < MOST and num_stages > 0) or num_ranks % num_stages:
+    shown = f"rank {short_text(index)} of {short_text(num_ranks)}, pipeline of {short_text(num_stages)}"
+    if not (0 <= index < num_ranks < MOST and num_stages > 0) or num_ranks % num_stages:
         raise ValueError(shown)
     if not 0 <= begin <= end < LARGEST_COUNT * 10**9:
         raise ValueError(f"from {short_text(begin)} to {short_text(end)} ns")
     host = str(resource.get("host.name", path))
-    rank = ranks.setdefault(place, _Rank(f"{path}: rank {place}", num_ranks, num_stages, host))
+    rank = ranks.setdefault(index, _Rank(f"{path}: rank {index}", num_ranks, num_stages, host))
     first = next(iter(ranks.values()))
     if (num_ranks, num_stages) != (first.num_ranks, first.num_stages):
         raise ValueError(f"{shown}, but {first.source} is of {first.num_ranks}, pipeline of {first.num_stages}")

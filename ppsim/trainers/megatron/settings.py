@@ -676,8 +676,8 @@ def _read_graphs(arguments: Arguments, _: Options) -> Options:
     modules = [module for module in asked if module not in ("full", "full_iteration_inference")]
     if other := [module for module in modules if module not in CAPTURED]:
         arguments.assumed.append(f"not captured, since unknown: {', '.join(other)}")
-    known = "+".join(module for module in modules if module in CAPTURED)
-    return {word: cuda_graphs_of(known) if known else "layer"}
+    captured = "+".join(module for module in modules if module in CAPTURED)
+    return {word: cuda_graphs_of(captured) if captured else "layer"}
 
 
 def _write_graphs(options: Options) -> dict[str, Any]:

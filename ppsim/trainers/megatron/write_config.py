@@ -17,42 +17,42 @@ from ppsim.trainers.same_settings import MEGATRON_SPLIT
 _GPUS_PER_NODE = 8
 
 
-def write_megatron(words: Mapping[str, Any], flags: Sequence[str], release: str) -> str:
+def write_megatron(options: Mapping[str, Any], flags: Sequence[str], release: str) -> str:
     is_hybrid = any(flag.startswith(("--is-hybrid", "--hybrid")) for flag in flags)
     name = f"Megatron-LM {release}".strip()
     said = f"# {name}. Add your own data, tokenizer, learning rate and checkpoints."
-    return f"{said}\n" + command(words, "pretrain_mamba.py" if is_hybrid else "pretrain_gpt.py", flags)
+    return f"{said}\n" + command(options, "pretrain_mamba.py" if is_hybrid else "pretrain_gpt.py", flags)
 
 
 def megatron_arguments(
-    words: Mapping[str, Any], model: Model, layout: str, release: str = "", *, may_be_refused: bool = False
+    options: Mapping[str, Any], model: Model, layout: str, release: str = "", *, may_be_refused: bool = False
 ) -> dict[str, Any]:
     """Return the arguments of a plan. Raises `CannotRun` for a plan that Megatron-LM cannot run."""
-    if model_arguments(model, words["seq_len"]) is None:
-        named = words.get("model", "this model")
+    if model_arguments(model, options["seq_len"]) is None:
+        named = options.get("model", "this model")
         raise CannotRun(f"Megatron-LM cannot run this: it lacks layers of {named} (`ppsim models` lists others)")
-    arguments = job_arguments(words, model, layout)
+    arguments = job_arguments(options, model, layout)
     arguments.pop("add_position_embedding", None)  # True is the default; the only flag is --no-position-embedding
     return accepted_arguments(arguments, release, may_be_refused=may_be_refused)
 
 
 def job_arguments(
-    words: Mapping[str, Any], model: Model, layout: str, *, of_primus: bool = False
+    options: Mapping[str, Any], model: Model, layout: str, *, of_primus: bool = False
 ) -> dict[str, Any]:
     """A split that differs from Megatron-LM's own rule, which needs equal stages, becomes a layout."""
-    sizes = model_arguments(model, words["seq_len"]) or {}
-    words, split = dict(words), words.get("split")
+    sizes = model_arguments(model, options["seq_len"]) or {}
+    options, split = dict(options), options.get("split")
     if isinstance(split, list):
-        is_by_rule = len(set(split)) == 1 and words.get("runtime", "megatron") == "megatron"
-        words["split"] = None if is_by_rule else layout
+        is_by_rule = len(set(split)) == 1 and options.get("runtime", "megatron") == "megatron"
+        options["split"] = None if is_by_rule else layout
     # Megatron-LM refuses other arguments of stages next to a hybrid pattern.
-    has_stages = words.get("pp", 1) > 1 and (words.get("split") or words.get("vpp", 1) > 1)
+    has_stages = options.get("pp", 1) > 1 and (options.get("split") or options.get("vpp", 1) > 1)
     if "hybrid_layer_pattern" in sizes and isinstance(split, list) and has_stages:
         _, slash, further = sizes["hybrid_layer_pattern"].partition("/")
         sizes["hybrid_layer_pattern"] = divided(layer_patterns(model), split) + slash + further
-        words |= dict.fromkeys(("split", "vpp", *MEGATRON_SPLIT))
+        options |= dict.fromkeys(("split", "vpp", *MEGATRON_SPLIT))
     has_experts = "num_experts" in sizes
-    return sizes | write_settings(given_options(words), has_experts=has_experts, of_primus=of_primus)
+    return sizes | write_settings(given_options(options), has_experts=has_experts, of_primus=of_primus)
 
 
 def divided(patterns: Sequence[str], split: Sequence[int]) -> str:
@@ -65,8 +65,8 @@ def divided(patterns: Sequence[str], split: Sequence[int]) -> str:
     return "|".join("".join(patterns[end - count : end]) for end, count in zip(ends, split, strict=True))
 
 
-def command(words: Mapping[str, Any], program: str, flags: Sequence[str]) -> str:
-    gpus = words.get("gpus", 1)
+def command(options: Mapping[str, Any], program: str, flags: Sequence[str]) -> str:
+    gpus = options.get("gpus", 1)
     per_node = next(count for count in range(min(gpus, _GPUS_PER_NODE), 0, -1) if gpus % count == 0)
     first = f"torchrun --nproc-per-node {per_node} --nnodes {gpus // per_node} {program}"
     return " \\\n  ".join([first, *flags])

@@ -190,17 +190,17 @@ def parse_layout(text: str) -> list[str]:
     ['Ettt', 'tt', 'tt', 'm', 'L']
     """
     stages = _expand(text).split("|")
-    whole = "".join(stages)
-    if whole.count("E") != 1 or not re.match(r"v*(\|v+)*\|?E", "|".join(stages)):
+    layout = "".join(stages)
+    if layout.count("E") != 1 or not re.match(r"v*(\|v+)*\|?E", "|".join(stages)):
         raise ConfigError(
             f"the layout {short_text(text)} must hold one E, at the start of its first stage "
             "or behind all layers of encoders (v)"
         )
-    if "v" in whole.partition("E")[2]:
+    if "v" in layout.partition("E")[2]:
         raise ConfigError(f"the layout {short_text(text)} has a layer of an encoder (v) behind the embedding (E)")
-    if whole.count("L") != 1 or not stages[-1].endswith("L"):
+    if layout.count("L") != 1 or not stages[-1].endswith("L"):
         raise ConfigError(f"the layout {short_text(text)} must hold one L, at the end of its last stage")
-    if "t" in whole.partition("m")[2]:
+    if "t" in layout.partition("m")[2]:
         raise ConfigError(
             f"the layout {short_text(text)} has a decoder layer (t) behind one that predicts more tokens (m)"
         )
@@ -213,11 +213,11 @@ def parse_layout(text: str) -> list[str]:
 
 def _require_layout(text: str, stages: Sequence[str], p: int) -> None:
     """Multi-token prediction must be in the last chunk of one of the p ranks."""
-    (place,) = [index for index, stage in enumerate(stages) if "m" in stage] or [len(stages) - 1]
-    if place < len(stages) - p:
+    (index_of_mtp,) = [index for index, stage in enumerate(stages) if "m" in stage] or [len(stages) - 1]
+    if index_of_mtp < len(stages) - p:
         raise ConfigError(
             f"the layout {short_text(text)} must hold the layers that predict more tokens (m) in the last chunk "
-            f"of a rank, one of the last {p} stages: got stage {place}"
+            f"of a rank, one of the last {p} stages: got stage {index_of_mtp}"
         )
 
 

@@ -121,8 +121,8 @@ def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int =
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for name, value in above.items():
-        both = isinstance(merged.get(name), dict) and isinstance(value, dict)
-        merged[name] = _merged(merged[name], value) if both else value
+        are_sections = isinstance(merged.get(name), dict) and isinstance(value, dict)
+        merged[name] = _merged(merged[name], value) if are_sections else value
     return merged
 
 

@@ -71,10 +71,10 @@ def _config(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is no configuration of dump_pp_data")
     numbers = {name: value for name, value in content.items() if value is not None}
-    known = {name: numbers[name] for name in _NUMBERS if name in numbers}
-    if odd := [name for name, value in known.items() if type(value) is not int or not 0 <= value < MOST]:
+    config = {name: numbers[name] for name in _NUMBERS if name in numbers}
+    if odd := [name for name, value in config.items() if type(value) is not int or not 0 <= value < MOST]:
         raise ConfigError(f"{path}: {odd[0]} is {json.dumps(numbers[odd[0]])}: it must be a whole number")
-    return known
+    return config
 
 
 def _iterations(path: Path) -> dict[str, dict[str, Any]]:
@@ -107,12 +107,12 @@ def _passes(where: str, lists: dict[str, Any], kind: str, op: Op) -> list[CellRa
     if not all(isinstance(column, list) and len(column) == len(starts) for column in columns):
         raise ConfigError(f"{where}: the lists {kind}_start, {kind}_end and others beside them differ in length")
     passes = []
-    for place, (start, end, microbatch, chunk) in enumerate(zip(*columns, strict=True)):
+    for index, (start, end, microbatch, chunk) in enumerate(zip(*columns, strict=True)):
         if not all(isinstance(time, int | float) for time in (start, end)) or not 0 <= start <= end < _LONGEST_MS:
-            raise ConfigError(f"{where}: {kind}_start and {kind}_end of entry {place} are no times: {start}, {end}")
+            raise ConfigError(f"{where}: {kind}_start and {kind}_end of entry {index} are no times: {start}, {end}")
         for number in (microbatch, chunk):
             if number is not None and not (type(number) is int and 0 <= number < MOST):
-                raise ConfigError(f"{where}: {kind}_minibatch and {kind}_chunk of entry {place} hold {number!r}")
+                raise ConfigError(f"{where}: {kind}_minibatch and {kind}_chunk of entry {index} hold {number!r}")
         action = Action(op, NONE, NONE if microbatch is None else microbatch)
         passes.append(CellRange(start / 1e3, end / 1e3, action, chunk=chunk))
     return passes

@@ -21,8 +21,8 @@ _EXPERIMENT = (
 )
 
 
-def write_primus(words: Mapping[str, Any], model: Model, layout: str) -> str:
-    lines = as_entries(job_arguments(words, model, layout, of_primus=True))
-    if words.get("weight_cache") == "rowwise":
+def write_primus(options: Mapping[str, Any], model: Model, layout: str) -> str:
+    lines = as_entries(job_arguments(options, model, layout, of_primus=True))
+    if options.get("weight_cache") == "rowwise":
         lines.append("no_fp8_weight_transpose_cache: true")
     return "\n".join([*_EXPERIMENT, *(f"      {line}" for line in lines)])

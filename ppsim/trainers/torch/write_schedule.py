@@ -68,12 +68,12 @@ def _spells_out_waits(version: str) -> bool:
     match = re.match(r"(\d+)\.(\d+)(?!\d)", version)
     short = f"{match[1]}.{match[2]}" if match else version
     if short not in COMMS_VERSIONS:
-        known = list(COMMS_VERSIONS)
+        versions = list(COMMS_VERSIONS)
         asked = (int(match[1]), int(match[2])) if match else (0, 0)
-        is_newer = asked > tuple(map(int, known[-1].split(".")))
-        nearest = f" (nearest: {known[-1] if is_newer else known[0]})" if match else ""
+        is_newer = asked > tuple(map(int, versions[-1].split(".")))
+        nearest = f" (nearest: {versions[-1] if is_newer else versions[0]})" if match else ""
         raise ConfigError(
-            f"unknown compute+comms tables of torch {version}: ppsim has the tables of {known[0]} to {known[-1]}"
-            f"{nearest}"
+            f"unknown compute+comms tables of torch {version}: ppsim has the tables of {versions[0]} to "
+            f"{versions[-1]}{nearest}"
         )
     return COMMS_VERSIONS[short]

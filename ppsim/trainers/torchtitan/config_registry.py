@@ -48,9 +48,9 @@ def registered(name: str, config: str, source: str) -> tuple[dict[str, Any], lis
     module = table.modules.get(short)
     release = f"torchtitan {table.version}"
     if module is None:
-        known = ", ".join(one for one, its in table.modules.items() if not its.refused)
+        modules = ", ".join(one for one, its in table.modules.items() if not its.refused)
         raise ConfigError(
-            f"{source}: --module {name} is not in the registry of {release}, whose modules are {known}: give its "
+            f"{source}: --module {name} is not in the registry of {release}, whose modules are {modules}: give its "
             "settings as options in place of --module and --config, and --model"
         )
     if module.refused:

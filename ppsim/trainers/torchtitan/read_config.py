@@ -49,8 +49,8 @@ def _with_files(options: dict[str, Any], source: str) -> tuple[dict[str, Any], l
     if named is None:
         return options, []
     folder = Path(source).resolve().parent
-    places = [place / str(named) for place in (folder, *folder.parents)]
-    path = next((place for place in places if place.is_file()), None)
+    places = [parent / str(named) for parent in (folder, *folder.parents)]
+    path = next((parent for parent in places if parent.is_file()), None)
     if path is None:
         raise ConfigError(f"{source}: job.config_file {named} is neither in {folder} nor in a folder above it")
     return _options(read_toml(path)) | options, [f"options that the command does not set are those of {named}"]
@@ -84,7 +84,7 @@ def _model(arguments: Arguments) -> tuple[Model | None, str]:
 
 
 def model_of(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
-    known = known_name(f"{name}-{flavor}") or known_name(flavor)
-    if known is None:
+    full_name = known_name(f"{name}-{flavor}") or known_name(flavor)
+    if full_name is None:
         return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
-    return find_model(known), ""
+    return find_model(full_name), ""

@@ -218,16 +218,18 @@ def module_names(
 def _read_batch(arguments: Arguments, options: Options) -> Options:
     length = options["seq_len"]
     batch = _local_batch(arguments, length)
-    words = batch.words(options["pp"], arguments.count("training.global_batch_size", word="global_batch", least=-1))
+    options_of_batch = batch.words(
+        options["pp"], arguments.count("training.global_batch_size", word="global_batch", least=-1)
+    )
     tokens = arguments.count("training.num_tokens_per_train_step", word="global_batch", least=-1)
     if tokens is not None and tokens > 0:
-        words |= {"global_batch": _sequences(tokens, length, arguments), "microbatches": None}
-    rounds = {**options, **words}
+        options_of_batch |= {"global_batch": _sequences(tokens, length, arguments), "microbatches": None}
+    rounds = {**options, **options_of_batch}
     if options["dp"] or options["gpus"]:
         with suppress(ConfigError):  # the user's options may correct the batch later
             batch.fill(rounds, ())
     steps = rounds.get("gradient_accumulation_steps")
-    return words | {"batch": batch, "gradient_accumulation_steps": steps if steps != 1 else None}
+    return options_of_batch | {"batch": batch, "gradient_accumulation_steps": steps if steps != 1 else None}
 
 
 def _local_batch(arguments: Arguments, length: int) -> LocalBatch:
@@ -332,18 +334,18 @@ def _read_compilation(arguments: Arguments, _: Options) -> Options:
     enabled = [arguments.get(name, False, word="compile") for name in ("compile.enable", "training.compile")]
     components = arguments.get("compile.components", ["model", "loss"], word="compile")
     compiles = {part: any(enabled) and part in components for part in ("model", "loss")}
-    words: dict[str, Any] = {"compile": compiles["model"], "cross_entropy": None}
+    options: dict[str, Any] = {"compile": compiles["model"], "cross_entropy": None}
     if arguments.get("module") is None:
-        words["cross_entropy"] = "compiled" if compiles["loss"] else "unfused"
+        options["cross_entropy"] = "compiled" if compiles["loss"] else "unfused"
     names = [f"{section}.{_ASYNC_TP}" for section in ("parallelism", "compile")]
     switches = [arguments.get(name, word="overlap_tp") for name in names]
     if any(switches):
-        words |= {"overlap_tp": HIDDEN_BY_ASYNC_TP, "compile": True}
+        options |= {"overlap_tp": HIDDEN_BY_ASYNC_TP, "compile": True}
         hidden = f"{100 * float(HIDDEN_BY_ASYNC_TP):g} % of TP communication is hidden"
         arguments.assumed.append(f"asynchronous tensor parallelism: {hidden}")
         if not compiles["model"]:
             arguments.assumed.append("compile.enable: asynchronous tensor parallelism asks for it")
-    return words
+    return options
 
 
 def _write_compilation(options: Options) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from ppsim.trainers.torchtitan.read_config import model_of
 from ppsim.trainers.torchtitan.settings import SETTINGS
 
 
-def write_torchtitan(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> str:
-    settings = dict(choice) | settings_of(words, choice, version)
+def write_torchtitan(options: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> str:
+    settings = dict(choice) | settings_of(options, choice, version)
     said = f"# TorchTitan {version}. Add your own data, tokenizer and learning rate."
     if version == "0.2":
         sections = dict.fromkeys(name.rpartition(".")[0] for name in settings)
@@ -27,7 +27,7 @@ def write_torchtitan(words: Mapping[str, Any], choice: Mapping[str, Any], versio
     mode = settings.pop("activation_checkpoint.mode", None)
     named = [f"--{name} {settings.pop(name)}" for name in ("module", "config") if name in settings]
     flags = [*named, *(_flag(name, value) for name, value in settings.items())]
-    return f"{said}\n" + command(words, "-m torchtitan.train", [*flags, f"activation-checkpoint:{mode}"])
+    return f"{said}\n" + command(options, "-m torchtitan.train", [*flags, f"activation-checkpoint:{mode}"])
 
 
 def _flag(name: str, value: Any) -> str:
@@ -62,7 +62,7 @@ def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
         yield {}
 
 
-def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> dict[str, Any]:
+def settings_of(options: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> dict[str, Any]:
     is_registered = "config" in choice
     entry = registry().modules[choice["module"]].entries[choice["config"]] if is_registered else {}
-    return write_rows(SETTINGS, {**words, "release": version, "entry": entry})
+    return write_rows(SETTINGS, {**options, "release": version, "entry": entry})
