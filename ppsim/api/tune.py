@@ -54,7 +54,7 @@ def tune(*, progress: Counted | None = None, **options: Unpack[TuneOptions]) -> 
     `RunFailed` if a process is lost.
 
     >>> import ppsim
-    >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+    >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], pp=[1], micro_batch=[8])
     >>> found.best[0].candidate.dp
     2
     """

@@ -72,7 +72,7 @@ class TuneResult(Printable, Drawable):
     `verdicts` the outcomes by key.
 
     >>> import ppsim
-    >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+    >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], pp=[1], micro_batch=[8])
     >>> found.best[0].candidate.key, len(found.pareto)
     ('tp1 cp1 ep1 dp2 pp1 vpp1 mb8 none 1f1b auto zero3', 4)
     """
@@ -99,7 +99,7 @@ class TuneResult(Printable, Drawable):
         """Return the tokens per second of a configuration.
 
         >>> import ppsim
-        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], pp=[1], micro_batch=[8])
         >>> round(found.tokens_per_s(found.best[0]), -3)
         601000.0
         """
@@ -109,7 +109,7 @@ class TuneResult(Printable, Drawable):
         """Return the model FLOPs utilization, relative to the dense peak of the dtype.
 
         >>> import ppsim
-        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], pp=[1], micro_batch=[8])
         >>> round(found.utilization(found.best[0]), 3)
         0.242
         """
@@ -146,7 +146,7 @@ class TuneResult(Printable, Drawable):
         (whether it is in the set), command (of `ppsim project`).
 
         >>> import ppsim
-        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], pp=[1], micro_batch=[8])
         >>> found.to_frame()[["tp", "dp", "zero", "schedule"]].head(2)
            tp  dp  zero schedule
         0   1   2     3     1f1b
@@ -160,7 +160,7 @@ class TuneResult(Printable, Drawable):
         """Return all configurations that fit and were simulated, as `ppsim.plot.pareto_figure` draws them.
 
         >>> import ppsim
-        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], pp=[1], micro_batch=[8])
         >>> found.configurations()["iteration_time_s"].is_monotonic_increasing
         True
         """
@@ -179,7 +179,7 @@ class TuneResult(Printable, Drawable):
         """Return the sizes and results of a configuration.
 
         >>> import ppsim
-        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], pp=[1], micro_batch=[8])
         >>> found.row(found.best[0])["schedule"]
         '1f1b'
         """
@@ -203,7 +203,7 @@ class TuneResult(Printable, Drawable):
         """Return the GPU hours and the cost of a step.
 
         >>> import ppsim
-        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8], price=3600)
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1], pp=[1], micro_batch=[8], price=3600)
         >>> found.cost(found.best[0]).text
         '1.52e-05 GPU hours and 0.0545 per step'
         """

@@ -136,6 +136,7 @@ def layer(num_kv_heads: int) -> Layer:
 SETTINGS = MemorySettings(SEQUENCES, LENGTH)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("num_kv_heads", [2, 8])
 def test_a_compiled_layer_keeps_and_computes_again_what_torch_says_to_the_byte(num_kv_heads: int) -> None:
     one, torchs = layer(num_kv_heads), Checkpointed(num_kv_heads, compiled=True)

@@ -128,6 +128,7 @@ def chunks_of_megatron(case: Case, block: Any, layer_spec: Any, patch: pytest.Mo
             yield Chunk(len(chunk.layers), list(made), [layer.runs for layer in chunk.layers])
 
 
+@pytest.mark.oracle
 def test_checkpoints_of_every_model_chunk_are_those_of_megatron_core_in_200_random_cases(
     block: Any, layer_spec: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
