@@ -222,10 +222,10 @@ def test_an_option_of_the_computation(tree: Tree) -> None:
         "model/execution.py", "self.attention, self.context,", f"self.attention, self.{name}, self.context,"
     )
     tree.replace(
-        "model/blocks.py", "    if execution.dropout:\n        made.append",
+        "model/blocks.py", "    if execution.dropout:\n        outputs.append",
         f'    if execution.{name}:\n        wide = Tensor(f"wide{{number}}", "own_tokens", h, "norms", "f32")\n'
         '        yield Operator(wide.name, "", (given,), (wide,), (wide.name,), kind="norm")\n'
-        "    if execution.dropout:\n        made.append",
+        "    if execution.dropout:\n        outputs.append",
     )  # fmt: skip
     tree.replace(
         "trainers/megatron/settings.py", '    _flag("deterministic_mode"', f'    _flag("{name}", "{name}"),\n    _flag("deterministic_mode"',

@@ -241,17 +241,19 @@ def test_signals_are_the_launchers_while_it_runs_and_then_those_of_before() -> N
             finally:
                 handlers.append([signal.getsignal(each) for each in asking])
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with pytest.raises(launch.RunFailed, match="by SIGTERM"):
             interrupted()
         handlers.append([signal.getsignal(each) for each in asking])
     finally:
-        signal.signal(signal.SIGHUP, before[2])
+        for each, handler in zip(asking, before, strict=True):
+            signal.signal(each, handler)
     (own, other, ignored), stopping, after = handlers
-    assert own == other != before[0]
+    assert own == other != signal.default_int_handler
     assert (ignored, stopping) == (signal.SIG_IGN, [signal.SIG_IGN] * 3)
-    assert after == [*before[:2], signal.SIG_IGN]
+    assert after == [signal.default_int_handler, before[1], signal.SIG_IGN]
 
 
 def test_each_new_turn_is_watched_until_all_ranks_have_reported(
