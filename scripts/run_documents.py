@@ -39,6 +39,8 @@ from pathlib import Path
 
 import click
 
+from ppsim.base.numba_jit import COMPILING
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -253,6 +255,7 @@ class _Programs:
     def run(self, block: Block) -> str:
         """Return the output of a block; raises `WrongPage` for an unexpected exit code."""
         text, code = self._shell(block.text) if block.kind == "sh" else self._interpreted(block.text)
+        text = text.replace(f"{COMPILING}\n", "")  # only the first command of an installation prints it
         if code != block.exit_code:
             raise WrongPage(f"line {block.line}: exits with {code}:\n{block.text}\n{text}")
         return text
