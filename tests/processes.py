@@ -10,12 +10,12 @@ _STARTED: list["subprocess.Popen[str]"] = []
 
 
 def start(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[str]":
-    """Start a process with pipes that SIGINT interrupts, also where pytest ignores it.
+    """Start a process with pipes that SIGINT and SIGHUP interrupt, also where pytest ignores them.
 
-    A shell that starts pytest in the background has it ignore SIGINT, and child processes inherit that.
+    A shell that starts pytest in the background has it ignore SIGINT, nohup SIGHUP, and child processes inherit that.
     """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, preexec_fn=_default_interrupt, **(pipes | options))
+    process = subprocess.Popen(command, preexec_fn=_default_signals, **(pipes | options))
     _STARTED.append(process)
     return process
 
@@ -28,5 +28,6 @@ def end_all() -> None:
                 process.kill()
 
 
-def _default_interrupt() -> None:
+def _default_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -186,7 +186,7 @@ def partition(costs: Sequence[float], num_stages: int) -> list[int]:
     most_item = taken.diagonal(1).max()
     possible = distinct(taken[(taken >= most_item) & (taken <= 1.001 * (most_item + ends[-1] / num_stages))])
     slowest = possible[bisect_left(possible, True, key=lambda most: _suffices(_farthest(taken, most), num_stages))]
-    return _evenest(taken, num_stages, int(slowest))
+    return _evenest(taken, num_stages, int(slowest) + len(costs))  # equal sums of rounded costs differ by less
 
 
 def _farthest(taken: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:

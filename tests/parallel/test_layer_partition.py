@@ -188,6 +188,11 @@ def test_a_partition_is_as_good_as_the_best_of_all_in_its_slowest_stage_and_then
     assert (max(found), sum(time**2 for time in found)) == best
 
 
+def test_equal_sums_of_costs_that_are_rounded_to_ticks_are_equal() -> None:
+    """Both 32 + 32 and 24 + 40 are 64, but not in 2**30 ticks of 179."""
+    assert partition([32, 32, 12, 24, 40, 39], 4) == [2, 2, 1, 1]
+
+
 @given(costs=st.lists(TIME, min_size=1, max_size=9), data=st.data())
 def test_a_partition_of_any_times_is_as_fast_as_the_best(costs, data):
     num_stages = data.draw(st.integers(1, len(costs)))
