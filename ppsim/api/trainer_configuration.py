@@ -212,16 +212,8 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     said = {word: value for word, value in stack.options.items() if options.get(word, "") is None}
     if stack.remark and options.get("run_config") is None:
         basis = f"{basis}; {stack.remark}" if basis else stack.remark
-    return (
-        options
-        | said
-        | {
-            "stack": stack.name,
-            "stack_basis": basis,
-            "assumed": stack.sentences,
-            "set_by_stack": tuple(said),
-        }
-    )
+    filled = options | said | {"stack": stack.name, "stack_basis": basis}
+    return filled | {"assumed": stack.sentences, "set_by_stack": tuple(said)}
 
 
 _MEASURED = ("profile", "run", "forward_ms", "calibration")

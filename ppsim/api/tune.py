@@ -158,7 +158,7 @@ def _start(question: SearchProblem, typed: Mapping[str, Any]) -> Configuration |
 
 
 def plan_of_file(typed: Mapping[str, Any]) -> Plan:
-    """Return the plan of a trainer's configuration with the user's options, except those of the layout."""
+    """Return the plan of a trainer's configuration with the user's options, except the layout."""
     from ppsim.api.project import plan_of_keywords  # heavy import
 
     return plan_of_keywords({name: typed[name] for name in _SHARED if typed.get(name) is not None})

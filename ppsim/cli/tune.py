@@ -184,7 +184,7 @@ def _compare_numbers(
 
 
 def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:
-    """Project the recipe with the user's options, except those of the layout."""
+    """Project the recipe with the user's options, except the layout."""
     if config is None or config.recipe is None:
         return {}
     from ppsim.api.tune import plan_of_file
