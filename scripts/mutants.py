@@ -1,255 +1,243 @@
-"""Mutation tests: make small changes to the core, one at a time, and report changes that no test detects.
+"""Mutation tests: change single lines, one at a time, and report changes that the tests next to them do not detect.
 
-    pip install cosmic-ray coverage
-    python scripts/mutants.py map                  # once: which test runs which line
-    python scripts/mutants.py run --sample 100     # changes per package, drawn with --seed
-    python scripts/mutants.py show                 # the surviving fraction, and every survivor as a diff
-    python scripts/mutants.py near -n 60           # changes over all packages against the tests next to them
-    python scripts/mutants.py near --module costs  # of one package or module
+    pip install coverage
+    python scripts/mutants.py map                    # once per commit: which test runs which line
+    python scripts/mutants.py near -n 60             # lines drawn over all packages
+    python scripts/mutants.py near --module costs    # of one package or module
 
-cosmic-ray makes the changes (comparisons, arithmetic, numbers, conditions, loops); annotations are left out. Each
-change is made in a copy of the checkout. Then the tests that execute the changed line run, the fastest first, until
-one fails or hangs, or `--seconds` of tests have passed. --folder stores the map and the verdicts, so that `run` can
-continue after an interruption.
+Lines are drawn so that each package has changes in proportion to its code lines, and each gets one change
+(ast_mutations.py): comparisons, arithmetic, numbers, conditions, swapped arguments, dropped statements. A change is
+made in a copy of the checkout. Then the tests that run the line are run until one fails, the fastest first: the
+examples and the own test files of the module (tests/PACKAGE/test_MODULE.py, or those in tests/module_tests.toml),
+then the test folder of its package. If none of its own tests run the line, as for a table of constants or a
+compiled loop, all of them do. 60 seconds at most.
 
-`near` needs no map and no cosmic-ray. It draws lines over all packages, so that each package has changes in
-proportion to its code lines, and makes one change of each (ast_mutations.py). Then it runs the examples and the own
-test files of the module (tests/PACKAGE/test_MODULE.py, or those in tests/module_tests.toml), and the test folder of
-its package, 60 CPU seconds at most.
-The seed is the first eight hexadecimal digits of the commit's hash, so that nobody chooses it.
+The seed is the first eight hexadecimal digits of the commit's hash, so that nobody chooses it. --folder stores the
+map and the copy. `--anywhere` continues with the tests of all other folders that run the line.
 """
 
 import argparse
-import ast
+import importlib
 import json
 import os
 import random
-import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
-from dataclasses import dataclass
-from difflib import unified_diff
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ast_mutations import Mutation, mutations
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("simulation", "schedule", "parallel", "catalog", "model", "machine", "costs")
-TESTS = [*(f"tests/{room}" for room in (*ROOMS, "projection")), *(f"ppsim/{room}" for room in ROOMS)]
-
-_DOCUMENTS = ("benchmarks", "scripts", "docs", "notebooks", "README.md", "CHANGELOG.md")
-_SURVIVED = "survived"
-_NOT_RUN = "run by no test"
-_OWN = "its own tests"
-_RECORDER = """
+RECORDER = """
 import json, os
-import coverage
+import coverage, pytest
 seconds = {}
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
+    os.environ["PPSIM_TEST"] = item.nodeid
     coverage.Coverage.current().switch_context(item.nodeid)
 def pytest_runtest_logreport(report):
-    if report.when == "call" and report.passed:
-        seconds[report.nodeid] = report.duration
+    if report.failed or report.when == "call":
+        seconds[report.nodeid] = None if report.failed else report.duration
 def pytest_sessionfinish():
-    with open(os.environ["PPSIM_MUTANTS"] + "/seconds.json", "w") as file:
+    with open(os.environ["PPSIM_SECONDS"], "w") as file:
         json.dump(seconds, file)
 """
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """The `occurrence`-th place in a file where cosmic-ray's `operator` applies, on `line`."""
-
-    path: str
-    operator: str
-    occurrence: int
-    line: int
-
-    @property
-    def key(self) -> str:
-        """The key in the file of verdicts."""
-        return f"{self.path}:{self.line}:{self.operator}:{self.occurrence}"
-
-    def mutated(self) -> str:
-        """Return the text of the file with the change."""
-        from cosmic_ray.mutating import mutate_code
-        from cosmic_ray.plugins import get_operator
-
-        return str(mutate_code((ROOT / self.path).read_text(), get_operator(self.operator)(), self.occurrence))
+PRELOADED = ("coverage", "hypothesis", "pytest", "numba", "numpy", "plotly.graph_objects", "torch", "yaml")
+SURVIVED = "survived"
 
 
 def main() -> None:
     """Run a subcommand."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["map", "run", "show", "near"])
-    parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="keeps the map, copy and verdicts")
-    parser.add_argument("--sample", type=int, default=100, help="changes of each room (default: 100)")
-    parser.add_argument("--seed", help="of the draw (default: 0; for `near` the commit's hash, in hexadecimal)")
-    parser.add_argument("-n", type=int, default=60, help="changes that `near` draws (default: 60)")
-    parser.add_argument(
-        "--module", default="", help="start of the paths below ppsim/ that `near` changes (default: all)"
-    )
-    parser.add_argument("--all", action="store_true", help="`near` also runs the marked tests of the folder")
-    parser.add_argument("--seconds", type=float, default=120, help="of tests a change at most (default: 120)")
+    parser.add_argument("what", choices=["map", "near"])
+    parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="keeps the map and the copy")
+    parser.add_argument("--map", type=Path, help="folder with the map (default: --folder)")
+    parser.add_argument("--seed", help="of the draw, in hexadecimal (default: of the commit's hash)")
+    parser.add_argument("-n", type=int, default=60, help="lines to change (default: 60)")
+    parser.add_argument("--module", nargs="*", default=[""], help="starts of paths below ppsim/ (default: all)")
+    parser.add_argument("--all", action="store_true", help="also map or run the marked tests")
+    parser.add_argument("--anywhere", action="store_true", help="then run the tests of all other folders")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     if arguments.what == "map":
-        record(folder)
-    elif arguments.what == "run":
-        judge_all(folder, arguments.sample, int(arguments.seed or 0), arguments.seconds)
-    elif arguments.what == "near":
-        judge_near(
-            folder,
-            int(arguments.seed or commit()[:8], 16),
-            arguments.n,
-            arguments.module,
-            with_marked=arguments.all,
-        )
+        record(folder, marked=arguments.all)
     else:
-        show(folder)
+        judge_near(Judge(folder, (arguments.map or folder).resolve(), arguments), arguments)
 
 
-def record(folder: Path) -> None:
-    """Run the tests once; record, for each passing test, its lines and its time."""
-    folder.mkdir(exist_ok=True)
-    (folder / "recorder.py").write_text(_RECORDER)
-    (folder / "rc").write_text(f"[run]\ndata_file={folder}/lines\nsource=ppsim\n")
-    environment = os.environ | {"PYTHONPATH": str(folder), "PPSIM_MUTANTS": str(folder), "COVERAGE_CORE": "ctrace"}
-    coverage = [sys.executable, "-m", "coverage", "run", f"--rcfile={folder}/rc", "-m", "pytest", "-p", "recorder"]
-    subprocess.run([*coverage, "--timeout=0", *TESTS], cwd=ROOT, env=environment, check=False)
+def record(folder: Path, *, marked: bool) -> None:
+    """Run the tests once, in two processes, and record each test's lines and seconds."""
+    shutil.rmtree(folder / "lines", ignore_errors=True)
+    (folder / "lines").mkdir(parents=True)
+    (folder / "recorder.py").write_text(RECORDER)
+    (folder / "rc").write_text(
+        f"[run]\ndata_file={folder}/lines/lines\nsource=ppsim\nparallel=true\nrelative_files=true\n"
+        "patch=subprocess\ncontext=${PPSIM_TEST-}\n"
+    )
+    copy = fresh_copy(folder)
+    environment = os.environ | {"PYTHONPATH": f"{copy}:{folder}", "COVERAGE_CORE": "ctrace"}
+    coverage = [sys.executable, "-m", "coverage"]
+    command = [*coverage, "run", f"--rcfile={folder}/rc", "-m", "pytest", "-p", "recorder", "--timeout=0"]
+    command += ["-p", "no:xdist", "-p", "no:cacheprovider", *(["--all"] if marked else [])]
+    folders = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("*/"))
+    processes = []
+    for index, tests in enumerate((["ppsim", *folders[::2]], folders[1::2])):
+        seconds = {"PPSIM_SECONDS": str(folder / f"seconds-{index}.json")}
+        processes.append(subprocess.Popen([*command, *tests], cwd=copy, env=environment | seconds))
+    for process in processes:
+        process.wait()
+    subprocess.run([*coverage, "combine", "-q", f"--rcfile={folder}/rc"], cwd=copy, check=True)
 
 
-def places(path: Path) -> list[Mutant]:
-    """Return every possible change of a file, except in annotations, documentation and imports."""
-    from cosmic_ray.ast import ast_nodes, get_ast
-    from cosmic_ray.plugins import get_operator, operator_names
-
-    text, tree = path.read_text(), get_ast(path.read_text())
-    silent = _annotations(text)
-    found = []
-    for name in operator_names():
-        kind = get_operator(name)
-        if kind.arguments() or name == "core/RemoveDecorator":
-            continue
-        operator, occurrence = kind(), 0
-        for node in ast_nodes(tree):
-            for (line, column), _ in operator.mutation_positions(node):
-                if not any(begin <= (line, column) < end for begin, end in silent):
-                    found.append(Mutant(str(path.relative_to(ROOT)), name, occurrence, line))
-                occurrence += 1
-    return found
+def fresh_copy(folder: Path) -> Path:
+    """Copy the checkout without its history and environment."""
+    shutil.rmtree(folder / "copy", ignore_errors=True)
+    ignored = shutil.ignore_patterns("*.pyc", ".git", ".venv", ".mutants", ".*_cache")
+    return Path(shutil.copytree(ROOT, folder / "copy", ignore=ignored, symlinks=True))
 
 
-def judge_all(folder: Path, sample: int, seed: int, seconds: float) -> None:
-    """Draw changes in every package, and record the verdict on each new one."""
-    import coverage
+class Judge:
+    """Runs the tests near a line on a copy of the checkout, in forks of this process.
 
-    lines = coverage.CoverageData(str(folder / "lines"))
-    lines.read()
-    took = json.loads((folder / "seconds.json").read_text())
-    verdicts = _verdicts(folder)
-    for room in ROOMS:
-        of_room = [one for path in sorted((ROOT / "ppsim" / room).rglob("*.py")) for one in places(path)]
-        drawn = random.Random(seed).sample(of_room, min(sample, len(of_room)))
-        print(f"{room}: {len(drawn)} of {len(of_room)} changes", flush=True)
-        for mutant in drawn:
-            if mutant.key not in verdicts:
-                tests = tests_of(mutant, lines, took, seconds)
-                verdicts[mutant.key] = {"room": room, "verdict": judge(mutant, tests, took, folder / "copy")}
-                (folder / "verdicts.json").write_text(json.dumps(verdicts, indent=1))
-                print(f"  {mutant.key}: {verdicts[mutant.key]['verdict']}", flush=True)
+    `map_folder` has what `record` wrote.
+    """
+
+    def __init__(self, folder: Path, map_folder: Path, arguments: argparse.Namespace) -> None:
+        import coverage
+
+        self.marked, self.anywhere = arguments.all, arguments.anywhere
+        self.copy = fresh_copy(folder)
+        self.log = folder / "log"
+        self.lines = coverage.CoverageData(str(map_folder / "lines" / "lines"))
+        self.lines.read()
+        recorded: dict[str, float | None] = {}
+        for path in map_folder.glob("seconds-*.json"):
+            recorded |= json.loads(path.read_text())
+        self.seconds = {name: seconds for name, seconds in recorded.items() if seconds is not None}
+        self.failing = recorded.keys() - self.seconds.keys()
+        for name in PRELOADED:
+            with suppress(ImportError):
+                importlib.import_module(name)
+
+    def verdict(self, path: Path, mutation: Mutation) -> str:
+        """Return what detects a change of the module `path`, relative to the checkout, or `SURVIVED`."""
+        contexts = self.lines.contexts_by_lineno(str(path)).get(mutation.line, [])
+        runs_it = {name.rpartition("|")[2] or name.partition("|")[0] for name in contexts} - {""}
+        own_files, folder = tests_near(path)
+        own = [name for name in self.seconds if name.partition("::")[0] in own_files]
+        near = [name for name in self.seconds if name.startswith(folder[0] + "/") and name not in own]
+        others = [name for name in runs_it if name not in own and name not in near]
+        stages = [
+            ("its own tests", runs_it.intersection(own) or own, own_files),
+            ("its folder", runs_it.intersection(near), []),
+        ]
+        if self.anywhere:
+            stages.append(("another folder", others, []))
+        source = self.copy / path
+        original, modified_ns = source.read_text(), source.stat().st_mtime_ns
+        left_s = 60.0
+        try:
+            source.write_text(mutation.applied(original))
+            os.utime(source, (random.getrandbits(30),) * 2)  # Python keeps bytecode by whole seconds
+            for name, tests, files in stages:
+                began = time.monotonic()
+                if self._fail(sorted(tests, key=lambda test: self.seconds.get(test, 0)), files, left_s):
+                    return f"killed by {name}"
+                left_s = max(1.0, left_s - (time.monotonic() - began))
+        finally:
+            source.write_text(original)
+            os.utime(source, ns=(modified_ns, modified_ns))  # the compiled loops on disk stay valid
+        return SURVIVED if runs_it.intersection([*own, *near]) else f"{SURVIVED}, run by none of them"
+
+    def _fail(self, tests: list[str], new_in: list[str], limit_s: float) -> bool:
+        """Tell whether a test fails within the limit, also of those in `new_in` that the map does not have.
+
+        A test that hangs fails.
+        """
+        chosen: dict[str, None] = {}
+        expected_s = 0.0
+        for test in tests:
+            expected_s += self.seconds.get(test, 0)
+            if chosen and expected_s > limit_s:
+                break
+            chosen[test] = None
+        names = dict.fromkeys([test.partition("::")[0] for test in chosen] + new_in)
+        files = [name for name in names if (self.copy / name).exists()]
+        if not files:
+            return False
+        child = os.fork()
+        if not child:
+            os.setsid()
+            self._run(list(chosen), files)
+        deadline = time.monotonic() + 60 + 5 * limit_s
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                with suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
+                return os.waitstatus_to_exitcode(status) not in (0, 5)  # 5: no test was collected
+            time.sleep(0.02)
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return True
+
+    def _run(self, tests: list[str], files: list[str]) -> None:
+        import pytest
+
+        order = {test: index for index, test in enumerate(tests)}
+        left_out = (self.seconds.keys() | self.failing) - order.keys()
+
+        class Chosen:
+            @pytest.hookimpl(trylast=True)
+            def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+                chosen = [item for item in items if item.nodeid not in left_out]
+                items[:] = sorted(chosen, key=lambda item: order.get(item.nodeid, -1))
+
+        os.chdir(self.copy)
+        sys.path[0] = str(self.copy)
+        os.environ["PYTHONPATH"] = str(self.copy)
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", *(["--all"] if self.marked else [])]
+        code: int = 1
+        with suppress(BaseException):
+            code = int(pytest.main([*options, *files], plugins=[Chosen()]))
+        os._exit(code)
 
 
-def tests_of(mutant: Mutant, lines: Any, took: dict[str, float], seconds: float) -> list[str]:
-    """Return the tests that run the line, fastest first; all tests of its file for imports and compiled code."""
-    by_line = lines.contexts_by_lineno(str(ROOT / mutant.path))
-    tests = {name for name in by_line.get(mutant.line, []) if name in took}
-    if not tests:
-        tests = {name for names in by_line.values() for name in names if name in took}
-    chosen, left = [], seconds
-    for name in sorted(tests, key=lambda name: took[name]):
-        left -= took[name]
-        if left < 0:
-            break
-        chosen.append(name)
-    return chosen
-
-
-def judge(mutant: Mutant, tests: list[str], took: dict[str, float], copy: Path) -> str:
-    """Run the tests on a copy with one change, and return the verdict."""
-    if not tests:
-        return _NOT_RUN
-    _fresh_copy(copy)
-    (copy / mutant.path).write_text(mutant.mutated())
-    (copy / "tests.txt").write_text("\n".join(tests))
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "@tests.txt"]
-    limit = 60 + 5 * sum(took[name] for name in tests)
-    try:
-        # Reuse numba's compiled loops, unless the changed file contains one.
-        is_compiled = "kernel" in (ROOT / mutant.path).read_text()
-        compiled = copy / "numba" if is_compiled else copy.parent / "numba"
-        environment = os.environ | {"PYTHONPATH": str(copy), "NUMBA_CACHE_DIR": str(compiled)}
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return "hangs"
-    return {0: _SURVIVED, 1: "killed", 2: "killed"}.get(done.returncode, f"pytest ended with {done.returncode}")
-
-
-def _fresh_copy(copy: Path) -> None:
-    shutil.rmtree(copy, ignore_errors=True)
-    copy.mkdir(parents=True)
-    for name in ("ppsim", "tests", "pyproject.toml", "conftest.py", "schedules", "profiles", *_DOCUMENTS):
-        source = ROOT / name
-        shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy / name)
-
-
-def show(folder: Path) -> None:
-    """Print the surviving fraction of each package's changes, and each survivor."""
-    verdicts = _verdicts(folder)
-    for room in ROOMS:
-        of_room = [one["verdict"] for one in verdicts.values() if one["room"] == room]
-        lived = sum(verdict in (_SURVIVED, _NOT_RUN) for verdict in of_room)
-        print(f"{room}: {lived} of {len(of_room)} survive, {100 * lived / max(len(of_room), 1):.0f} %")
-    for key, one in verdicts.items():
-        if one["verdict"] in (_SURVIVED, _NOT_RUN):
-            path, line, operator, occurrence = key.split(":")
-            mutant = Mutant(path, operator, int(occurrence), int(line))
-            before, after = ((ROOT / path).read_text().splitlines(), mutant.mutated().splitlines())
-            print(f"\n{key}: {one['verdict']}")
-            print("\n".join(list(unified_diff(before, after, lineterm="", n=1))[3:]))
+def judge_near(judge: Judge, arguments: argparse.Namespace) -> None:
+    """Print a verdict and the changed line of each change, and the killed fraction."""
+    seed = int(arguments.seed or commit()[:8], 16)
+    by_line: dict[tuple[Path, int], list[Mutation]] = {}
+    for path in sorted((ROOT / "ppsim").rglob("*.py")):
+        if any(str(path.relative_to(ROOT / "ppsim")).startswith(start) for start in arguments.module):
+            for mutation in mutations(path.read_text()):
+                by_line.setdefault((path.relative_to(ROOT), mutation.line), []).append(mutation)
+    number, random_ = min(arguments.n, len(by_line)), random.Random(seed)
+    drawn = [(path, random_.choice(by_line[path, line])) for path, line in random_.sample(sorted(by_line), number)]
+    print(f"seed {seed:08x}: {number} of {len(by_line)} lines", flush=True)
+    killed = 0
+    for path, mutation in drawn:
+        original = (ROOT / path).read_text()
+        verdict = judge.verdict(path, mutation)
+        killed += not verdict.startswith(SURVIVED)
+        print(f"{path}:{mutation.line}: {mutation.kind}: {verdict}")
+        print(f"  - {original.splitlines()[mutation.line - 1].strip()}")
+        print(f"  + {mutation.applied(original).splitlines()[mutation.line - 1].strip()}", flush=True)
+    print(f"killed: {killed} of {number}, {100 * killed / number:.0f} %")
 
 
 def commit() -> str:
     """Return the hash of the commit that is checked out."""
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
-
-
-def judge_near(folder: Path, seed: int, number: int, module: str, *, with_marked: bool) -> None:
-    """Print a verdict and the changed line of each change, and the killed fraction."""
-    by_line: dict[tuple[Path, int], list[Mutation]] = {}
-    for path in sorted((ROOT / "ppsim").rglob("*.py")):
-        for one in mutations(path.read_text()):
-            if str(path.relative_to(ROOT / "ppsim")).startswith(module):
-                by_line.setdefault((path.relative_to(ROOT), one.line), []).append(one)
-    number, random_ = min(number, len(by_line)), random.Random(seed)
-    drawn = [(path, random_.choice(by_line[path, line])) for path, line in random_.sample(sorted(by_line), number)]
-    print(f"seed {seed:08x}: {number} of {len(by_line)} lines", flush=True)
-    _fresh_copy(copy := folder / "near")
-    killed = 0
-    for path, mutation in drawn:
-        original = (ROOT / path).read_text()
-        (copy / path).write_text(changed := mutation.applied(original))
-        verdict = _first_failure(path, copy, with_marked=with_marked)
-        shutil.copy2(ROOT / path, copy / path)
-        killed += verdict != _SURVIVED
-        print(f"{path}:{mutation.line}: {mutation.kind}: {verdict}")
-        print(f"  - {original.splitlines()[mutation.line - 1].strip()}")
-        print(f"  + {changed.splitlines()[mutation.line - 1].strip()}", flush=True)
-    print(f"killed: {killed} of {number}, {100 * killed / number:.0f} %")
 
 
 def tests_near(path: Path) -> list[list[str]]:
@@ -259,43 +247,6 @@ def tests_near(path: Path) -> list[list[str]]:
     own = table.get(str(path), [str(package / f"test_{path.stem}.py")])
     folder = Path(*package.parts[:2]) if len(path.parts) > 2 else Path("tests/api")
     return [[str(path), *own], [str(folder)]]
-
-
-def _first_failure(path: Path, copy: Path, *, with_marked: bool) -> str:
-    left_s = 60
-    for name, tests in zip((_OWN, "its folder"), tests_near(path), strict=True):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
-        done = subprocess.run(
-            [*command, *(["--all"] if with_marked else [])], cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)},
-            capture_output=True, check=False, preexec_fn=lambda limit=left_s: _limit_cpu(limit),
-        )  # fmt: skip
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        if done.returncode < 0:  # ended by the limit; the own tests alone take less, so that they hang
-            return f"{name} hang" if name == _OWN else _SURVIVED
-        if done.returncode not in (0, 5):  # 5: no test was collected
-            return f"killed by {name} in {spent_s:.0f} CPU s"
-        left_s = max(1, left_s - int(spent_s))
-    return _SURVIVED
-
-
-def _limit_cpu(seconds: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-
-
-def _verdicts(folder: Path) -> dict[str, Any]:
-    path = folder / "verdicts.json"
-    return dict(json.loads(path.read_text())) if path.exists() else {}
-
-
-def _annotations(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    found: list[ast.expr | None] = []
-    for node in ast.walk(ast.parse(text)):
-        found.append(getattr(node, "annotation", None))
-        found.append(getattr(node, "returns", None))
-    spans = [one for one in found if one is not None]
-    return [((one.lineno, one.col_offset), (one.end_lineno or 0, one.end_col_offset or 0)) for one in spans]
 
 
 if __name__ == "__main__":
