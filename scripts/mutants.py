@@ -205,7 +205,8 @@ class Judge:
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", *(["--all"] if self.marked else [])]
+        quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of hypothesis, which is loaded already
+        options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", *quiet, *(["--all"] if self.marked else [])]
         code: int = 1
         with suppress(BaseException):
             code = int(pytest.main([*options, *files], plugins=[Chosen()]))
