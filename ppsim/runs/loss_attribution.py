@@ -21,6 +21,7 @@ from ppsim.runs.loss_causes import (
     ActionSpeeds,
     CauseRemoval,
     cause_removals,
+    launches_removal,
     work_in_words,
 )
 from ppsim.runs.pauses import LONG
@@ -184,6 +185,8 @@ def attribute_losses(
     causes = cause_removals(
         paces, steps, start, excess, usual, first_step=first_step, variation_s=variation_s, work_s=run.work_s
     )
+    if run.launch_wait_s is not None:
+        causes.append(launches_removal(paces, run.launch_wait_s))
     terms = _terms(graph, steps, lengths, causes)
     if call_s is not None and (calls := _calls_of(schedule)) is not None:
         terms = _with_gains(_with_calls(terms, graph, calls, steps, call_s), causes, calls, steps, call_s)
@@ -272,6 +275,7 @@ def explain_difference(
 _ALIKE = (
     ("sends and receives", ("waits for messages", "blocking sends and receives")),
     (STAGES_OR_RANKS, ("slow ranks", "uneven stages", STAGES_OR_RANKS)),
+    ("compute", ("kernel launches", "compute")),
 )
 """Names of causes that are merged if the measured and the projected step do not both distinguish them."""
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.base.units import seconds, signed_percent
+from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.runs.links import LinkTimes, SlowPairs
 from ppsim.runs.pauses import MOST_PLACES, join_places, passes_in_words, pauses_between, waits_in_words
 from ppsim.runs.step_factors import StepFactors
@@ -33,6 +33,7 @@ CAUSES = {
     "slow ranks": "all stages of a rank are slower than stages of other ranks",
     "uneven stages": "stages take longer than the median stage",
     STAGES_OR_RANKS: "one of the two, if a run cannot show which (for example, with one stage per rank)",
+    "kernel launches": "the device is idle within an action until the host launches its next kernel",
     "pipeline bubble": "idle time of the schedule with equal stages",
     "compute": "actions with the time of the median stage",
     "rest": "error of the replay of the step",
@@ -296,6 +297,16 @@ def _of_stages(paces: ActionSpeeds) -> list[CauseRemoval]:
         _of_passes("slow ranks", lambda taken: taken / of_rank, _worst_rank(paces.of_ranks), factors),
         _of_passes("uneven stages", at_one_pace, _worst_stage(paces), factors),
     ]
+
+
+def launches_removal(paces: ActionSpeeds, launch_wait_s: Floats) -> CauseRemoval:
+    """Return the removal of the device's waits for launches (`Run.launch_wait_s`), for the end of the others."""
+    taken = paces.factors.taken
+    waits = np.divide(launch_wait_s, taken, out=np.zeros_like(taken), where=taken > 0)
+    share = np.minimum(np.median(waits, axis=0), 1.0)
+    usual = {op.name: float(np.median(share[paces.schedule.op == op])) for op in paces.typical}
+    detail = "device idle: " + ", ".join(f"{percent(idle)} of {name}" for name, idle in usual.items())
+    return _of_passes("kernel launches", lambda taken: taken * (1 - share), detail, paces.factors)
 
 
 def _worst_rank(of_ranks: Floats) -> str:

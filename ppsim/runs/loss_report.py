@@ -53,6 +53,10 @@ ADVICE = {
         "--straggler RANK:FACTOR shows what other plans lose to it)"
     ),
     "uneven stages": "stages take different times: try another split (--split auto of ppsim project)",
+    "kernel launches": (
+        "the host limits these passes, and the profiler slows the host: compare with a step without it; then "
+        "capture CUDA graphs (--cuda-graphs of ppsim project), compile the layers, or take larger microbatches"
+    ),
     STAGES_OR_RANKS: (
         "a stage takes longer, or its rank is slow (with one stage per rank, a run cannot show which): compare "
         "layers and devices, or try another split (--split auto of ppsim project)"

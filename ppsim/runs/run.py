@@ -38,6 +38,8 @@ class Run:
         Per gap and rank, seconds from the rank's last action to its first collective.
     `work_s`
         Seconds of the rank's other work between its previous action and each action, [steps, actions], by name.
+    `launch_wait_s`
+        Seconds within each action in which the device waited for a launch, [steps, actions]; None if unknown.
     """
 
     source: str
@@ -55,6 +57,7 @@ class Run:
     reference_layers: Sequence[int] = ()
     to_collective_s: Sequence[Sequence[float]] = ()
     work_s: Mapping[str, Floats] = field(default_factory=dict)
+    launch_wait_s: Floats | None = None
 
     @property
     def step_times_s(self) -> Floats:
@@ -105,7 +108,9 @@ class Run:
 
     def steps_from(self, first: int) -> "Run":
         """Return every second step."""
-        return replace(self, start=self.start[first::2], end=self.end[first::2], gaps_s=(), work_s={})
+        return replace(
+            self, start=self.start[first::2], end=self.end[first::2], gaps_s=(), work_s={}, launch_wait_s=None
+        )
 
     @property
     def bytes_of_transfers(self) -> Floats | None:

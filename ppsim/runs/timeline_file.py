@@ -40,6 +40,7 @@ class _Steps(FileSchema):
     reference_layers: list[Count] = field(default_factory=list)
     to_collective_s: list[list[NonNegative]] = field(default_factory=list)
     work_s: dict[str, list[list[NonNegative]]] = field(default_factory=dict)
+    launch_wait_s: list[list[NonNegative]] = field(default_factory=list)
     start_s: list[list[Moment]]
     end_s: list[list[Moment]]
 
@@ -164,6 +165,8 @@ def run_from_json(data: Any, source: str) -> Run:
         *(("to_collective_s", len(one), (table.num_ranks,), "ranks") for one in steps.to_collective_s),
         *(("work_s", len(named), (len(start),), "steps") for named in steps.work_s.values()),
         *(("work_s", len(one), (len(table),), "actions") for named in steps.work_s.values() for one in named),
+        ("launch_wait_s", len(steps.launch_wait_s), (0, len(start)), "steps"),
+        *(("launch_wait_s", len(waits), (len(table),), "actions") for waits in steps.launch_wait_s),
     ):
         if count not in allowed:
             raise ConfigError(f"{source} is wrong: steps.{name} has {count} entries for {allowed[-1]} {what}")
@@ -177,6 +180,7 @@ def run_from_json(data: Any, source: str) -> Run:
         reference_work=steps.reference_work if steps.reference_layers else "",
         reference_layers=steps.reference_layers, to_collective_s=steps.to_collective_s,
         work_s={name: np.array(spent) for name, spent in steps.work_s.items()},
+        launch_wait_s=np.array(steps.launch_wait_s) if steps.launch_wait_s else None,
     )  # fmt: skip
 
 

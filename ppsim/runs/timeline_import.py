@@ -44,6 +44,7 @@ class ImportedRun:
             "between_steps_s": list(run.gaps_s),
             "to_collective_s": [list(ranks) for ranks in run.to_collective_s],
             "work_s": {name: spent.tolist() for name, spent in run.work_s.items()},
+            "launch_wait_s": [] if run.launch_wait_s is None else run.launch_wait_s.tolist(),
             **{name: getattr(run, name) for name in names},
             "reference_s": [list(ranks) for ranks in run.reference_s],
             "reference_layers": list(run.reference_layers),
@@ -89,11 +90,14 @@ def run_of(
     times = [_times_of(step, graph) for step in result["steps"][result["num_warm_up"] :]]
     start, end = np.stack([begin for begin, _ in times]), np.stack([finish for _, finish in times])
     work: dict[str, Floats] = defaultdict(lambda: np.zeros((len(start), graph.num_actions)))
+    launch_wait_s = np.zeros((len(start), graph.num_actions))
     entry_of = {str(table[entry]): entry for entry in range(graph.num_actions)}
     for number, step in enumerate(result["steps"][result["num_warm_up"] :]):
-        for record in (record for rank in step for record in rank["records"] if record.get("work")):
-            for name, spent_s in record["work"].items():
+        for record in (record for rank in step for record in rank["records"]):
+            for name, spent_s in record.get("work", {}).items():
                 work[name][number, entry_of[record["name"]]] = spent_s
+            if wait_s := record.get("launch_wait_s"):
+                launch_wait_s[number, entry_of[record["name"]]] = wait_s
     knows_transfers = graph.num_transfers > 0 and all(
         sum(len(rank["transfers"]) for rank in step) == graph.num_transfers for step in result["steps"]
     )
@@ -118,6 +122,7 @@ def run_of(
         reference_s=((references[:-1] + references[1:]) / 2).tolist() if references.size else (),
         reference_work=result.get("reference_work", ""), reference_layers=result.get("reference_layers", ()),
         to_collective_s=to_collectives if is_known else (), work_s=dict(work),
+        launch_wait_s=launch_wait_s if launch_wait_s.any() else None,
     )  # fmt: skip
 
 

@@ -29,7 +29,8 @@ class CellRange(TimeRange):
     `waits` are the waits for receives. `device` has the launch time and the time range of all launched work.
     `nodes` (of autograd) and `operators` (all others on the host) are recorded for fused actions only. An unknown
     stage or microbatch is NONE. If the stage is unknown, `chunk` is its index among the rank's stages. `work` has
-    the seconds of the rank's other work after its previous action, by name.
+    the seconds of the rank's other work after its previous action, by name. `launch_wait_s` is the time in which
+    the device was idle between two kernels, and the second was not launched before the first had ended.
     """
 
     cell: Cell
@@ -40,6 +41,7 @@ class CellRange(TimeRange):
     message_bytes: float | None = None
     chunk: int | None = None
     work: Mapping[str, float] = field(default_factory=dict)
+    launch_wait_s: float = 0.0
 
     @property
     def members(self) -> tuple[Action, ...]:
@@ -161,9 +163,12 @@ def _numbers_of(trace: RankTrace) -> list[int]:
     return [trace.numbers[entry] for entry in entries if entry >= 0]
 
 
+_NO_TIMES = "cell", "message_bytes", "chunk", "work", "launch_wait_s"
+
+
 def _later(content: Any, seconds: float) -> Any:
     if isinstance(content, TimeRange):
-        times = [one.name for one in fields(content) if one.name not in ("cell", "message_bytes", "chunk", "work")]
+        times = [name for name in (one.name for one in fields(content)) if name not in _NO_TIMES]
         return replace(content, **{name: _later(getattr(content, name), seconds) for name in times})
     return (
         type(content)(_later(one, seconds) for one in content)
@@ -359,7 +364,8 @@ def _on_device(cell: CellRange, last: float, source: str) -> dict[str, Any]:
         forward_first, node_begin, node_end = _parts(cell, source)
         turn = node_begin if forward_first else node_end
         calls.append(min((one.begin for moment, one in cell.device if moment > turn), default=end))
-    return {"name": name, "begin": begin, "end": end, "waits": [], "calls": calls}
+    wait_s = cell.launch_wait_s if len(calls) == 1 else 0.0
+    return {"name": name, "begin": begin, "end": end, "waits": [], "calls": calls, "launch_wait_s": wait_s}
 
 
 def _parts(cell: CellRange, source: str) -> tuple[bool, float, float]:

@@ -148,6 +148,19 @@ def test_a_first_stage_without_an_input_to_differentiate_is_not_uneven() -> None
     assert attribute_losses(made.run()).reasons[0].cause == "slow ranks"
 
 
+def test_waits_for_launches_count_as_compute_beside_a_projection_that_has_none() -> None:
+    made = quiet(build("1f1b", pp=2, microbatches=4))
+    run = made.run()
+    waiting = attribute_losses(replace(run, launch_wait_s=0.25 * made.taken))
+    shares = {loss.cause: loss.seconds for loss in waiting.losses}
+    assert shares["kernel launches"] == pytest.approx((shares["compute"] + shares["pipeline bubble"]) / 3)
+    differences = beside(waiting, simulate(made.table, run.costs), source="p", call_s=None).differences
+    assert "kernel launches" not in [one.cause for one in differences]
+    assert next(one.measured_s for one in differences if one.cause == "compute") == pytest.approx(
+        shares["kernel launches"] + shares["compute"]
+    )
+
+
 def quiet(table: Schedule) -> Made:
     """Without noise, gaps and hops."""
     made = Made(table, 0)
@@ -179,7 +192,7 @@ def test_a_real_step_is_explained_to_the_last() -> None:
     assert total(found) == pytest.approx(found.step_s, rel=1e-9)
     by_cause = {loss.cause: loss for loss in found.losses}
     missing = {"slow ranks", "uneven stages", "waits for messages", "time between steps"}  # and factors of 1
-    missing |= {"straggling steps", "drift", "uneven microbatches"}
+    missing |= {"straggling steps", "drift", "uneven microbatches", "kernel launches"}
     assert list(by_cause) == [cause for cause in CAUSES if cause not in missing]
     assert abs(by_cause["rest"].seconds) < 0.005 * found.step_s
     assert found.reasons[0].cause == STAGES_OR_RANKS

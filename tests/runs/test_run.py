@@ -67,12 +67,19 @@ def test_a_run_at_another_pace_is_scaled_from_each_step_s_start() -> None:
 
 
 def test_every_second_step_is_left() -> None:
-    run = ran(0.0, 50.0, 100.0, gaps_s=[1.0, 2.0], work_s={"w": np.zeros((3, ACTIONS))})
+    run = ran(
+        0.0,
+        50.0,
+        100.0,
+        gaps_s=[1.0, 2.0],
+        work_s={"w": np.zeros((3, ACTIONS))},
+        launch_wait_s=np.ones((3, ACTIONS)),
+    )
     for first, begins in ((0, [0.0, 100.0]), (1, [50.0])):
         half = run.steps_from(first)
         assert half.start.min(axis=1) == pytest.approx(begins)
         assert half.end.max(axis=1) == pytest.approx([begin + TIMELINE.step_time_s for begin in begins])
-        assert (half.gaps_s, half.work_s) == ((), {})
+        assert (half.gaps_s, half.work_s, half.launch_wait_s) == ((), {}, None)
 
 
 def test_bytes_of_a_message_are_those_of_its_slice() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ppsim import StageCosts, build, simulate
@@ -17,6 +18,7 @@ from ppsim.runs.timeline_file import (
     timeline_from_json,
     timeline_to_json,
 )
+from ppsim.runs.timeline_import import import_run
 
 COSTS = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=0.5, transfer_s=0.25)
 TIMELINE = replace(simulate(build("1f1b", pp=2, microbatches=2), COSTS), origin="measured")
@@ -44,7 +46,11 @@ def test_a_timeline_is_read_as_it_was_written() -> None:
 
 def test_measured_steps_are_read_as_they_were_written() -> None:
     speed = {"reference_s": [[0.1, 0.2], [0.3, 0.4]], "reference_work": "GEMMs", "reference_layers": [1, 2]}
-    run = run_from_json(stored(steps=STEPS | speed | {"to_collective_s": [[0.0, 0.1]]}), "a.json")
+    waits = np.full((2, TIMELINE.num_actions), 0.125).tolist()
+    found = STEPS | speed | {"to_collective_s": [[0.0, 0.1]], "launch_wait_s": waits}
+    run = run_from_json(stored(steps=found), "a.json")
+    assert run.launch_wait_s is not None
+    assert import_run(run, 0).to_json()["launch_wait_s"] == run.launch_wait_s.tolist() == waits
     assert run.start.tolist() == STEPS["start_s"]
     assert run.end.tolist() == STEPS["end_s"]
     assert (run.gaps_s, run.message_bytes, run.knows_transfers) == ([0.5], 1024, True)
@@ -70,6 +76,8 @@ def test_files_of_older_versions_have_one_step_or_one_reference_per_step_of_unkn
         ({"reference_layers": [1, 1, 1]}, "reference_layers has 3 entries for 2 stages"),
         ({"to_collective_s": [[0.0, 0.0]] * 2}, "to_collective_s has 2 entries for 1 gaps"),
         ({"to_collective_s": [[0.0]]}, "to_collective_s has 1 entries for 2 ranks"),
+        ({"launch_wait_s": [[0.0]]}, "launch_wait_s has 1 entries for 2 steps"),
+        ({"launch_wait_s": [[0.0]] * 2}, f"launch_wait_s has 1 entries for {TIMELINE.num_actions} actions"),
         ({"work_s": {"optimizer": []}}, "work_s has 0 entries for 2 steps"),
         ({"work_s": {"optimizer": [[0.0]] * 2}}, f"work_s has 1 entries for {TIMELINE.num_actions} actions"),
         ({"start_s": STEPS["start_s"][:1]}, "every step"),

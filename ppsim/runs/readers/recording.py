@@ -181,6 +181,7 @@ def _cell_range(recording: Recording, begin: float, end: float, named: ParsedNam
     work = [(moment, one) for moment, number in inside for one in recording.device.get(number, ())]
     sizes = [one.message_bytes for _, one in work if one.message_bytes]
     sizes += [size for _, size in _between(recording.messages, item, key=lambda message: message[0])]
+    wait_s = launch_wait_s(work) if item.is_compute else 0.0
     if item.is_compute:
         work = [(moment, one) for moment, one in work if not one.is_nccl]
     joined = replace(
@@ -190,6 +191,7 @@ def _cell_range(recording: Recording, begin: float, end: float, named: ParsedNam
             ((moment, TimeRange(one.begin, one.end)) for moment, one in work), key=lambda one: one[1].begin
         ),
         message_bytes=next(iter(sizes), None),
+        launch_wait_s=wait_s,
     )
     if len(item.members) == 1:
         return joined
@@ -198,6 +200,20 @@ def _cell_range(recording: Recording, begin: float, end: float, named: ParsedNam
         for spans in (recording.nodes, recording.operators)
     )
     return replace(joined, nodes=nodes, operators=operators)
+
+
+def launch_wait_s(launches: list[tuple[float, DeviceWork]]) -> float:
+    """Return the device's idle time that ends with work launched while it was idle.
+
+    `launches` have their times. This is the time called host wait in Holistic Trace Analysis (idle time breakdown).
+    """
+    ordered = sorted(launches, key=lambda launch: launch[1].begin)
+    wait_s, busy_until = 0.0, ordered[0][1].end if ordered else 0.0
+    for launched, running in ordered:
+        if launched > busy_until:
+            wait_s += max(0.0, running.begin - busy_until)
+        busy_until = max(busy_until, running.end)
+    return wait_s
 
 
 def _between(sorted_items: list[_Item], at: TimeRange, *, key: Callable[[_Item], float]) -> list[_Item]:

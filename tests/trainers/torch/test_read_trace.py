@@ -12,13 +12,14 @@ import pytest
 from ppsim import StageCosts, build, simulate
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.loss_attribution import attribute_losses
+from ppsim.runs.readers.recording import launch_wait_s
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_import import run_of
 from ppsim.runs.traces import in_rank_order, message_bytes_of, result_of, table_rows_of
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.timeline import Timeline
-from ppsim.trainers.torch.read_trace import read_trace
+from ppsim.trainers.torch.read_trace import read_trace, recording_of
 from tests.cli.running import ppsim, words_of
 from tests.runtime.traces import edited, rescaled, traces_of, written
 
@@ -246,6 +247,46 @@ def test_passes_on_an_h100_are_those_of_the_kernels_that_they_launched() -> None
         begin, end = min(one["ts"] for one in launched), max(one["ts"] + one["dur"] for one in launched)
         assert len(launched) >= 5
         assert line["end"] - line["calls"][0] == pytest.approx((end - begin) / 1e6, rel=0.02), line["name"]
+
+
+def test_the_device_waits_for_launches_where_holistic_trace_analysis_says_so() -> None:
+    """Its version 0.5.0 gives 2,615,830 µs for this trace, of host wait on stream 7, which has whole microseconds."""
+    recording = recording_of(DATA / "h100_f_i_w.json.gz")
+    work = [(launched, one) for launched, number in recording.launches for one in recording.device.get(number, ())]
+    assert launch_wait_s(work) == pytest.approx(2.615830, rel=0.005)
+
+
+def test_time_in_which_the_device_waits_for_launches_is_a_cause_of_its_own(tmp_path: Path) -> None:
+    """Times in ms; a pass of 10 ms has an all-reduce from 4 to 4.5, and no kernel until 5.5, launched at 5."""
+    events, number = [], 0
+    for begin, name in (
+        (25 * step + 10 * place, f"PP:0{op}0") for step in range(3) for place, op in enumerate("FB")
+    ):
+        launches = [
+            ("gemm", 0, 0, 4),
+            ("nccl_all_reduce", 0.1, 4, 4.5),
+            ("gemm", 5, 5.5, 9.5),
+            ("gemm", 5.1, 9.5, 10),
+        ]
+        events.append(("user_annotation", name, begin, begin + 9.9, {}))
+        for kernel, launched, start, end in launches:
+            number += 1
+            found = {"correlation": number}
+            events.append(("cuda_runtime", "cudaLaunchKernel", begin + launched, begin + launched, found))
+            events.append(("kernel", kernel, begin + start, begin + end, found))
+    trace = {
+        "traceEvents": [
+            {"ph": "X", "cat": kind, "name": name, "ts": 1e3 * begin, "dur": 1e3 * (end - begin), "args": args}
+            for kind, name, begin, end, args in events
+        ]
+    }
+    run = run_of_traces([trace])
+    assert run.launch_wait_s == pytest.approx(np.full((2, 2), 1e-3))
+    causes = {loss.cause: loss for loss in attribute_losses(run).losses}
+    assert causes["kernel launches"].seconds == pytest.approx(2e-3)
+    assert causes["kernel launches"].gain_s == pytest.approx(2e-3)
+    assert causes["kernel launches"].detail == "device idle: 10.00 % of F, 10.00 % of B"
+    assert causes["compute"].seconds == pytest.approx(18e-3)
 
 
 @pytest.mark.parametrize("cuda", [False, True])
