@@ -11,6 +11,7 @@ from ppsim import project
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.costs.job import Job
 from ppsim.model.optimizer import Optimizer
+from ppsim.model.pipeline_stages import StagePlan
 from ppsim.projection.changes import (
     SWITCHES,
     can_switch,
@@ -318,3 +319,31 @@ def test_layers_are_split_by_simulation_if_they_are_not() -> None:
     own = Plan(job=job(dp=4, pp=2, layers=8), pp=2, microbatches=4, split="even")
     assert [change for change in changes(own) if "split" in change] == [{"split": "auto"}]
     assert not [change for change in changes(replace(own, split="auto")) if "split" in change]
+
+
+def test_each_switch_has_the_stacks_that_have_it_and_the_fastest_of_the_settings_that_save_memory() -> None:
+    saving = {"recompute": "none", "offload_modules": "", "offload": 0.0, "optimizer_offload_fraction": 0.0}
+    assert {name: one.fastest for name, one in SWITCHES.items() if one.saves_memory} == saving
+    assert all(one.fastest is None for name, one in SWITCHES.items() if name not in saving)
+    stacks = {name: one.stacks for name, one in SWITCHES.items() if one.stacks not in ("all", "megatron")}
+    current = (
+        "num_distributed_optimizer_instances", "moe_dispatcher", "context", "sequence_parallel",
+        "overlap_grad_reduce", "overlap_param_gather", "attention",
+    )  # fmt: skip
+    assert stacks == dict.fromkeys(current, "current") | {"compile": "torch"}
+    everywhere = {name for name, one in SWITCHES.items() if one.stacks == "all"}
+    assert everywhere == {"micro_batch", "tp", "cp", "pp", "ep", "recompute", "zero"}
+
+
+def test_a_plan_without_a_pipeline_has_no_other_schedule_rounds_or_split(plan: Plan) -> None:
+    alone = replace(plan, pp=1, gradient_accumulation_steps=2)
+    assert names_of(alone) == []
+    own = Plan(job=job(dp=4, layers=8), pp=1, microbatches=4, split="even")
+    assert not [change for change in changes(own) if "split" in change]
+    assert [change for change in changes(replace(own, vpp=2)) if "split" in change] == [{"split": "auto"}]
+
+
+def test_a_recomputation_replaces_the_plans_of_stages() -> None:
+    own = replace(job(tp=2, dp=4, pp=2), stage_plans=(StagePlan("full"), StagePlan("none")))
+    assert changed_job(own, {"zero": 0}).stage_plans == own.stage_plans
+    assert changed_job(own, {"recompute": "none"}).stage_plans == ()

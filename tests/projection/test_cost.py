@@ -4,7 +4,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.projection.cost import TrainingCost
+from ppsim.projection.cost import TrainingCost, amount, require_training_tokens
 
 
 def test_hours_and_cost_of_a_step_and_a_run_by_hand():
@@ -34,3 +34,19 @@ def test_the_price_of_a_cluster_file_is_replaced_by_the_option(tmp_path):
 def test_a_price_below_zero_is_refused(price):
     with pytest.raises(ConfigError, match=f"--price must be a number from 0 on, per GPU hour: got {price:g}"):
         ppsim.project(model="gpt2", gpus=2, pp=1, price=price)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(999.996, "1000.00"), (1000.0, "1.00 k"), (1000.4, "1.00 k"), (0.1, "0.10"), (0.0996, "0.0996"), (1.1, "1.10")],
+)
+def test_an_amount_has_two_decimals_between_a_tenth_and_a_thousand(number, text):
+    assert amount(number) == text
+
+
+def test_the_tokens_of_a_run_are_more_than_none_and_finite():
+    for tokens in (None, 1e-3, 1e15):
+        require_training_tokens(tokens)
+    for tokens in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=f"--tokens must be more than 0: got {tokens:g}"):
+            require_training_tokens(tokens)

@@ -63,3 +63,10 @@ def test_a_report_without_its_options_is_refused():
 )
 def test_a_projection_is_recognised_by_its_parts(report, is_one):
     assert is_projection(report) is is_one
+
+
+def test_the_json_of_a_difference_has_all_parts_but_the_timelines(difference):
+    assert list(difference.to_json()) == [
+        "names", "verdicts", "iteration_time_s", "tokens_per_s", "peak_bytes", "time_breakdown_s",
+        "components_bytes", "options",
+    ]  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 
 import ppsim
-from ppsim.projection.error_classes import error_class_of, error_classes
+from ppsim.projection.error_classes import UNMEASURED_SPREAD, error_class_of, error_classes
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,7 @@ def test_a_class_needs_runs_of_the_stack_on_the_generation_and_of_the_device(
 def test_a_new_source_has_the_variances_within_and_between_sources() -> None:
     for one in error_classes():
         assert one.spread**2 == pytest.approx(one.within**2 + one.between**2)
+
+
+def test_a_trainer_without_runs_has_the_variances_of_55_published_runs() -> None:
+    assert pytest.approx((0.21**2 + 0.17**2) ** 0.5, abs=0.001) == UNMEASURED_SPREAD

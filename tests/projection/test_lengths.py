@@ -110,3 +110,26 @@ def test_transfers_grow_with_the_tokens_of_a_sequence_not_with_their_square():
         ppsim.project(**JOB, split="even", lengths=[tokens] * 16).stage_cost_set.costs for tokens in (4096, 8192)
     )
     assert twice.transfer_s == pytest.approx(2 * np.asarray(one.transfer_s))
+
+
+def test_a_list_has_a_length_per_line_up_to_a_billion_tokens_and_empty_lines(tmp_path):
+    (tmp_path / "L").write_text("1\n\n  1000000000 \n27\n")
+    assert read_lengths(tmp_path / "L") == (1, 10**9, 27)
+    (tmp_path / "L").write_text("5\n1000000001\n")
+    with pytest.raises(ConfigError, match="line 2 is '1000000001'"):
+        read_lengths(tmp_path / "L")
+
+
+def test_the_quadratic_part_of_a_profile_is_attention_over_attention_and_weights():
+    plan = ppsim.project(pp=2, microbatches=4).plan
+    s, h = plan.source.sequence_length, plan.source.hidden_size
+    assert quadratic_part(plan) == s / (s + 12 * h + 1)
+
+
+def test_the_assumptions_tell_what_was_drawn_and_whether_sequences_are_repeated():
+    def text(lengths):
+        return next(line for line in ppsim.project(**JOB, lengths=lengths, seed=3).assumptions if "drawn with" in line)
+
+    assert "lengths: 16 of 3 sequences, drawn with seed 3, some more than once; " in text([512, 4096, 1024])
+    assert text([512] * 16).startswith("lengths: 16 of 16 sequences, drawn with seed 3; 1024 to 1024 tokens per")
+    assert "1024 in the mean" in text([512] * 17)
