@@ -11,6 +11,7 @@ import ppsim
 from ppsim.costs.time_breakdown import TimeBreakdown
 from ppsim.projection import loss_breakdown
 from ppsim.projection.loss_breakdown import _of_pairs, interval, interval_by_spread, loss_budget, sensitivities
+from ppsim.simulation.simulate import simulate_graph
 from tests.projection.by_hand import by_hand, free
 
 
@@ -149,3 +150,20 @@ def test_parts_without_a_common_optimizer_are_means_of_the_ranks_own_periods() -
     assert parts["pipeline bubble"] + parts["exposed P2P"] == pytest.approx((spans_s - timeline.busy_s).mean())
     assert (parts["data parallelism"], parts["optimizer"], parts["deferred weight gradients"]) == (2.0, 0.0, 0.0)
     assert (parts["host"], parts["passes that vary"], parts["slower next to P2P"]) == (0, 0, 0)
+
+
+def test_forwards_that_wait_for_gathered_parameters_are_data_parallelism() -> None:
+    """Stage 1 gets its first microbatch after 1.25 s, and its parameters after 7 s. The compute is 15 s long."""
+    made = by_hand(runtime="ideal")
+    graph = made.timeline.graph
+    timeline = simulate_graph(graph, made.costs, ready_s=np.array([0.0, 7.0]))
+    exposed = {"gather": 0.5, "reduce": 0.25, "share": 0.125, "norm": 3.0, "optimizer": 4.0, "deferred": 6.0}
+    waiting = SimpleNamespace(timeline=timeline, costs=made.costs, step=SimpleNamespace(exposed_s=exposed))
+    alone = simulate_graph(graph, made.costs.replace(transfer_s=0.0))
+    parts = loss_breakdown._of_step_time(waiting, alone)  # type: ignore[arg-type]
+    assert {name: value for name, value in parts.items() if value} == pytest.approx(
+        {
+            "pipeline bubble": 3.0, "exposed P2P": 1.0, "data parallelism": 7 - 1.25 + 0.875, "optimizer": 7.0,
+            "deferred weight gradients": 6.0,
+        }
+    )  # fmt: skip
