@@ -1,11 +1,14 @@
 """Screens of projections of times by hand: 12 s of compute, 3 s of bubble and 1 s of transfers."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+import ppsim
 from ppsim.costs.cost_sources import RankCosts
 from ppsim.projection.cost import TrainingCost
 from ppsim.projection.plan import Plan
@@ -13,6 +16,7 @@ from ppsim.projection.project import project_all
 from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
 from ppsim.results import plans
 from ppsim.results.plans import print_answer, print_plans
+from ppsim.results.text_layout import Page
 from tests.projection.by_hand import MEASURED, by_hand
 
 GIB = 2**30
@@ -253,3 +257,239 @@ def test_throughput_and_mfu_are_delivered_where_they_are_known(
     rows = dict(plans._delivered(projection, answer()))  # type: ignore[arg-type]
     assert rows.pop("iteration") == "16.0 s; 90 % interval 15.0 s to 17.0 s (cost error: 2.00 %)"
     assert rows == expected
+
+
+BY_STACK = {"plain": 1.0, "torchtitan": 2.0}
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], made: Projection, **how: bool) -> list[str]:
+    return printed(capsys, made, answer(by_stack_s=BY_STACK), **how).splitlines()
+
+
+def test_a_job_has_its_options_and_assumptions_on_the_first_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    made = ppsim.project(
+        model="llama3-8b", gpus=16, tp=2, pp=2, vpp=2, stack="megatron-bridge", lora="16", global_batch=32
+    )
+    lines = lines_of(capsys, made)
+    assert lines[:3] == [
+        "llama3-8b on 16 × NVIDIA H100 SXM (dgx-h100), 32 × 8192 tokens",
+        "tp 2 · dp 4 · pp 2 · vpp 2 · interleaved-1f1b · 8 microbatches · lora 16",
+        "",
+    ]
+    assert re.fullmatch(r"fits           [\d.]+ of 74.2 GiB \(rank 0\)", lines[3])
+    assert re.fullmatch(
+        r"MFU            [\d.]+ %   bubble [\d.]+ %  \(lower bound for any .*: [\d.]+ %\)", lines[6]
+    )
+    assert lines[-3:] == [
+        "assumed        stack megatron-bridge: TP communication 50 % hidden, DP overlapped, ZeRO 1, recompute",
+        "               none, micro-batch 1",
+        "more           --full · -o timeline.html · --schedule all · ppsim tune … to search all layouts",
+    ]
+
+
+def test_an_assumed_number_of_gpus_and_the_basis_of_a_stack_are_on_the_first_screen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = ppsim.project(model="mixtral-8x7b", pp=2, ep=4, recompute="block/4")
+    lines = lines_of(capsys, made)
+    assert lines[0].startswith("on 8 GPUs (assumed): needs ")
+    assert lines[1:4] == [
+        "mixtral-8x7b on 8 × NVIDIA H100 SXM (dgx-h100), 32 × 4096 tokens",
+        "ep 4 · dp 4 · pp 2 · 1f1b · 8 microbatches",
+        *[line for line in lines if line.startswith(f"stack {made.plan.job.stack_name} (")],
+    ]
+    assert "by stack: plain 1.00 s, torchtitan 2.00 s" in lines
+    assert lines[-2:] == [
+        "assumed        8 GPUs, EP exposed, DP overlapped, ZeRO 1, recompute block/4, micro-batch 1",
+        "more           --full · -o timeline.html · --schedule all · ppsim tune … to search all layouts",
+    ]
+    full = lines_of(capsys, made, full=True, with_timeline=False)
+    assert any(line.startswith("by stack       plain 1.00 s, torchtitan 2.00 s") for line in full)
+    header = next(index for index, line in enumerate(full) if line.startswith("stage "))
+    titles = ["stage", "recompute", "rank", "layers", "F", "B", "activations", "limited", "by"]
+    assert full[header].split() == titles
+    assert [line.split()[:4] for line in full[header + 1 : header + 3]] == [
+        ["0", "block/4", "0", "16"], ["1", "block/4", "1", "16"],
+    ]  # fmt: skip
+
+
+def test_a_profile_has_its_name_and_what_its_costs_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
+    made = ppsim.project(pp=4, microbatches=8, runtime="megatron")
+    lines = lines_of(capsys, made)
+    assert lines[:3] == ["GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB, 8 microbatches", "pp 4 · 1f1b", ""]
+    assert lines[-3:] == [
+        "assumed        costs of profile zb-a100-6.2b (packaged example; --model and --cluster for yours)",
+        "               no data parallelism and no optimizer in the step",
+        "more           --full · -o timeline.html · --schedule all",
+    ]
+    full = lines_of(capsys, made, full=True, with_timeline=False)
+    assert full[1] == (
+        "GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster or --profile for yours"
+    )
+    serialization = next(index for index, line in enumerate(full) if line.startswith("P2P serialization"))
+    assert "run's blocking calls " in full[serialization + 1]
+    few = replace(made, stage_cost_set=replace(made.stage_cost_set, split=[3, 4]))
+    assert plans.projection_heading(few).startswith("7 layers of GPT 6.2B on 4 × ")
+    profile = replace(made.plan.source.profile, name="mine")
+    other = replace(made, plan=replace(made.plan, profile=profile))
+    assert plans.projection_heading(other) == "GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB: profile mine"
+    assert dict(plans._assumed(other))["assumed"] == "costs of profile mine"
+
+
+def test_a_job_has_its_parameters_device_and_batch_as_heading() -> None:
+    made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=2, global_batch=32)
+    expected = "llama3-8b (8.03 B) on 16 × NVIDIA H100 SXM (dgx-h100), 32 sequences of 8192 tokens per step"
+    assert plans.projection_heading(made) == expected
+    assert plans.projection_heading(by_hand(pp=1)).startswith("times given by hand, 1 rank; --model")
+
+
+def rows_of_stages(**fields: Any) -> Any:
+    rows = [
+        {
+            "stage": stage, "rank": 1 - stage, "recompute": recompute, "offload_modules": offload, "layers": 3 + stage,
+            "forward_s": 0.001, "backward_s": 0.002, "activation_bytes": 3 * GIB, "limited_by": "memory",
+        }
+        for stage, (recompute, offload) in enumerate((("full", ""), ("none", fields.get("offload", ""))))
+    ]  # fmt: skip
+    job = SimpleNamespace(stage_plans=fields["plans"], execution=SimpleNamespace(recompute=fields["recompute"]))
+    return SimpleNamespace(plan=SimpleNamespace(job=job), stages=rows)
+
+
+def test_stages_have_rows_if_their_plans_differ_with_offloading_if_a_stage_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert plans._stages(rows_of_stages(plans=(), recompute="full")) is None
+    assert plans._stages(rows_of_stages(plans=(), recompute="block/4")) is not None
+    Page().add(plans._stages(rows_of_stages(plans=(1, 2), recompute="none")))
+    expected = """\
+stage  recompute  rank  layers        F        B  activations  limited by
+0      full          1       3  1.00 ms  2.00 ms     3.00 GiB      memory
+1      none          0       4  1.00 ms  2.00 ms     3.00 GiB      memory
+"""
+    assert capsys.readouterr().out == expected
+    Page().add(plans._stages(rows_of_stages(plans=(1, 2), recompute="none", offload="core_attn")))
+    expected = """\
+stage  recompute  offload    rank  layers        F        B  activations  limited by
+0      full       none          1       3  1.00 ms  2.00 ms     3.00 GiB      memory
+1      none       core_attn     0       4  1.00 ms  2.00 ms     3.00 GiB      memory
+"""
+    assert capsys.readouterr().out == expected
+
+
+def test_the_rows_of_a_full_answer_have_its_cost_and_the_notes_of_its_verdict() -> None:
+    verdict = SimpleNamespace(notes=("one", "two"))
+    projection = SimpleNamespace(
+        tokens_per_s=None, num_gpus=2, plan=SimpleNamespace(job=None), verdict=verdict, iteration_time_s=16.0,
+        model_flops_utilization=0.5, peak_flops_per_s=None, peak_components_bytes={"buffers": GIB},
+    )  # fmt: skip
+    rows = plans._delivered(projection, answer(cost=TrainingCost(2, 16.0, training_days=3.0)))  # type: ignore[arg-type]
+    assert rows[1:] == [
+        ("cost", "0.00889 GPU hours per step; 3.0 days, 144.00 GPU hours per run"), ("note", "one"), ("note", "two"),
+        ("memory", "at the peak: buffers 1.00 GiB"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("basis", "by_stack", "labels"),
+    [("", {}, ["assumed"]), ("default", {}, ["assumed"]), ("default", BY_STACK, ["assumed", "by stack"])],
+)
+def test_a_stack_has_its_basis_and_the_times_of_others(
+    basis: str, by_stack: dict[str, float], labels: list[str]
+) -> None:
+    job = replace(ppsim.job(model="gpt2", gpus=2, stack="plain"), stack_basis=basis)
+    rows = plans._stack(job, answer(by_stack_s=by_stack))
+    assert [label for label, _ in rows] == labels
+    assert rows[0][1].endswith(" (default)") is (basis == "default")
+    assert plans._stack(None, answer()) == []
+    first = plans._stack_line(SimpleNamespace(plan=SimpleNamespace(job=job)), answer(by_stack_s=by_stack))  # type: ignore[arg-type]
+    times = ["by stack: plain 1.00 s, torchtitan 2.00 s"]
+    assert first == ([f"stack plain ({basis})", *(times if by_stack else [])] if basis else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"gpus": 8, "tp": 2, "ep": 2},
+            "TP communication exposed, EP exposed, DP overlapped, ZeRO 1, recompute none",
+        ),
+        ({"gpus": 4, "tp": 4, "ep": 1}, "TP communication exposed, recompute none, micro-batch 1"),
+        ({"gpus": 2, "ep": 1, "zero": 0}, "DP overlapped, ZeRO 0, recompute none"),
+    ],
+)
+def test_assumptions_are_of_the_sizes_above_one(options: dict[str, Any], text: str) -> None:
+    made = ppsim.project(model="gpt-oss-20b", stack="plain", pp=1, seq_len=1024, global_batch=8, **options)
+    assert f"stack plain: {text}" in dict(plans._assumed(made))["assumed"]
+
+
+def test_the_best_schedule_of_others_comes_below_the_list_of_the_named_trainer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = Plan(pp=2, microbatches=4, measured=MEASURED, runtime="megatron", names_trainer=True)
+    found = project_all(plan, ["zb-h1", "1f1b"])
+    found = replace(found, trainer="megatron", projections=found.projections[::-1])
+    own, other = sorted(found.projections, key=found.is_elsewhere)
+    found = replace(found, projections=[own, other])
+    print_plans(found)
+    lines = capsys.readouterr().out.splitlines()
+    change = 100 * (other.iteration_time_s / own.iteration_time_s - 1)
+    assert f"with torch or primus: zb-h1 {change:+.2f} % (--schedule any ranks all)" in lines, lines
+    print_plans(found, full=True)
+    text = capsys.readouterr().out
+    assert "--schedule any ranks all" not in text
+    assert [line.split()[0] for line in text.splitlines() if " s " in line][:2] == ["1f1b", "zb-h1"]
+    print_plans(replace(found, projections=[own]))
+    assert "--schedule any ranks all" not in capsys.readouterr().out
+
+
+def test_if_no_plan_of_a_trainer_fits_the_first_line_names_one_that_does() -> None:
+    def one(name: str, peak_gib: float, *, too_large: bool) -> Any:
+        peaks = np.array([peak_gib * GIB, 0.0])
+        return SimpleNamespace(
+            is_too_large=too_large, runtime_error=None, verdict=f"{name} is too large", timeline=SimpleNamespace(memory=SimpleNamespace(peak_bytes=peaks)),
+            plan=SimpleNamespace(schedule_name=name),
+        )  # fmt: skip
+
+    own = [one("interleaved-1f1b", 9, too_large=True), one("1f1b", 7, too_large=True)]
+    fitting = one("zb-h1", 3, too_large=False)
+    texts: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "verdict_line", lambda verdict, text: [f"{verdict}{text}"])
+        texts += plans._none_fits("megatron", own, [fitting])
+        texts += plans._none_fits("", own, [])
+        texts += plans._none_fits("megatron", own[1:], [])
+    assert texts == [
+        "1f1b is too large (1f1b; the others of Megatron-LM need more; zb-h1 fits, with torch or primus)",
+        "1f1b is too large (1f1b; the others need more)",
+        "1f1b is too large",
+    ]
+    assert plans._none_fits("megatron", [fitting], []) == []
+    assert plans._none_fits("megatron", [], []) == [plans.bold("Megatron-LM runs none of the possible schedules")]
+
+
+def test_a_tight_schedule_is_marked_and_explained() -> None:
+    verdict = SimpleNamespace(is_tight=True, tight_notes=("one", "two"))
+    tight: Any = SimpleNamespace(
+        verdict=verdict, runtime_error=None, memory_error=None, plan=SimpleNamespace(runtime="torch")
+    )
+    assert plans._marks(tight) == "~"
+    assert plans._of_marks([tight]) == ["~ fits tightly: one; two."]
+
+
+def test_a_drawing_is_added_to_the_first_screen_if_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, by_hand(runtime="ideal"), answer(), with_timeline=True).splitlines()
+    more = next(index for index, line in enumerate(lines) if line.startswith("more "))
+    assert lines[more + 1 : more + 3] == ["", "rank  0 s to 16.0 s"]
+
+
+def test_parts_and_gains_at_their_least_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = {"compute": 15.984, "small": 16.0 * 1e-3, "smaller": 16.0 * 0.99e-3}
+    gains = {"a": 0.004, "b": 5e-5, "c": 4.9e-5}
+    found = answer(time_breakdown_s=parts, sensitivities_function=lambda: gains)
+    text = printed(capsys, by_hand(runtime="ideal"), found, full=True, with_timeline=False)
+    assert re.search(r"^small +16.0 ms +0.10 %$", text, re.MULTILINE)
+    assert "smaller" not in text
+    assert re.search(r"^gain if 1 % faster +a 0.40 %, b 0.01 %$", text, re.MULTILINE)
+    gains = {name: 0.001 for name in "abcdefg"}
+    text = printed(capsys, by_hand(runtime="ideal"), answer(sensitivities_function=lambda: gains), full=True)
+    assert "  a 0.10 %, b 0.10 %, c 0.10 %, d 0.10 %\n" in text
