@@ -490,6 +490,6 @@ def test_parts_and_gains_at_their_least_are_printed(capsys: pytest.CaptureFixtur
     assert re.search(r"^small +16.0 ms +0.10 %$", text, re.MULTILINE)
     assert "smaller" not in text
     assert re.search(r"^gain if 1 % faster +a 0.40 %, b 0.01 %$", text, re.MULTILINE)
-    gains = {name: 0.001 for name in "abcdefg"}
+    gains = dict.fromkeys("abcdefg", 0.001)
     text = printed(capsys, by_hand(runtime="ideal"), answer(sensitivities_function=lambda: gains), full=True)
     assert "  a 0.10 %, b 0.10 %, c 0.10 %, d 0.10 %\n" in text

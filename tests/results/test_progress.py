@@ -1,6 +1,7 @@
 """Lines of a progress bar."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,3 +107,22 @@ def test_searches_say_the_best_so_far() -> None:
         assert bar._text == "simulating those that may be best, the quickest bounds first"
         show(2, 4, 0.5)
         assert bar._text.endswith("first, best 500 ms")
+
+
+def test_a_bar_is_drawn_at_its_begin_and_below_each_message_and_then_no_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_REDRAWN_S", 600.0)
+    bar = Bar("reading", total=8)
+    assert (bar._done, bar._began_s, bar._is_shown) == (0.0, 3725.0, False)
+    drawn = f"\r\x1b[K{bar._line()}"
+    with bar.shown():
+        assert bar._is_shown
+        bar.say("first")
+    bar.say("second")
+    assert capsys.readouterr().err == (f"\x1b[?25l{drawn}\r\x1b[Kfirst\n{drawn}\r\x1b[K\x1b[?25hsecond\n")
+    waits = iter([False, False, True])
+    monkeypatch.setattr(bar, "_ended", SimpleNamespace(wait=lambda seconds: next(waits)))
+    bar._is_shown = True
+    bar._redraw()
+    assert capsys.readouterr().err == 2 * drawn
