@@ -38,7 +38,14 @@ def test_a_price_below_zero_is_refused(price):
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(999.996, "1000.00"), (1000.0, "1.00 k"), (1000.4, "1.00 k"), (0.1, "0.10"), (0.0996, "0.0996"), (1.1, "1.10")],
+    [
+        (999.996, "1000.00"),
+        (1000.0, "1.00 k"),
+        (1000.4, "1.00 k"),
+        (0.1, "0.10"),
+        (0.0996, "0.0996"),
+        (1.1, "1.10"),
+    ],
 )
 def test_an_amount_has_two_decimals_between_a_tenth_and_a_thousand(number, text):
     assert amount(number) == text

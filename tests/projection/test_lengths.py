@@ -128,7 +128,9 @@ def test_the_quadratic_part_of_a_profile_is_attention_over_attention_and_weights
 
 def test_the_assumptions_tell_what_was_drawn_and_whether_sequences_are_repeated():
     def text(lengths):
-        return next(line for line in ppsim.project(**JOB, lengths=lengths, seed=3).assumptions if "drawn with" in line)
+        return next(
+            line for line in ppsim.project(**JOB, lengths=lengths, seed=3).assumptions if "drawn with" in line
+        )
 
     assert "lengths: 16 of 3 sequences, drawn with seed 3, some more than once; " in text([512, 4096, 1024])
     assert text([512] * 16).startswith("lengths: 16 of 16 sequences, drawn with seed 3; 1024 to 1024 tokens per")
