@@ -1,0 +1,204 @@
+"""Formats of recordings by their content, and doubts about what they hold."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ppsim
+from ppsim.api import read as reading
+from ppsim.errors import ConfigError
+from ppsim.runs.timeline_file import FORMAT
+from ppsim.schedule.table import NONE, Op
+
+LOG = " [2026-01-01 00:00:00] iteration       10/      20 | elapsed time per iteration (ms): 2000.0 |\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"SQLite format 3\x00rest", "sqlite"),
+        (b'{"traceEvents": []}', "trace"),
+        (b'\xef\xbb\xbf  {"other": 1, "traceEvents": []}', "trace"),
+        (b'{"resourceSpans": []}', "spans"),
+        (b'{"context": {"span_id": "1"}}', "spans"),
+        (b'{"context": {"trace_id": "1"}}', "other"),
+        (b'{"context": "span_id"}', "other"),
+        (json.dumps({"format": FORMAT}).encode(), "timeline"),
+        (b'{"format": "x"}', "other"),
+        (b'{"0": {"fwd_start": [1]}}', "dump"),
+        (b'{"0": ["fwd_start"]}', "other"),
+        (b'{"schema": 3}', "other"),
+        (b"rank,kind,start,end\n0,F,0,1\n", "csv"),
+        (LOG.encode(), "log"),
+        (b"arguments ...\n" * 10_000 + LOG.encode(), "log"),
+    ],
+)
+def test_a_format_is_told_by_the_content(content: bytes, kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    assert reading.file_format(file) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("run.wandb", b":W&B\x00", "is a file of Weights & Biases, which has no passes"),
+        ("trace_rank_0", b"\x80\x02}", "is a pickle, such as a dump of torch's flight recorder, which has no passes"),
+        ("trace_rank_1", b"\x80\x05}", "is a pickle, such as a dump"),
+        ("events.out.tfevents.1", b"x", "is an event file of TensorBoard, which has no passes"),
+        ("et.json", b'{"schema": "1.1.0"}', "is an execution trace .of torch's ExecutionTraceObserver"),
+        ("notes.txt", b"nothing\n", "is not a recording that ppsim can read. It reads timelines of ppsim"),
+        ("binary", b"\x00" * 70_000 + LOG.encode(), "is not a recording"),
+        ("latin", b"\xff\xfe" * 40_000 + LOG.encode(), "is not a recording"),
+    ],
+)
+def test_other_files_are_refused_with_what_they_are(name: str, content: bytes, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=sentence):
+        reading.file_format(file)
+
+
+def test_a_folder_has_its_recordings_in_order_and_all_its_files_are_inputs(tmp_path: Path) -> None:
+    suffixes = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".sqlite")
+    names = [f"{letter}{suffix}" for letter, suffix in zip("edcba", suffixes, strict=True)]
+    for name in (*names, "notes.txt"):
+        (tmp_path / name).touch()
+    assert reading.files_of(tmp_path) == [str(tmp_path / name) for name in sorted(names)]
+    assert sorted(reading.inputs_of(tmp_path)) == [str(tmp_path / name) for name in sorted((*names, "notes.txt"))]
+    assert reading.files_of(tmp_path / "notes.txt") == reading.inputs_of(tmp_path / "notes.txt")
+    assert reading.files_of("no-such.json") == ["no-such.json"]
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (["b.nsys-rep", "a.nsys-rep"], "file; export a.nsys-rep with nsys export --type sqlite"),
+        (["run.log"], "file; give a CSV or a log as a file"),
+    ],
+)
+def test_a_folder_without_a_recording_has_a_hint(names: list[str], hint: str, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=f"holds no .json, .json.gz, .jsonl or .sqlite {hint}"):
+        reading.files_of(tmp_path)
+
+
+def test_files_of_several_kinds_are_no_run(tmp_path: Path) -> None:
+    passes, other, rank = (tmp_path / name for name in ("a.csv", "b.csv", "c.json"))
+    for file in (passes, other):
+        file.write_text("rank,kind,start,end\n0,F,0,1\n")
+    rank.write_text('{"0": {"fwd_start": [1]}}')
+    for files, kinds in (((passes, other), "csv"), ((passes, rank), "csv, dump")):
+        with pytest.raises(ConfigError, match=rf"are no ranks of one run: .* \(found: {kinds}\); give a folder"):
+            reading.open_run(*files)
+    with pytest.raises(ConfigError, match=f"{rank} is one rank of a dump: give the folder"):
+        reading.read_recordings([rank], ())
+    sentence = reading._why_not_together([f"{number}.csv" for number in range(6)], {"csv"})
+    assert sentence.startswith("0.csv, 1.csv, 2.csv, 3.csv are no ranks of one run")
+
+
+def test_a_run_needs_a_file_and_a_warm_up_that_is_not_negative() -> None:
+    with pytest.raises(ConfigError, match="--warm-up must not be negative: got -1"):
+        reading.open_run("a.csv", warm_up=-1)
+    with pytest.raises(ConfigError, match="there must be at least one measured run"):
+        reading.open_run()
+
+
+@pytest.mark.parametrize(
+    ("content", "is_one"),
+    [([1, 2.5], True), ([], False), ([1, True], False), (["1"], False), ((1, 2), False), (None, False), ({}, False)],
+)
+def test_numbers_of_a_file_are_a_list_that_has_some(content: Any, is_one: bool) -> None:
+    assert reading._are_numbers(content) is is_one
+
+
+def test_an_alignment_of_clocks_has_numbers_only() -> None:
+    assert reading._is_alignment({"hop_s": 0.5, "num_clocks": 2, "more": "text"})
+    assert not reading._is_alignment({"hop_s": "0.5"})
+    assert not reading._is_alignment([0.5])
+
+
+def run_of(**fields: Any) -> Any:
+    """One rank of two steps with a forward and a backward."""
+    given = {
+        "start": np.zeros((2, 3)), "end": np.array([[1.0, 3.0, 9e9], [1.0, 3.0, 9e9]]), "source": "a.csv",
+        "step_times_s": np.array([4.0, 6.0]), "graph": SimpleNamespace(num_actions=2),
+    }  # fmt: skip
+    return SimpleNamespace(**given | fields)
+
+
+def test_times_of_another_unit_are_refused() -> None:
+    reading._require_seconds(run_of())
+    reading._require_seconds(run_of(step_times_s=np.array([1000.0])))
+    with pytest.raises(ConfigError, match="a step takes .*: are these milliseconds"):
+        reading._require_seconds(run_of(step_times_s=np.array([1001.0])))
+    times = np.array([[1e-6, 1e-6, 1.0]])
+    reading._require_seconds(run_of(start=np.zeros((1, 3)), end=times))
+    reading._require_seconds(run_of(start=np.zeros((1, 3)), end=0 * times))
+    with pytest.raises(ConfigError, match="a pass takes 900 ns: are these seconds"):
+        reading._require_seconds(run_of(start=np.zeros((1, 3)), end=0.9 * times))
+
+
+def test_ranks_without_a_recording_are_named_before_a_question() -> None:
+    absent = SimpleNamespace(facts={"missing_ranks": [3]}, measured=None)
+    assert reading.missing_ranks_note(absent) == "rank 3 of the job has no recording"  # type: ignore[arg-type]
+
+
+def waiting(wait_s: float, *, waits: int = 10, **sizes: int) -> Any:
+    """Return a run of 1F1B whose last rank waits between its forward and backward in some of 10 microbatches."""
+    table = ppsim.build("1f1b", pp=2, microbatches=10)
+    start, end = np.zeros((1, table.num_actions)), np.zeros((1, table.num_actions))
+    for entry, (op, microbatch) in enumerate(zip(table.op.tolist(), table.microbatch.tolist(), strict=True)):
+        start[0, entry] = 100.0 * microbatch + (0.0 if op == Op.F else 2.0 + wait_s * (microbatch < waits))
+        end[0, entry] = start[0, entry] + 2.0
+    made = {name: getattr(table, name) for name in ("vpp", "num_slices", "num_stages", "stage", "op", "microbatch")}
+    given = made | {"fused": table.fused} | sizes
+    return SimpleNamespace(graph=SimpleNamespace(schedule=SimpleNamespace(**given)), start=start, end=end)
+
+
+@pytest.mark.parametrize(
+    ("run", "part"),
+    [
+        (waiting(1.1), "100.00 %"), (waiting(1.1, waits=8), "80.00 %"), (waiting(1.1, waits=7), ""), (waiting(1.0), ""),
+        (waiting(1.1, vpp=2), ""), (waiting(1.1, num_slices=2), ""),
+    ],
+)  # fmt: skip
+def test_a_last_stage_that_waits_for_its_backwards_raises_the_question_of_a_missing_rank(run: Any, part: str) -> None:
+    question = reading.missing_rank_question(run)
+    assert (f"the backward of {part} of its microbatches" in question) if part else question == ""
+    table = run.graph.schedule
+    table.fused = np.where(np.arange(len(table.fused)) == 3, 1, NONE)
+    assert reading.missing_rank_question(run) == ""
+
+
+def test_interleaved_ranks_that_do_not_name_their_stages_run_the_schedule_of_megatron() -> None:
+    table = ppsim.build("interleaved-1f1b", pp=2, vpp=3, microbatches=4)
+    step = [SimpleNamespace(members=[SimpleNamespace(op=op)]) for op in 12 * [Op.F] + 12 * [Op.B]]
+
+    def told(*is_told: bool, vpp: int | None = 3) -> Any:
+        traces = [SimpleNamespace(is_told=one, steps=[step, []]) for one in is_told]
+        return reading._table_told(SimpleNamespace(vpp=vpp, traces=traces))  # type: ignore[arg-type]
+
+    assert told(False, False) == told(True, False) == table
+    assert told(True, True) is told(False, False, vpp=1) is told(False, False, vpp=None) is None
+
+
+def test_costs_of_the_user_keep_the_network_of_the_run() -> None:
+    table = ppsim.build("1f1b", pp=2, microbatches=4)
+    costs = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, channel="edge")
+    run = SimpleNamespace(graph=SimpleNamespace(schedule=table), costs=costs)
+    assert reading.with_costs(run, "a", table, None) is run  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a was measured with another table than --schedule"):
+        reading.with_costs(run, "a", ppsim.build("gpipe", pp=2, microbatches=4), None)  # type: ignore[arg-type]
+
+
+def test_a_log_has_no_timeline(tmp_path: Path) -> None:
+    file = tmp_path / "run.log"
+    file.write_text(LOG * 3)
+    with pytest.raises(ConfigError, match=r"run.log is a log, which has totals and no timeline"):
+        reading.open_run_if_path(file)
