@@ -22,7 +22,6 @@ fit,llama3-8b,16,2,4,64,iteration_s,3.7
 """
 
 
-
 def test_the_rows_of_a_table_are_those_to_fit_or_those_asked_for_or_all(tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
     file.write_text(ROWS)
@@ -64,7 +63,10 @@ def test_a_run_without_kernels_has_the_passes_of_its_ranks(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("timers_s", "recorded"),
     [
-        ({"forward-compute": (0.1, 1.5), "backward-compute": (0.2, 2.25)}, RecordedTimes("run.log", passes_s=[3.75])),
+        (
+            {"forward-compute": (0.1, 1.5), "backward-compute": (0.2, 2.25)},
+            RecordedTimes("run.log", passes_s=[3.75]),
+        ),
         ({"forward-compute": (0.1, 1.5)}, None),
         ({"backward-compute": (0.1, 1.5), "optimizer": (0.2, 2.25)}, None),
     ],

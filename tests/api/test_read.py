@@ -47,7 +47,11 @@ def test_a_format_is_told_by_the_content(content: bytes, kind: str, tmp_path: Pa
     ("name", "content", "sentence"),
     [
         ("run.wandb", b":W&B\x00", "is a file of Weights & Biases, which has no passes"),
-        ("trace_rank_0", b"\x80\x02}", "is a pickle, such as a dump of torch's flight recorder, which has no passes"),
+        (
+            "trace_rank_0",
+            b"\x80\x02}",
+            "is a pickle, such as a dump of torch's flight recorder, which has no passes",
+        ),
         ("trace_rank_1", b"\x80\x05}", "is a pickle, such as a dump"),
         ("events.out.tfevents.1", b"x", "is an event file of TensorBoard, which has no passes"),
         ("et.json", b'{"schema": "1.1.0"}', "is an execution trace .of torch's ExecutionTraceObserver"),
@@ -56,7 +60,9 @@ def test_a_format_is_told_by_the_content(content: bytes, kind: str, tmp_path: Pa
         ("latin", b"\xff\xfe" * 40_000 + LOG.encode(), "is not a recording"),
     ],
 )
-def test_other_files_are_refused_with_what_they_are(name: str, content: bytes, sentence: str, tmp_path: Path) -> None:
+def test_other_files_are_refused_with_what_they_are(
+    name: str, content: bytes, sentence: str, tmp_path: Path
+) -> None:
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=sentence):
@@ -111,7 +117,15 @@ def test_a_run_needs_a_file_and_a_warm_up_that_is_not_negative() -> None:
 
 @pytest.mark.parametrize(
     ("content", "is_one"),
-    [([1, 2.5], True), ([], False), ([1, True], False), (["1"], False), ((1, 2), False), (None, False), ({}, False)],
+    [
+        ([1, 2.5], True),
+        ([], False),
+        ([1, True], False),
+        (["1"], False),
+        ((1, 2), False),
+        (None, False),
+        ({}, False),
+    ],
 )
 def test_numbers_of_a_file_are_a_list_that_has_some(content: Any, is_one: bool) -> None:
     assert reading._are_numbers(content) is is_one
@@ -135,7 +149,7 @@ def run_of(**fields: Any) -> Any:
 def test_times_of_another_unit_are_refused() -> None:
     reading._require_seconds(run_of())
     reading._require_seconds(run_of(step_times_s=np.array([1000.0])))
-    with pytest.raises(ConfigError, match="a step takes .*: are these milliseconds"):
+    with pytest.raises(ConfigError, match=r"a step takes .*: are these milliseconds"):
         reading._require_seconds(run_of(step_times_s=np.array([1001.0])))
     times = np.array([[1e-6, 1e-6, 1.0]])
     reading._require_seconds(run_of(start=np.zeros((1, 3)), end=times))
@@ -168,7 +182,9 @@ def waiting(wait_s: float, *, waits: int = 10, **sizes: int) -> Any:
         (waiting(1.1, vpp=2), ""), (waiting(1.1, num_slices=2), ""),
     ],
 )  # fmt: skip
-def test_a_last_stage_that_waits_for_its_backwards_raises_the_question_of_a_missing_rank(run: Any, part: str) -> None:
+def test_a_last_stage_that_waits_for_its_backwards_raises_the_question_of_a_missing_rank(
+    run: Any, part: str
+) -> None:
     question = reading.missing_rank_question(run)
     assert (f"the backward of {part} of its microbatches" in question) if part else question == ""
     table = run.graph.schedule
