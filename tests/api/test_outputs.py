@@ -1,6 +1,7 @@
 """Saved files and exports: which formats a result has, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,8 @@ from ppsim.api import output_formats, outputs
 from ppsim.api.output_formats import _in_unit, _report_markdown
 from ppsim.api.outputs import _drawn, _explained_view, explanation_content
 from ppsim.base.errors import ConfigError
+from ppsim.runs.compare import Comparison
+from ppsim.validation.fit_result import FitResult
 
 TABLE = ppsim.build("1f1b", pp=2, microbatches=2)
 COSTS = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
@@ -153,3 +156,94 @@ def test_a_page_of_an_explanation_has_its_reasons_faults_and_what_the_projection
     found.timeline = None
     with pytest.raises(ConfigError, match="no timeline to draw"):
         explanation_content(found)
+
+
+def of(kind: type, **fields: Any) -> Any:
+    made = object.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def test_a_file_has_the_formats_of_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(outputs, "write", lambda paths, formats, content: written.append((paths, formats, content)))
+    fitted, tuned, of_cluster = of(ppsim.FittedOverheads), of(ppsim.TuneResult), of(FitResult)
+    comparison = of(Comparison, measured=TIMELINE, projected=TIMELINE, projected_costs=None)
+    for name, what in (("c", fitted), ("f", of_cluster), ("t", tuned), ("d", comparison)):
+        ppsim.save(what, f"{name}.json")
+    assert [paths for paths, _, _ in written] == [["c.json"], ["f.json"], ["t.json"], ["d.json"]]
+    assert written[0][1:] == (output_formats.CALIBRATION, (fitted, "c.json"))
+    assert written[1][1:] == (output_formats.CALIBRATION, (of_cluster, "f.json"))
+    assert written[2][1] is output_formats.SEARCH
+    assert written[2][2].found is tuned
+    assert written[3][1] is output_formats.TIMELINE
+    assert [(view.timeline, view.title) for view in written[3][2].views] == [
+        (TIMELINE, "measured"), (TIMELINE, "projected"),
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"a calibration goes into \.json"):
+        ppsim.save(fitted, "c.html")
+
+
+def test_a_comparison_has_its_projection_if_its_costs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ppsim.simulate(TABLE, COSTS.replace(transfer_s=0.5))
+    monkeypatch.setattr(outputs, "summary_of", lambda comparison, fitted: {"of": comparison, "fitted": fitted})
+    for costs, names in ((None, ["of", "fitted"]), (COSTS, ["of", "fitted", "projected"])):
+        comparison = of(Comparison, measured=TIMELINE, projected=other, projected_costs=costs)
+        content = outputs.comparison_content(comparison, "fit")  # type: ignore[arg-type]
+        report = content.report()
+        assert list(report) == names
+        assert (report["of"], report["fitted"]) == (comparison, "fit")
+        assert [view.timeline.step_time_s for view in content.views] == [TIMELINE.step_time_s, other.step_time_s]
+    assert report["projected"]["step_time_s"] == other.step_time_s
+
+
+def test_a_measured_timeline_says_so() -> None:
+    assert outputs._view_of(TIMELINE, is_page=False).title == "1f1b"
+    measured = replace(TIMELINE, origin="measured")
+    assert outputs._view_of(measured, is_page=False).title == "1f1b, measured"
+    run = of(
+        ppsim.api.read.MeasuredRun, measured=SimpleNamespace(timeline=TIMELINE), facts={"schedule": {"names": []}}
+    )
+    view = outputs._view_of(run, is_page=False)
+    assert (view.timeline, view.title) == (TIMELINE, "own order, measured")
+    run = replace(run, facts={"schedule": {"names": ["1f1b", "a"]}})
+    assert outputs._view_of(run, is_page=False).title == "1f1b = a, measured"
+
+
+def test_an_explanation_is_compared_with_a_projection_of_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = SimpleNamespace(
+        title=str, reasons=lambda explanation: [], faults=lambda explanation: [],
+        whole_difference=lambda against, step_s: f"{against.note} {step_s}",
+        lacks=lambda against, step_s: [f"{against.note} {step_s}"],
+    )  # fmt: skip
+    monkeypatch.setattr(outputs, "explained_words", words)
+    slower = ppsim.simulate(TABLE, COSTS.replace(forward_s=2.0))
+    against = SimpleNamespace(timeline=slower, note="note", differences=[])
+    explanation: Any = SimpleNamespace(timeline=TIMELINE, comparison=against, losses=[], step_s=9.0, to_json=dict)
+    content = explanation_content(explanation)
+    assert content.views[1].facts == [("error", "note 9.0"), ("note", "note"), ("1", "note 9.0")]
+    assert content.comparison is not None
+    assert content.comparison.step_error == slower.step_time_s / TIMELINE.step_time_s - 1
+
+
+def test_tables_of_torch_have_no_communication() -> None:
+    other = ppsim.build("zbv", pp=2, microbatches=4)
+    assert ppsim.export(other, to="torchtitan") == ppsim.export(other, to="torch")
+    assert ppsim.export(TABLE, to="torch-comms") != ppsim.export(TABLE, to="torch")
+
+
+def test_a_figure_of_values_needs_a_possible_one_and_has_the_knee_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("ppsim.plot.figures.scaling.scaling_figure", lambda *all, **how: drawn.append((all, how)))
+    row = {"num_gpus": 8, "iteration_time_s": 2.0, "host (s)": 0.5}
+
+    def drawn_of(option: str, knee: Any, rows: list[dict[str, Any]]) -> Any:
+        output_formats._scaling_figure(SimpleNamespace(option=option, possible=rows, knee=knee))  # type: ignore[arg-type]
+        return drawn[-1]
+
+    assert drawn_of("gpus", {"num_gpus": 16}, [row]) == (("gpus", [row], [{"host": 0.25}]), {"knee": 16})
+    assert drawn_of("gpus", None, [row])[1] == {"knee": None}
+    assert drawn_of("micro_batch", {"num_gpus": 16}, [row])[1] == {"knee": None}
+    with pytest.raises(ConfigError, match="no value of --micro-batch-size is possible: there is nothing to draw"):
+        drawn_of("micro_batch", None, [])
