@@ -1,16 +1,29 @@
 """Operators of every known layer form a graph: what one reads, another has written, with as many columns."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from ppsim.model.architecture import Layer
-from ppsim.model.blocks import has_norm_in_gemm, layer_input, operators_of
+from ppsim.model.architecture import End, Layer, Model
+from ppsim.model.attention_and_mlp import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    MixtureOfExperts,
+    NoAttention,
+    NoFeedForward,
+)
+from ppsim.model.attention_base import Indexer
+from ppsim.model.blocks import end_operators, has_norm_in_gemm, layer_input, operators_of
+from ppsim.model.conditioning import Conditioning, Patches
 from ppsim.model.execution import Execution
+from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.operators import Operator, Tensor, tensors_of
 from ppsim.model.registry import _told, find_model
 from ppsim.parallel.sizes import ParallelSizes
+from tests.model.operator_lines import lines_of
 
 Graph = tuple[tuple[Operator, ...], dict[str, Tensor]]
 KERNELS = (Execution(), Execution(attention="unfused", dropout=True))
@@ -117,3 +130,353 @@ def test_models_with_layer_norms_rotate_nothing(name: str, rotates: bool) -> Non
     """They add positions to the embedding."""
     operators = operators_of(find_model(name).layers[0], ParallelSizes(), Execution(), 1024)
     assert any("rotation" in one.kind for one in operators) == rotates
+
+
+ATTENTION = Attention(12, 6, 10)
+EVERYTHING = Attention(
+    12,
+    6,
+    10,
+    qkv_bias=True,
+    qk_norm=True,
+    sinks=True,
+    yarn=32.0,
+    gated=True,
+    head_gates=True,
+    value_size=14,
+    value_norm=True,
+    indexer=Indexer(4, 8, 24, block=3),
+)
+LATENT = LatentAttention(6, 18, 22, 10, 4, 7, num_keys=40, indexer=Indexer(5, 9, 40), gated=True)
+WIDE = MixtureOfExperts(
+    FeedForward(26, weighted_apart=True),
+    8,
+    3,
+    shared_size=34,
+    shared_gate=True,
+    latent_size=16,
+    latent_norm=True,
+    joined_norms=True,
+)
+IMAGE = Layer(36, ATTENTION, FeedForward(46, gated=False), "plain", conditioned=Conditioning(6, 0.25))
+LAYERS = {
+    "attention with all options, four norms, dropout, an unfused activation": (
+        Layer(36, EVERYTHING, FeedForward(46), num_norms=4), ParallelSizes(tp=2),
+        Execution(fused_activation=False, dropout=True), 100,
+    ),
+    "latent attention with an indexer and a gate, latent experts": (
+        Layer(38, LATENT, WIDE), ParallelSizes(tp=2, dp=4, ep=4, etp=1), Execution(weighted_output=True), 30,
+    ),
+    "three residual streams, values that are keys, scores in memory": (
+        Layer(
+            36, replace(ATTENTION, gated=True, tied_values=True), MixtureOfExperts(FeedForward(26, clamped=True), 8, 3),
+            streams=3,
+        ), ParallelSizes(tp=3, dp=2, ep=2), Execution(attention="unfused", dropout=True, norm_in_gemm=False), 50,
+    ),
+    "sums of residuals, no rotation, context parallelism by all-to-all": (
+        Layer(36, ATTENTION, FeedForward(46, gated=False), "layernorm", summed_residuals=(3, 4)), ParallelSizes(cp=2),
+        Execution(context="all-to-all", activation_func_fp8_input_store=True), 50,
+    ),
+    "no token mixer, two streams, activation inputs in 8 bits": (
+        Layer(36, NoAttention(), FeedForward(46), num_norms=1, streams=2), ParallelSizes(),
+        Execution(activation_func_fp8_input_store=True), 50,
+    ),
+    "no channel mixer, latent attention without a query latent": (
+        Layer(36, replace(LATENT, q_lora_rank=None, num_keys=None, indexer=None, gated=False), NoFeedForward(), num_norms=1),
+        ParallelSizes(tp=2), Execution(norm_in_gemm=False), 50,
+    ),
+    "a text stream": (IMAGE, ParallelSizes(tp=2), Execution(), 50),
+    "a text stream that ends": (
+        replace(IMAGE, conditioned=Conditioning(6, 0.25, text_ends=True)), ParallelSizes(tp=2), Execution(), 50,
+    ),
+    "one stream with one modulated norm": (
+        replace(IMAGE, conditioned=Conditioning(3)), ParallelSizes(tp=2), Execution(), 50,
+    ),
+}  # fmt: skip
+DENSE = Layer(36, ATTENTION, FeedForward(46))
+TEXT = Model((DENSE,), 1000, 64, mtp=(DENSE,))
+STREAMS = Model((replace(DENSE, streams=3),), 1000, 64, mtp=(replace(DENSE, streams=3),), final_norm=False)
+PATCHES = Model((IMAGE,), 70, 64, patches=Patches(((5, 0.25), (7, 0.75)), (11, 13), 17, classes=19))
+ENDS: dict[str, tuple[Model, End]] = {
+    "embedding": (TEXT, "embedding"),
+    "mtp": (TEXT, "mtp"),
+    "head": (TEXT, "head"),
+    "conditions": (TEXT, "conditions"),
+    "embedding of streams": (STREAMS, "embedding"),
+    "mtp of streams": (STREAMS, "mtp"),
+    "head of streams": (STREAMS, "head"),
+    "embedding of patches": (PATCHES, "embedding"),
+    "head of patches": (PATCHES, "head"),
+    "conditions of patches": (PATCHES, "conditions"),
+    "head after frozen weights": (TEXT.with_fine_tuning(fine_tuning_of("", "embedding+layers+norms")), "head"),
+    "frozen head": (TEXT.with_fine_tuning(fine_tuning_of("", "head")), "head"),
+}
+OF_LAYERS = {
+    "attention with all options, four norms, dropout, an unfused activation": """
+norm1 <qkv_linear> x > n1 own·36 attention; I: x; kind: norm
+qkv <qkv_linear> n1 > q T·60 attention, gate T·6 attention, k T·30 attention, v T·42 attention; W: n1; weight: queries, keys, values 36·138; 8 bits
+norm of v <qkv_linear> v > normed values T·42 attention; I: v; kind: norm
+norm of q <qkv_linear> q > normed q T·60 attention; I: q; kind: norm
+norm of k <qkv_linear> k > normed k T·30 attention; I: k; kind: norm
+rotate <qkv_linear> normed q, normed k > rotated q T·60 attention, rotated k T·30 attention; kind: scaled rotation; columns: 90
+indexer's queries up <qkv_linear> n1 > indexer's queries up T·32 attention; W: n1; weight: indexer's queries up 36·32
+indexer's keys <qkv_linear> n1 > indexer's keys T·8 attention; W: n1; weight: indexer's keys 36·8
+choice <core_attn> indexer's queries up, indexer's keys > index T·32 scores [f32]; I: indexer's queries up, indexer's keys, index
+core <core_attn> rotated q, rotated k, normed values > o T·84 attention, lse T·6 scores [f32]; I: rotated q, rotated k, normed values, o, lse; core
+gate <attn> o, gate > gated o T·84 attention; I: o, gate; kind: gate
+attention output <attn_proj> gated o > mixed own·36 norms; I: gated o; W: gated o; weight: attention output 84·36; 8 bits
+post norm1 <> mixed > post1 own·36 norms; I: mixed; kind: norm
+add1 <> x, post1 > x1 own·36 norms, mask1 own·36 dropout masks [mask]; I: mask1; kind: add; passes
+norm2 <mlp> x1 > n2 own·36 feed-forward; I: x1; kind: norm
+fed up <mlp> n2 > fed up T·46 feed-forward; W: n2; weight: up 36·46; 8 bits
+fed act <mlp/mlp_act> fed up > fed activated T·23 feed-forward, fed silu T·23 feed-forward; I: fed up, fed silu; kind: gated activation
+fed down <mlp> fed activated > fed own·36 norms; W: fed activated; weight: down 23·36; 8 bits
+post norm2 <> fed > post2 own·36 norms; I: fed; kind: norm
+add2 <> x1, post2 > x2 own·36 norms, mask2 own·36 dropout masks [mask]; I: mask2; kind: add; passes
+""",
+    "latent attention with an indexer and a gate, latent experts": """
+norm1 <layernorm/attn_norm> x > n1 own·38 attention; I: x; kind: norm
+queries down <qkv_linear> n1 > ql own·18 attention; W: n1; weight: queries down 38·18; 8 bits
+norm of queries <qkv_linear/mla_up_proj> ql > qn own·18 attention; I: ql; kind: norm
+keys and values down <qkv_linear> n1 > kvl own·26 attention; W: n1; weight: keys and values down 38·26; 8 bits
+norm of latent <qkv_linear/mla_up_proj> kvl > kn own·22 attention; I: kvl; kind: norm
+queries up <qkv_linear/mla_up_proj> qn > q T·42 attention; W: qn; weight: queries up 18·42
+keys and values up <qkv_linear/mla_up_proj> kn > kv T·51 attention; W: kn; weight: keys and values up 22·51
+rotate <qkv_linear/mla_up_proj> q, kv, kvl > rq T·42 attention [q], rk T·42 attention, v T·21 attention [kv]; kind: rotation; columns: 69
+indexer's queries up <qkv_linear> qn > indexer's queries up T·45 attention; W: qn; weight: indexer's queries up 18·45
+indexer's keys <qkv_linear> n1 > indexer's keys T·9 attention; W: n1; weight: indexer's keys 38·9
+indexer's weights <qkv_linear> n1 > indexer's weights T·5 attention; W: n1; weight: indexer's weights 38·5
+choice <core_attn> indexer's queries up, indexer's keys, indexer's weights > index T·30 scores [f32]; I: indexer's queries up, indexer's keys, indexer's weights, index
+core <core_attn> rq, rk, v > o T·21 attention, lse T·3 scores [f32]; I: rq, rk, v, o, lse; core
+output gate <attn> n1 > gate T·21 attention; W: n1; weight: output gate 38·21; 8 bits
+gate <attn> o, gate > gated o T·21 attention; I: o, gate; kind: gate
+attention output <attn_proj> gated o > mixed own·38 norms; I: gated o; W: gated o; weight: attention output 21·38; 8 bits
+add1 <> x, mixed > x1 own·38 norms; kind: add; passes
+norm2 <layernorm/mlp_norm> x1 > n2 own·38 experts; I: x1; kind: norm
+router <moe/router> n2 > logits own·8 experts [f32]; W: n2; weight: router 38·8
+top k <moe/router> logits > probabilities own·8 experts [f32]; I: logits, probabilities
+latent down <moe/latent> n2 > latent own·16 experts; W: n2; weight: latent down 38·16; 8 bits
+dispatch <moe/dispatch> latent > sent C·16 experts; kind: dispatch
+routed up <moe/experts/fused_group_mlp/expert_fc1> sent > routed up C·52 experts; W: sent; weight: up 16·52; 8 bits
+routed act <moe/experts/fused_group_mlp/moe_act> routed up > routed activated C·26 experts, routed before its weight C·26 experts; I: routed up, routed before its weight; kind: gated activation
+routed down <moe/experts/fused_group_mlp> routed activated > routed C·16 experts; W: routed activated; weight: down 26·16; 8 bits
+combine <moe/combine> routed > combined own·16 experts; I: routed; kind: combine
+norm of combined <moe/latent> combined > normed latent own·16 experts; I: combined; kind: norm
+latent up <moe/latent> normed latent > combined up own·38 experts; W: normed latent; weight: latent up 16·38
+shared gate <moe/shared_experts> n2 > ; weight: shared gate 38·1
+shared up <moe/shared_experts> n2 > shared up T·34 experts; W: n2; weight: up 38·34; 8 bits
+shared act <moe/shared_experts/> shared up > shared activated T·17 experts; I: shared up; kind: gated activation
+shared down <moe/shared_experts> shared activated > shared own·38 experts; W: shared activated; weight: down 17·38; 8 bits
+norm of combined up <moe> combined up > normed combined up own·38 experts; I: combined up; kind: norm
+norm of shared <moe> shared > normed shared own·38 experts; I: shared; kind: norm
+join <moe> normed combined up, normed shared > fed own·38 norms; kind: add; passes
+add2 <> x1, fed > x2 own·38 norms; kind: add; passes
+""",
+    "three residual streams, values that are keys, scores in memory": """
+mix1 <mhc>  > streams own·108 residual streams, h1 own·36 norms; I: streams; kind: mix
+numbers1 <>  > numbers 1 own·15 residual streams; W: streams; weight: mixing 108·15
+norm1 <layernorm/mhc> h1 > n1 own·36 attention; I: h1; kind: norm
+qkv <qkv_linear> n1 > q T·40 attention, gate T·40 attention, k T·20 attention; W: n1; weight: queries, keys, values 36·100; 8 bits
+rotate <qkv_linear> q, k > rotated q T·40 attention, rotated k T·20 attention; kind: rotation; columns: 60
+scores <core_attn> rotated q, rotated k > scores T·200 scores; I: rotated q, rotated k
+softmax <core_attn> scores > dropped T·200 scores, softmax T·200 scores, mask of scores T·200 scores [mask]; I: dropped, softmax, mask of scores; passes
+core <core_attn> dropped, k > o T·40 attention; I: dropped, k; core
+gate <attn> o, gate > gated o T·40 attention; I: o, gate; kind: gate
+attention output <attn_proj> gated o > mixed own·36 norms; I: gated o; W: gated o; weight: attention output 40·36; 8 bits
+add1 <> x, mixed > x1 own·36 norms, mask1 own·36 dropout masks [mask], half1 own·36 residual streams; I: mask1, half1; passes
+mix2 <mhc>  > streams 2 own·108 residual streams, h2 own·36 norms; I: streams 2; kind: mix
+numbers2 <>  > numbers 2 own·15 residual streams; W: streams; weight: mixing 108·15
+norm2 <layernorm/mhc> h2 > n2 own·36 experts; I: h2; kind: norm
+router <moe/router> n2 > logits own·8 experts [f32]; W: n2; weight: router 36·8
+top k <moe/router> logits > probabilities own·8 experts [f32]; I: logits, probabilities
+dispatch <moe/dispatch> n2 > sent C·36 experts; kind: dispatch
+routed up <moe/experts/fused_group_mlp/expert_fc1> sent > routed up C·16 experts; W: sent; weight: up 36·16; 8 bits
+routed act <moe/experts/fused_group_mlp/moe_act> routed up > routed activated C·8 experts; I: routed up; kind: clamped activation
+routed down <moe/experts/fused_group_mlp> routed activated > routed C·36 experts; W: routed activated; weight: down 8·36; 8 bits
+combine <moe/combine> routed > combined own·36 experts; kind: combine
+join <moe> combined > fed own·36 norms; passes
+add2 <> x1, fed > x2 own·36 norms, mask2 own·36 dropout masks [mask], half2 own·36 residual streams; I: mask2, half2; passes
+""",
+    "sums of residuals, no rotation, context parallelism by all-to-all": """
+sum1 <> x > h1 own·36 norms; I: x; kind: weighted sum; columns: 144
+norm1 <layernorm/attn_norm> h1 > n1 own·36 attention; I: h1; kind: norm
+qkv <qkv_linear> n1 > q T·120 attention, k T·60 attention, v T·60 attention; W: n1; weight: queries, keys, values 36·240; 8 bits
+rotate <qkv_linear> q, k > rotated q T·120 attention, rotated k T·60 attention; columns: 180
+core <core_attn> rotated q, rotated k, v > o T·120 attention, lse T·12 scores [f32], o of these heads T·120 scores; I: rotated q, rotated k, v, o, lse, o of these heads; core
+attention output <attn_proj> o > mixed own·36 norms; I: o; W: o; weight: attention output 120·36; 8 bits
+add1 <> x, mixed > x1 own·36 norms; kind: add; passes
+sum2 <> x1 > h2 own·36 norms; I: x1; kind: weighted sum; columns: 180
+norm2 <layernorm/mlp_norm> h2 > n2 own·36 feed-forward; I: h2; kind: norm
+fed up <mlp> n2 > fed up T·46 feed-forward; W: n2; weight: up 36·46; 8 bits
+fed act <mlp/mlp_act> fed up > fed activated T·46 feed-forward; I: fed up; kind: activation
+fed down <mlp> fed activated > fed own·36 norms; W: fed activated; weight: down 46·36; 8 bits
+add2 <> x1, fed > x2 own·36 norms; kind: add; passes
+""",
+    "no token mixer, two streams, activation inputs in 8 bits": """
+mix2 <mhc>  > streams own·72 residual streams, h2 own·36 norms; I: streams; kind: mix
+numbers2 <>  > numbers 2 own·8 residual streams; W: streams; weight: mixing 72·8
+norm2 <layernorm/mhc> h2 > n2 own·36 feed-forward; I: h2; kind: norm
+fed up <mlp> n2 > fed up T·92 feed-forward; W: n2; weight: up 36·92; 8 bits
+fed act <mlp/mlp_act> fed up > fed activated T·46 feed-forward, fed up in 8 bits T·92 feed-forward [f8]; I: fed up in 8 bits; kind: gated activation
+fed down <mlp> fed activated > fed own·36 norms; W: fed activated; weight: down 46·36; 8 bits
+add2 <> x, fed > x2 own·36 norms, half2 own·36 residual streams; I: half2; passes
+""",
+    "no channel mixer, latent attention without a query latent": """
+norm1 <layernorm/attn_norm> x > n1 own·36 attention; I: x; kind: norm
+keys and values down <qkv_linear> n1 > kvl own·26 attention; W: n1; weight: keys and values down 36·26; 8 bits
+norm of latent <qkv_linear> kvl > kn own·22 attention; I: kvl; kind: norm
+queries up <qkv_linear/mla_up_proj> n1 > q T·42 attention; W: n1; weight: queries up 36·42; 8 bits
+keys and values up <qkv_linear/mla_up_proj> kn > kv T·51 attention; W: kn; weight: keys and values up 22·51
+rotate <qkv_linear/mla_up_proj> q, kv, kvl > rq T·42 attention [q], rk T·42 attention, v T·21 attention [kv]; kind: rotation; columns: 69
+core <core_attn> rq, rk, v > o T·21 attention, lse T·3 scores [f32]; I: rq, rk, v, o, lse; core
+attention output <attn_proj> o > mixed own·36 norms; I: o; W: o; weight: attention output 21·36; 8 bits
+add1 <> x, mixed > x1 own·36 norms; kind: add; passes
+""",
+    "a text stream": """
+modulation <>  > ; weight: modulation 36·108
+modulation of text <>  > ; weight: modulation of text 36·108
+norm1 <qkv_linear> x > n1 own·36 attention; I: x; kind: norm
+qkv <qkv_linear> n1 > q T·60 attention, k T·30 attention, v T·30 attention; W: n1; weight: queries, keys, values 36·120 ×0.75; 8 bits
+qkv of text <qkv_linear>  > ; weight: queries, keys, values 36·120 ×0.25
+rotate <qkv_linear> q, k > rotated q T·60 attention, rotated k T·30 attention; kind: rotation; columns: 90
+core <core_attn> rotated q, rotated k, v > o T·60 attention, lse T·6 scores [f32]; I: rotated q, rotated k, v, o, lse; core
+attention output <attn_proj> o > mixed own·36 norms; I: o; W: o; weight: attention output 60·36 ×0.75; 8 bits
+attention output of text <attn_proj>  > ; weight: attention output 60·36 ×0.25
+modulate1 <> mixed > scaled1 own·36 modulation, gated1 own·36 modulation; I: scaled1, gated1; kind: modulation
+add1 <> x, gated1 > x1 own·36 norms; kind: add; passes
+norm2 <mlp> x1 > n2 own·36 feed-forward; I: x1; kind: norm
+fed up <mlp> n2 > fed up T·23 feed-forward; W: n2; weight: up 36·23 ×0.75; 8 bits
+fed up of text <mlp>  > ; weight: up 36·23 ×0.25
+fed act <mlp/mlp_act> fed up > fed activated T·23 feed-forward; I: fed up; kind: activation
+fed down <mlp> fed activated > fed own·36 norms; W: fed activated; weight: down 23·36 ×0.75; 8 bits
+fed down of text <mlp>  > ; weight: down 23·36 ×0.25
+modulate2 <> fed > scaled2 own·36 modulation, gated2 own·36 modulation; I: scaled2, gated2; kind: modulation
+add2 <> x1, gated2 > x2 own·36 norms; kind: add; passes
+""",
+    "a text stream that ends": """
+modulation <>  > ; weight: modulation 36·108
+modulation of text <>  > ; weight: modulation of text 36·36
+norm1 <qkv_linear> x > n1 own·36 attention; I: x; kind: norm; share 0.75
+qkv <qkv_linear> n1 > q T·60 attention, k T·30 attention, v T·30 attention; W: n1; weight: queries, keys, values 36·120 ×0.75; 8 bits
+qkv of text <qkv_linear>  > ; weight: queries, keys, values 36·120 ×0.25
+rotate <qkv_linear> q, k > rotated q T·60 attention, rotated k T·30 attention; kind: rotation; columns: 90; share 0.75
+core <core_attn> rotated q, rotated k, v > o T·60 attention, lse T·6 scores [f32]; I: rotated q, rotated k, v, o, lse; core; share 0.75
+attention output <attn_proj> o > mixed own·36 norms; I: o; W: o; weight: attention output 60·36 ×0.75; 8 bits; share 0.75
+modulate1 <> mixed > scaled1 own·36 modulation, gated1 own·36 modulation; I: scaled1, gated1; kind: modulation; share 0.75
+add1 <> x, gated1 > x1 own·36 norms; kind: add; passes; share 0.75
+norm2 <mlp> x1 > n2 own·36 feed-forward; I: x1; kind: norm; share 0.75
+fed up <mlp> n2 > fed up T·23 feed-forward; W: n2; weight: up 36·23 ×0.75; 8 bits; share 0.75
+fed act <mlp/mlp_act> fed up > fed activated T·23 feed-forward; I: fed up; kind: activation; share 0.75
+fed down <mlp> fed activated > fed own·36 norms; W: fed activated; weight: down 23·36 ×0.75; 8 bits; share 0.75
+modulate2 <> fed > scaled2 own·36 modulation, gated2 own·36 modulation; I: scaled2, gated2; kind: modulation; share 0.75
+add2 <> x1, gated2 > x2 own·36 norms; kind: add; passes; share 0.75
+""",
+    "one stream with one modulated norm": """
+modulation <>  > ; weight: modulation 36·54
+norm1 <qkv_linear> x > n1 own·36 attention; I: x; kind: norm
+qkv <qkv_linear> n1 > q T·60 attention, k T·30 attention, v T·30 attention; W: n1; weight: queries, keys, values 36·120; 8 bits
+rotate <qkv_linear> q, k > rotated q T·60 attention, rotated k T·30 attention; kind: rotation; columns: 90
+core <core_attn> rotated q, rotated k, v > o T·60 attention, lse T·6 scores [f32]; I: rotated q, rotated k, v, o, lse; core
+attention output <attn_proj> o > mixed own·36 norms; I: o; W: o; weight: attention output 60·36; 8 bits
+modulate1 <> mixed > scaled1 own·36 modulation, gated1 own·36 modulation; I: scaled1, gated1; kind: modulation
+add1 <> x, gated1 > x1 own·36 norms; kind: add; passes
+norm2 <mlp> x1 > n2 own·36 feed-forward; I: x1; kind: norm
+fed up <mlp> n2 > fed up T·23 feed-forward; W: n2; weight: up 36·23; 8 bits
+fed act <mlp/mlp_act> fed up > fed activated T·23 feed-forward; I: fed up; kind: activation
+fed down <mlp> fed activated > fed own·36 norms; W: fed activated; weight: down 23·36; 8 bits
+add2 <> x1, fed > x2 own·36 norms; kind: add; passes
+""",
+}
+"""Operators of `LAYERS`, in the form of `lines_of`."""
+
+OF_ENDS = {
+    "embedding": """
+embedding 36
+look up <>  > embedded T·36 embedding, ids T·1 embedding [i64]; I: ids; kind: look up
+""",
+    "mtp": """
+multi-token prediction 36
+embedding <>  > token own·36 multi-token prediction
+norms <> token, x > both in a row own·72 multi-token prediction; I: token, x; kind: norms; columns: 108
+join <>  > both in a row own·72 multi-token prediction; kind: copies; columns: 144
+projection of two tokens <> both in a row > projection of two tokens T·18 multi-token prediction; W: both in a row; weight: projection of two tokens 72·18; 8 bits
+""",
+    "head": """
+head 36
+norm <> x > normed own·36 head; I: x; kind: final norm
+head <> normed > logits T·504 logits; W: normed; weight: head 36·504
+loss <> logits > loss T·504 logits; kind: loss
+""",
+    "conditions": """
+conditions 36
+""",
+    "embedding of streams": """
+embedding 108
+look up <>  > embedded T·36 embedding, ids T·1 embedding [i64]; I: ids; kind: look up
+dropout <>  > embedded T·36 embedding, mask own·36 embedding [mask]; I: mask; kind: dropout
+copies <>  > embedded T·36 embedding; kind: copies; columns: 144
+""",
+    "mtp of streams": """
+multi-token prediction 108
+embedding <>  > token own·36 multi-token prediction
+norms <> token, x > embedding own·36 multi-token prediction, streams own·108 multi-token prediction; I: token; kind: norms; columns: 180
+join <>  > embedding own·36 multi-token prediction, streams own·108 multi-token prediction; kind: copies; columns: 396
+projection of the token <> embedding > projection of the token T·18 multi-token prediction; W: embedding; weight: projection of the token 36·18; 8 bits
+projection of streams <> streams > projection of streams T·18 multi-token prediction; W: streams; weight: projection of streams 36·18 ×3; 8 bits
+""",
+    "head of streams": """
+head 108
+join <> x > joined own·36 head; I: x; kind: copies; columns: 144
+norm <> joined > normed own·36 head; kind: final norm
+head <> normed > logits T·504 logits; W: normed; weight: head 36·504
+loss <> logits > loss T·504 logits; kind: loss
+""",
+    "embedding of patches": """
+embedding 36
+embedding 1 <>  > embedded T·36 embedding; weight: embedding 1 5·36 ×0.25; no gradient
+embedding 2 <>  > embedded T·36 embedding; weight: embedding 2 7·36 ×0.75; no gradient
+look up <>  > embedded T·36 embedding, ids T·1 embedding [i64]; I: ids; kind: look up
+""",
+    "head of patches": """
+head 36
+norm <> x > normed own·36 head; I: x; kind: final norm
+head <> normed > logits T·40 logits; W: normed; weight: head 36·40
+loss <> logits > loss T·40 logits; kind: loss
+""",
+    "conditions of patches": """
+conditions 36
+embedder 0 <> condition 0 > ; weight: embedder 0 31·36
+embedder 1 <> condition 1 > ; weight: embedder 1 37·36
+embedder 2 <> condition 2 > ; weight: embedder 2 14·36
+embedder 3 <> condition 3 > ; weight: embedder 3 37·36
+""",
+    "head after frozen weights": """
+head 36
+norm <> x > normed own·36 head; kind: final norm
+head <> normed > logits T·504 logits; W: normed; weight: head 36·504; no gradient
+loss <> logits > loss T·504 logits; kind: loss
+""",
+    "frozen head": """
+head 36
+norm <> x > normed own·36 head; I: x; kind: final norm
+head <> normed > logits T·504 logits; weight: head 36·504; frozen
+loss <> logits > loss T·504 logits; kind: loss
+""",
+}
+"""Component and columns of the input, and operators of `ENDS`."""
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_has_these_operators(name: str) -> None:
+    assert lines_of(operators_of(*LAYERS[name])) == OF_LAYERS[name].strip().splitlines()
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_end_of_a_model_has_these_operators(name: str) -> None:
+    """With two ranks, the 1000 rows of the vocabulary are padded to 1008, the 70 outputs for patches to 80."""
+    model, end = ENDS[name]
+    source, operators = end_operators(
+        model, end, ParallelSizes(tp=2), Execution(dropout="streams" in name), vocab_multiple=8
+    )
+    found = [f"{source.component} {source.columns:g}", *lines_of(operators)]
+    assert found == OF_ENDS[name].strip().splitlines()
