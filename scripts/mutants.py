@@ -48,7 +48,7 @@ def pytest_sessionfinish():
     with open(os.environ["PPSIM_SECONDS"], "w") as file:
         json.dump(seconds, file)
 """
-PRELOADED = ("coverage", "hypothesis", "pytest", "numba", "numpy", "plotly.graph_objects", "torch", "yaml")
+PRELOADED = ("coverage", "pytest", "numba", "numpy", "plotly.graph_objects", "torch", "yaml")
 SURVIVED = "survived"
 
 
