@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.model.architecture import Layer
+from ppsim.model.attention_and_mlp import Attention, FeedForward
 from ppsim.model.config import model_from
 from ppsim.model.registry import find_model, read_model
+from tests.model.reader_cases import LENGTH, OF_CONFIG, H, in_windows, require_layers_of
 
 COMMON = {"architectures": ["X"], "torch_dtype": "bfloat16", "hidden_act": "silu", "_name_or_path": "x"}
 LLAMA3_8B = COMMON | {
@@ -487,3 +490,36 @@ NO_EFFECT = {
 def test_fields_of_releases_without_effect_on_sizes_are_accepted(kind: str) -> None:
     config = {"model_type": kind, **DEFAULTS[kind][0]}
     assert model_from(config | dict.fromkeys(NO_EFFECT[kind].split(), 1)) == model_from(config)
+
+
+@pytest.mark.parametrize("kind", OF_CONFIG)
+def test_a_file_gives_these_layers(kind: str) -> None:
+    require_layers_of(kind, OF_CONFIG)
+
+
+def test_files_without_sizes_of_their_own_have_the_defaults_of_their_class() -> None:
+    """Fields of a model outside its layers: learned positions, final norm, width of the embedding, tied tables."""
+    gpt2 = model_from({"model_type": "gpt2", **OF_CONFIG["gpt2"][0], "n_inner": None})
+    assert (gpt2.learned_positions, gpt2.layers[0].ffn.size, gpt2.source) == (LENGTH, 4 * H, "config.json")
+    opt = OF_CONFIG["opt"][0]
+    for given, final_norm, projected, positions in (
+        ({}, True, None, LENGTH + 2),
+        ({"word_embed_proj_dim": H}, True, None, LENGTH + 2),
+        ({"word_embed_proj_dim": 61}, True, 61, LENGTH + 2),
+        ({"do_layer_norm_before": False}, False, None, LENGTH + 2),
+        ({"_remove_final_layer_norm": True}, False, None, LENGTH + 2),
+    ):
+        found = model_from({"model_type": "opt", **opt, **given})
+        assert (found.final_norm, found.projected_size, found.learned_positions) == (
+            final_norm,
+            projected,
+            positions,
+        )
+    for kind, vocab, length, window, pattern in (
+        ("gemma2", 256_000, 8192, 4096, "w-w-w"), ("gemma3_text", 262_208, 131_072, 4096, "wwwww"),
+    ):  # fmt: skip
+        found = model_from({"model_type": kind, "num_hidden_layers": 5})
+        assert (found.vocab_size, found.sequence_length, found.tied_embeddings) == (vocab, length, True)
+        attention = Attention(8, 4, 256, qk_norm=kind == "gemma3_text")
+        mixers = in_windows(attention, window, pattern)
+        assert found.layers == tuple(Layer(2304, mixer, FeedForward(9216), num_norms=4) for mixer in mixers)

@@ -1,5 +1,6 @@
 """Decoders whose layers have different mixers: windows with other heads, chosen blocks, sums of residuals."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,17 +8,19 @@ import pytest
 from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations
 from ppsim.model.architecture import Model
-from ppsim.model.attention_and_mlp import Attention
+from ppsim.model.attention_and_mlp import Attention, FeedForward
 from ppsim.model.blocks import operators_of
 from ppsim.model.config import model_from
 from ppsim.model.execution import Execution
 from ppsim.model.hf_fields import UnknownModelType
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 from ppsim.model.registry import _told, find_model
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_model import model_of
+from tests.model.reader_cases import DELTA, OF_HETEROGENEOUS, OF_MAMBA, mixed, require_layers_of
 from tests.model.stages import stage_activations
 
 
@@ -227,3 +230,57 @@ def test_zebra_llama_is_what_megatron_builds_of_primus_arguments(name: str) -> N
     built = model_of(Arguments(megatron_names(ZEBRAS[name] | {"seq_length": 4096}), "arguments"))
     assert built.layers == find_model(name).layers
     assert built.parameters == find_model(name).parameters
+
+
+@pytest.mark.parametrize("kind", OF_HETEROGENEOUS)
+def test_a_file_gives_these_layers(kind: str) -> None:
+    require_layers_of(kind, OF_HETEROGENEOUS)
+
+
+@pytest.mark.parametrize(
+    ("given", "windows"),
+    [
+        ({"layer_types": None}, [None] * 5 + [31, 31]),
+        (
+            {"layer_types": [SLIDING, FULL, FULL, SLIDING, FULL, FULL, SLIDING]},
+            [31, None, None, 31, None, None, 31],
+        ),
+        ({"mtp_layer_types": [FULL, SLIDING]}, [31, None, None, 31, None, None, 31]),
+        ({"attention_other_setting": None, "num_sliding_attention_heads": 12}, [31, None, None, 31, None, 31, 31]),
+    ],
+)
+def test_step_lists_the_layers_of_multi_token_prediction_with_the_others(given: Any, windows: list[Any]) -> None:
+    model = model_from(
+        {"model_type": "step3p5", **OF_HETEROGENEOUS["step3p5"][0], "num_nextn_predict_layers": 2, **given}
+    )
+    found = [layer.attention for layer in (*model.layers, *model.mtp)]
+    assert [one.window for one in found] == windows
+    heads = {(one.num_heads, one.num_kv_heads, one.head_size) for one in found if one.window}
+    assert heads == ({(12, 3, 13)} if "num_sliding_attention_heads" in given else {(10, 5, 18)})
+
+
+def test_gemma_4_without_sizes_has_the_defaults_of_its_class() -> None:
+    gemma4 = model_from({"model_type": "gemma4_text", "hidden_size_per_layer_input": 0})
+    attention = Attention(8, 4, 256, qk_norm=True, value_norm=True, window=512)
+    full = replace(attention, head_size=512, window=None)
+    assert [layer.attention for layer in gemma4.layers] == mixed(attention, full, "-----F" * 5)
+    assert (gemma4.vocab_size, gemma4.sequence_length, gemma4.tied_embeddings) == (262_144, 131_072, True)
+    assert (gemma4.hidden_size, gemma4.layers[0].ffn, gemma4.layers[0].num_norms) == (2304, FeedForward(9216), 4)
+    saved = {"per_layer_config": {"5": {"head_dim": 99, "num_key_value_heads": 2}}, "attention_k_eq_v": True}
+    other = model_from({"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, **saved}).layers[5].attention
+    assert other == replace(full, head_size=99, num_kv_heads=2, tied_values=True)
+
+
+def test_delta_nets_of_zebra_llama_have_either_kind() -> None:
+    data, _ = OF_HETEROGENEOUS["zebra_llama"]
+    without = {name: value for name, value in data.items() if "mamba" not in name and name not in OF_MAMBA}
+    del without["ssm_state_size"]
+    delta = {name: size for name, size in DELTA.items() if "kernel" not in name}
+    for uses_kda, mixer in (
+        (False, GatedDeltaNet(2, 4, 9, 11)),
+        (True, KimiDeltaAttention(2, 4, 9, 11, gate_bias=True)),
+    ):
+        found = model_from({"model_type": "zebra_llama", **without, **delta, "use_kda": uses_kda})
+        assert found.layers[0].attention == mixer
+    tied = {name: value for name, value in data.items() if name != "tie_word_embeddings"}
+    assert model_from({"model_type": "zebra_llama", **tied}).tied_embeddings

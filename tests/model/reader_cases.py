@@ -1,9 +1,7 @@
-"""Each reader of a config.json, on sizes that all differ and are no defaults: every layer that it gives."""
+"""Files for the readers of config.json, with sizes that all differ and are no defaults, and the layers that they give."""
 
 from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import (
@@ -86,9 +84,8 @@ RELU2 = replace(
 )  # fmt: skip
 KDA = KimiDeltaAttention(4, 4, 9, 9, kernel=3, full_gate=True)
 KIMI_EXPERTS = experts(19, 7, 3, 38, router_bias=True, latent_size=41, latent_norm=True)
-GEMMA = {"num_norms": 4}
 
-CASES: dict[str, tuple[dict[str, Any], tuple[Layer, ...]]] = {
+OF_CONFIG: dict[str, tuple[dict[str, Any], tuple[Layer, ...]]] = {
     "llama": (
         OWN_HEAD | {"attention_bias": True, "mlp_bias": True}, same(biased(ATTENTION), FeedForward(FFN, bias=True)),
     ),
@@ -213,7 +210,10 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Layer, ...]]] = {
         },
         layers(mixed(replace(MAMBA, head_size=36), ATTENTION, "-A--A"), [DENSE] * 5),
     ),
-    # families.py
+}  # fmt: skip
+"""Layers by model_type, of the readers in ppsim.model.config."""
+
+OF_FAMILIES: dict[str, tuple[dict[str, Any], tuple[Layer, ...]]] = {
     "bailing_moe_v2": (
         OWN_HEAD | {
             "moe_intermediate_size": 19, "num_experts": 7, "num_experts_per_tok": 3, "num_shared_experts": 2,
@@ -311,7 +311,10 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Layer, ...]]] = {
             Layer(H, NoAttention(), NoFeedForward(), num_norms=0),
         ),
     ),
-    # heterogeneous.py
+}  # fmt: skip
+"""The same of ppsim.model.families."""
+
+OF_HETEROGENEOUS: dict[str, tuple[dict[str, Any], tuple[Layer, ...]]] = {
     "mimo_v2_flash": (
         OWN_HEAD | ROUTED | {
             "n_shared_experts": None, "v_head_dim": 17, "add_full_attention_sink_bias": True, "sliding_window_size": 31,
@@ -391,16 +394,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Layer, ...]]] = {
         ),
     ),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", CASES)
-def test_a_file_gives_these_layers(kind: str) -> None:
-    data, expected = CASES[kind]
-    model = model_from({"model_type": kind, **data})
-    assert model.layers == expected
-    assert (model.vocab_size, model.sequence_length, model.tied_embeddings) == (VOCAB, LENGTH, False)
-    assert model.mtp == ()
-
+"""The same of ppsim.model.heterogeneous."""
 
 MTP: dict[str, tuple[dict[str, Any], tuple[Layer, ...]]] = {
     "qwen3_next": (
@@ -426,86 +420,17 @@ MTP: dict[str, tuple[dict[str, Any], tuple[Layer, ...]]] = {
         ),
     ),
 }  # fmt: skip
+"""Fields added to these files, and the layers of multi-token prediction that they give."""
 
 
-@pytest.mark.parametrize("kind", MTP)
-def test_a_file_gives_these_layers_of_multi_token_prediction(kind: str) -> None:
-    given, mtp = MTP[kind]
-    data, of_model = CASES[kind]
-    model = model_from({"model_type": kind, **data, **given})
-    assert (model.layers, model.mtp) == (of_model, mtp)
-
-
-WINDOWED_STEP, FULL_STEP = CASES["step3p5"][1][0].attention, CASES["step3p5"][1][1].attention
-
-
-@pytest.mark.parametrize(
-    ("given", "windows"),
-    [
-        ({"layer_types": None}, [None] * 5 + [31, 31]),
-        (
-            {"layer_types": [SLIDING, FULL, FULL, SLIDING, FULL, FULL, SLIDING]},
-            [31, None, None, 31, None, None, 31],
-        ),
-        ({"mtp_layer_types": [FULL, SLIDING]}, [31, None, None, 31, None, None, 31]),
-        ({"attention_other_setting": None, "num_sliding_attention_heads": 12}, [31, None, None, 31, None, 31, 31]),
-    ],
-)
-def test_step_lists_the_layers_of_multi_token_prediction_with_the_others(given: Any, windows: list[Any]) -> None:
-    model = model_from({"model_type": "step3p5", **CASES["step3p5"][0], "num_nextn_predict_layers": 2, **given})
-    found = [layer.attention for layer in (*model.layers, *model.mtp)]
-    assert [one.window for one in found] == windows
-    heads = {(one.num_heads, one.num_kv_heads, one.head_size) for one in found if one.window}
-    assert heads == ({(12, 3, 13)} if "num_sliding_attention_heads" in given else {(10, 5, 18)})
-
-
-def test_files_without_sizes_of_their_own_have_the_defaults_of_their_class() -> None:
-    """Fields of a model outside its layers: learned positions, final norm, width of the embedding, tied tables."""
-    gpt2 = model_from({"model_type": "gpt2", **CASES["gpt2"][0], "n_inner": None})
-    assert (gpt2.learned_positions, gpt2.layers[0].ffn.size, gpt2.source) == (LENGTH, 4 * H, "config.json")
-    opt = CASES["opt"][0]
-    for given, final_norm, projected, positions in (
-        ({}, True, None, LENGTH + 2),
-        ({"word_embed_proj_dim": H}, True, None, LENGTH + 2),
-        ({"word_embed_proj_dim": 61}, True, 61, LENGTH + 2),
-        ({"do_layer_norm_before": False}, False, None, LENGTH + 2),
-        ({"_remove_final_layer_norm": True}, False, None, LENGTH + 2),
-    ):
-        found = model_from({"model_type": "opt", **opt, **given})
-        assert (found.final_norm, found.projected_size, found.learned_positions) == (
-            final_norm,
-            projected,
-            positions,
-        )
-    for kind, vocab, length, window, pattern in (
-        ("gemma2", 256_000, 8192, 4096, "w-w-w"), ("gemma3_text", 262_208, 131_072, 4096, "wwwww"),
-    ):  # fmt: skip
-        found = model_from({"model_type": kind, "num_hidden_layers": 5})
-        assert (found.vocab_size, found.sequence_length, found.tied_embeddings) == (vocab, length, True)
-        attention = Attention(8, 4, 256, qk_norm=kind == "gemma3_text")
-        mixers = in_windows(attention, window, pattern)
-        assert found.layers == tuple(Layer(2304, mixer, FeedForward(9216), num_norms=4) for mixer in mixers)
-    gemma4 = model_from({"model_type": "gemma4_text", "hidden_size_per_layer_input": 0})
-    attention = Attention(8, 4, 256, qk_norm=True, value_norm=True, window=512)
-    full = replace(attention, head_size=512, window=None)
-    assert [layer.attention for layer in gemma4.layers] == mixed(attention, full, "-----F" * 5)
-    assert (gemma4.vocab_size, gemma4.sequence_length, gemma4.tied_embeddings) == (262_144, 131_072, True)
-    assert (gemma4.hidden_size, gemma4.layers[0].ffn, gemma4.layers[0].num_norms) == (2304, FeedForward(9216), 4)
-    saved = {"per_layer_config": {"5": {"head_dim": 99, "num_key_value_heads": 2}}, "attention_k_eq_v": True}
-    other = model_from({"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, **saved}).layers[5].attention
-    assert other == replace(full, head_size=99, num_kv_heads=2, tied_values=True)
-
-
-def test_delta_nets_of_zebra_llama_have_either_kind() -> None:
-    data, _ = CASES["zebra_llama"]
-    without = {name: value for name, value in data.items() if "mamba" not in name and name not in OF_MAMBA}
-    del without["ssm_state_size"]
-    delta = {name: size for name, size in DELTA.items() if "kernel" not in name}
-    for uses_kda, mixer in (
-        (False, GatedDeltaNet(2, 4, 9, 11)),
-        (True, KimiDeltaAttention(2, 4, 9, 11, gate_bias=True)),
-    ):
-        found = model_from({"model_type": "zebra_llama", **without, **delta, "use_kda": uses_kda})
-        assert found.layers[0].attention == mixer
-    tied = {name: value for name, value in data.items() if name != "tie_word_embeddings"}
-    assert model_from({"model_type": "zebra_llama", **tied}).tied_embeddings
+def require_layers_of(kind: str, cases: dict[str, tuple[dict[str, Any], tuple[Layer, ...]]]) -> None:
+    """Assert the layers that the file of a kind gives, and the fields around them."""
+    data, expected = cases[kind]
+    model = model_from({"model_type": kind, **data})
+    assert model.layers == expected
+    assert (model.vocab_size, model.sequence_length, model.tied_embeddings) == (VOCAB, LENGTH, False)
+    assert model.mtp == ()
+    if kind in MTP:
+        given, mtp = MTP[kind]
+        model = model_from({"model_type": kind, **data, **given})
+        assert (model.layers, model.mtp) == (expected, mtp)
