@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from ppsim.runs.kernel_totals import kind_of_kernel
+from ppsim.runs.kernel_totals import KernelTotals, kind_of_kernel
 from ppsim.runs.readers.patterns import NameCounts
 
 
@@ -48,3 +48,14 @@ def test_the_arguments_of_a_long_template_do_not_count() -> None:
     template = "void at::native::elementwise_kernel<" + "cute::tuple<int, 64>, " * 60
     assert kind_of_kernel(template + "flash_fwd>") == "memory"
     assert kind_of_kernel("void flash_fwd_kernel<" + template) == "attention"
+
+
+def test_kernels_are_counted_by_kind_and_divided_by_the_steps() -> None:
+    totals = KernelTotals()
+    for name, seconds in (("nvjet_tst", 3.0), ("nvjet_tst", 4.5), ("elementwise", 1.5), ("memcpy", 9.0)):
+        totals.add(name, seconds)
+    assert totals == KernelTotals({"gemm": 2, "memory": 1}, {"gemm": 7.5, "memory": 1.5})
+    totals.messages.append(("all-reduce", 64.0, 8, 0.5))
+    assert totals.per_step(3) == KernelTotals(
+        {"gemm": 2 / 3, "memory": 1 / 3}, {"gemm": 2.5, "memory": 0.5}, [("all-reduce", 64.0, 8, 0.5)]
+    )
