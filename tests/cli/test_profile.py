@@ -1,5 +1,6 @@
 """What `profile` says of shapes, files and times, of jobs whose times are given."""
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from ppsim.base.errors import ConfigError
-from ppsim.cli import profile
+from ppsim.cli import main, profile
 from ppsim.profiling.options import OF_MODELS
 from ppsim.profiling.settings import MeasuringSettings
 
@@ -173,3 +174,134 @@ def test_all_threads_are_those_that_the_process_may_use() -> None:
     for text in ("0", "-1", "two"):
         with pytest.raises(ConfigError, match=f"at least 1, or all: got {text}"):
             profile._threads(text)
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """Return what the command calls; a suite has the models a and b, and a job 3 ranks."""
+    calls: list[tuple[str, Any]] = []
+
+    def note(target: Any, name: str, made: Any = None) -> None:
+        short = name.rpartition(".")[2]
+        record = lambda *all, **how: calls.append((short, (all, how))) or made  # noqa: E731
+        monkeypatch.setattr(name, record) if target is None else monkeypatch.setattr(target, name, record)
+
+    suite = SimpleNamespace(
+        jobs=lambda folder: [
+            SimpleNamespace(path=Path(folder) / f"{name}.json", keys=(), model_name=name) for name in "ab"
+        ],
+        settings="of the suite", micro_batches=(7,), grid="grid",
+    )  # fmt: skip
+    monkeypatch.setattr("ppsim.profiling.suite.SUITES", {"smoke": suite})
+    note(None, "ppsim.runtime.launch.require_extra")
+    note(None, "ppsim.runtime.launch.require_device")
+    note(None, "ppsim.api.profile.measurement_job", (job_of("one", "1"), 3))
+    note(None, "ppsim.api.profile.measure")
+    for name in ("dry_run", "_measure_module", "_say_how_long", "_check"):
+        note(profile, name)
+    monkeypatch.setattr(
+        "ppsim.api.profile.settings_from",
+        lambda given, of_suite: SimpleNamespace(device="cuda", threads=given["threads"], of_suite=of_suite),
+    )
+    return calls
+
+
+def run(output: str, **options: Any) -> None:
+    params = main.commands["profile"].make_context("profile", ["-o", output]).params
+    main.commands["profile"].callback(**params | options)  # type: ignore[misc]
+
+
+def test_a_job_is_measured_with_its_calibration_run(called: list[tuple[str, Any]]) -> None:
+    run("p.json", threads="3", start_over=True)
+    assert [name for name, _ in called] == [
+        "require_extra", "_check", "measurement_job", "require_device", "_say_how_long", "measure",
+    ]  # fmt: skip
+    made = dict(called)
+    (given, path), _ = made["measurement_job"]
+    assert (path, given["threads"]) == (Path("p.json"), 3)
+    assert made["require_device"] == (("cuda",), {})
+    (job, settings, ranks), how = made["_say_how_long"]
+    assert (job.model_name, settings.threads, settings.of_suite, ranks, how) == (
+        "one",
+        3,
+        None,
+        3,
+        {"start_over": True},
+    )
+    (jobs, _, _), how = made["measure"]
+    assert (jobs, how["num_processes"], how["grid"]) == ([job], 3, None)
+
+
+def test_a_suite_is_measured_into_its_folder_with_the_device(called: list[tuple[str, Any]], tmp_path: Path) -> None:
+    run(str(tmp_path / "new"), suite="smoke")
+    assert [name for name, _ in called] == ["require_extra", "_check", "require_device", "measure"]
+    (jobs, settings, given), how = dict(called)["measure"]
+    assert [job.model_name for job in jobs] == ["a", "b"]
+    assert (settings.of_suite, given["facts"], how["num_processes"], how["grid"]) == (
+        "of the suite",
+        True,
+        1,
+        "grid",
+    )
+    assert (tmp_path / "new").is_dir()
+
+
+def test_a_module_is_measured_alone_or_before_a_suite(called: list[tuple[str, Any]], tmp_path: Path) -> None:
+    run(str(tmp_path / "p.json"), module="own.py:c", micro_batch=(2,), facts=True)
+    assert [name for name, _ in called][2:] == ["require_device", "_measure_module"]
+    (given, _, path), _ = dict(called)["_measure_module"]
+    assert (path, given["micro_batch"], given["facts"]) == (tmp_path / "p.json", (2,), True)
+    called.clear()
+    run(str(tmp_path / "new"), module="own.py:c", suite="smoke", facts=True, time_limit=3.0)
+    assert [name for name, _ in called][2:] == ["require_device", "_measure_module", "measure"]
+    (given, _, path), _ = dict(called)["_measure_module"]
+    assert (path, given["micro_batch"], given["facts"], given["time_limit"]) == (
+        tmp_path / "new" / "c.json", (7,), None, None,
+    )  # fmt: skip
+    assert (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "models", "how"),
+    [
+        ({}, ["one"], {"with_facts": False, "start_over": False, "num_processes": 3}),
+        (
+            {"facts": True, "start_over": True},
+            ["one"],
+            {"with_facts": True, "start_over": True, "num_processes": 3},
+        ),
+        ({"suite": "smoke"}, ["a", "b"], {"with_facts": True, "start_over": False, "num_processes": 1}),
+    ],
+)
+def test_a_dry_run_measures_nothing(
+    options: dict[str, Any], models: list[str], how: dict[str, Any], called: list[tuple[str, Any]]
+) -> None:
+    run("p.json", dry_run=True, **options)
+    assert called[-1][0] == "dry_run"
+    (jobs, _), given = called[-1][1]
+    assert ([job.model_name for job in jobs], given) == (models, how)
+    with pytest.raises(ConfigError, match="--dry-run knows the FLOPs of models only: leave out --module"):
+        run("p.json", dry_run=True, module="own.py:c")
+
+
+@pytest.mark.parametrize("chunks", [None, {"a": 1}])
+def test_a_measured_module_is_written_and_printed(
+    chunks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = {"model": {"layer_kinds": "kinds"}, "chunks": chunks}
+    monkeypatch.setattr(
+        "ppsim.api.profile.profiled_module", lambda given, settings, say: content | {"given": given}
+    )
+    monkeypatch.setattr("ppsim.costs.chunk_costs.components_of", lambda *all: list(all))
+    monkeypatch.setattr("ppsim.profiling.harness.costly_splits", lambda made: ["costly"])
+    for name in ("print_measurements", "print_stage_times"):
+        monkeypatch.setattr(
+            f"ppsim.results.catalogues.{name}", lambda made, name=name: print(name, made.get("measurements"))
+        )
+    profile._measure_module({"x": 1}, MeasuringSettings(), tmp_path / "mine.json")
+    printed = capsys.readouterr()
+    components = [{"a": 1}, "kinds"] if chunks else None
+    assert printed.out.splitlines() == [f"print_measurements {components}", f"print_stage_times {components}"]
+    assert printed.err.splitlines() == ["costly", f"wrote {tmp_path / 'mine.json'}"]
+    written = json.loads((tmp_path / "mine.json").read_text())
+    assert (written["name"], written["given"], "measurements" in written) == ("mine", {"x": 1}, False)
