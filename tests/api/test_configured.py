@@ -114,6 +114,7 @@ def test_a_search_tries_what_the_configuration_has_one_of(script: Path) -> None:
     assert "pp" not in start.split()  # typed
 
 
+@pytest.mark.search
 def test_a_search_keeps_the_settings_of_the_configuration_that_it_is_told_to_keep(script: Path) -> None:
     words = {"run_config": script, "cp": [1], "ep": [1], "schedule": ["1f1b"], "split": ["even"], "pp": [2]}
     found = ppsim.tune(**words, keep=["tp", "--micro-batch-size", "attention"])  # type: ignore[arg-type]

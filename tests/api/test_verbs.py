@@ -136,7 +136,8 @@ def test_tune_is_the_command() -> None:
         "model": "gpt2",
         "gpus": 4,
         "global_batch": 16,
-        "tp": [1, 2],
+        "tp": [1],
+        "vpp": [1],
         "micro_batch": [2, 4],
         "split": ["auto"],
     }

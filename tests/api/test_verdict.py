@@ -92,6 +92,7 @@ def test_a_profile_names_the_memory_of_a_gpu_its_partitions_share_it_and_of_a_cp
     assert on(memory_bytes=None) is None
 
 
+@pytest.mark.slow
 def test_every_change_that_is_advised_for_a_job_can_be_typed_and_makes_it_fit():
     words = [
         "project",

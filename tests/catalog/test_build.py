@@ -93,7 +93,7 @@ def test_a_limit_below_one_microbatch_does_not_fit(tmp_path, monkeypatch):
 # --- overheads, and networks that queue ---
 
 
-@pytest.mark.parametrize("part", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("part", [0.25, 0.5, pytest.param(1.0, marks=pytest.mark.search)])
 @pytest.mark.parametrize("name", ["v-flex", "zb-1p"])
 def test_latency_of_a_hop_is_fitted_as_time_of_a_transfer_is(name, part):
     """Calibrated hops delay as transfers do on an ideal network: the same table, the same step."""

@@ -31,6 +31,7 @@ def install(tmp_path, monkeypatch):
     return installed
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs_is_a_schedule_by_name(install):
     install(CODE, TARGET)
     table = ppsim.build("gpipe-lifo", pp=2, microbatches=3)

@@ -3,6 +3,8 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 PATH = Path(__file__).parents[2] / "scripts" / "check_hash_seeds.py"
 spec = importlib.util.spec_from_file_location("check_hash_seeds", PATH)
 check = importlib.util.module_from_spec(spec)
@@ -14,5 +16,6 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_two_hash_seeds_give_one_answer():
     assert check.different(SMALL, (0, 2)) == []

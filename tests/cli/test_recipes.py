@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from ppsim.trainers.recipe_table import recipes
 from tests.cli.running import ppsim, words_of
 from tests.cli.test_start import loaded_after
@@ -89,6 +91,7 @@ def test_a_recipe_as_a_configuration_is_read_back_as_the_same_step(folder):
     assert steps[0] == steps[1]
 
 
+@pytest.mark.search
 def test_tune_tries_only_schedules_that_the_trainer_of_the_recipe_has():
     line = f"tune --recipe {DENSE} --tp 1 --cp 1 --pp 2 --vpp 1,2 --recompute none --micro-batch-size 1"
     found = json.loads(ppsim(*line.split(), "--json").stdout)

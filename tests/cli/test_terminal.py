@@ -20,7 +20,7 @@ project --pp 4
 project --pp 4 --straggler 3:1.2 --tokens 1e12 --timeline
 project --pp 4 --num-microbatches 4 --vpp 2 --schedule all
 project --model llama3-8b --gpus 16 --pp 4 --vpp 2 --tp 2 --global-batch-size 64
-tune --model gpt2 --gpus 4 --global-batch-size 16 --pp 2 --tp 1 --recompute none,full --split auto,even
+tune --model gpt2 --gpus 4 --global-batch-size 16 --pp 2 --vpp 1 --tp 1 --recompute none --split auto,even
 validate zero-bubble-sync
 validate mlperf-405b --rows
 schedules

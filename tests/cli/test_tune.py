@@ -103,6 +103,7 @@ def test_any_schedule_and_schedules_that_are_named_rank_by_time_alone(asked):
     assert "torch, primus" in {one["runs_in"] for one in found["best"]}
 
 
+@pytest.mark.slow
 def test_every_output_is_written(folder):
     names = ("a.json", "a.csv", "a.html", "a.svg", "a.png", "a.pdf")
     ppsim(*SMALL, *(word for name in names for word in ("-o", name)))

@@ -111,6 +111,7 @@ def at_other_paces(measured: ImportedRun, factors: Sequence[float], ranks_s: Seq
     return import_run(replace(run, start=slower * run.start, end=slower * run.end, reference_s=taken), 0)
 
 
+@pytest.mark.slow
 def test_a_machine_whose_pace_drifts_tells_the_same_of_its_passes(published: Profile) -> None:
     """Pipelines of few layers hit by other factors than those of more: all at the pace of the median window."""
     pair = [simulated(published, layers, action_overhead_s=4e-4, hop_overhead_s=9e-4) for layers in (FEW, MORE)]

@@ -121,6 +121,7 @@ def test_on_a_gpu_the_compiler_makes_the_casts_and_the_file_says_who_did(
     assert content["provenance"]["notes"][-1] == "fp8: casts by torch's operators, one after the other."
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_products")
 def test_the_compiler_makes_every_kind_of_cast(monkeypatch: pytest.MonkeyPatch) -> None:
     """By type, layout and size: more than 8, its limit, behind which it makes none and says nothing."""

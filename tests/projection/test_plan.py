@@ -367,6 +367,7 @@ def test_a_plan_can_be_changed_on_the_way():
 # --- all schedules ---
 
 
+@pytest.mark.slow
 @settings(max_examples=3)
 @given(plans(), st.floats(0.3, 1.2))
 def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(drawn, factor):
@@ -424,6 +425,7 @@ def test_schedules_of_other_trainers_than_the_named_one_are_one_line():
     assert "zb-h1" in str(project_all(replace(plan, names_trainer=False)))
 
 
+@pytest.mark.slow
 @given(plans(), st.floats(0.3, 1.5))
 def test_no_list_ranks_a_plan_that_does_not_fit_above_one_that_fits(drawn, factor):
     plan, _ = drawn

@@ -288,6 +288,7 @@ def test_a_tables_graph_says_what_each_edge_is():
     assert {told["kind"] for _, told in graph.nodes(data=True)} == {"F", "I", "W", "SEND_F", "SEND_B"}
 
 
+@pytest.mark.slow
 def test_a_kernel_shows_cards_and_figures():
     """In a real kernel: a card for a result, plotly's own mime type for a figure, a picture for axes."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")

@@ -22,6 +22,7 @@ from tests.cli.running import ppsim
 from tests.runtime.cases import config_of, table_of
 
 
+@pytest.mark.torch
 def test_two_sizes_of_emulated_messages_tell_bandwidth_and_latency(tmp_path: Path) -> None:
     """Waits overshoot by some 0.1 ms on two busy cores, and only ever upwards; the link has 2 ms and 1 GB/s.
 
@@ -53,6 +54,7 @@ def test_two_sizes_of_emulated_messages_tell_bandwidth_and_latency(tmp_path: Pat
     assert all(abs(residual.error) < 0.1 for residual in found.residuals)
 
 
+@pytest.mark.torch
 def test_a_trace_and_our_recorder_tell_the_same_of_the_same_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

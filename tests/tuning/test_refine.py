@@ -133,6 +133,7 @@ def test_v_flex_is_tried_where_a_schedule_fitted_to_the_costs_is_best(
     assert ("v-flex" in tried) == is_tried
 
 
+@pytest.mark.search
 def test_a_refined_search_goes_on_from_its_file(tmp_path) -> None:
     asked, path = question("gpt2", gpus=2, batch=8, length=1024, limit_gib=4.0), tmp_path / "state.json"
     space = space_for(asked, tp=[1], cp=[1], micro_batch=[1])

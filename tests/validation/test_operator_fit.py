@@ -86,6 +86,7 @@ def test_multipliers_of_kernels_are_found_and_project_other_jobs(tmp_path: Path)
         assert abs(step_s(words, BASE) / real - 1) > 0.05
 
 
+@pytest.mark.slow
 def test_expert_gemms_whose_names_say_nothing_get_the_multiplier_of_all_gemms(tmp_path: Path) -> None:
     sizes = {"gpus": 8, "ep": 4, "global_batch": 16, "seq_len": 4096}
     words = {"model": "mixtral-8x7b", "cross_entropy": "compiled", **sizes}
