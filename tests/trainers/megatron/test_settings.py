@@ -427,6 +427,7 @@ def test_ends_that_count_as_layers_make_a_further_virtual_stage() -> None:
 def test_stages_of_a_hybrid_are_in_its_pattern() -> None:
     pattern = "M-|M*|-M|M-|-M|-M"
     assert stages_of({"hybrid_layer_pattern": pattern}, "llama3-8b", 2) == ("E" + "|".join(["tt"] * 6) + "L", 3)
+    assert stages_of({"hybrid_layer_pattern": pattern}, "llama3-8b", 1)[1] == 6
     assert stages_of({"hybrid_layer_pattern": "M-M*"}, "llama3-8b", 2) == (None, None)
 
 
@@ -488,3 +489,19 @@ WRITTEN: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_options_are_written_as_exactly_these_arguments(options: dict[str, Any], arguments: dict[str, Any]) -> None:
     usual = {} if options.get("dtype", "").startswith(("float16", "float32")) else {"bf16": True}
     assert write_settings(options, of_primus=True) == usual | arguments
+
+
+def test_a_file_without_arguments_has_two_notes() -> None:
+    arguments = Arguments({}, "F")
+    read_settings(arguments, None)
+    assert arguments.assumed == [
+        "no global_batch_size: one microbatch a replica, as Megatron-LM takes it",
+        "attention_dropout or hidden_dropout is not given: 0.1, Megatron-LM's default",
+    ]
+
+
+@pytest.mark.parametrize(("size", "etp"), [(4, None), (3, 3)])
+def test_ranks_of_experts_in_a_complete_file_are_the_others_unless_they_differ(size: int, etp: int | None) -> None:
+    sizes = {"num_experts": 8, "tensor_model_parallel_size": 4, "expert_tensor_parallel_size": size}
+    assert read_settings(Arguments(sizes, "F", is_complete=True), None)["etp"] == etp
+    assert read_settings(Arguments(sizes, "F"), None)["etp"] == size
