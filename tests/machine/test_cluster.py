@@ -140,6 +140,7 @@ def test_a_job_fills_domains_or_gets_their_usable_devices() -> None:
     tier = Tier("rack", 72, LINK, usable_devices=64)
     assert [tier.size_for(n) for n in (8, 72, 128, 144, 216, 576, 100)] == [72, 72, 64, 72, 72, 64, 64]
     assert Tier("rack", 72, LINK).size_for(128) == 72
+    assert Tier("rack", 72, LINK, usable_devices=36).size_for(72) == 72
     assert Tier("network", None, LINK, 64).size_for(128) is None
     assert replace(CLUSTER, tiers=(tier, Tier("network", None, LINK))).domain_sizes(128) == (64, None)
 

@@ -7,8 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.collectives import PUBLISHED, RANKS, ours
+from ppsim.machine.cluster import Link
 from ppsim.machine.cluster_files import load_cluster
-from ppsim.machine.collectives import bus_bytes_per_s, collective, point_to_point_s, seconds
+from ppsim.machine.collectives import (
+    _all_to_all,
+    _hierarchical,
+    _ring,
+    _tree,
+    bus_bytes_per_s,
+    collective,
+    point_to_point_s,
+    seconds,
+)
 from ppsim.parallel.groups import RankGroup, group
 from ppsim.parallel.layout import Layout
 
@@ -152,3 +162,48 @@ def test_a_tree_takes_two_steps_for_each_doubling_of_the_ranks():
     assert found.algorithm == "tree"
     times = H100.device.efficiency.operator_time.get("all-reduce", 1.0)
     assert found.seconds == pytest.approx(times * (link.launch_s + 2 * 4 * link.step_s), rel=1e-3)
+
+
+def link(name, rate, launch_s, step_s, **further):
+    further = {"reduction_gain": 1.0, "efficiency": 0.5, "source": ""} | further
+    return Link(name=name, bytes_per_s=rate / further["efficiency"], launch_s=launch_s, step_s=step_s, **further)
+
+
+LEVELS = [(4, link("inner", 1000.0, 3.0, 5.0, exchange_share=0.25)), (6, link("outer", 100.0, 7.0, 11.0))]
+"""24 ranks: 4 in each of 6 domains, which send with 4 adapters at 400 bytes/s."""
+
+
+@pytest.mark.parametrize(
+    ("found", "seconds", "limit"),
+    [
+        # 23 steps, 5 of them between domains
+        (_ring("all-gather", 4800.0, LEVELS), 7 + 18 * 5 + 5 * 11 + 23 / 24 * 4800 / 400, "outer"),
+        (_ring("all-reduce", 4800.0, LEVELS), 7 + 2 * (18 * 5 + 5 * 11 + 23 / 24 * 4800 / 400), "outer"),
+        (_ring("all-reduce", 4800.0, LEVELS[:1]), 3 + 2 * (3 * 5 + 3 / 4 * 4800 / 1000), "inner"),
+        (_tree(4800.0, LEVELS), 7 + 4 * 5 + 6 * 11 + 2 * 4800 / 400, "outer"),
+        (
+            _hierarchical("all-gather", 4800.0, LEVELS),
+            3 + 3 * 5 + 3 / 4 * 4800 / 1000 + 7 + 5 * 11 + 5 / 6 * 1200 / 100,
+            "outer",
+        ),
+        (
+            _hierarchical("all-reduce", 4800.0, LEVELS),
+            3 + 2 * (3 * 5 + 3 / 4 * 4800 / 1000) + 7 + 6 * 11 + 2 * 1200 / 100,  # a tree between domains
+            "outer",
+        ),
+        # 3 peers inside and 20 outside, at the same time
+        (_all_to_all(4800.0, LEVELS), 7 + 3 * 5 + 20 * 11 + 20 / 24 * 4800 / 100, "outer"),
+        (_all_to_all(4800.0, LEVELS[:1]), 3 + 3 * 5 + 3 / 4 * 4800 / 250, "inner"),
+    ],
+)
+def test_each_algorithm_has_its_steps_and_bytes(found, seconds, limit):
+    assert (found.seconds, found.link) == (pytest.approx(seconds), limit)
+
+
+@pytest.mark.parametrize(("ranks", "gain"), [(2, 1), (4, 1), (5, 3), (8, 3)])
+def test_a_switch_sums_for_more_than_four_ranks(ranks, gain):
+    switch = link("switch", 1000.0, 0.0, 0.0, reduction_gain=3.0)
+    found = _ring("all-reduce", 6000.0, [(ranks, switch)])
+    assert found.seconds == pytest.approx(2 * (ranks - 1) / ranks * 6000 / 1000 / gain)
+    others = _ring("all-gather", 6000.0, [(ranks, switch)])
+    assert others.seconds == pytest.approx((ranks - 1) / ranks * 6000 / 1000)

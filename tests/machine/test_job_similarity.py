@@ -63,3 +63,7 @@ def test_what_is_unusual_of_a_run_is_for_jobs_with_its_layers_alone() -> None:
         assert log(other.times) == pytest.approx(apart * weight * log(counted))
     assert run(1.0).layer_configuration == JOB.layer_configuration != replace(JOB, seq_len=8192).layer_configuration
     assert JOB.title == "llama3-8b/bfloat16 on 8, tp2-cp1-ep1-pp2-b1-s4096"
+
+
+def test_a_run_is_as_unsure_as_a_replay_and_usual_up_to_one_spread() -> None:
+    assert (MeasuredJob(**FEATURES, times=1.0, spread=0.1).sigma, USUAL) == (0.02, 1.0)
