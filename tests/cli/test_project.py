@@ -3,13 +3,19 @@
 import json
 import re
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import click
 import pytest
 
 from ppsim import project, read_schedule
 from ppsim.api.option_values import parse_size
-from ppsim.catalog.build import CATALOG
+from ppsim.base.errors import ConfigError
+from ppsim.catalog.build import CATALOG, every_schedule
+from ppsim.cli import project as module
+from ppsim.cli.click_options import Several
 from tests.cli.running import ppsim, words_of
 from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
 from tests.cli.typed import passes_of_three_steps
@@ -287,3 +293,143 @@ def test_each_schedule_named_beside_a_run_has_its_own_stages_per_rank(folder):
     assert found["rejected"] == {}
     vpps = {one["options"]["schedule"]: one["options"]["vpp"] for one in found["projections"]}
     assert vpps == {"1f1b": 1, "interleaved-1f1b": 2}
+
+
+@pytest.fixture
+def bars(monkeypatch):
+    """Return the texts, limits, totals and updates of the bars that are shown."""
+    shown = []
+
+    @contextmanager
+    def progress(text, **how):
+        shown.append((text, how))
+        yield SimpleNamespace(update=lambda text, **how: shown.append((text, how)))
+
+    monkeypatch.setattr(module, "progress", progress)
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("schedule", "bar"),
+    [("auto", ("searching for a table", {"limit_s": 7.5})), ("zb-h1", ("projecting zb-h1", {}))],
+)
+def test_a_search_has_a_bar_of_its_time_and_another_plan_one_of_its_name(schedule, bar, bars, monkeypatch):
+    made = SimpleNamespace(summarise=lambda tokens: f"answer of {tokens}")
+    monkeypatch.setattr("ppsim.projection.project.project", lambda plan, progress: made)
+    plan = SimpleNamespace(schedule=schedule, schedule_name=schedule, search_time_s=7.5)
+    assert module._answered(plan, 3e9) == (made, "answer of 3000000000.0")
+    assert bars[0] == bar
+    assert bars[1][0].startswith("looking for what would gain")
+
+
+def test_schedules_are_counted_while_they_are_projected(bars, monkeypatch):
+    def project_all(plan, names, announce):
+        for name in ("1f1b", "zb-auto", "zb-h1"):
+            announce(name)
+        return plan, names
+
+    monkeypatch.setattr("ppsim.projection.project.project_all", project_all)
+    assert module._projected("plan", ["a", "b"], is_all=False) == ("plan", ["a", "b"])
+    assert bars == [
+        ("projecting", {"total": 2, "unit": "schedules"}), ("projecting 1f1b", {"done": 0}),
+        ("projecting zb-auto, fitting tables to the costs of every stage", {"done": 1}),
+        ("projecting zb-h1", {"done": 2}),
+    ]  # fmt: skip
+    assert module._projected("plan", ["a", "b"], is_all=True) == ("plan", None)
+
+
+def test_schedules_to_compare_are_all_or_have_a_comma():
+    assert module._compared("all") == module._compared("any") == list(every_schedule())
+    assert module._compared("1f1b, zb-h1") == ["1f1b", "zb-h1"]
+    assert module._compared("1f1b") == module._compared(None) == []
+
+
+NOTHING = dict.fromkeys(("pp", "run_config", "recipe", "run", "model", "gpus"))
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ({}, r"\(1: no pipeline\)$"),
+        ({"gpus": 8}, r"\(1: no pipeline\)$"),
+        ({"model": "gpt"}, r"\(1: no pipeline\)$"),
+        (
+            {"model": Several(("gpt2", "llama3-8b")), "gpus": Several((8, 16))},
+            "find the fastest layout: ppsim tune --model gpt2 --gpus 8 --global-batch-size N$",
+        ),
+    ],
+)
+def test_without_ranks_a_plan_is_refused_with_the_search_that_finds_them(options, end):
+    with pytest.raises(click.UsageError, match=f"^--pp must be given: the number of pipeline ranks .*{end}"):
+        module._require_layout(NOTHING | options)
+    for name in ("pp", "run_config", "recipe", "run"):
+        module._require_layout(NOTHING | {name: 1})
+    with pytest.raises(ConfigError, match="no-such-model"):
+        module._require_layout(NOTHING | {"model": "no-such-model"})
+
+
+@pytest.mark.parametrize(
+    ("ranges", "how", "sentence"),
+    [
+        (["gpus"], {"full": True}, "--full is for one plan: give one value of --gpus"),
+        (
+            ["micro_batch"],
+            {"to_config": "megatron", "full": True},
+            "--to-config is for one plan: .* --micro-batch-size",
+        ),
+        (["gpus", "tp"], {}, "--gpus and --tp cannot both have several values; `ppsim sweep` multiplies lists"),
+        (["gpus"], {"has_schedules": True}, "--gpus and --schedule cannot both have several values"),
+    ],
+)
+def test_one_option_has_several_values(ranges, how, sentence):
+    usual = {"has_schedules": False, "to_config": None, "full": False}
+    with pytest.raises(ConfigError, match=sentence):
+        module._require_one_range(ranges, **usual | how)
+    module._require_one_range(["gpus"], **usual)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "allow", "code"),
+    [
+        (["fits", "does not fit"], None, None),
+        (["does not fit"] * 2, None, 1),
+        (["does not fit"] * 2, True, None),
+        ([], True, 1),
+    ],
+)
+def test_several_values_are_rows_and_none_that_fits_is_an_error(verdicts, allow, code, monkeypatch):
+    calls = []
+    scaling = SimpleNamespace(possible=[{"verdict": verdict} for verdict in verdicts])
+
+    def scaling_of(name, settings, row_of):
+        calls.append((name, settings, row_of(settings[1])))
+        return scaling
+
+    monkeypatch.setattr(module, "scaling_of", scaling_of)
+    monkeypatch.setattr(module, "run_config_of", lambda options: ("read", options["gpus"]))
+    monkeypatch.setattr(module, "print_result", lambda *all: calls.append(all))
+    monkeypatch.setattr(module, "write", lambda *all, announce: calls.append(all))
+    monkeypatch.setattr(
+        "ppsim.api.project.plan_of_options", lambda options: ("plan", options["gpus"], options["run_config"])
+    )
+    monkeypatch.setattr("ppsim.projection.scaling.row_of_plan", lambda *all: all)
+    options = {"gpus": Several((8, 16)), "tokens": 3e9, "allow_oom": allow, "run_config": None}
+    if code:
+        with pytest.raises(click.exceptions.Exit) as error:
+            module._project_range("gpus", dict(options), ("o.csv",), as_json=True)
+        assert error.value.exit_code == code
+    else:
+        module._project_range("gpus", dict(options), ("o.csv",), as_json=True)
+    assert calls == [
+        ("gpus", [8, 16], (("plan", 16, ("read", 8)), 3e9)), (scaling, True), (("o.csv",), module.SCALING, scaling),
+    ]  # fmt: skip
+
+
+def test_a_published_run_is_of_a_recipe_without_changes(monkeypatch):
+    monkeypatch.setattr("ppsim.validation.project_case.published_of", lambda config, plan: (config, plan))
+    recipe = SimpleNamespace(recipe="name", typed={"memory_limit": 1, "search_time": 2, "seed": 3})
+    assert module._published(recipe, "plan", None) == (recipe, "plan")
+    recipe.typed["tp"] = 2
+    assert module._published(recipe, "plan", None) is None
+    assert module._published(SimpleNamespace(recipe=None), "plan", None) is None
+    assert module._published(None, "plan", None) is None
