@@ -10,6 +10,7 @@ from ppsim.costs.job import Job
 from ppsim.model.offloading import OffloadRules
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.pipeline_stages import StagePlan
+from tests.defaults import field_defaults
 from tests.projection.jobs import job
 
 
@@ -137,3 +138,12 @@ def test_rules_of_offloading_go_with_its_modules_alone() -> None:
     for offloads in ({}, {"offload": 0.5}):
         with pytest.raises(ConfigError):
             job(offload_rules=rules, **offloads)
+
+
+def test_a_job_without_further_options_has_these() -> None:
+    assert field_defaults(Job) == {
+        "micro_batch": 1, "overlap_grad_reduce": True, "overlap_param_gather": True, "update": "synchronised", "rest_s": 0.0,
+        "allocator_slack": 1.0, "vocab_multiple": 128, "scatter_gather": False, "offload": 0.0, "cuda_graph_reuse": True,
+        "fully_shard": False, "num_layers_at_start_in_bf16": 0, "num_layers_at_end_in_bf16": 0, "text_only": False,
+        "gradient_accumulation_fusion": True, "stack": "plain", "gpus_assumed": 0,
+    }  # fmt: skip

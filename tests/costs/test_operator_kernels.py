@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from ppsim.costs import operator_kernels
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.cores import core_of
 from ppsim.costs.execution_context import ExecutionContext
@@ -16,6 +17,7 @@ from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 from ppsim.parallel.sizes import ParallelSizes
 from tests.costs.timed import kernels, operators, passing, products_of, timed
+from tests.defaults import field_defaults, parameter_defaults
 
 
 @dataclass
@@ -513,3 +515,20 @@ def test_biases_behind_a_sum_have_a_ranks_own_tokens() -> None:
         took.append(passing(layer, where).backward_weight.memory_s)
     rate = where.device.memory_bytes_per_s * where.device.efficiency.memory
     assert (took[0] - took[1]) * rate == pytest.approx(2 * 2 * 12288 * 4096 * (1 - 1 / 8))
+
+
+def test_each_kind_of_operator_moves_so_many_elements_in_so_many_kernels() -> None:
+    """Read and written elements per column in F and in I, then kernels of F and of I."""
+    assert dict(operator_kernels._PASSES) == {
+        "norm": (2, 5, 1, 2), "rotation": (2, 2, 1, 1), "scaled rotation": (12, 14, 12, 14), "activation": (2, 3, 1, 1),
+        "gated activation": (3, 5, 1, 1), "clamped activation": (11, 20, 4, 8), "convolution": (2, 5, 1, 2),
+        "gate": (3, 6, 1, 2), "add": (3, 0, 1, 0), "modulation": (2, 4, 0, 0), "scale": (2, 2, 1, 1),
+        "weighted sum": (1, 3, 1, 1), "look up": (2, 1, 2, 2), "dropout": (1, 0, 0, 0), "copies": (1, 1, 0, 0),
+        "norms": (2, 5, 4, 4), "final norm": (2, 3, 1, 1),
+    }  # fmt: skip
+    assert dict(operator_kernels._BIASES) == {
+        False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3)),
+    }  # fmt: skip
+    assert (operator_kernels._STREAMS, operator_kernels._STRIDED_ELEMENTS_PER_S) == (4, 2.87e9)
+    assert parameter_defaults(operator_kernels.computed_rows) == {"load": 1.0}
+    assert field_defaults(operator_kernels.OperatorKernels) == {"micro_batch": 0, "sequence_length": 0}

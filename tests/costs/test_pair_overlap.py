@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.costs import pair_overlap
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.pair_overlap import (
     LayerTimes,
@@ -18,6 +19,7 @@ from ppsim.costs.pair_overlap import (
     pair_s,
 )
 from ppsim.model.execution import ORDERS, Order
+from tests.defaults import field_defaults
 
 times = st.floats(0.05, 4.0)
 
@@ -374,3 +376,11 @@ def test_two_model_replicas_hide_the_messages_of_a_pair_once():
     apart_s = costs[0].forward.total_s + costs[1].backward.total_s
     hidden_s = alone_s(one, other) - pair_s(one, other, "dualpipe", slowdown=job.place.dispatch_slowdown)
     assert found.costs.fused_s[0][1] == pytest.approx(apart_s - hidden_s)
+
+
+def test_a_layer_without_exchanges_waits_for_nothing() -> None:
+    assert field_defaults(pair_overlap.LayerTimes) == {
+        "exchange_s": 0.0,
+        "launches": (0.0, 0.0),
+        "waits": (0.0, 0.0),
+    }

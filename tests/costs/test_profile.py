@@ -9,6 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs import profile as profile_module
 from ppsim.costs.profile import describe, load_profile, packaged_profiles
 from tests.costs.profiles import EXAMPLE, SHAPE, example, profile
+from tests.defaults import field_defaults
 
 
 def changed(path, value):
@@ -184,3 +185,16 @@ NOT_RECORDED = {
 def test_a_field_that_a_profile_lacks_was_not_divided_or_not_measured(name: str) -> None:
     kind = getattr(profile_module, name)
     assert {one.name: one.default for one in fields(kind) if one.default is not MISSING} == NOT_RECORDED[name]
+
+
+def test_a_profile_may_leave_out_what_earlier_versions_did_not_write() -> None:
+    assert field_defaults(profile_module.Provenance) == {
+        "num_repeats": 0, "num_warm_up": 0, "least_s": 0.0, "compiled": False, "cuda_graphs": False,
+    }  # fmt: skip
+    assert field_defaults(profile_module.LayerSizes) == {
+        "num_experts": 0, "experts_per_token": 0, "shared_ffn_size": 0,
+    }  # fmt: skip
+    assert field_defaults(profile_module.Shape) == {"tp": 1, "cp": 1, "ep": 1, "recompute": "none"}
+    assert field_defaults(profile_module.OptimizerStep) == {"tp": 1, "ep": 1, "fused": False}
+    for kind in (profile_module.Measurement, profile_module.Chunk):
+        assert field_defaults(kind) == {"forward_flops": 0.0}

@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 from ppsim.costs.time_breakdown import BASIS, CostEstimate, MeasuredSeconds, TimeBreakdown, work_of
+from tests.defaults import field_defaults
 
 CAUSES = [one.name for one in fields(TimeBreakdown)]
 POWERS = TimeBreakdown(*(2.0**power for power in range(13)))
@@ -69,3 +70,10 @@ def test_multiples_and_slower_passes_keep_their_source(whole_s: float | None) ->
         assert [each.total_s for each in passes] == [3.0, 6.0, 12.0, 3 * (whole_s or 6.0)]
         assert (found.whole_backward is None) is (whole_s is None)
         assert (found.basis, found.known) == ("a profile", MeasuredSeconds(1.5, 0.75))
+
+
+def test_seconds_that_are_not_given_are_none() -> None:
+    assert set(field_defaults(TimeBreakdown).values()) == {0.0}
+    assert len(field_defaults(TimeBreakdown)) == 13
+    assert field_defaults(MeasuredSeconds) == {"profile_s": 0.0, "table_s": 0.0}
+    assert field_defaults(CostEstimate)["sent_again_s"] == 0.0

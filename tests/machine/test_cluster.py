@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.machine import cluster as cluster_module
 from ppsim.machine.cluster import (
     Cluster,
     Constant,
@@ -16,6 +17,7 @@ from ppsim.machine.cluster import (
     Link,
     Tier,
 )
+from tests.defaults import field_defaults
 
 MIB = 2**20
 LINK = Link(name="wire", bytes_per_s=100.0, efficiency=0.5, reduction_gain=1.0, launch_s=0.0, step_s=0.0, source="")
@@ -185,3 +187,13 @@ def test_constants_replace_those_of_the_gpu_type_and_of_the_links() -> None:
     assert fitted.device_for("float8").efficiency.matmul["bfloat16"] == 0.4
     assert fitted.device_for("bfloat16") is fitted.device_for("float8", 1.0) is fitted.device
     assert fitted.device_for("float8", 0.25).efficiency.matmul["float8"] == 0.15
+
+
+def test_links_and_gpu_types_have_neutral_defaults() -> None:
+    assert field_defaults(Link) == {
+        "small_group_loss": 0.0, "is_mesh": False, "exchange_share": 1.0, "dispatch_share": 1.0, "token_s": 0.0,
+        "dispatch_sms": 0.0, "hybrid_token_s": 0.0, "hybrid_sms_gain": 0.0,
+    }  # fmt: skip
+    assert field_defaults(Efficiency) == {"routing_host_s": 0.0, "jitter": 0.0, "experts": 1.0}
+    assert field_defaults(Device) == {"gemm_workspaces": GemmWorkspaces(2**25, 2**25), "has_runs": True}
+    assert cluster_module._HYBRID_SMS == 32

@@ -10,8 +10,10 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import AboveZero, Bounds, FileSchema, NonNegative, validated
+from ppsim.machine import cluster_files
 from ppsim.machine.cluster import Cluster, Constant, Constants, Device, Efficiency, GemmWorkspaces, Link, Tier
 from ppsim.machine.cluster_files import Share, cluster_from, efficiency_of, load_cluster, packaged_clusters
+from tests.defaults import field_defaults
 
 HARDWARE = Path(ppsim.__file__).parent / "machine" / "data"
 
@@ -340,3 +342,13 @@ NEUTRAL: dict[type, dict[str, object]] = {
 def test_constants_without_a_value_add_no_time_and_leave_rates_as_they_are() -> None:
     for kind, neutral in NEUTRAL.items():
         assert {one.name: one.default for one in fields(kind) if one.default is not MISSING} == neutral
+
+
+def test_a_link_of_a_file_is_usual_in_what_it_leaves_out() -> None:
+    assert field_defaults(cluster_files._Link) == {
+        "name": "own link", "efficiency": 0.7, "reduction_gain": 1.0, "launch_s": 10e-6, "step_s": 2e-6,
+        "small_group_loss": 0.0, "is_mesh": False, "exchange_share": 1.0, "dispatch_share": 1.0, "token_s": 0.0,
+        "dispatch_sms": 0.0, "hybrid_token_s": 0.0, "hybrid_sms_gain": 0.0, "source": "the cluster file",
+    }  # fmt: skip
+    assert field_defaults(cluster_files._Device)["has_runs"] is True
+    assert cluster_files._DEEPEST == 8

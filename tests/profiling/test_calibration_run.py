@@ -18,6 +18,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import signed_percent
 from ppsim.costs.profile import CalibrationRun, Profile, load_profile
 from ppsim.profiling import calibration_run as rehearsal
+from ppsim.profiling import calibration_run as run_module
 from ppsim.profiling.calibration_run import FEW, MORE, fit_overheads
 from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.runs.run import Run, median_costs
@@ -390,3 +391,11 @@ def test_what_cannot_be_rehearsed_is_said_before_anything_is_measured(
     output = tmp_path if "--suite" in words else tmp_path / "p.json"
     assert sentence in words_of(command("profile", *words, "-o", output, code=2).stderr)
     assert not list(tmp_path.iterdir())
+
+
+def test_limits_of_a_calibration_run() -> None:
+    assert (run_module.FEW, run_module.MORE) == (1, 3)
+    assert (run_module._SCHEDULE, run_module._MICROBATCHES, run_module._LONG_S) == ("1f1b", 4, 20.0)
+    assert (run_module._LEAST_TURNS, run_module._TURNS, run_module._TURN_S) == (2, 8, 2.0)
+    names = ("_CALIBRATION_LIMIT_S", "_PATIENCE", "_MOST_STEPS", "_STARTED_S", "_HALVINGS", "_CALM", "_FURTHEST")
+    assert [getattr(run_module, name) for name in names] == [20.0, 1.5, 15, 5.0, 25, 0.1, 2.0]

@@ -18,6 +18,7 @@ import torch
 from ppsim.base.files import to_json
 from ppsim.costs.profile import load_profile
 from ppsim.machine.kernels.microbenchmarks import DeviceMicrobenchmarks
+from ppsim.profiling import device_microbenchmarks as bench_module
 from ppsim.profiling import device_microbenchmarks as facts_module
 from ppsim.profiling.device_microbenchmarks import add_facts, measure_facts
 from ppsim.profiling.grids import CPU, CUDA, QUICK, BenchmarkGrid
@@ -200,3 +201,8 @@ def test_time_limit_and_facts_are_for_models(tmp_path: Path) -> None:
     made = profiled("--module", "a:b", "--facts", "-o", str(tmp_path / "p.json"))
     assert made.exit_code == 2
     assert "--facts and --time-limit are for models" in made.stderr
+
+
+def test_a_point_has_5_to_30_samples_of_at_most_250_runs() -> None:
+    names = ("_FEWEST", "_MOST", "_MOST_RUNS", "_MOST_OPERANDS")
+    assert [getattr(bench_module, name) for name in names] == [5, 30, 250, 200]

@@ -14,6 +14,7 @@ from torch._dynamo.testing import CompileCounter
 from ppsim.base.errors import ConfigError
 from ppsim.model import shapes
 from ppsim.profiling import float8
+from ppsim.profiling import float8 as float8_module
 from ppsim.profiling.float8 import Float8Linear, cast_plainly, fused_cast, require_float8, to_float8
 from ppsim.profiling.harness import measure_shape, why_not_split
 from ppsim.profiling.layers import build_layer
@@ -176,3 +177,7 @@ def test_what_cannot_multiply_in_8_bit_says_so(monkeypatch: pytest.MonkeyPatch) 
         ConfigError, match=r"fp8 products do not run with torch .* on cpu: torch._scaled_mm is only"
     ):
         require_float8(CPU, 16)
+
+
+def test_sizes_are_multiples_of_16_for_8_bits() -> None:
+    assert (float8_module._ALIGNED, float8_module._MOST_CASTS) == (16, 1000)

@@ -33,6 +33,7 @@ from ppsim.profiling.settings import (  # noqa: E402
     why_no_calibration_run,
 )
 from ppsim.profiling.sweep import _missing_steps, continue_profile, finished_keys, require_success  # noqa: E402
+from tests.defaults import parameter_defaults  # noqa: E402
 
 KEY = MeasurementKey(micro_batch=2, sequence_length=16, dtype="float32")
 SHAPE = {
@@ -265,3 +266,10 @@ def test_a_profile_is_continued_with_the_same_settings(tmp_path: Any) -> None:
     path.write_text("[]")
     with pytest.raises(ConfigError, match="is no profile"):
         continue_profile(path, fresh)
+
+
+def test_limits_of_the_harness() -> None:
+    assert {torch.float64: 1e-6, torch.float32: 1e-3} == harness._TOLERANCE
+    names = ("GRAPH_WARM_UP", "_TOLERANCE_16_BIT", "_NOISE", "_OTHERS", "NUM_BLOCKS", "COSTLY_SPLIT", "_NUM_INPUTS")
+    assert [getattr(harness, name) for name in names] == [3, 5e-2, 2.0, 3, 4, 1.3, 3]
+    assert parameter_defaults(harness._times) == {"num_units": 1}

@@ -15,6 +15,7 @@ from torch import nn
 
 from ppsim.base.files import to_json
 from ppsim.costs.profile import load_profile
+from ppsim.profiling import measure as measure_module
 from ppsim.profiling import measure as measuring
 from ppsim.profiling.harness import measure_shape, model_header
 from ppsim.profiling.measure import MeasuredModule, _transient_bytes, measure
@@ -209,3 +210,8 @@ def test_where_repeats_take_longer_than_their_time_they_are_few_and_so_is_what_w
     done.clear()
     measure([subject], MeasuringSettings(num_repeats=30, num_warm_up=5, component_s=60.0))
     assert len(done) == 5 + 30
+
+
+def test_limits_of_a_measurement() -> None:
+    assert (measure_module.LAUNCHES, measure_module.LAUNCHES_BEFORE) == (5, 1)
+    assert (measure_module.FEWEST_WARM_UPS, measure_module._FEWEST_GRADS) == (2, 3)

@@ -18,11 +18,13 @@ from ppsim.cli import main
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.profiling import harness
 from ppsim.profiling import measure as measure_module
+from ppsim.profiling import settings as settings_module
 from ppsim.profiling.harness import launch_times, measure_shape, model_header, profile_module
 from ppsim.profiling.measure import MeasuredModule, measure
 from ppsim.profiling.model_shapes import MODELS
 from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.profiling.timing import are_enough, without_interruptions
+from tests.defaults import field_defaults
 from tests.profiling.emulated import Allocator
 
 CPU = torch.device("cpu")
@@ -216,3 +218,12 @@ def test_a_context_parallel_part_is_measured_and_projected_where_asked_for(tmp_p
     shown = CliRunner().invoke(main, ["project", "--pp", "2", "--profile", path, "--cp", "2", "--full"])
     assert shown.exit_code == 0, shown.output
     assert "tp 1, cp 2, ep 1: one rank's part" in shown.stdout
+
+
+def test_a_profile_is_measured_30_times_after_5_on_a_cpu() -> None:
+    assert field_defaults(settings_module.MeasuringSettings) == {
+        "device": "cpu", "num_repeats": 30, "num_warm_up": 5, "num_threads": 1, "least_s": 0.0, "compiled": False,
+        "cuda_graphs": False,
+    }  # fmt: skip
+    assert field_defaults(settings_module.MeasurementKey) == {"tp": 1, "cp": 1, "ep": 1, "recompute": "none"}
+    assert settings_module.LEAST_REPEATS == 5

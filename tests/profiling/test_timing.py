@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from ppsim.profiling import timing
+from ppsim.profiling import timing as timing_module
 from ppsim.profiling.timing import (
     are_enough,
     first_sentence,
@@ -69,3 +70,7 @@ def test_errors_of_a_device_are_a_sentence() -> None:
     assert first_sentence(outer) == "the cause"
     assert first_sentence(ValueError()) == "ValueError"
     assert first_sentence(ValueError("ends.")) == "ends"
+
+
+def test_samples_are_repeated_until_they_are_close() -> None:
+    assert (timing_module._CLOSE_ENOUGH, timing_module.PATIENCE) == (0.005, 4)

@@ -22,6 +22,7 @@ from ppsim.profiling.trace_recorder import (
     selective_scan,
     storage,
 )
+from tests.defaults import field_defaults
 
 
 class Module(nn.Module):
@@ -251,3 +252,8 @@ def test_what_is_computed_from_kept_tensors_and_parameters_is_made_again(sources
     recorder.scanned = {"m"} if "scanned" in sources else set()
     recorder.parameters = {number["p"]: "p"}
     assert recorder._is_made_again(number["a"], {number[one]: None for one in kept}, set()) is is_made_again
+
+
+def test_an_operation_without_sizes_is_counted_once() -> None:
+    sizes = {"m": 0, "k": 0, "n": 0, "count": 1, "biased": False, "writes": 0}
+    assert sizes.items() <= field_defaults(TracedOperation).items()

@@ -12,6 +12,8 @@ from ppsim import StageCosts, build
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.graph import CHANNELS, build_graph
 from ppsim.schedule.lowering import RECEIVES
+from ppsim.simulation import engine as engine_module
+from ppsim.simulation import overlap as overlap_module
 from ppsim.simulation.engine import evaluate, evaluate_many
 from ppsim.simulation.simulate import durations_s, overheads_s, simulate, simulate_graph
 from tests.strategies import tables_and_costs
@@ -139,3 +141,8 @@ def test_sets_evaluated_side_by_side_give_the_bits_of_each_by_itself(channel, mo
         alone = evaluate(graph, duration, overheads[0])
         assert (together.first_start[k] == alone.start[begins[:-1]]).all()
         assert (together.last_end[k] == alone.end[begins[1:] - 1]).all()
+
+
+def test_limits_of_the_engine() -> None:
+    assert engine_module._SIDE_BY_SIDE == 10**6
+    assert (overlap_module._MOST_ROUNDS, overlap_module._PLAIN_ROUNDS, overlap_module._CONVERGED) == (12, 3, 1e-4)

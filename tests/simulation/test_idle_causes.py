@@ -4,6 +4,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.schedule.grammar import parse_table
+from ppsim.simulation import idle_causes as causes_module
 from ppsim.simulation import idle_causes as explain
 from ppsim.simulation.idle_causes import CAUSES, compute_causes, critical_path, gaps, idle_by_cause_s
 
@@ -67,3 +68,8 @@ def test_the_gap_before_an_action_is_compute_then_communication_then_host_time()
         "warm_up": [2.625, 1], "cool_down": [0.625, 2.625], "waiting_compute": [0, 0],
         "exposed_communication": [1, 0.5], "overhead": [0.375, 0.5],
     }  # fmt: skip
+
+
+def test_causes_are_numbered_in_their_order() -> None:
+    assert (causes_module._WARM_UP, causes_module._COOL_DOWN, causes_module._WAITING) == (0, 1, 2)
+    assert causes_module._AT_ONCE == 32768

@@ -7,6 +7,8 @@ import pytest
 
 from ppsim import StageCosts, build
 from ppsim.base.errors import CostsError
+from ppsim.simulation import stage_costs
+from tests.defaults import field_defaults, parameter_defaults
 
 UNIT = StageCosts(forward_s=1.0, backward_input_s=2.0, backward_weight_s=3.0)
 TWO = {"num_stages": 2, "num_ranks": 2}
@@ -178,3 +180,14 @@ def test_a_cell_waits_as_one_if_it_has_its_own_cost() -> None:
     assert UNIT.graph(build("1f1b", pp=2, microbatches=3)).num_transfers == 6
     with pytest.raises(TypeError):
         UNIT.replace(forwards_s=1.0)
+
+
+def test_costs_that_are_not_given_are_none() -> None:
+    numbers = {name: value for name, value in field_defaults(StageCosts).items() if not isinstance(value, str)}
+    assert set(numbers.values()) == {0.0}
+    assert len(numbers) == 13
+    assert stage_costs._LINK_COLUMNS == 5
+    assert parameter_defaults(StageCosts.resolved) == {"num_replicas": 1, "num_slices": 1}
+    assert parameter_defaults(StageCosts.with_torch_first_stage) == {"num_replicas": 1}
+    assert parameter_defaults(StageCosts.plain) == {"num_replicas": 1}
+    assert parameter_defaults(StageCosts.on_stages) == {"num_replicas": 1, "in_torch": False}

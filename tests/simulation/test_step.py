@@ -11,6 +11,7 @@ import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.simulation.idle_causes import idle_by_cause_s
 from ppsim.simulation.step import SharedGradients, StepCosts, simulate_step
+from tests.defaults import field_defaults
 
 ONE = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 
@@ -214,3 +215,10 @@ def test_host_time_before_the_first_forward_is_no_time_of_gathering(update: str)
     table, costs = ppsim.build("1f1b", pp=1, microbatches=3), ONE.replace(action_overhead_s=0.25)
     step = simulate_step(table, costs, StepCosts(gather_s=2.0, update=update))
     assert step.exposed_s["gather"] == pytest.approx(2.0 - 0.25)
+
+
+def test_a_step_without_further_costs_hides_what_it_has() -> None:
+    defaults = field_defaults(StepCosts)
+    kept = {"num_buckets": 1.0, "overlap_gather": True, "overlap_reduce": True, "update": "synchronised"}
+    assert {name: value for name, value in defaults.items() if value != 0.0} == kept
+    assert len(defaults) == 13

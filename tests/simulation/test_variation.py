@@ -1,10 +1,13 @@
 """Steps of passes that vary: as long as their mean, and the same to the bit where none does."""
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 
 import ppsim
 from ppsim.schedule.graph import build_graph
+from ppsim.simulation import variation as variation_module
 from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.simulate import durations_s
 from ppsim.simulation.variation import relative_spread, with_variation
@@ -42,3 +45,10 @@ def test_a_step_takes_what_drawn_steps_take_on_average(name: str, variation: flo
 def test_quartiles_tell_the_spread() -> None:
     factors = tuple(np.quantile(np.random.default_rng(0).normal(1, 0.1, 10_000), np.linspace(0.025, 0.975, 20)))
     assert relative_spread(factors) == pytest.approx(0.1, rel=0.05)
+
+
+def test_a_normal_distribution_has_so_many_deviations_between_its_quartiles() -> None:
+    assert pytest.approx(2 * NormalDist().inv_cdf(variation_module._HIGH), rel=1e-3) == variation_module._NORMAL
+    assert (variation_module._LOW, variation_module._HIGH) == (0.25, 0.75)
+    limits = ("_DRAWS", "_MOST_DRAWN", "_LEAST_DRAWS", "_ROUNDS", "_STEP")
+    assert [getattr(variation_module, name) for name in limits] == [100, 2_000_000, 16, 12, 1e-3]

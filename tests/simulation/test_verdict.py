@@ -3,6 +3,7 @@
 import pytest
 
 from ppsim.machine.cluster_files import load_cluster, packaged_clusters
+from ppsim.simulation import verdict as verdict_module
 from ppsim.simulation.verdict import MemoryLimit, MemoryVerdict
 
 GIB = 2**30
@@ -56,3 +57,9 @@ REPORTED_GIB = {
 def test_the_memory_of_a_device_is_what_torch_reports(name: str) -> None:
     assert name in packaged_clusters()
     assert round(load_cluster(name).device.memory_bytes / GIB, 2) == REPORTED_GIB[name]
+
+
+def test_a_verdict_keeps_5_to_8_gib_free() -> None:
+    assert (verdict_module._MARGIN, verdict_module._SAFE_MARGIN) == (5 * 2**30, 8 * 2**30)
+    assert (verdict_module._MOST_NAMED, verdict_module._SMALLEST_BYTES) == (4, 80e9)
+    assert verdict_module._FRAGMENTING_SHARE == 0.75

@@ -7,6 +7,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
+from ppsim.trainers import launch_script as script_module
 from ppsim.trainers.launch_script import LARGEST_SCRIPT, LaunchScript
 
 MODEL = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1024 --bf16"
@@ -259,3 +260,18 @@ def test_set_and_launch_are_for_launch_scripts(tmp_path: Path, options: dict[str
     path.write_text('{"train_micro_batch_size_per_gpu": 1}')
     with pytest.raises(ConfigError, match=r"is no (launch script|command of Megatron-LM): leave out --"):
         ppsim.project(model="gpt2", run_config=path, **options)
+
+
+def test_limits_of_a_script() -> None:
+    names = (
+        "_TIMEOUT_S",
+        "_MOST_S",
+        "_MOST_HINT_S",
+        "_MOST_DOLLARS",
+        "_MOST_FILES",
+        "_MOST_SHELLS",
+        "_MOST_NESTED",
+        "_MOST_UNKNOWN_ROUNDS",
+    )
+    assert [getattr(script_module, name) for name in names] == [2.0, 8, 1, 1000, 500, 200, 64, 8]
+    assert LARGEST_SCRIPT == 65536

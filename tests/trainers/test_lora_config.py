@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ppsim.errors import ConfigError
+from ppsim.trainers import lora_config as lora_module
 from ppsim.trainers.read_config import read_run_config
 from tests.trainers.test_read_config import EXPERIMENT, primus
 
@@ -48,3 +49,12 @@ def test_patterns_of_modules_are_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(BRIDGE + 'peft:\n  dim: 8\n  target_modules: ["*.layers.0.*.linear_qkv"]\n')
     with pytest.raises(ConfigError, match=r"run.yaml: peft.target_modules: modules of --lora must be"):
         read_run_config(tmp_path / "run.yaml")
+
+
+def test_settings_of_adapters_that_change_nothing() -> None:
+    usual = {
+        "a2a_experimental": False, "normalize_moe_lora": False, "share_expert_adapters": True,
+        "experts_shared_outer_loras": False, "sequence_parallel_input_regather": False, "dropout": 0.0,
+    }  # fmt: skip
+    assert usual | {"exclude_modules": None} == lora_module._DEFAULTS
+    assert lora_module._USUAL_RANK == {"peftconfig": 8}

@@ -15,6 +15,7 @@ from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, JobFeatures, MeasuredJob, correction_of
 from ppsim.projection.project import outcome_of
 from ppsim.projection.summary import fitted_spread, spread_of, with_launches_of
+from ppsim.validation import bayesian_fit as fit_module
 from ppsim.validation import bayesian_fit as posterior
 from ppsim.validation import published_runs as cases
 from ppsim.validation.bayesian_fit import fit_rows, rows_of
@@ -409,3 +410,15 @@ def _with_column(path: Path, name: str, value: str) -> Path:
     head, row = path.read_text().splitlines()
     path.write_text(f"{head},{name}\n{row},{value}\n")
     return path
+
+
+def test_limits_of_the_bayesian_fit() -> None:
+    assert (2, (0.05, 20.0), 3.0 / SHARES.machine) == (
+        fit_module._LEAST_REPEATS,
+        fit_module._FACTORS,
+        fit_module.MOST,
+    )
+    assert (fit_module._OVERLAP_SPREAD, fit_module._REST_SPREAD, fit_module._REST_MEDIAN) == (0.25, 1.2, 0.01)
+    assert (fit_module.MOVED, fit_module.ADDED, fit_module.OUTLIER) == (0.99, 0.9, 2.0)
+    names = ("_ROUNDS", "_HALVINGS", "_DONE", "_NEAR", "_STEP", "_ROUNDS_OF_WEIGHTS", "_SAME", "_BISECTIONS")
+    assert [getattr(fit_module, name) for name in names] == [8, 6, 0.02, 0.3, 0.05, 5, 0.1, 10]

@@ -9,7 +9,9 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.validation import fit_result
+from ppsim.validation import fit_result as fit_module
 from ppsim.validation.fit_result import FitResult, FittedCluster, calibration_rows, fit_cluster
+from tests.defaults import parameter_defaults
 
 KERNELS = (1e3, 2e3, 3e3, 4e3, 5e3, 6e3, 7e3, 8e3, 9e3)
 """Kernels of each case; the last is for tests."""
@@ -150,3 +152,12 @@ def test_rows_are_selected_by_their_mark_or_number(selection: str, numbers: list
 def test_rows_that_are_not_there_are_refused(selection: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         calibration_rows(CASES, selection, dict)
+
+
+def test_a_fit_starts_from_these_values() -> None:
+    starts = {
+        "compute_share": 1.0, "kernel_s": 10e-6, "launch_s": 1e-3, "jitter": 0.02, "overlap_slowdown": 0.5, "rest": 0.1,
+    }  # fmt: skip
+    assert starts == fit_module._START
+    assert fit_module._OUTLIER == 0.02
+    assert parameter_defaults(fit_module.fit_cluster) == {"rounds": 30}

@@ -10,6 +10,7 @@ from ppsim.api.project import plan_of_keywords
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.projection.error_classes import error_classes
 from ppsim.validation import source_errors
+from ppsim.validation import source_errors as errors_module
 from ppsim.validation.source_errors import (
     EXPERTS_PRIOR,
     IN_SITU_PRIOR,
@@ -127,3 +128,7 @@ def test_nine_of_ten_times_of_a_new_source_are_inside(validations) -> None:
     assert len(packaged) == 5
     for name, spreads in packaged.items():
         assert spreads == pytest.approx(found[name], abs=0.005)
+
+
+def test_the_priors_of_factors_are_a_tenth_slower() -> None:
+    assert (errors_module.IN_SITU_PRIOR, errors_module.EXPERTS_PRIOR) == (1.1, 1.1)

@@ -14,6 +14,7 @@ from ppsim.machine.kernels.times import (
     memory_kernel_time,
     of_one_group,
 )
+from tests.defaults import field_defaults, parameter_defaults
 
 CORE = AttentionCore(heads=2, queries=3, keys=5, qk_size=7, v_size=11)
 TIME = KernelTime(1.0, 2.0, 4.0, 8.0, 16.0, 32, 64.0)
@@ -115,3 +116,11 @@ def test_a_kind_of_operator_has_a_name(name: str) -> None:
 @pytest.mark.parametrize("name", ["gemm", "gemm-", "experts", "norm", "attention-bfloat16", ""])
 def test_other_names_are_no_kinds_of_operators(name: str) -> None:
     assert not is_operator(name)
+
+
+def test_a_kernel_alone_has_one_group_and_one_launch() -> None:
+    assert set(field_defaults(KernelTime).values()) == {0}
+    assert len(field_defaults(KernelTime)) == 7
+    assert field_defaults(AttentionCore) == {"unmasked": 0.0}
+    assert parameter_defaults(gemm_time) == parameter_defaults(Corrected.product_s) == {"groups": 1}
+    assert parameter_defaults(memory_kernel_time) == parameter_defaults(Corrected.moved_s) == {"launches": 1}

@@ -6,7 +6,9 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.runs.log_totals import LogTotals
+from ppsim.trainers.megatron import read_log as log_module
 from ppsim.trainers.megatron.read_log import is_log, read_log
+from tests.defaults import parameter_defaults
 
 
 def iteration(number: int, ms: float | str, *, of: int = 9) -> str:
@@ -104,3 +106,9 @@ def test_lines_into_which_two_ranks_wrote_are_counted(tmp_path: Path) -> None:
 def test_a_log_has_an_iteration() -> None:
     assert is_log("\x1b[32m" + iteration(1, 300.0))
     assert not is_log("elapsed time: 300.0")
+
+
+def test_limits_of_a_log() -> None:
+    assert (log_module._MIB, log_module._LEAST_MS, log_module._MOST_NUMBER) == (2**20, 1e-3, 1e12)
+    assert parameter_defaults(log_module.read_log) == {"num_warm_up": 1}
+    assert parameter_defaults(log_module._number) == {"least": 0.0}

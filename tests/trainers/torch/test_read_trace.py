@@ -19,6 +19,7 @@ from ppsim.runs.traces import in_rank_order, message_bytes_of, result_of, table_
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.timeline import Timeline
+from ppsim.trainers.torch import read_trace as trace_module
 from ppsim.trainers.torch.read_trace import read_trace, recording_of
 from tests.cli.running import ppsim, words_of
 from tests.runtime.traces import edited, rescaled, traces_of, written
@@ -317,3 +318,12 @@ def test_the_rank_that_comes_late_to_the_collective_between_steps_is_known(cuda:
     assert np.array(run.to_collective_s) == pytest.approx(np.array([[0.001, 0.02, 0.001, 0.001]] * 2), abs=2e-4)
     between = next(loss for loss in attribute_losses(run).losses if loss.cause == "time between steps")
     assert between.detail.startswith("rank 1 starts its first collective 20.0 ms after its last pass")
+
+
+def test_elements_of_messages_have_these_bytes() -> None:
+    sizes = {
+        "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4, "long": 8,
+        "byte": 1, "char": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    }  # fmt: skip
+    assert sizes == trace_module._ELEMENT_BYTES
+    assert trace_module._CHECKED == 65536
