@@ -74,6 +74,7 @@ def _stack_default(one: trainer_stacks.StackDefault) -> str:
         *([" or ".join(one.devices)] if one.devices else []),
         *(["MoE" if one.experts else "dense"] if one.experts is not None else []),
         *(["pipeline" if one.pipelined else "no pipeline"] if one.pipelined is not None else []),
+        *([" or ".join(text("zero", stage) for stage in one.zero)] if one.zero else []),
         *(
             f"not with {' or '.join(text(word, value) for value in values) or options[word].flag}"
             for word, values in one.unless.items()

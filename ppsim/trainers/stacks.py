@@ -36,13 +36,14 @@ class StackDefault(FileSchema):
     pipelined: bool | None = None
     devices: list[str] | None = None
     experts: bool | None = None
+    zero: list[int] | None = None
     of_recipes: bool = False
     unless: dict[str, list[bool | int | str]] = field(default_factory=dict)
 
     def holds(self, options: Mapping[str, Any], *, device: str, has_experts: bool) -> bool:
         if self.devices is not None and not any(name in device.split() for name in self.devices):
             return False
-        if self.experts not in (None, has_experts):
+        if self.experts not in (None, has_experts) or (self.zero and options.get("zero") not in self.zero):
             return False
         for word, values in self.unless.items():
             given = options.get(word)

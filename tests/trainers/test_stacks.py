@@ -52,6 +52,17 @@ def test_options_cancel_a_default(values: list[int | str], given: Any, expected:
     assert holds({"unless": {"recompute": values}}, recompute=given) is expected
 
 
+def test_a_default_for_zero_needs_one_of_its_stages_typed() -> None:
+    assert [holds({"zero": [2, 3]}, zero=stage) for stage in (3, 2, 1, None)] == [True, True, False, False]
+
+
+def test_gradients_of_megatron_fsdp_have_the_dtype_of_the_weights() -> None:
+    for zero, fully_shard, expected in ((3, None, True), (2, None, True), (1, None, None), (3, True, None)):
+        options = {"zero": zero, "fully_shard": fully_shard}
+        found = stacks.stack_of("megatron-bridge@none", options, device=H200, has_experts=True)
+        assert found.options.get("grad_reduce_in_bf16") is expected
+
+
 def test_a_default_for_a_dtype_holds_for_bfloat16_where_none_is_typed() -> None:
     assert [holds({"dtypes": ["bfloat16"]}, dtype=name) for name in (None, "bfloat16", "fp8")] == [
         True,
