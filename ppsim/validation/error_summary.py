@@ -15,7 +15,7 @@ from ppsim.base.file_schema import non_default_fields
 from ppsim.projection.loss_breakdown import interval_by_spread
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of
-from ppsim.projection.summary import fitted_spread, slow_host_s, source_spread, spread_of
+from ppsim.projection.summary import exposed_dp_s, fitted_spread, slow_host_s, source_spread, spread_of
 from ppsim.validation.project_case import PlanOf, measured_of, project_run
 from ppsim.validation.published_runs import CaseSet, PublishedRun, case_sets, cases_of, require_set
 
@@ -24,8 +24,8 @@ from ppsim.validation.published_runs import CaseSet, PublishedRun, case_sets, ca
 class CaseError:
     """Values are seconds or bytes; `constant_mfu` is the value at a constant MFU (None: unknown).
 
-    `spread` is the standard deviation of log(projected seconds); 0 for bytes. `slow_host_s`: the upper end of the
-    interval is at least this, if the host may limit an eager step.
+    `spread` is the standard deviation of log(projected seconds); 0 for bytes. `longest_s`: the upper end of the
+    interval is at least this, if the host may limit an eager step or data-parallel communication may be exposed.
     """
 
     case: PublishedRun
@@ -34,7 +34,7 @@ class CaseError:
     projected: float
     constant_mfu: float | None
     spread: float = 0.0
-    slow_host_s: float | None = None
+    longest_s: float = 0.0
 
     @property
     def error(self) -> float:
@@ -52,7 +52,7 @@ class CaseError:
         if self.case.is_memory:
             return None
         low, high = interval_by_spread(self.projected, self.spread)
-        return low <= self.measured <= max(high, self.slow_host_s or 0.0)
+        return low <= self.measured <= max(high, self.longest_s)
 
     @property
     def constant_mfu_error(self) -> float | None:
@@ -154,9 +154,8 @@ class SetValidation:
 
     @property
     def mean_rank_correlation(self) -> float | None:
-        return (
-            sum(self.rank_correlations.values()) / len(self.rank_correlations) if self.rank_correlations else None
-        )
+        values = self.rank_correlations.values()
+        return sum(values) / len(values) if values else None
 
     def to_json(self) -> dict[str, Any]:
         scores = {
@@ -238,7 +237,7 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[PublishedRun] | Non
             reasons.append((case, str(error).splitlines()[0]))
     constant, basis = _constant_mfu([(case, plan, seconds) for case, plan, seconds, _ in projected])
     rows = [
-        CaseError(*found, mfu, *((0.0, None) if found[0].is_memory else _interval_of(found[1], found[3])))
+        CaseError(*found, mfu, *((0.0, 0.0) if found[0].is_memory else _interval_of(found[1], found[3])))
         for found, mfu in zip(projected, constant, strict=True)
     ]
     groups: dict[str, list[CaseError]] = {}
@@ -254,12 +253,12 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[PublishedRun] | Non
     )  # fmt: skip
 
 
-def _interval_of(plan: Plan, seconds: float) -> tuple[float, float | None]:
+def _interval_of(plan: Plan, seconds: float) -> tuple[float, float]:
     def seconds_of(other: Plan) -> float:
         return outcome_of(other)[0]
 
     spread = fitted_spread(plan, seconds, seconds_of, spread_of(plan)) or source_spread(plan)
-    return spread, slow_host_s(plan, seconds, seconds_of)
+    return spread, max(slow(plan, seconds, seconds_of) or 0.0 for slow in (slow_host_s, exposed_dp_s))
 
 
 def score_of(errors: Sequence[float]) -> ErrorSummary:
@@ -270,8 +269,7 @@ def score_of(errors: Sequence[float]) -> ErrorSummary:
     """
     if not errors:
         return ErrorSummary(0, 0.0, 0.0, 0.0)
-    absolute = [abs(error) for error in errors]
-    count = len(errors)
+    count, absolute = len(errors), [abs(error) for error in errors]
     return ErrorSummary(count, sum(errors) / count, sum(absolute) / count, max(errors, key=abs))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ppsim.machine.cluster import Cluster, Efficiency
 from ppsim.machine.cluster_files import load_cluster
-from ppsim.projection.error_classes import UNMEASURED_SPREAD, error_class_of
+from ppsim.projection.error_classes import SPREADS_OF_90, UNMEASURED_SPREAD, error_class_of, spread_of_source
 from ppsim.projection.loss_breakdown import interval_by_spread
 from ppsim.validation.error_summary import CaseError, SetValidation
 from ppsim.validation.project_case import PlanOf, project_run
@@ -49,7 +49,8 @@ class SourceErrors:
     @property
     def half_width(self) -> float | None:
         """Half-width of the 90 % interval of a new source in log(time); None for all classes together."""
-        return None if self.within is None or self.between is None else 1.645 * hypot(self.within, self.between)
+        within, between = self.within, self.between
+        return None if within is None or between is None else SPREADS_OF_90 * hypot(within, between)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "half_width": self.half_width}
@@ -61,42 +62,43 @@ def source_of(name: str, case: PublishedRun) -> str:
 
 
 def leave_source_out(sets: Sequence[SetValidation], plan_of: PlanOf) -> list[SourceErrors]:
-    """Return the errors per class, and of all classes together (last)."""
+    """Return the errors per class, and of all classes together (last).
+
+    Without its only source, a GPU type has no published runs, so that its rows have the interval of other trainers.
+    """
     runs: dict[str, dict[str, list[CaseError]]] = defaultdict(lambda: defaultdict(list))
     fitted: dict[str, set[str]] = defaultdict(set)
-    for name, row in _rows(sets):
-        assert row.plan.job is not None
-        source, cluster = source_of(name, row.case), row.plan.job.cluster
+    sources_on: dict[str, set[str]] = defaultdict(set)
+    rows = [
+        (name, source_of(name, row.case), row, row.plan.job.cluster) for name, row in _rows(sets) if row.plan.job
+    ]
+    for _, source, row, cluster in rows:
+        sources_on[cluster.device.efficiency_class].add(source)
         if row.case.properties.use == "fit":
             fitted[source] |= {cluster.name, cluster.device.efficiency_class}
-        else:
-            runs[_class_of(name, row)][source].append(row)
+    for name, source, row, cluster in rows:
+        is_alone = len(sources_on[cluster.device.efficiency_class]) == 1
+        if row.case.properties.use != "fit":
+            runs["other trainers" if is_alone else _class_of(name, row)][source].append(row)
     classes, covered = [], []
     for name, sources in sorted(runs.items()):
-        logs = {
-            source: [log_error(row, fitted[source], plan_of) for row in rows] for source, rows in sources.items()
-        }
+        logs = {source: [log_error(row, fitted[source], plan_of) for row in sources[source]] for source in sources}
         inside = []
         for source, of_source in sources.items():
             others = [logs[other] for other in sources if other != source]
             is_known = others and name != "other trainers"
-            spread = hypot(*spreads_of(others)) if is_known else UNMEASURED_SPREAD
-            inside.append(
-                np.mean(
-                    [_is_inside(row, log_of, spread) for row, log_of in zip(of_source, logs[source], strict=True)]
-                )
-            )
+            spread = spread_of_source(*spreads_of(others)) if is_known else UNMEASURED_SPREAD
+            pairs = zip(of_source, logs[source], strict=True)
+            inside.append(np.mean([_is_inside(row, log_of, spread) for row, log_of in pairs]))
         covered += inside
         every = [log_of for errors in logs.values() for log_of in errors]
         absolute = float(np.mean(np.abs(np.expm1(every))))
-        within, between = spreads_of(list(logs.values()))
-        classes.append(SourceErrors(name, len(every), len(logs), absolute, within, between, float(np.mean(inside))))
+        spreads = spreads_of(list(logs.values()))
+        classes.append(SourceErrors(name, len(every), len(logs), absolute, *spreads, float(np.mean(inside))))
     num_rows = sum(each.num_rows for each in classes)
     absolute = sum(each.num_rows * each.mean_absolute for each in classes) / num_rows
-    return [
-        *classes,
-        SourceErrors("all classes", num_rows, len(covered), absolute, None, None, float(np.mean(covered))),
-    ]
+    every_class = SourceErrors("all classes", num_rows, len(covered), absolute, None, None, float(np.mean(covered)))
+    return [*classes, every_class]
 
 
 def _rows(sets: Sequence[SetValidation]) -> Iterator[tuple[str, CaseError]]:
@@ -104,9 +106,7 @@ def _rows(sets: Sequence[SetValidation]) -> Iterator[tuple[str, CaseError]]:
     for case_set in sets:
         properties = case_set.properties
         if not properties.order_only and properties.section not in ("measured costs", "memory"):
-            yield from (
-                (case_set.name, row) for row in case_set.rows if row.plan.job is not None and not row.case.is_memory
-            )
+            yield from ((case_set.name, row) for row in case_set.rows if row.plan.job and not row.case.is_memory)
 
 
 def _class_of(name: str, row: CaseError) -> str:
@@ -161,4 +161,4 @@ def spreads_of(sources: Sequence[Sequence[float]]) -> tuple[float, float]:
 def _is_inside(row: CaseError, log_of: float, spread: float) -> bool:
     projected = row.measured * exp(log_of)
     low, high = interval_by_spread(projected, spread)
-    return low <= row.measured <= max(high, row.slow_host_s or 0.0)
+    return low <= row.measured <= max(high, row.longest_s)

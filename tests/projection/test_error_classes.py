@@ -28,8 +28,9 @@ def test_a_class_needs_runs_of_the_stack_on_the_generation_and_of_the_device(
 
 
 def test_a_new_source_has_the_variances_within_and_between_sources() -> None:
+    """Its 90 % interval is ± 1.5 spreads."""
     for one in error_classes():
-        assert one.spread**2 == pytest.approx(one.within**2 + one.between**2)
+        assert (1.645 / 1.5 * one.spread) ** 2 == pytest.approx(one.within**2 + one.between**2)
 
 
 def test_a_trainer_without_runs_has_the_variances_of_55_published_runs() -> None:

@@ -9,16 +9,19 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
+from ppsim.base.units import seconds
 from ppsim.costs.similar_jobs import features_of
 from ppsim.machine.cluster import Constant, Constants
 from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, JobFeatures, MeasuredJob, correction_of
 from ppsim.projection.error_classes import UNMEASURED_SPREAD, error_class_of
 from ppsim.projection.plan import Plan
+from ppsim.projection.project import project
 from ppsim.projection.summary import (
     ESTIMATE_SPREAD,
     EXPERTS_SPREAD,
     _by_stack,
     _useful,
+    exposed_dp_s,
     fitted_spread,
     short_documents_share,
     slow_host_s,
@@ -72,6 +75,18 @@ def test_models_with_experts_have_a_spread_of_their_own(model: str, prior: float
             "wider: fewer than five published fine-tuning runs with primus on CDNA 3",
         ),
         ({"gpus": 8, "seq_len": 4096, "cluster": "mi300x-8", "recompute": "none"}, "for trainers measured here"),
+        (
+            {
+                "gpus": 64,
+                "cp": 2,
+                "global_batch": 32,
+                "seq_len": 8192,
+                "cluster": "dgx-b200",
+                "dtype": "float8",
+                "cuda_graphs": "full",
+            },
+            "up to 246 ms if no data-parallel communication overlaps with compute",
+        ),
     ],
 )
 def test_an_interval_says_for_which_runs_it_is(options, scope):
@@ -79,7 +94,14 @@ def test_an_interval_says_for_which_runs_it_is(options, scope):
     assert answer.interval_scope.startswith(scope)
     low_s, high_s = answer.iteration_time_interval_s
     is_wide = high_s / low_s > 2
+    assert ("up to" in scope) == (answer.interval_scope.startswith(f"up to {seconds(high_s)} if"))
     assert is_wide == ("host" in scope or "published" in scope)
+
+
+def test_an_interval_of_a_fitted_cluster_is_for_that_cluster(plan: Plan) -> None:
+    assert plan.job is not None
+    fitted = project(moved(plan, runs=(measured(features_of(plan.job)),)))
+    assert fitted.summarise(with_advice=False).interval_scope == ""
 
 
 def moved(plan: Plan, **constants: Constant) -> Plan:
@@ -169,6 +191,26 @@ def test_a_slow_host_is_the_end_of_an_eager_interval(plan: Plan) -> None:
     assert slow_host_s(replace(plan, measured=MEASURED), 1.0, never) is None
     assert slow_host_s(moved(plan, runs=(measured(features_of(own)),)), 1.0, never) is None
     assert slow_host_s(Plan(pp=2), 1.0, never) is None
+
+
+def test_data_parallel_communication_without_overlap_is_the_end_of_an_interval(plan: Plan) -> None:
+    def exposed(other: Plan) -> float:
+        assert other.job is not None
+        assert (other.job.overlap_grad_reduce, other.job.overlap_param_gather) == (False, False)
+        return 2.0
+
+    own = plan.job
+    assert own is not None
+    own = replace(own, layout=replace(own.layout, pp=1))
+    pipeline, plan = plan, replace(plan, pp=1, job=own)
+    assert exposed_dp_s(plan, 1.0, exposed) == 2.0
+    assert exposed_dp_s(plan, 2.0 / 1.05, exposed) is None, "5 % do not matter"
+    sharded = replace(own, optimizer=replace(own.optimizer, zero_stage=2))
+    for other in (
+        pipeline, replace(plan, job=sharded), replace(plan, measured=MEASURED), Plan(pp=1),
+        moved(plan, runs=(measured(features_of(own)),)),
+    ):  # fmt: skip
+        assert exposed_dp_s(other, 1.0, never) is None
 
 
 def test_packed_documents_of_unknown_length_lower_the_interval_of_a_fine_tuning(plan: Plan) -> None:

@@ -1,15 +1,20 @@
 """Signed errors, coverage, order and constant MFU of rows by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import ppsim
+from ppsim.projection.plan import Plan
+from ppsim.projection.project import outcome_of
 from ppsim.validation.error_summary import (
     CaseError,
     SetValidation,
     _best_share,
     _constant_mfu,
+    _interval_of,
     _is_in_order,
     coverage_of,
     hardware_scores,
@@ -56,8 +61,8 @@ def test_an_error_is_negative_if_the_projection_is_optimistic() -> None:
     ("measured", "fields", "is_inside"),
     [
         (1.0, {}, True), (1.01, {}, False), (1.17, {"spread": 0.1}, True), (1.19, {"spread": 0.1}, False),
-        (0.85, {"spread": 0.1}, True), (0.84, {"spread": 0.1}, False), (1.5, {"spread": 0.1, "slow_host_s": 1.5}, True),
-        (1.6, {"spread": 0.1, "slow_host_s": 1.5}, False), (1.17, {"spread": 0.1, "slow_host_s": 1.1}, True),
+        (0.85, {"spread": 0.1}, True), (0.84, {"spread": 0.1}, False), (1.5, {"spread": 0.1, "longest_s": 1.5}, True),
+        (1.6, {"spread": 0.1, "longest_s": 1.5}, False), (1.17, {"spread": 0.1, "longest_s": 1.1}, True),
         (1.0, {"memory": True}, None),
     ],
 )  # fmt: skip
@@ -65,6 +70,15 @@ def test_times_are_inside_their_interval_or_not(
     measured: float, fields: dict[str, Any], is_inside: bool | None
 ) -> None:
     assert row(measured, 1.0, **fields).inside_interval == is_inside
+
+
+def test_an_interval_ends_at_the_time_of_a_slow_host_or_without_overlap_if_that_is_later() -> None:
+    own = ppsim.job(model="llama3-8b", cluster="dgx-b200", gpus=64, cp=2, global_batch=32, cuda_graphs="layer")
+    plan = Plan(pp=1, job=own)
+    seconds = outcome_of(plan)[0]
+    assert 1.05 * seconds < _interval_of(plan, seconds)[1] < 1.5 * seconds
+    alone = Plan(pp=1, job=replace(own, overlap_grad_reduce=False, overlap_param_gather=False))
+    assert _interval_of(alone, outcome_of(alone)[0])[1] == 0.0
 
 
 def test_coverage_counts_times_only() -> None:

@@ -1,7 +1,7 @@
 """Sources of published runs that are left out."""
 
 from dataclasses import replace
-from math import exp
+from math import exp, log
 from types import SimpleNamespace
 
 import pytest
@@ -55,13 +55,13 @@ def test_only_what_was_fitted_returns_to_its_prior() -> None:
 
 
 def row_of(
-    log_error: float, use: str = "test", *, kind: str = "A", slow_host_s: float | None = None, **case
+    log_error: float, use: str = "test", *, kind: str = "A", longest_s: float = 0.0, gpu: str = "h100", **case
 ) -> SimpleNamespace:
-    cluster = SimpleNamespace(name="c", device=SimpleNamespace(efficiency_class="h100"))
+    cluster = SimpleNamespace(name="c", device=SimpleNamespace(efficiency_class=gpu))
     return SimpleNamespace(
         case=SimpleNamespace(properties=SimpleNamespace(use=use, table=""), is_memory=False, **case),
         plan=SimpleNamespace(job=SimpleNamespace(cluster=cluster, kind=kind)),
-        measured=10.0, error=exp(log_error) - 1, slow_host_s=slow_host_s,
+        measured=10.0, error=exp(log_error) - 1, longest_s=longest_s,
     )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def set_of(name: str, *rows: SimpleNamespace, section: str = "", order_only: boo
 
 
 def test_a_source_has_the_interval_of_the_others_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without s1 the spread is 0.1, the interval ± 0.164: of 0.3 and 0.1 in s1 one is inside, or both with a slow host.
+    """Without s1 the spread is 0.1, the interval ± 0.15: of 0.3 and 0.1 in s1 one is inside, or both with a slow host.
 
     Rows that were fitted, sets of order only and of bytes are left out. A class with one source has a wide interval.
     """
@@ -89,10 +89,26 @@ def test_a_source_has_the_interval_of_the_others_of_its_class(monkeypatch: pytes
     assert (every.num_rows, every.num_sources) == (5, 3)
     assert every.coverage == pytest.approx((0.5 + 1 + 1) / 3)
     assert every.mean_absolute == pytest.approx((4 * of_class.mean_absolute + exp(0.3) - 1) / 5)
-    sets[0].rows[0].slow_host_s = 10.0
+    sets[0].rows[0].longest_s = 10.0
     assert leave_source_out(sets, dict)[0].coverage == 0.75, "the interval is too high, not too low"
-    slow = [set_of("s1", row_of(-0.3, slow_host_s=10.0)), sets[1]]
+    slow = [set_of("s1", row_of(-0.3, longest_s=10.0)), sets[1]]
     assert leave_source_out(slow, dict)[0].coverage == 1.0
+
+
+def test_a_source_without_which_its_gpu_type_has_no_runs_is_in_no_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its interval is ± 0.44. A fitted row of another source is enough for a class."""
+    monkeypatch.setattr(
+        source_errors, "case_sets", lambda: dict.fromkeys(("s1", "s2"), SimpleNamespace(section=""))
+    )
+    monkeypatch.setattr(source_errors, "error_class_of", lambda job: SimpleNamespace(name=job.kind))
+    sets = [set_of("s1", row_of(0.1), row_of(0.4, gpu="gh200")), set_of("s2", row_of(0.1))]
+    of_class, other, _ = leave_source_out(sets, dict)
+    assert (of_class.name, of_class.num_rows, of_class.coverage) == ("A", 2, 1.0)
+    assert (other.name, other.num_rows, other.coverage) == ("other trainers", 1, 1.0)
+    sets[1].rows += (row_of(0.1, "fit", gpu="gh200"),)
+    monkeypatch.setattr(source_errors, "log_error", lambda row, *_: log(1 + row.error))
+    of_class, _ = leave_source_out(sets, dict)
+    assert (of_class.num_rows, of_class.coverage) == (3, 0.75)
 
 
 def test_rows_on_a_cluster_that_the_source_was_fitted_on_are_projected_without_its_constants(monkeypatch) -> None:
@@ -111,7 +127,7 @@ def test_rows_on_a_cluster_that_the_source_was_fitted_on_are_projected_without_i
 
 
 def test_a_new_sources_half_width_has_both_spreads() -> None:
-    assert SourceErrors("A", 1, 1, 0.1, 0.03, 0.04, 0.9).half_width == pytest.approx(1.645 * 0.05)
+    assert SourceErrors("A", 1, 1, 0.1, 0.03, 0.04, 0.9).half_width == pytest.approx(1.5 * 0.05)
     assert SourceErrors("A", 1, 1, 0.1, None, 0.04, 0.9).half_width is None
     case = SimpleNamespace(properties=SimpleNamespace(table="NVIDIA/1"))
     assert (source_of("mlperf-v51-llama", case), source_of("mlperf-v50", case)) == ("NVIDIA", "mlperf-v50")
