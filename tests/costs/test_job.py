@@ -7,10 +7,11 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
+from ppsim.costs.profile import load_profile
+from ppsim.model.execution import Execution
 from ppsim.model.offloading import OffloadRules
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.pipeline_stages import StagePlan
-from tests.defaults import field_defaults
 from tests.projection.jobs import job
 
 
@@ -140,10 +141,59 @@ def test_rules_of_offloading_go_with_its_modules_alone() -> None:
             job(offload_rules=rules, **offloads)
 
 
-def test_a_job_without_further_options_has_these() -> None:
-    assert field_defaults(Job) == {
-        "micro_batch": 1, "overlap_grad_reduce": True, "overlap_param_gather": True, "update": "synchronised", "rest_s": 0.0,
-        "allocator_slack": 1.0, "vocab_multiple": 128, "scatter_gather": False, "offload": 0.0, "cuda_graph_reuse": True,
-        "fully_shard": False, "num_layers_at_start_in_bf16": 0, "num_layers_at_end_in_bf16": 0, "text_only": False,
-        "gradient_accumulation_fusion": True, "stack": "plain", "gpus_assumed": 0,
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"micro_batch": 3, "global_batch": 6, "sequence_length": 256, "vocab_multiple": 7, "allocator_slack": 1.25, "cuda_graph_reuse": False}, {
+            "micro_batch": 3, "sequence_length": 256, "vocab_multiple": 7, "allocator_slack": 1.25, "cuda_graph_reuse": False,
+            "fully_shard": False, "deferred_head": 0, "graphed_microbatches": 1, "workspace_bytes": 3 * 2**25}),
+        ({"pp": 2, "global_batch": 24}, {"graphed_microbatches": 24}),
+        ({"pp": 1, "global_batch": 24}, {"graphed_microbatches": 1}),
+        ({"dp": 2, "fully_shard": True}, {"fully_shard": True}),
+        ({"dp": 1, "fully_shard": True}, {"fully_shard": False}),
+        ({"execution": Execution(compile=False)}, {"workspace_bytes": 2 * 2**25}),
+        ({"model": "mixtral-8x7b"}, {"workspace_bytes": 7 * 2**25}),
+    ],
+)  # fmt: skip
+def test_settings_of_memory_are_those_of_the_job(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    """cuBLAS workspaces of 32 MiB: two of torch, one of TransformerEngine, four for its experts."""
+    made = job(fields.pop("model", "llama3-8b"), **{name: fields[name] for name in fields if name != "execution"})
+    settings = replace(made, execution=fields.get("execution", made.execution)).settings
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "placeholders", "norm_in_gemm"),
+    [
+        ({}, True, True),
+        ({"fully_shard": True, "dp": 2}, False, True),
+        ({"profile": load_profile("cpu-gpt-mini")}, True, False),
+    ],
+)
+def test_torchs_layers_have_no_placeholders_or_fused_norms(
+    fields: dict[str, Any], *, placeholders: bool, norm_in_gemm: bool
+) -> None:
+    execution = job(**fields).settings.execution
+    assert (execution.gradient_placeholders, execution.norm_in_gemm) == (placeholders, norm_in_gemm)
+
+
+def test_sizes_up_to_the_sequence_are_allowed() -> None:
+    assert job(sequence_length=512, document_length=512).document_length == 512
+    with pytest.raises(ConfigError, match="--document-length 513 exceeds the sequence of 512 tokens"):
+        job(sequence_length=512, document_length=513)
+    assert job("qwen3-vl-8b", sequence_length=512, image_tokens="512").model.encoders[0].tokens == 512
+    with pytest.raises(ConfigError, match="images and audio have 513 tokens, more than the sequence of 512"):
+        job("qwen3-vl-8b", sequence_length=512, image_tokens="513")
+
+
+def test_tensor_parallel_ranks_are_needed_for_sequence_parallelism() -> None:
+    alone, both = job(), job(tp=2)
+    assert not replace(alone, execution=Execution(sequence_parallel=True)).execution.sequence_parallel
+    assert replace(both, execution=Execution(sequence_parallel=True)).execution.sequence_parallel
+
+
+def test_only_torchs_own_optimizer_keeps_float32_moments() -> None:
+    narrow = Optimizer(exp_avg_dtype="bfloat16")
+    assert job(optimizer=narrow).optimizer == narrow
+    both = replace(narrow, master_weights_in_bf16=True)
+    assert job(fully_shard=True, dp=2, optimizer=both).optimizer == both
