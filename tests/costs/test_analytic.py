@@ -1,6 +1,8 @@
 """Estimates from specifications: FLOPs and communication as counted, limits, and published runs."""
 
 from dataclasses import fields, replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -8,18 +10,25 @@ from hypothesis import strategies as st
 
 from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
+from ppsim.costs import analytic
 from ppsim.costs.analytic import end_estimate, layer_estimate
 from ppsim.costs.cores import core_of
 from ppsim.costs.dp_and_optimizer import optimizer_s
 from ppsim.costs.execution_context import ExecutionContext
-from ppsim.costs.pair_overlap import pair_s
+from ppsim.costs.pair_overlap import LayerTimes, pair_s
+from ppsim.costs.pass_kernels import PassKernels
 from ppsim.costs.time_breakdown import BASIS, TimeBreakdown
 from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.machine.collectives import point_to_point_s, seconds
 from ppsim.machine.kernels.published_tables import kernel_times
+from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.architecture import Model
+from ppsim.model.attention_base import ScoredAttention
+from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.execution import Execution
+from ppsim.model.mixers.short_convolution import ShortConvolution
 from ppsim.model.optimizer import Optimizer
+from ppsim.model.recurrent import Recurrent
 from ppsim.model.registry import find_model
 from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops, layer_of
 from ppsim.parallel.groups import group
@@ -558,3 +567,110 @@ def test_products_of_experts_take_so_many_times_as_long_and_no_others():
         for one, two in zip(of[name].passes, of_slower[name].passes, strict=True):
             more_s = one.matmul_s - between_s.get(name, one.matmul_s)
             assert two.matmul_s == pytest.approx(one.matmul_s + more_s)
+
+
+def exchanged(name: str, mixer: type, **execution: object) -> tuple[float, float, object, ExecutionContext]:
+    """Return the seconds of the first such mixer of a model among 4 cp and 2 tp ranks, for 256 tokens."""
+    where = place(cp=4, tp=2, execution=Execution(**execution))
+    layer = next(layer for layer in find_model(name).layers if isinstance(layer.attention, mixer))
+    found = analytic._exchanged_s(layer.attention, PassKernels(), layer.hidden_size, where, 256)
+    return *found, layer, where
+
+
+def test_recurrent_heads_are_exchanged_for_tokens_in_two_bytes_an_element() -> None:
+    forward_s, backward_s, layer, where = exchanged("mamba2-130m", Recurrent)
+    mixer = layer.attention
+    widths = (mixer.inner_size + mixer.convolved + mixer.num_heads) // 2, mixer.inner_size // 2
+    once = sum(where.seconds("all-to-all", width * 256 * 2.0, "cp") for width in widths)
+    assert forward_s == backward_s == pytest.approx(once)
+
+
+def test_compressed_keys_are_gathered_behind_the_rows_of_the_rank_before() -> None:
+    forward_s, backward_s, layer, where = exchanged("deepseek-v4-flash", CompressedAttention)
+    mixer, link = layer.attention, where.cluster.tiers[0].p2p_link
+    before_s = point_to_point_s(mixer.rows_before * layer.hidden_size * 2.0, link)
+    gathered = mixer.gathered_columns * 256 * 4 * 2
+    assert forward_s == pytest.approx(before_s + (where.seconds("all-gather", gathered, "cp") if gathered else 0))
+    assert backward_s == pytest.approx(
+        before_s + (where.seconds("reduce-scatter", gathered, "cp") if gathered else 0)
+    )
+    bare = replace(mixer, block=None, indexer=None)
+    assert bare.gathered_columns == 0
+    before_s = point_to_point_s(bare.rows_before * layer.hidden_size * 2.0, link)
+    assert analytic._exchanged_s(bare, PassKernels(), layer.hidden_size, where, 256) == (before_s, before_s)
+
+
+def test_latent_attention_exchanges_half_its_width_each_for_queries_and_for_keys() -> None:
+    forward_s, backward_s, layer, where = exchanged("deepseek-v3", ScoredAttention, context="all-to-all")
+    width = layer.attention.score_width // 2 // 2
+    assert forward_s == backward_s == pytest.approx(4 * where.seconds("all-to-all", width * 256 * 2.0, "cp"))
+
+
+def test_a_mixer_without_scores_exchanges_nothing() -> None:
+    convolution = ShortConvolution(64, 3, bias=False)
+    assert analytic._exchanged_s(convolution, PassKernels(), 64, place(cp=4), 256) == (0.0, 0.0)
+
+
+def test_parts_of_a_layer_in_a_pair_are_its_experts_and_the_rest() -> None:
+    """Between dispatch and combine, both included; without experts, the second sublayer."""
+    kernels_of = {
+        name: PassKernels(*(KernelTime(matmul_s=float(seconds)) for seconds in passes))
+        for name, passes in (("a", (1, 2, 3)), ("b", (5, 7, 11)), ("c", (13, 17, 19)), ("d", (23, 29, 31)))
+    }
+    passes = (
+        TimeBreakdown(ideal_s=100.0, ep_s=6.0, host_s=4.0),
+        TimeBreakdown(ideal_s=200.0, ep_s=10.0, host_s=8.0),
+        TimeBreakdown(ideal_s=20.0, host_s=16.0),
+    )
+    for kinds, sublayers in (
+        (("norm", "dispatch", "combine", "add"), (1, 1, 1, 1)),
+        (("norm", "gemm", "gemm", "add"), (1, 2, 2, 1)),
+    ):
+        operators = [
+            SimpleNamespace(name=name, kind=kind, sublayer=sublayer)
+            for name, kind, sublayer in zip("abcd", kinds, sublayers, strict=True)
+        ]
+        found = analytic._times(operators, kernels_of, passes, (3.0, 5.0))
+        assert found == LayerTimes(
+            (100.0 - 18, 200.0 - 24, 0.0), (18.0, 24.0, 30.0), 3.0, (3.0, 5.0), (4.0, 8.0 + 16.0)
+        )
+
+
+def test_launches_of_a_pair_are_those_of_its_kernels_or_of_routing() -> None:
+    usual = place()
+    device = replace(usual.cluster.device, efficiency=replace(usual.cluster.device.efficiency, host_s=2.0))
+    where = replace(usual, cluster=replace(usual.cluster, device=device))
+    of = PassKernels(KernelTime(count=3), KernelTime(count=5), KernelTime(count=7))
+    launches = partial(analytic._launches_s, where, of)
+    assert launches(1.0) == pytest.approx((1.21 * 6, 1.21 * 24))
+    assert launches(10.0, 20.0, 4.0) == pytest.approx((1.21 * 10, 1.21 * (30 + 4)))
+    assert launches(10.0, 0.0, 4.0) == pytest.approx((1.21 * 10, 1.21 * (24 + 4)))
+    in_8_bits = replace(where, execution=Execution(dtype="float8"))
+    assert analytic._launches_s(in_8_bits, of, 1.0) == pytest.approx((1.48 * 6, 1.48 * 24))
+    captured = replace(where, execution=Execution(cuda_graphs="full"))
+    assert analytic._launches_s(captured, of, 10.0, 20.0, 4.0) == (0.0, 0.0)
+
+
+def test_what_a_gathered_exchange_of_experts_sends_is_a_ranks_own_tokens() -> None:
+    """With sequence parallelism, each of two tp ranks sends half of the tokens."""
+    where = {
+        is_divided: place(tp=2, dp=8, ep=8, execution=Execution(sequence_parallel=is_divided))
+        for is_divided in (False, True)
+    }
+    layer, tokens = LAYERS["moe"], 2 * 4096
+    for is_divided, rows in ((False, tokens), (True, tokens / 2)):
+        found = layer_estimate(layer, where[is_divided], **SHAPE).forward.ep_s
+        assert found == pytest.approx(analytic._experts_s(layer, where[is_divided], rows))
+
+
+def test_only_messages_of_a_further_token_and_of_the_heads_backward_are_hidden() -> None:
+    model = Model((LAYERS["llama"],) * 2, 128256, 8192, mtp=(LAYERS["llama"],))
+    hides, bare = (place(tp=8, execution=Execution(**one)) for one in (HIDING, {}))
+    for end, shares in (("embedding", (1, 1)), ("head", (1, 0.25)), ("mtp", (0.5, 0.25))):
+        hidden, shown = (end_estimate(model, end, where, **SHAPE) for where in (hides, bare))
+        backward_s = [one.backward_input.tp_s + one.backward_weight.tp_s for one in (hidden, shown)]
+        assert hidden.forward.tp_s == pytest.approx(shares[0] * shown.forward.tp_s), end
+        assert backward_s[0] == pytest.approx(shares[1] * backward_s[1]), end
+
+
+HIDING = {"hidden_tp_forward": 0.5, "hidden_tp_backward": 0.75}
