@@ -12,7 +12,7 @@ import pytest
 from ppsim import StageCosts, build, simulate
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.loss_attribution import attribute_losses
-from ppsim.runs.readers.recording import launch_wait_s
+from ppsim.runs.readers.recording import Recording, launch_wait_s
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_import import run_of
 from ppsim.runs.traces import in_rank_order, message_bytes_of, result_of, table_rows_of
@@ -327,3 +327,92 @@ def test_elements_of_messages_have_these_bytes() -> None:
     }  # fmt: skip
     assert sizes == trace_module._ELEMENT_BYTES
     assert trace_module._CHECKED == 65536
+
+
+def event(kind: str, name: str, begin_us: float, duration_us: float, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": kind, "name": name, "ts": begin_us, "dur": duration_us, "args": args}
+
+
+def recorded(folder: Path, *events: dict[str, Any], **header: Any) -> Recording:
+    path = folder / "trace.json"
+    path.write_text(json.dumps({**header, "traceEvents": list(events)}))
+    return recording_of(path)
+
+
+HOST = [
+    event("cpu_op", "aten::mm", 10, 5),
+    event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 20, 7),
+    event("cpu_op", "record_param_comms", 30, 1, **{"Collective name": "send", "In msg nelems": 6, "dtype": "BFloat16"}),
+    event("cpu_op", "record_param_comms", 32, 1, **{"Collective name": "recv", "In msg nelems": 6, "dtype": "BFloat16"}),
+    event("cpu_op", "other", 34, 1, **{"Collective name": "send", "In msg nelems": 6, "dtype": "BFloat16"}),
+    event("user_annotation", "nccl:all_reduce", 40, 3),
+    event("user_annotation", "ProfilerStep#4", 50, 9),
+    {"ph": "i", "cat": "cpu_op", "name": "aten::mm", "ts": 99, "dur": 5},
+]  # fmt: skip
+
+
+def test_every_event_of_a_host_is_kept_as_its_kind(tmp_path: Path) -> None:
+    found = recorded(
+        tmp_path, *HOST, baseTimeNanoseconds=77, host_name="node3", distributedInfo={"rank": 2, "world_size": 8}
+    )
+    assert (found.base_ns, found.host, found.rank, found.num_ranks) == (77, "node3", 2, 8)
+    times = [[round(1e6 * time) for time in row] for row in (*found.operators, *found.nodes)]
+    assert times == [[10, 15], [30, 31], [32, 33], [34, 35], [20, 27]]
+    assert [(round(1e6 * begin), size) for begin, size in found.messages] == [(30, 12.0)]
+    assert found.collectives == pytest.approx([40e-6])
+    assert [(round(1e6 * begin), round(1e6 * end), step) for begin, end, step in found.steps] == [(50, 59, 4)]
+    assert (found.launches, found.device, found.waits) == ([], {}, [])
+
+
+def test_a_trace_without_a_rank_has_none(tmp_path: Path) -> None:
+    found = recorded(tmp_path, *HOST, distributedInfo={"rank": "2"}, other={"rank": 5})
+    assert (found.rank, found.num_ranks, found.host, found.base_ns) == (None, None, "", 0)
+    found = recorded(tmp_path, *HOST, distributedInfo=[1, 2])
+    assert (found.rank, found.num_ranks) == (None, None)
+
+
+def kernel(number: int, begin_us: float, name: str, **args: Any) -> dict[str, Any]:
+    return event("kernel", name, begin_us, 4, correlation=number, **args)
+
+
+def sized(count: Any, ranks: Any, dtype: str = "Float", side: str = "In") -> dict[str, Any]:
+    return {f"{side} msg nelems": count, "dtype": dtype, "Group size": ranks}
+
+
+def test_work_on_a_device_replaces_the_operators_and_collectives_of_the_host(tmp_path: Path) -> None:
+    reduce, gather = "ncclDevKernel_AllReduce_Sum_f32", "ncclDevKernel_AllGather_RING"
+    found = recorded(
+        tmp_path,
+        *HOST,
+        event("cuda_runtime", "cudaLaunchKernel", 100, 1, correlation=3),
+        event("cuda_runtime", "cudaDeviceSynchronize", 101, 1),
+        kernel(3, 110, "gemm"),
+        *HOST,
+        kernel(4, 120, reduce, **sized(5, 2)),
+        kernel(5, 130, gather, **sized(7, 4, side="Out")),
+        kernel(6, 140, reduce, **sized(5, 1)),
+        kernel(7, 150, reduce, **sized(5, "2")),
+        kernel(8, 160, reduce, **sized(0, 2)),
+        kernel(9, 170, reduce, **sized(5, 2, dtype="strange")),
+        kernel(10, 180, "ncclDevKernel_SendRecv", **sized(5, 2)),
+        event("kernel", "gemm", 190, 4),
+    )
+    assert found.operators == []
+    assert [round(1e6 * begin) for begin in found.collectives] == [120, 130, 140, 150, 160, 170]
+    assert [(round(1e6 * begin), number) for begin, number in found.launches] == [(100, 3)]
+    assert sorted(found.device) == [3, 4, 5, 6, 7, 8, 9, 10]
+    work = found.device[10][0]
+    assert (round(1e6 * work.begin), round(1e6 * work.end), work.message_bytes) == (180, 184, 20.0)
+    messages = [(kind, size, ranks, round(1e6 * seconds)) for kind, size, ranks, seconds in found.kernels.messages]
+    assert messages == [("all-reduce", 20.0, 2, 4), ("all-gather", 28.0, 4, 4)]
+    assert len(found.nodes) == 2
+
+
+def test_room_is_asked_for_while_a_trace_is_read_and_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Recording, "require_room", lambda self, fewer: asked.append(fewer))
+    monkeypatch.setattr(trace_module, "_CHECKED", 3)
+    recorded(tmp_path, *HOST)
+    assert asked == ["torch.profiler.schedule(active=3)"] * 4  # entries 0, 3 and 6 of 8
