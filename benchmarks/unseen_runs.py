@@ -5,9 +5,9 @@ and `measured`. Rows with another metric are skipped. Paths in commands are rela
 measured - 1 of the time. `--rows` prints every row, `-o PATH` writes the rows with their projections. `--by COLUMN` sums
 up by another column than `set`.
 
-The blind tests (blind_runs.csv, blind_runs_2.csv, blind_runs_3.csv): commands and projections of published runs were
+The blind tests (blind_runs.csv, blind_runs_2.csv, …_3.csv, …_4.csv): commands and projections of published runs were
 committed before the measured times, in the columns `projected_s`, `low_s` and `high_s`. `--recorded` reads these columns
-instead of projecting again. Rows of blind_runs_3.csv whose times stood beside the settings are a group of `trainer_read`:
+instead of projecting again. Rows whose times were seen before are a group of `trainer_read`:
 
     python benchmarks/unseen_runs.py benchmarks/blind_runs.csv --by set --by trainer_read --recorded
 
