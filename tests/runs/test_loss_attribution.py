@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,22 @@ from benchmarks.made_steps import BLOCKING, INJECTED, Made, draw, mixtures_of
 from ppsim import StageCosts, build, explain, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.cli import main
-from ppsim.runs.loss_attribution import Explanation, attribute_losses
+from ppsim.runs.loss_attribution import (
+    Difference,
+    Explanation,
+    LateRank,
+    TimeLoss,
+    _between,
+    _by_cause,
+    _loss,
+    _Term,
+    _terms,
+    _with_paces,
+    attribute_losses,
+    late_ranks,
+)
 from ppsim.runs.loss_attribution import explain_difference as beside
-from ppsim.runs.loss_causes import CAUSES, STAGES_OR_RANKS
+from ppsim.runs.loss_causes import CAUSES, STAGES_OR_RANKS, CauseRemoval
 from ppsim.runs.loss_report import ADVICE, reasons
 from ppsim.runs.step_replay import MeasuredSteps, median_gap_s, replayed_step_s, steps_of
 from ppsim.schedule.graph import build_graph
@@ -498,3 +512,128 @@ def test_a_missing_last_rank_is_asked_for_before_the_causes(folder: Path) -> Non
         assert explain("passes.csv").note == ""
         doubt = "without rank 3 (the times do not show a missing rank: did 3 run?): the time that others wait"
         assert explain("passes.csv", ranks=4).note.startswith(doubt)
+
+
+SMALL = build("1f1b", pp=2, microbatches=3)
+
+
+def late_step(excess_s: dict[str, float], gap_s: dict[str, float]) -> tuple[MeasuredSteps, np.ndarray]:
+    """Return a step of F 1 s and B 2 s with longer actions and gaps, and the usual times."""
+    even = np.where(SMALL.op == Op.F, 1.0, 2.0)
+    names = [str(action) for action in SMALL]
+    taken = even + np.array([excess_s.get(name, 0.0) for name in names])
+    gaps = np.array([gap_s.get(name, 0.0) for name in names])
+    return MeasuredSteps(taken[None], np.zeros((1, len(names))), gaps[None]), even
+
+
+def test_a_late_rank_has_its_gain_the_wait_of_others_and_its_longest_action_on_the_path() -> None:
+    """With 1B1 5 s long, rank 0 waits 2 + 3 + 1 s and ends after 15 s; else it waits 2 + 1 s and ends after 12 s.
+
+    A gap of 1 s before 0B2, which ends the step, holds up no other rank. The median gap is 0.5 s. A longer 0F2 is on
+    the path only if 1B1 is not.
+    """
+    graph = build_graph(SMALL)
+    assert late_ranks(graph, *late_step({"1B1": 3.0}, {})) == [LateRank(1, 3.0, 3.0, "1B1", 3.0)]
+    assert late_ranks(graph, *late_step({}, {})) == []
+    gaps = {"0B2": 1.0, "1F0": 0.5, "1F1": 0.25}
+    [late] = late_ranks(graph, *late_step({}, gaps))
+    assert late == LateRank(0, 0.5, 0.0, "", 0.0)
+    first, second = late_ranks(graph, *late_step({"1B1": 3.0, "0B2": 0.5, "0F2": 0.25}, {}))
+    assert (first, second) == (LateRank(1, 2.75, 2.75, "1B1", 3.0), LateRank(0, 0.5, 0.0, "0B2", 0.5))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({}, "rank 1 starts a step 2.00 s after the last pass of the step before"),
+        (
+            {"gaps_s": [2.0, 7.0, 1.0]},
+            "rank 1 starts a step 2.00 s after the last pass of the step before, 7.00 s after step 5",
+        ),
+        ({"gaps_s": [2.0, 3.0, 1.0]}, "rank 1 starts a step 2.00 s after the last pass of the step before"),
+        (
+            {
+                "gaps_s": [2.0, 7.0, 1.0],
+                "work_s": {"load": [9, 1, 3, 2], "log": [9, 0, 1, 0.5], "save": [9, 0, 4, 0]},
+            },
+            "rank 1 starts a step 2.00 s after the last pass of the step before (load 2.00 s, log 500 ms), 7.00 s after "
+            "step 5 (save 4.00 s)",
+        ),
+        (
+            {"work_s": {"load": [1, 2, 3]}},
+            "rank 1 starts a step 2.00 s after the last pass of the step before",
+        ),
+        (
+            {"to_collective_s": [[1.0, 2.0, 9.0], [1.0, 2.0, 9.5], [1.5, 2.5, 10.0]]},
+            "rank 2 starts its first collective 9.50 s after its last pass, the other ranks after 1.50 s; rank 1 starts a "
+            "step 2.00 s after the last pass of the step before",
+        ),
+        (
+            {"to_collective_s": [[3.25]]},
+            "rank 0 starts its first collective 3.25 s after its last pass, the other ranks after 0 s; rank 1 starts a step "
+            "2.00 s after the last pass of the step before",
+        ),
+        ({"to_collective_s": [[2.0, 4.0]]}, "rank 1 starts a step 2.00 s after the last pass of the step before"),
+    ],
+)
+def test_the_time_between_steps_is_of_the_first_rank_and_of_a_late_collective(
+    fields: dict[str, Any], sentence: str
+) -> None:
+    """Collectives are late by more than 1.5 times the others and half the usual gap, 1 s."""
+    work_s = {name: np.array(spent)[:, None] * [0.0, 1.0, 0.0] for name, spent in fields.pop("work_s", {}).items()}
+    given = {"gaps_s": [2.0, 1.5, 2.5], "to_collective_s": (), "work_s": work_s} | fields
+    graph = SimpleNamespace(num_actions=3, schedule=SimpleNamespace(rank=np.array([0, 1, 2])))
+    start = np.array([[0.0, 9.0, 9.0, 0.0], [5.0, 4.0, 6.0, 0.0]])
+    assert _between(SimpleNamespace(graph=graph, start=start, **given), 4) == sentence  # type: ignore[arg-type]
+
+
+def test_causes_that_only_one_step_distinguishes_are_merged() -> None:
+    losses = [
+        TimeLoss("slow ranks", 1.0, 9.0, "rank 3"), TimeLoss("drift", 2.0, 9.0), TimeLoss("uneven stages", 0.5, 9.0, "stage 2"),
+        TimeLoss(STAGES_OR_RANKS, 0.25, 9.0),
+    ]  # fmt: skip
+    explanation = Explanation("run", 8.0, 8.0, 3, losses)
+    merged = [(STAGES_OR_RANKS, ("slow ranks", "uneven stages", STAGES_OR_RANKS))]
+    assert _by_cause(explanation, merged) == {
+        STAGES_OR_RANKS: TimeLoss(STAGES_OR_RANKS, 1.75, 0.0, "rank 3; stage 2"), "drift": TimeLoss("drift", 2.0, 0.0),
+    }  # fmt: skip
+    assert list(_by_cause(explanation, [])) == [loss.cause for loss in losses]
+
+
+def test_the_difference_of_compute_has_the_times_on_the_median_stage() -> None:
+    measured, projected = (
+        Explanation("run", 8.0, 8.0, 3, [], action_times_s=times)
+        for times in ({"F": 1.0, "B": 2.0, "W": 3.0}, {"F": 1.5, "B": 2.5, "I": 4.0})
+    )
+    compute = Difference("compute", 5.0, 4.0, "mean over the ranks")
+    assert _with_paces(compute, measured, projected).detail == (
+        "median stage: F 1.00 s, projected 1.50 s, B 2.00 s, projected 2.50 s"
+    )
+    other = Difference("drift", 5.0, 4.0, "detail")
+    assert _with_paces(other, measured, projected) is other
+
+
+def test_a_loss_is_the_mean_of_its_steps_with_their_quartiles() -> None:
+    term = _Term("drift", np.array([1.0, 2.0, 3.0, 4.0, 10.0]), np.array([0.5, 0.5, 0.5, 0.5, 3.0]), "detail")
+    assert _loss(term) == TimeLoss("drift", 4.0, 1.0, "detail", 3.0, (2.0, 4.0))
+
+
+def test_terms_are_removed_one_after_the_other_and_the_bubble_and_compute_are_left() -> None:
+    """Steps of 15 and 16 s measured; replayed 15 s. Without the late action 12 s, of which 9 are compute."""
+    step, even = late_step({"1B1": 3.0}, {})
+    steps = MeasuredSteps(*(np.repeat(one, 2, axis=0) for one in (step.taken, step.hop, step.after_own)))
+    usual = replace(steps, taken=np.tile(even, (2, 1)))
+    half = replace(steps, taken=np.tile(even + (step.taken[0] - even) / 3, (2, 1)))
+    removals = [
+        CauseRemoval("pauses", lambda one: half, "a third stays", lambda one: usual),
+        CauseRemoval("drift", lambda one: usual, "the rest"),
+    ]
+    terms = _terms(build_graph(SMALL), steps, np.array([15.0, 16.0]), removals)
+    assert [(term.cause, term.seconds.tolist(), term.gain.tolist()) for term in terms] == [
+        ("rest", [0.0, 1.0], [0.0, 0.0]), ("pauses", [2.0, 2.0], [3.0, 3.0]), ("drift", [1.0, 1.0], [3.0, 3.0]),
+        ("pipeline bubble", [3.0, 3.0], [3.0, 3.0]), ("compute", [9.0, 9.0], [9.0, 9.0]),
+    ]  # fmt: skip
+    assert [term.detail for term in terms] == [
+        "", "a third stays", "the rest", "idle time of the schedule with 2 ranks, 2 stages and 3 microbatches",
+        "mean over the ranks",
+    ]  # fmt: skip
