@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,3 +223,151 @@ def test_a_wait_has_the_names_of_the_work_that_was_recorded_in_most_waits(cause:
     run = replace(run, work_s={"receive": np.full(shape, 0.004), "checkpoint": rare})
     detail = next(loss.detail for loss in attribute_losses(run).losses if loss.cause == cause)
     assert re.fullmatch(rf"[\d.]+ .s per {what} \(median of \d+\) \(receive 4.00 ms\)", detail)
+
+
+PAIR = build("1f1b", pp=2, microbatches=2)
+"""Actions 0F0 0F1 0B0 0B1 on rank 0, and 1F0 1B0 1F1 1B1 on rank 1."""
+
+
+def paces_with(**fields: Any) -> Any:
+    """Return usual times of 1 s per F and 2 s per B in three steps, without any cause."""
+    ones, usual = np.ones((3, 8)), np.where(PAIR.op == Op.F, 1.0, 2.0)
+    factors = {
+        "firsts": np.zeros((3, 8), dtype=bool), "expected": usual * ones, "without_pauses": usual * ones,
+        "slow_steps": np.ones((3, 2)), "drift": np.ones((3, 2)), "drift_in_step": np.ones(8), "sizes": ones,
+        "pauses": 0 * ones, "usual": usual, "taken": usual * ones, "drift_of_ranks": np.ones((3, 2)),
+        "drift_of_all": np.ones((3, 1)),
+    }  # fmt: skip
+    given = {
+        "schedule": PAIR, "typical": {Op.F: 1.0, Op.B: 2.0}, "even": usual, "of_ranks": np.ones((2, 2)), "is_told": True,
+        "whole_s": np.array([3.0, 3.0]),
+    }  # fmt: skip
+    own = {name: value for name, value in fields.items() if name in given}
+    factors |= {name: value for name, value in fields.items() if name not in given}
+    return SimpleNamespace(**given | own, factors=SimpleNamespace(**factors))
+
+
+def steps_with(taken: Any, own: float = 0.0) -> MeasuredSteps:
+    taken = np.array(taken) * np.ones((3, 8))
+    return MeasuredSteps(taken, np.zeros((3, 8)), np.full((3, 8), own))
+
+
+def test_a_cause_within_actions_leaves_their_pauses_if_it_is_removed_alone() -> None:
+    steps = steps_with(7.0, own=0.5)
+    removal = loss_causes._of_passes("c", lambda taken: taken / 2, "d", SimpleNamespace(pauses=3.0))  # type: ignore[arg-type]
+    assert (removal.cause, removal.detail) == ("c", "d")
+    assert (removal.without(steps).taken == 3.5).all()
+    assert (removal.without_others(steps).taken == 3 + (7 - 3) / 2).all()
+    assert (removal.without(steps).after_own == 0.5).all()
+    plain = loss_causes._of_passes("c", lambda taken: taken / 2, "d")
+    assert (plain.without_others(steps).taken == 3.5).all()
+
+
+def test_the_device_waits_for_launches_in_the_median_part_of_each_action() -> None:
+    """A fourth of the F and a half of the B of rank 0 in most steps; an action of 0 s has no part."""
+    waits = np.zeros((3, 8))
+    waits[:2, :4] = [0.25, 0.25, 1.0, 1.0]
+    waits[2] = 9.0
+    removal = loss_causes.launches_removal(paces_with(), waits)
+    taken = removal.without(steps_with(4.0)).taken
+    assert taken[0].tolist() == [3.0, 3.0, 2.0, 2.0, 4.0, 4.0, 4.0, 4.0]
+    assert removal.detail == "device idle: 12.50 % of F, 25.00 % of B"
+    always = loss_causes.launches_removal(paces_with(), np.full((3, 8), 9.0))
+    assert (always.without(steps_with(4.0)).taken == 0).all(), "a share of one at most"
+    none = loss_causes.launches_removal(paces_with(taken=np.zeros((3, 8))), waits)
+    assert (none.without(steps_with(4.0)).taken == 4).all()
+
+
+def test_first_passes_straggling_steps_drift_and_sizes_are_removed_from_their_actions() -> None:
+    firsts = np.zeros((3, 8), dtype=bool)
+    firsts[:, 4] = True
+    late = np.where(PAIR.op == Op.F, 1.0, 2.0) * np.ones((3, 8))
+    late[:, 4] += [0.5, 1.0, 1.5]
+    [first] = loss_causes._of_factors(paces_with(firsts=firsts, without_pauses=late), 4)
+    assert (first.cause, first.detail) == ("slow first passes", "most: 1F0 on rank 1, 1.00 s longer")
+    assert first.without(steps_with(3.0)).taken[0].tolist() == [3, 3, 3, 3, 1, 3, 3, 3]
+    assert first.without(steps_with(0.5)).taken[0].tolist() == [0.5] * 8
+    slow = np.array([[1.0, 1.0], [1.0, 1.25], [2.0, 2.5]])
+    drift, in_step = np.array([[1.0, 1.0], [1.25, 1.0], [1.5, 1.0]]), np.where(np.arange(8) == 7, 2.0, 1.0)
+    sizes = np.where(PAIR.microbatch == 1, 1.5, 0.5) * np.ones((3, 8))
+    made = paces_with(
+        slow_steps=slow, drift=drift, drift_in_step=in_step, sizes=sizes, drift_of_ranks=drift,
+        drift_of_all=np.array([[1.0], [1.0], [1.25]]),
+    )  # fmt: skip
+    none, steps, drifts, uneven = loss_causes._of_factors(made, 4)
+    assert none.detail == ""
+    assert (steps.cause, steps.detail) == (
+        "straggling steps",
+        "step 5: rank 1 +25.00 %; step 6: all ranks +150.00 %",
+    )
+    assert steps.without(steps_with(6.0)).taken[:, [0, 4]].tolist() == [[6.0, 6.0], [6.0, 4.8], [3.0, 2.4]]
+    assert drifts.cause == "drift"
+    assert drifts.detail == (
+        "rank 0: +50.00 % from the first step to the last, rank 1: +100.00 % from its first pass to its last, "
+        "all ranks: +25.00 % from the first step to the last"
+    )
+    assert drifts.without(steps_with(6.0)).taken[:, [0, 4, 7]].tolist() == [
+        [6.0, 6.0, 3.0],
+        [4.8, 6.0, 3.0],
+        [4.0, 6.0, 3.0],
+    ]
+    assert (uneven.cause, uneven.detail) == ("uneven microbatches", "from 0.50 to 1.50 times the mean")
+    assert uneven.without(steps_with(6.0)).taken[0, :2].tolist() == [12.0, 4.0]
+
+
+def test_passes_that_vary_become_usual_ones_or_alone_the_expected_ones_with_their_pauses() -> None:
+    firsts = np.zeros((3, 8), dtype=bool)
+    firsts[:, 4] = True
+    expected, without = np.full((3, 8), 3.0), np.full((3, 8), 3.0)
+    without[:, 4], without[:, 2] = 9.0, [3.5, 4.0, 4.5]
+    made = paces_with(firsts=firsts, expected=expected, without_pauses=without, pauses=np.full((3, 8), 0.25))
+    removal = loss_causes._variation(made, 0.0)
+    assert (removal.cause, removal.detail) == ("passes that vary", "most: 0B0 on rank 0, 1.00 s longer")
+    steps = steps_with(5.0, own=0.5)
+    assert removal.without(steps).taken[0].tolist() == made.factors.usual.tolist()
+    assert removal.without_others(steps).taken[0].tolist() == [3.25] * 4 + [9.25] + [3.25] * 3
+    assert (removal.without(steps).after_own == 0.5).all()
+    waiting = loss_causes._variation(made, 0.375)
+    assert waiting.detail == "375 ms before a pass"
+    assert (waiting.without(steps).after_own == 0.125).all()
+    assert (waiting.without_others(steps_with(5.0, own=0.25)).after_own == 0.0).all()
+
+
+def test_slow_ranks_are_removed_before_uneven_stages_if_they_are_distinguished() -> None:
+    usual = np.array([1.5, 1.5, 4.0, 4.0, 1.0, 2.5, 1.0, 0.0])
+    even = np.where(PAIR.op == Op.F, 1.0, 2.0)
+    made = paces_with(
+        usual=usual, even=even, of_ranks=np.array([[1.5, 1.0], [2.0, 1.0]]), whole_s=np.array([5.5, 3.5])
+    )
+    ranks, stages = loss_causes._of_stages(made)
+    assert (ranks.cause, ranks.detail) == ("slow ranks", "rank 0: forward +50.00 %, backward +100.00 %")
+    assert ranks.without(steps_with(6.0)).taken[0].tolist() == [4.0, 4.0, 3.0, 3.0, 6.0, 6.0, 6.0, 6.0]
+    assert stages.cause == "uneven stages"
+    assert stages.detail == "stage 0 on rank 0: 5.50 s per microbatch, +57.14 % over the median stage"
+    assert stages.without(steps_with(usual)).taken[0].tolist() == [1.5, 1.5, 4.0, 4.0, 1.0, 2.0, 1.0, 2.0]
+    made.is_told = False
+    [alone] = loss_causes._of_stages(made)
+    assert alone.cause == loss_causes.STAGES_OR_RANKS
+    assert alone.without(steps_with(usual)).taken[0].tolist() == even.tolist()
+    nothing = paces_with(whole_s=np.array([0.0, 3.5]))
+    assert (
+        loss_causes._worst_stage(nothing) == "stage 1 on rank 1: 3.50 s per microbatch, all over the median stage"
+    )
+
+
+def test_gaps_and_waits_are_described_by_their_medians_without_pauses_and_slow_links() -> None:
+    made = Made(PAIR, seed=1, num_steps=3)
+    run, actions = made.run(), len(PAIR)
+    start, end = run.start[:, :actions], run.end[:, :actions]
+    usual = links_of(made.graph, start, *input_times(made.graph, end)[:2])
+    own = np.zeros((3, 8))
+    own[:, 1], own[:, 2] = 0.004, 0.006
+    steps = replace(steps_of(made.graph, start, end, usual), after_own=own)
+    paces = ActionSpeeds(PAIR, StepFactors(PAIR, steps.taken, float(run.step_times_s.mean())))
+    block_s = np.where(np.arange(actions) == 2, 0.001, 0.0)
+    excess = SlowPairs(np.zeros((1, actions)), block_s, {"rank 0 → 1": (0.0, 0.001, 0.0)})
+    causes = {one.cause: one for one in cause_removals(paces, steps, start, excess, usual, variation_s=0.003)}
+    gaps = causes["gaps between passes"]
+    assert gaps.detail.startswith("1.50 ms per gap (median of 6)")
+    assert gaps.without(steps).after_own[0, :3] == pytest.approx([0.0, 0.003, 0.003])
+    assert gaps.without_others(steps).after_own[0, :3] == pytest.approx([0.0, 0.003, 0.004])
