@@ -3,9 +3,14 @@
 import csv
 import json
 import re
+from types import SimpleNamespace
 
+import click
 import pytest
 
+from ppsim.base.errors import ConfigError
+from ppsim.cli import tune as module
+from ppsim.projection.scaling import Scaling
 from tests.cli.running import ppsim, words_of
 
 SMALL = (
@@ -180,3 +185,125 @@ def test_rows_that_gather_experts_say_so():
     sentence = "experts gathered, not exchanged: rows with ep 1 and ZeRO 3."
     assert sentence in ppsim(*line, "--ep", 1, "--zero", 3).stdout
     assert sentence not in ppsim(*line, "--ep", 8, "--zero", 1).stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"deadline": 3.0}, "--deadline needs --tokens, the number of tokens to train"),
+        ({"deadline": 0.0, "tokens": 1e9}, "--deadline must be more than 0 days: got 0"),
+        ({"tokens": 0.0}, "--tokens must be more than 0: got 0"),
+        (
+            {"is_compared": True, "resume": "a"},
+            "--resume is for one search: leave out --tokens, --minimise and lists",
+        ),
+        ({"is_compared": True, "to_config": "megatron"}, "--to-config is for one search"),
+    ],
+)
+def test_a_comparison_of_numbers_has_options_of_its_own(given, sentence):
+    def require(is_compared=False, tokens=None, deadline=None, resume=None, to_config=None):
+        module._require_comparable(is_compared, tokens, deadline, {"resume": resume}, to_config)
+
+    with pytest.raises(ConfigError, match=sentence):
+        require(**given)
+    require(deadline=0.5, tokens=1.0)
+    require(is_compared=True)
+    require(resume="a", to_config="megatron")
+
+
+ROWS = [
+    {"gpus": 8, "iteration_time_s": 3.0, "gpu_hours_per_step": 1.0, "training_days": 9.0},
+    {"gpus": 16, "error": "too few"},
+    {"gpus": 32, "iteration_time_s": 1.0, "gpu_hours_per_step": 4.0, "training_days": 3.0},
+    {"gpus": 64, "iteration_time_s": 2.0, "gpu_hours_per_step": 0.5, "training_days": 6.0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("minimise", "deadline", "order", "code"),
+    [
+        (None, None, [8, 16, 32, 64], None), ("time", None, [32, 64, 8, 16], None), ("cost", None, [64, 8, 32, 16], None),
+        (None, 3.0, [8, 16, 32, 64], None), (None, 2.0, [8, 16, 32, 64], 1),
+    ],
+)  # fmt: skip
+def test_numbers_of_gpus_are_rows_in_order_or_the_best_first(minimise, deadline, order, code, monkeypatch):
+    calls = []
+    rows = [{"num_gpus": row["gpus"], "verdict": "fits"} | row for row in ROWS]
+
+    def scaling_of(name, numbers, row_of):
+        calls.append((name, numbers, row_of(numbers[1])))
+        return Scaling("gpus", rows)
+
+    monkeypatch.setattr(module, "scaling_of", scaling_of)
+    monkeypatch.setattr("ppsim.api.tune.search_of", lambda options: lambda: ("searched", options["gpus"]))
+    monkeypatch.setattr("ppsim.api.tune.row_of_search", lambda *all: all)
+    monkeypatch.setattr(module, "print_result", lambda *all: calls.append(all))
+    monkeypatch.setattr(module, "write", lambda *all, announce: calls.append(all))
+
+    def compare():
+        module._compare_numbers([8, 16], {"gpus": None}, ("o.csv",), 1e9, minimise, deadline, as_json=True)
+
+    if code:
+        with pytest.raises(click.exceptions.Exit) as error:
+            compare()
+        assert error.value.exit_code == code
+    else:
+        compare()
+    assert calls[0] == ("gpus", [8, 16], (("searched", 16), 1e9))
+    (scaling, as_json), (outputs, formats, written) = calls[1:]
+    assert ([row["gpus"] for row in scaling.rows], scaling.deadline_days, as_json) == (order, deadline, True)
+    assert (outputs, formats, written) == (("o.csv",), module.SCALING, scaling)
+    rows[:] = rows[1:2]
+    with pytest.raises(click.exceptions.Exit):
+        module._compare_numbers([8, 16], {"gpus": None}, (), None, None, None, as_json=False)
+
+
+def test_a_recipe_is_projected_with_the_options_of_the_search(monkeypatch, capsys):
+    monkeypatch.setattr("ppsim.api.tune.plan_of_file", lambda options: options["gpus"])
+
+    def outcome_of(plan):
+        if plan == 3:
+            raise ConfigError("3 is odd")
+        return 2.0 * plan, 5.0
+
+    monkeypatch.setattr("ppsim.projection.project.outcome_of", outcome_of)
+    config = SimpleNamespace(recipe="name")
+    assert module._of_recipe(config, {"gpus": 8}) == {"recipe_iteration_time_s": 16.0, "recipe_peak_bytes": 5.0}
+    assert module._of_recipe(config, {"gpus": 3}) == {}
+    assert capsys.readouterr().err == "  the recipe itself is not possible with these options: 3 is odd\n"
+    assert module._of_recipe(None, {}) == module._of_recipe(SimpleNamespace(recipe=None), {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "reasons"),
+    [
+        (
+            {
+                "tp": 2,
+                "model": "gpt2",
+                "recompute": "full",
+                "cuda_graphs": "full",
+                "micro_batch": 4,
+                "trainer_name": 1,
+            },
+            "fits",
+            [],
+        ),
+        ({"tp": 8}, "fits", ["the search does not try --tp 8"]),
+        (
+            {"tp": 4, "stage_plan": "p.json", "schedule": "zb-h1"},
+            "fits",
+            ["the search does not try --plan p.json --schedule zb-h1"],
+        ),
+        ({"tp": 2}, "does not fit", ["the recipe does not fit"]),
+        ({"tp": 8}, "fits tightly", ["the recipe fits tightly", "the search does not try --tp 8"]),
+    ],
+)
+def test_a_recipe_is_faster_for_its_memory_or_for_what_is_not_tried(options, verdict, reasons):
+    question = SimpleNamespace(memory_limit=SimpleNamespace(word=lambda peak: verdict if peak == 7.0 else "wrong"))
+    space = SimpleNamespace(tp=[1, 2], micro_batch=None, recompute=["none"], schedule=["1f1b"])
+    candidates = [
+        SimpleNamespace(candidate=SimpleNamespace(tp=4, micro_batch=4, recompute="full", schedule="1f1b"))
+    ]
+    tuned = SimpleNamespace(question=question, space=space, simulated=candidates)
+    assert module._why_longer(SimpleNamespace(options=options), tuned, 7.0) == reasons
