@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ppsim.base import files as files_module
 from ppsim.base.errors import ConfigError, CostsError, DoesNotFit
 from ppsim.base.files import (
     csv_text,
@@ -21,6 +22,7 @@ from ppsim.base.files import (
     to_json,
     write_atomically,
 )
+from tests.defaults import number_defaults
 
 
 @pytest.fixture
@@ -173,3 +175,12 @@ def test_a_failure_leaves_the_old_content_and_no_other_file(path: Path, monkeypa
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_is_left_out_in_base_files_has_these_values() -> None:
+    assert number_defaults(files_module) == {
+        "read_json": {"most": 2147483648},
+        "_parsed": {"most": 1048576},
+        "read_text": {"most": 1048576},
+        "read_head": {"most": 1048576},
+    }  # fmt: skip

@@ -11,9 +11,12 @@ import yaml
 
 import ppsim
 from ppsim.base import limits
+from ppsim.base import limits as limits_module
+from ppsim.base import plain_yaml as plain_yaml_module
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.files import read_head, read_json, read_text, read_toml, read_yaml
 from ppsim.base.limits import CONFIG_BYTES, count_from, integer_if_equal, number_from, short_text
+from tests.defaults import number_defaults
 
 SHELL = "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
 
@@ -193,3 +196,17 @@ def test_experts_without_end_are_refused(tmp_path: Path) -> None:
     found = ppsim.read_run_config(tmp_path / "a.sh")
     assert found.model is None
     assert "the number of experts must be at most 10,000: got 999999999" in found.why_no_model
+
+
+def test_what_is_left_out_in_base_limits_has_these_values() -> None:
+    assert number_defaults(limits_module) == {
+        "count_from": {"least": 0, "most": 1000000000000000},
+        "number_from": {"least": -1e+30, "most": 1e+30},
+        "require_memory": {"bytes_each": 160},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_base_plain_yaml_has_these_values() -> None:
+    assert number_defaults(plain_yaml_module) == {
+        "PlainLoader.construct_mapping": {"deep": False},
+    }  # fmt: skip

@@ -3,12 +3,14 @@
 import pytest
 
 import ppsim
+from ppsim.base import name_lookup as name_lookup_module
 from ppsim.catalog.build import find
 from ppsim.errors import ConfigError
 from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.model.registry import NAMES, find_model
 from ppsim.profiling.model_shapes import find_model as find_profiled
 from tests.cli.running import ppsim as run
+from tests.defaults import number_defaults
 
 SCHEDULES = {
     "1F1B": "1f1b", "ZBV": "zbv", "zb_h1": "zb-h1", "Interleaved1F1B": "interleaved-1f1b", "interleaved": "interleaved-1f1b",
@@ -89,3 +91,9 @@ def test_a_file_of_runs_takes_the_same_names(tmp_path):
 def test_a_cluster_file_extends_one_by_any_of_its_names(tmp_path):
     (tmp_path / "mine.toml").write_text('format = "ppsim-cluster/1"\nname = "mine"\nbase = "H100-SXM"\n')
     assert load_cluster(tmp_path / "mine.toml").device == load_cluster("dgx-h100").device
+
+
+def test_what_is_left_out_in_base_name_lookup_has_these_values() -> None:
+    assert number_defaults(name_lookup_module) == {
+        "NameLookup.nearest": {"number": 3},
+    }  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ppsim.base import numba_jit as compiling
+from ppsim.base import numba_jit as numba_jit_module
 from ppsim.base.numba_jit import (
     COMPILING,
     WORTH_COMPILING,
@@ -21,6 +22,7 @@ from ppsim.base.numba_jit import (
     time_limit,
     working_clock,
 )
+from tests.defaults import number_defaults
 
 
 class Inner(NamedTuple):
@@ -242,3 +244,9 @@ def test_the_pace_of_a_kernel_at_most_doubles_and_small_runs_only_quicken_it(mon
     assert noted(2, 6.0) == (5, 2.0), "a run of less than half the size is not slower"
     assert noted(2, 2.0) == (2, 1.0)
     assert noted(0, 0.5) == (1, 0.5)
+
+
+def test_what_is_left_out_in_base_numba_jit_has_these_values() -> None:
+    assert number_defaults(numba_jit_module) == {
+        "_compiled": {"is_called_by_another": False},
+    }  # fmt: skip

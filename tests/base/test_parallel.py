@@ -8,8 +8,10 @@ import time
 import psutil
 import pytest
 
+from ppsim.base import parallel as parallel_module
 from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.base.parallel import in_processes
+from tests.defaults import number_defaults
 from tests.processes import start
 
 pytest.importorskip("joblib")
@@ -93,3 +95,9 @@ def wait_for(found, seconds=60):
         time.sleep(0.05)
     assert answer
     return answer
+
+
+def test_what_is_left_out_in_base_parallel_has_these_values() -> None:
+    assert number_defaults(parallel_module) == {
+        "in_processes": {"is_ordered": True},
+    }  # fmt: skip

@@ -11,6 +11,7 @@ from ppsim import StageCosts, build, check, simulate
 from ppsim.base import numba_jit as compiling
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.catalog import auto
+from ppsim.catalog import auto as auto_module
 from ppsim.catalog import search_cache as answers
 from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import TABLES, every_schedule, find, optimise_entry
@@ -19,6 +20,7 @@ from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.analysis_cache import KEPT
 from ppsim.schedule.placement import STYLES
 from ppsim.simulation.bounds.for_table import bounds_of, problem_of
+from tests.defaults import number_defaults
 from tests.exact import optimal
 
 UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
@@ -306,3 +308,9 @@ def test_wrong_arguments_are_refused(changed, sentence):
 def test_a_limit_below_one_microbatch_does_not_fit_on_either_placement():
     with pytest.raises(DoesNotFit, match="rank 0 needs 2 B for one microbatch > 1 B"):
         optimise(pp=2, vpp=2, microbatches=4, costs=UNIT, memory_limit_bytes=1.0)
+
+
+def test_what_is_left_out_in_catalog_auto_has_these_values() -> None:
+    assert number_defaults(auto_module) == {
+        "optimise": {"vpp": 1, "time_limit_s": 10.0, "seed": 0},
+    }  # fmt: skip

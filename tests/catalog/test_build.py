@@ -5,9 +5,13 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError, Deadlock
+from ppsim.catalog import build as build_module
+from ppsim.catalog import cost_optimised as cost_optimised_module
 from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import find, optimise_entry
+from ppsim.catalog.published import one_f_one_b as one_f_one_b_module
 from tests.cli.running import ppsim as run
+from tests.defaults import number_defaults
 
 UNEVEN = ppsim.StageCosts(
     forward_s=[1.6, 1.0, 1.0, 1.0], backward_input_s=[1.6, 1.0, 1.0, 1.0], backward_weight_s=[1.2, 0.8, 0.8, 0.8],
@@ -192,3 +196,24 @@ def test_a_small_table_does_not_ask_how_much_memory_is_free(monkeypatch) -> None
     ppsim.build("1f1b", pp=4, microbatches=8)
     with pytest.raises(ConfigError, match="and 0 B of memory are free on this machine"):
         ppsim.build("1f1b", pp=4, microbatches=1_000_000)
+
+
+def test_what_is_left_out_in_catalog_build_has_these_values() -> None:
+    assert number_defaults(build_module) == {
+        "optimise_entry": {"is_thorough": False},
+        "_made": {"is_thorough": False},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_catalog_cost_optimised_has_these_values() -> None:
+    assert number_defaults(cost_optimised_module) == {
+        "_fitted": {"is_thorough": False},
+        "_to_limit": {"is_thorough": False},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_catalog_one_f_one_b_has_these_values() -> None:
+    assert number_defaults(one_f_one_b_module) == {
+        "_by_turns": {"splits": False},
+        "split_row": {"num_put_off": 0},
+    }  # fmt: skip

@@ -13,9 +13,13 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.numba_jit import run_kernel
 from ppsim.catalog.build import CATALOG, TABLES, find
 from ppsim.catalog.published import cell_grid, interleaved
+from ppsim.catalog.published import cell_grid as cell_grid_module
+from ppsim.catalog.published import greedy as greedy_module
+from ppsim.catalog.published import interleaved as interleaved_module
 from ppsim.catalog.published.greedy import greedy
 from ppsim.catalog.published.interleaved import legal_group_sizes
 from ppsim.schedule.placement import loop, v_shape
+from tests.defaults import number_defaults
 from tests.strategies import tables
 
 STORED = sorted(Path(__file__).parents[2].joinpath("schedules").glob("*.csv"))
@@ -192,3 +196,22 @@ def test_a_table_that_follows_a_rule_is_made_of_arrays_without_an_object_an_acti
     entry = find(name)
     TABLES.clear()
     assert len(build(entry, pp=4, vpp=entry.stages_per_rank[0], microbatches=9)) > 0
+
+
+def test_what_is_left_out_in_catalog_cell_grid_has_these_values() -> None:
+    assert number_defaults(cell_grid_module) == {
+        "repeat_pattern": {"backward_cells": 1},
+        "advance_actions": {"backward_cells": 1, "are_weights_in_order": True},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_catalog_greedy_has_these_values() -> None:
+    assert number_defaults(greedy_module) == {
+        "greedy": {"num_replicas": 1},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_catalog_interleaved_has_these_values() -> None:
+    assert number_defaults(interleaved_module) == {
+        "_with_split_backwards": {"puts_off": False},
+    }  # fmt: skip

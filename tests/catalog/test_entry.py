@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from ppsim.catalog import entry as entry_module
 from ppsim.catalog.entry import Formula, ScheduleEntry, _not_a_multiple
 from ppsim.schedule.table import Schedule
+from tests.defaults import number_defaults
 
 
 def built(num_ranks: int, num_microbatches: int, vpp: int, costs: Any = None) -> Schedule:
@@ -98,3 +100,10 @@ def test_facts_follow_from_the_fields() -> None:
     assert (more["not in torch"], more["bubble"], more["bubble by span"]) == ("no slices", "F", "W")
     replicas = dict(entry(num_replicas=2).facts)
     assert replicas["stages per rank"] == "exactly 1, one of each of 2 replicas, down the ranks and back up"
+
+
+def test_what_is_left_out_in_catalog_entry_has_these_values() -> None:
+    assert number_defaults(entry_module) == {
+        "Formula": {"at_most": False},
+        "ScheduleEntry": {"microbatches_by": 1, "ranks_by": 1, "stages_by": 1, "num_replicas": 1, "num_slices": 1},
+    }  # fmt: skip

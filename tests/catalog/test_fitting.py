@@ -12,11 +12,13 @@ from benchmarks.heuristics import zbv_heuristic
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find, optimise_entry
+from ppsim.catalog.search import best_table as best_table_module
 from ppsim.catalog.search.best_table import best_table
 from ppsim.catalog.search.lists import list_schedules
 from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.placement import loop
 from ppsim.simulation.bounds.problem import Problem
+from tests.defaults import number_defaults
 from tests.exact import criterion_value_s, fits, starts_of
 from tests.fitting import in_a_v, one_chunk
 
@@ -254,3 +256,11 @@ def test_the_longer_search_improves_tables_of_more_than_768_actions(p, m, at_mos
     short = simulate(optimise_entry(find("v-min"), **shape)[0], costs).step_time_s
     table = optimise_entry(find("v-min"), **shape, is_thorough=True)[0]
     assert simulate(table, costs).step_time_s <= at_most < short
+
+
+def test_what_is_left_out_in_catalog_best_table_has_these_values() -> None:
+    assert number_defaults(best_table_module) == {
+        "local_search": {"seed": 0},
+        "best_table": {"is_thorough": False},
+        "tables_without_end": {"seed": 0},
+    }  # fmt: skip

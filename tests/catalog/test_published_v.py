@@ -4,8 +4,10 @@ import pytest
 
 from benchmarks.heuristics import zbv_heuristic
 from ppsim import StageCosts, build, simulate
+from ppsim.catalog.published import controllable_memory as controllable_memory_module
 from ppsim.catalog.search.best_table import best_table
 from ppsim.simulation.bounds.lower import lower_bounds
+from tests.defaults import number_defaults
 from tests.fitting import in_a_v
 from tests.published import read
 
@@ -161,3 +163,9 @@ def test_bubbles_at_f_12_i_14_w_8_of_primus_v_half_and_v_min_and_of_ours(name, t
     )
     assert round(100 * float(row["bubble_rate"]), 1) == theirs
     assert 100 * primus_timeline(row, name).bubble_ratio <= ours + 0.005
+
+
+def test_what_is_left_out_in_catalog_controllable_memory_has_these_values() -> None:
+    assert number_defaults(controllable_memory_module) == {
+        "from_block": {"are_weights_in_order": True},
+    }  # fmt: skip

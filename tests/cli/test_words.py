@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import ppsim
 from ppsim.api.keyword_options import accept_options
+from ppsim.base import option_declarations as option_declarations_module
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import Option, declared_options, field_values, options_by_section
 from ppsim.cli import main
@@ -17,6 +18,7 @@ from ppsim.projection.options import PlanOptions
 from ppsim.tuning.command_line import command_of as command_line_of
 from ppsim.tuning.options import TuneOptions
 from tests.cli.running import words_of as text_of
+from tests.defaults import number_defaults
 
 HostSeconds = Annotated[
     float | None,
@@ -85,3 +87,10 @@ def test_a_choice_is_taken_as_people_write_it() -> None:
     made = {CliRunner().invoke(main, line).stdout for line in lines}
     assert len(made) == 1
     assert "bfloat16" in made.pop()
+
+
+def test_what_is_left_out_in_base_option_declarations_has_these_values() -> None:
+    assert number_defaults(option_declarations_module) == {
+        "Option": {"shown": False, "has_no": False, "required": False, "is_hidden": False},
+        "require_least": {"least": 1},
+    }  # fmt: skip

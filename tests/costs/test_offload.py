@@ -13,11 +13,13 @@ from ppsim.costs.job import Job
 from ppsim.costs.layer_costs import layer_costs_of
 from ppsim.costs.ledger import Ledger
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, buffer_bytes, copy_s, offload_of
+from ppsim.model import offloading as offloading_module
 from ppsim.model.offloading import OffloadRules
 from ppsim.model.pipeline_stages import Stage
 from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
+from tests.defaults import number_defaults
 from tests.projection.jobs import job
 
 
@@ -216,3 +218,10 @@ def test_a_peak_is_in_a_backward_or_in_the_forward_whose_copies_are_under_way(
         SimpleNamespace(ahead=0.0, ahead_in_forward=1.0, forward=7.0),
     ]
     assert buffer_bytes(replace(job(layers=4), offload=part), 6.0, offloads) == buffers
+
+
+def test_what_is_left_out_in_model_offloading_has_these_values() -> None:
+    assert number_defaults(offloading_module) == {
+        "OffloadRules": {"min_offloaded_tensor_size": 1048576, "activation_offload_fraction": 1.0},
+        "Offload": {"freed": 0.0, "ahead": 0.0, "ahead_in_forward": 0.0, "forward": 0.0},
+    }  # fmt: skip

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from ppsim.integrations import torch as torch_module
+from tests.defaults import number_defaults
+
 pytest.importorskip("torch")
 
 from torch.profiler import ProfilerActivity, profile
@@ -37,3 +40,9 @@ def test_passes_are_named_inside_and_not_after() -> None:
         stage.forward_one_chunk(4, ())
     names = [event.name for event in recorded.events() if event.name.startswith("PP:")]
     assert names == ["PP:3F1", "PP:3B1", "PP:3I2", "PP:3W2"]
+
+
+def test_what_is_left_out_in_integrations_torch_has_these_values() -> None:
+    assert number_defaults(torch_module) == {
+        "load": {"defer_receives": False},
+    }  # fmt: skip

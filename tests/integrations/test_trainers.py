@@ -13,11 +13,13 @@ import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.files import to_json
 from ppsim.integrations import megatron, torchtitan
+from ppsim.integrations import torchtitan as torchtitan_module
 from ppsim.integrations.transformer_engine import check_order, most_alive
 from ppsim.schedule.grammar import format_table
 from ppsim.trainers.megatron.write_schedule import megatron_arguments
 from ppsim.trainers.torchtitan.write_schedule import settings_text, torchtitan_settings, warnings_of
 from ppsim.trainers.transformer_engine.write_schedule import graph_order
+from tests.defaults import number_defaults
 
 HEAVY = ("torch", "numba", "pandas", "matplotlib", "plotly", "pydantic", "click", "ortools")
 
@@ -223,3 +225,9 @@ def test_our_orders_pass_the_rules_of_transformer_engine(name):
 def test_an_order_that_cannot_be_captured_is_refused_with_its_entry(order, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         check_order(order, num_chunks=1, num_microbatches=2)
+
+
+def test_what_is_left_out_in_integrations_torchtitan_has_these_values() -> None:
+    assert number_defaults(torchtitan_module) == {
+        "_owners": {"depth": 4},
+    }  # fmt: skip

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.model import architecture as architecture_module
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.attention_base import Indexer
@@ -13,6 +14,7 @@ from ppsim.model.registry import NAMES, find_model
 from ppsim.model.shapes import layer_forward_flops, layer_parameters, model_shape_of
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.profiling.model_shapes import MODELS
+from tests.defaults import number_defaults
 
 SAFETENSORS = "elements of the tensors of the released checkpoint"
 BUILT = (
@@ -598,3 +600,16 @@ def test_the_rule_of_thumb_is_six_flops_per_parameter_that_a_token_uses() -> Non
     """Six of Mixtral's eight experts, of 3 × 4096 × 14336 parameters in 32 layers, are unused."""
     model = find_model("mixtral-8x7b")
     assert model.rule_of_thumb_flops() == 6 * (model.parameters - 32 * 6 * 3 * 4096 * 14336)
+
+
+def test_what_is_left_out_in_model_architecture_has_these_values() -> None:
+    assert number_defaults(architecture_module) == {
+        "Layer": {"num_norms": 2, "streams": 1, "in_16_bits": False},
+        "Layer.forward_flops": {"causal": False},
+        "Layer.left_out_flops": {"causal": False},
+        "Model": {"tied_embeddings": False, "learned_positions": 0, "final_norm": True, "repeats_mtp": False},
+        "Model.outside_weights": {"tp": 1},
+        "Model.outside_parameters": {"tp": 1},
+        "Model.training_flops": {"causal": False},
+        "mtp_linears": {"tp": 1},
+    }  # fmt: skip

@@ -6,6 +6,10 @@ from itertools import product
 
 import pytest
 
+from ppsim.model import attention_and_mlp as attention_and_mlp_module
+from ppsim.model import blocks as blocks_module
+from ppsim.model import conditioning as conditioning_module
+from ppsim.model import mixer as mixer_module
 from ppsim.model.architecture import End, Layer, Model
 from ppsim.model.attention_and_mlp import (
     Attention,
@@ -23,6 +27,7 @@ from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.operators import Operator, Tensor, tensors_of
 from ppsim.model.registry import _told, find_model
 from ppsim.parallel.sizes import ParallelSizes
+from tests.defaults import number_defaults
 from tests.model.operator_lines import lines_of
 
 Graph = tuple[tuple[Operator, ...], dict[str, Tensor]]
@@ -480,3 +485,35 @@ def test_an_end_of_a_model_has_these_operators(name: str) -> None:
     )
     found = [f"{source.component} {source.columns:g}", *lines_of(operators)]
     assert found == OF_ENDS[name].strip().splitlines()
+
+
+def test_what_is_left_out_in_model_attention_and_mlp_has_these_values() -> None:
+    assert number_defaults(attention_and_mlp_module) == {
+        "Attention": {"qkv_bias": False, "out_bias": False, "qk_norm": False, "is_chunked": False, "sinks": False, "gated": False, "is_causal": True, "joint_norm": False, "head_gates": False, "value_norm": False, "tied_values": False},
+        "NoAttention": {"num_heads": 0, "num_kv_heads": 0, "head_size": 0},
+        "LatentAttention": {"gated": False},
+        "FeedForward": {"gated": True, "bias": False, "clamped": False, "weighted_apart": False},
+        "FeedForward.linears": {"count": 1},
+        "NoFeedForward": {"size": 0, "gated": False},
+        "NoFeedForward.linears": {"count": 1},
+        "MixtureOfExperts": {"shared_size": 0, "router_bias": False, "shared_gate": False, "grouped": True, "latent_norm": False, "joined_norms": False},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_model_blocks_has_these_values() -> None:
+    assert number_defaults(blocks_module) == {
+        "end_operators": {"vocab_multiple": 1},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_model_conditioning_has_these_values() -> None:
+    assert number_defaults(conditioning_module) == {
+        "Conditioning": {"text": 0.0, "text_ends": False},
+        "Patches": {"classes": 0},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_model_mixer_has_these_values() -> None:
+    assert number_defaults(mixer_module) == {
+        "gemm": {"quantized": True},
+    }  # fmt: skip

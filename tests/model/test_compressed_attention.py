@@ -12,6 +12,7 @@ from ppsim.costs.cores import core_of
 from ppsim.costs.job import Job
 from ppsim.machine import collectives
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.model import compressed_attention as compressed_attention_module
 from ppsim.model.activations import end_activations, layer_activations
 from ppsim.model.attention_base import Indexer
 from ppsim.model.compressed_attention import CompressedAttention
@@ -24,6 +25,7 @@ from ppsim.model.registry import find_model
 from ppsim.parallel.layout import layout_on
 from ppsim.parallel.sizes import ParallelSizes
 from tests.costs.timed import passing
+from tests.defaults import number_defaults
 
 FLASH, PRO = find_model("deepseek-v4-flash"), find_model("deepseek-v4-pro")
 WINDOW, SPARSE, HEAVY = (FLASH.layers[index] for index in (0, 2, 3))
@@ -262,3 +264,9 @@ def test_what_is_wrong_is_said_in_a_sentence(case: str) -> None:
     with pytest.raises(ConfigError) as caught:
         model_from(RELEASED | changed)
     assert sentence in str(caught.value)
+
+
+def test_what_is_left_out_in_model_compressed_attention_has_these_values() -> None:
+    assert number_defaults(compressed_attention_module) == {
+        "CompressedAttention.kept_columns": {"cp": 1},
+    }  # fmt: skip

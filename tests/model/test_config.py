@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.model import config as config_module
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import Attention, FeedForward
 from ppsim.model.config import model_from
 from ppsim.model.registry import find_model, read_model
+from tests.defaults import number_defaults
 from tests.model.reader_cases import LENGTH, OF_CONFIG, H, in_windows, require_layers_of
 
 COMMON = {"architectures": ["X"], "torch_dtype": "bfloat16", "hidden_act": "silu", "_name_or_path": "x"}
@@ -523,3 +525,10 @@ def test_files_without_sizes_of_their_own_have_the_defaults_of_their_class() -> 
         attention = Attention(8, 4, 256, qk_norm=kind == "gemma3_text")
         mixers = in_windows(attention, window, pattern)
         assert found.layers == tuple(Layer(2304, mixer, FeedForward(9216), num_norms=4) for mixer in mixers)
+
+
+def test_what_is_left_out_in_model_config_has_these_values() -> None:
+    assert number_defaults(config_module) == {
+        "_qwen": {"has_experts": False},
+        "_qwen3_next": {"has_experts": True},
+    }  # fmt: skip

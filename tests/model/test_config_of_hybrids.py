@@ -3,10 +3,12 @@
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.model import hybrid as hybrid_module
 from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.model.registry import find_model
+from tests.defaults import number_defaults
 
 GPT_OSS = {
     "architectures": ["GptOssForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": 200002,
@@ -207,3 +209,9 @@ def test_what_is_wrong_is_said_in_a_sentence(case: str) -> None:
     with pytest.raises(ConfigError) as caught:
         model_from(config)
     assert sentence in str(caught.value)
+
+
+def test_what_is_left_out_in_model_hybrid_has_these_values() -> None:
+    assert number_defaults(hybrid_module) == {
+        "windowed": {"is_chunked": False},
+    }  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.model import config_parts as config_parts_module
 from ppsim.model.attention_and_mlp import FeedForward, MixtureOfExperts
 from ppsim.model.config_parts import (
     are_of_kind,
@@ -19,6 +20,7 @@ from ppsim.model.config_parts import (
     with_windows,
 )
 from ppsim.model.hf_fields import ConfigFields
+from tests.defaults import number_defaults
 
 
 def fields(**values: Any) -> ConfigFields:
@@ -151,3 +153,15 @@ def test_a_decoder_has_its_fields_or_the_defaults_of_its_family() -> None:
     given = fields(vocab_size=200, max_position_embeddings=64, tie_word_embeddings=False)
     model = decoder_of(given, layers, tied=True, vocab=100, length=32)
     assert (model.vocab_size, model.tied_embeddings, model.sequence_length) == (200, False, 64)
+
+
+def test_what_is_left_out_in_model_config_parts_has_these_values() -> None:
+    assert number_defaults(config_parts_module) == {
+        "decoder_of": {"tied": False},
+        "attention_of": {"biased": False},
+        "mamba_of": {"groups": 8},
+        "dense_of": {"gated": True},
+        "experts_of": {"shared_size": 0},
+        "sparse_parts": {"first": 0},
+        "with_windows": {"is_chunked": False},
+    }  # fmt: skip

@@ -8,6 +8,7 @@ import ppsim
 from ppsim.catalog.build import build
 from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.errors import ConfigError
+from ppsim.model import diffusion as diffusion_module
 from ppsim.model.activations import layer_activations, weight_gradient_bytes
 from ppsim.model.config import model_from
 from ppsim.model.memory_settings import MemorySettings
@@ -15,6 +16,7 @@ from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import ParallelSizes
+from tests.defaults import number_defaults
 
 FLUX = find_model("flux.1-dev")
 JOB = {"model": "flux.1-dev", "gpus": 8, "pp": 4, "global_batch": 32, "stack": "plain"}
@@ -119,3 +121,9 @@ def test_a_released_config_is_read_as_the_model_of_that_name(name: str) -> None:
 def test_widths_that_do_not_belong_together_are_refused(name: str, field: str, number: int) -> None:
     with pytest.raises(ConfigError):
         model_from(CONFIGS[name] | {field: number})
+
+
+def test_what_is_left_out_in_model_diffusion_has_these_values() -> None:
+    assert number_defaults(diffusion_module) == {
+        "_attention": {"qk_norm": False},
+    }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ppsim.errors import ConfigError
+from ppsim.model import encoder as encoder_module
 from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
 from ppsim.model.encoder import Encoder
@@ -22,6 +23,7 @@ from ppsim.model.pipeline_stages import contents_of, stages_of, stages_of_layout
 from ppsim.model.rank_memory import rank_memory
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import ParallelSizes
+from tests.defaults import number_defaults
 from tests.model.stages import stage_activations
 
 SIGLIP = {
@@ -380,3 +382,9 @@ def test_a_rank_holds_frozen_and_trained_parameters_of_an_encoder() -> None:
         whole = part.held(ParallelSizes())
         assert tuple(map(sum, zip(first.held(ParallelSizes()), rest.held(ParallelSizes()), strict=True))) == whole
     assert whole[0] == 576_388_336
+
+
+def test_what_is_left_out_in_model_encoder_has_these_values() -> None:
+    assert number_defaults(encoder_module) == {
+        "Encoder": {"images": 1, "is_fixed": False, "more_rows": 0, "is_divided": False, "trains_layers": True, "trains_projector": True},
+    }  # fmt: skip

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from ppsim.model import encoder_readers as encoder_readers_module
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import Attention, FeedForward
 from ppsim.model.encoder import Encoder
 from ppsim.model.encoder_readers import READERS
 from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.weight_matrices import WeightMatrix as Matrix
+from tests.defaults import number_defaults
 
 H, FFN, OUT, TEXT = 60, 92, 44, 31
 HEADS, DEPTH, PATCH, CHANNELS = 5, 3, 7, 4
@@ -205,3 +207,10 @@ def test_a_biased_projector_is_a_field_of_the_file() -> None:
     glm, vision, sizes, top, encoder = CASES["glm"]
     found = read(glm, vision, {**sizes, "attention_bias": None}, top)
     assert found.layers[0].attention == replace(encoder.layers[0].attention, qkv_bias=False)
+
+
+def test_what_is_left_out_in_model_encoder_readers_has_these_values() -> None:
+    assert number_defaults(encoder_readers_module) == {
+        "_layer": {"bias": True, "gated": False},
+        "_patches": {"times": 1, "bias": True},
+    }  # fmt: skip

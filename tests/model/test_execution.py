@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.model import execution as execution_module
 from ppsim.model.execution import Execution, hidden_tp_of
+from tests.defaults import number_defaults
 
 
 @pytest.mark.parametrize("given", ["", "0.5,0.5,0.5", "1.5", "0.5,-0.1", "2,0.5,0.5", "half", "nan"])
@@ -119,3 +121,10 @@ def test_layers_and_encoders_in_16_bits_have_attention_in_16_bits() -> None:
     for made in (execution.in_16_bits(), execution.of_encoder(is_full=True)):
         assert (made.dtype, made.attention) == ("bfloat16", "fused")
     assert Execution(attention="unfused").in_16_bits().attention == "unfused"
+
+
+def test_what_is_left_out_in_model_execution_has_these_values() -> None:
+    assert number_defaults(execution_module) == {
+        "held_in_backward": {"is_torch": False, "tp": 1},
+        "Execution": {"sequence_parallel": False, "dropout": False, "deterministic_mode": False, "expert_imbalance": 1.0, "fused_experts": False, "activation_func_fp8_input_store": False, "legacy_grouped_gemm": False, "moe_permute_fusion": True, "hidden_tp_forward": 0.0, "hidden_tp_backward": 0.0, "overlap_ep": 0.0, "hidden_cp": 0.0, "fused_activation": True, "gradient_placeholders": True, "weighted_output": False, "norm_in_gemm": True},
+    }  # fmt: skip

@@ -2,7 +2,9 @@
 
 import pytest
 
+from ppsim.model import families as families_module
 from ppsim.model.families import READERS
+from tests.defaults import number_defaults
 from tests.model.reader_cases import OF_FAMILIES, require_layers_of
 
 
@@ -21,3 +23,12 @@ def test_models_of_one_class_have_one_reader() -> None:
         "sarvam_mla": READERS["deepseek_v3"],
     }
     assert READERS["glm_moe_dsa"].keywords == READERS["deepseek_v32"].keywords
+
+
+def test_what_is_left_out_in_model_families_has_these_values() -> None:
+    assert number_defaults(families_module) == {
+        "_dense": {"windows": False},
+        "_granite": {"has_experts": False, "has_shared": False},
+        "_latent": {"router_bias": True, "is_sparse": False},
+        "_sparse": {"router_bias": True, "first": 0, "windows": False},
+    }  # fmt: skip

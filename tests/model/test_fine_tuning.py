@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from ppsim.errors import ConfigError
+from ppsim.model import fine_tuning as fine_tuning_module
 from ppsim.model.activations import layer_activations, weight_gradient_bytes
 from ppsim.model.architecture import Model
 from ppsim.model.blocks import operators_of
@@ -17,6 +18,7 @@ from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.rank_rules import static_bytes
 from ppsim.model.registry import find_model, gpt
 from ppsim.parallel.sizes import ParallelSizes
+from tests.defaults import number_defaults
 
 RANK = 16
 LORA = FineTuning(RANK, DEFAULT_MODULES)
@@ -235,3 +237,10 @@ def test_each_group_freezes_its_matrices_and_no_other() -> None:
             for layer in (tuned.layers[0], tuned.layers[-1])
         )
         assert found == frozen, group
+
+
+def test_what_is_left_out_in_model_fine_tuning_has_these_values() -> None:
+    assert number_defaults(fine_tuning_module) == {
+        "LayerTraining": {"rank": 0, "has_backward": True},
+        "FineTuning": {"rank": 0},
+    }  # fmt: skip

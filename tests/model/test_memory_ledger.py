@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ppsim.model import memory_ledger as memory_ledger_module
 from ppsim.model.execution import Execution
 from ppsim.model.memory_ledger import MemoryLedger
 from ppsim.model.memory_rows import LAYER_GRADIENT
@@ -11,6 +12,7 @@ from ppsim.model.optimizer import Optimizer
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import ParallelSizes
+from tests.defaults import number_defaults
 
 
 def of_ranks(name: str, layers: int, *split: int) -> tuple[list[int], int, int]:
@@ -108,3 +110,9 @@ def test_ranks_that_own_whole_tensors_hold_more_than_an_equal_share() -> None:
     table, whole = 128256 * 4096, model.parameters
     state = ledger.update(ledger.contents(stages_of(model, [4])))["optimizer state"]
     assert state >= 12 * table > (8 * whole + 4 * 2 * table) / 8
+
+
+def test_what_is_left_out_in_model_memory_ledger_has_these_values() -> None:
+    assert number_defaults(memory_ledger_module) == {
+        "MemoryLedger._tables": {"with_mtp": True},
+    }  # fmt: skip

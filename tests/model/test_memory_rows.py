@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ppsim.model import memory_rows as memory_rows_module
 from ppsim.model.execution import Execution
 from ppsim.model.fine_tuning import fine_tuning_of, freeze_of
 from ppsim.model.memory_rows import LAYER_GRADIENT, RowBytes, bytes_of_row
@@ -12,6 +13,7 @@ from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.registry import find_model
 from ppsim.model.stage_rows import rows_of
 from ppsim.parallel.sizes import ParallelSizes
+from tests.defaults import number_defaults
 
 HIDDEN = 1024 * 4096 * 2
 LOGITS = 1024 * 128256
@@ -80,3 +82,9 @@ def test_an_encoder_is_gathered_by_layer_and_reduces_what_trains(freeze: str) ->
     assert encoder.reduced == (0 if freeze else layer + embedding)
     assert (encoder.saved == {}) == (freeze == "encoder+projector")
     assert bool(encoder.for_weight) == (not freeze)
+
+
+def test_what_is_left_out_in_model_memory_rows_has_these_values() -> None:
+    assert number_defaults(memory_rows_module) == {
+        "RowBytes": {"for_weight": 0, "num_graphs": 0, "mixed_again": 0, "first_streams": 0, "gathered": 0, "reduced": 0, "deferred": 0},
+    }  # fmt: skip

@@ -13,9 +13,11 @@ from ppsim.model.config import _READERS, model_from
 from ppsim.model.execution import Execution
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.mixers import parallel, short_convolution
+from ppsim.model.mixers import short_convolution as short_convolution_module
 from ppsim.model.registry import NAMES, find_model
 from ppsim.parallel.sizes import ParallelSizes
 from tests.cli.running import ppsim as command
+from tests.defaults import number_defaults
 
 LFM2 = {  # the config.json of LiquidAI/LFM2-1.2B
     "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": True, "block_dim": 2048, "block_ff_dim": 12288,
@@ -174,3 +176,9 @@ def test_a_kind_in_the_package_mixers_is_one_file() -> None:
     for module, words in files.items():
         assert module.READERS.keys() <= _READERS.keys()
         assert not [word for word in words for text in others if word in text]
+
+
+def test_what_is_left_out_in_model_short_convolution_has_these_values() -> None:
+    assert number_defaults(short_convolution_module) == {
+        "ShortConvolution": {"kernel": 3, "bias": False},
+    }  # fmt: skip

@@ -3,9 +3,11 @@
 import pytest
 
 from ppsim.api.parse_job import job
+from ppsim.model import narrow_weights as narrow_weights_module
 from ppsim.model.parameters import held_parameters
 from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.rank_memory import rank_memory
+from tests.defaults import number_defaults
 
 WEIGHTS = ("parameters", "expert parameters", "weights in fewer bits")
 
@@ -95,3 +97,9 @@ def weights_and_activations(one) -> int:
 
 def forward_s(one) -> float:
     return sum(one.costs.layer(layer).forward.total_s for layer in one.model.layers)
+
+
+def test_what_is_left_out_in_model_narrow_weights_has_these_values() -> None:
+    assert number_defaults(narrow_weights_module) == {
+        "NarrowWeights": {"is_primary": False, "is_transposable": True},
+    }  # fmt: skip

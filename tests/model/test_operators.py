@@ -1,5 +1,6 @@
 """Which tensors of a list of operators stay from F to B, under checkpoints of both kinds."""
 
+from ppsim.model import operators as operators_module
 from ppsim.model.operators import (
     Checkpoint,
     Operator,
@@ -11,6 +12,7 @@ from ppsim.model.operators import (
     sum_columns,
 )
 from ppsim.model.weight_matrices import WeightMatrix
+from tests.defaults import number_defaults
 
 X = Tensor("x", "own_tokens", 4, "norms")
 LINEAR = WeightMatrix("up", "n", 4, (8,))
@@ -96,3 +98,14 @@ def test_a_storage_counts_once_and_bytes_are_rows_times_columns_times_width() ->
 
 def test_between_i_and_w_are_inputs_and_gradients_of_outputs() -> None:
     assert [one.name for one in saved_for_weight(OPERATORS, X)] == ["n", "u", "a", "y"]
+
+
+def test_what_is_left_out_in_model_operators_has_these_values() -> None:
+    assert number_defaults(operators_module) == {
+        "Operator": {"quantized": False, "share": 1.0, "passes_gradient": False, "sublayer": 1, "trainable": True, "gives_gradient": True},
+        "Checkpoint": {"discards_output": False},
+        "stored": {"is_operand": False},
+        "_Saved.need": {"is_operand": False, "is_input": False},
+        "saved": {"casts": False},
+        "offload_groups": {"casts": False},
+    }  # fmt: skip

@@ -10,6 +10,12 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError
+from ppsim.model import activations as activations_module
+from ppsim.model import memory_settings as memory_settings_module
+from ppsim.model import optimizer as optimizer_module
+from ppsim.model import parameters as parameters_module
+from ppsim.model import pipeline_stages as pipeline_stages_module
+from ppsim.model import registry as registry_module
 from ppsim.model.activations import layer_activations, layer_backward, layer_offload, weight_gradient_bytes
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import FeedForward, LatentAttention, MixtureOfExperts
@@ -28,6 +34,7 @@ from ppsim.model.rank_rules import static_bytes
 from ppsim.model.registry import find_model, gpt
 from ppsim.model.shapes import layer_activation_bytes, model_shape_of
 from ppsim.parallel.sizes import ParallelSizes
+from tests.defaults import number_defaults
 from tests.model.stages import stage_activations
 
 PAPER = Execution(attention="unfused", dropout=True, cross_entropy="unfused", gradient_placeholders=False)
@@ -765,3 +772,44 @@ NEUTRAL = {
 def test_settings_without_options_are_those_of_megatron_in_16_bits() -> None:
     for kind, neutral in NEUTRAL.items():
         assert {one.name: one.default for one in fields(kind) if one.default is not MISSING} == neutral
+
+
+def test_what_is_left_out_in_model_activations_has_these_values() -> None:
+    assert number_defaults(activations_module) == {
+        "LayerOffload": {"forward_bytes": 0.0},
+        "_rows": {"is_even": False},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_model_memory_settings_has_these_values() -> None:
+    assert number_defaults(memory_settings_module) == {
+        "MemorySettings": {"vocab_multiple": 1, "workspace_bytes": 67108864, "allocator_slack": 1.0, "fully_shard": False, "deferred_head": 0, "graphed_microbatches": 1, "cuda_graph_reuse": True},
+        "MemorySettings.weight_bytes": {"is_whole": True},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_model_optimizer_has_these_values() -> None:
+    assert number_defaults(optimizer_module) == {
+        "Optimizer": {"zero_stage": 1, "fp8_param_gather": False, "layer_wise": False, "use_layer_wise_param_layout": True, "num_distributed_optimizer_instances": 1, "is_precision_aware": False, "master_weights_in_bf16": False, "offload_fraction": 0.0, "overlap_cpu_optimizer_d2h_h2d": False},
+        "Optimizer.moment_bytes": {"is_matrix": False},
+        "Optimizer.state_bytes": {"is_matrix": False},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_model_parameters_has_these_values() -> None:
+    assert number_defaults(parameters_module) == {
+        "RankParameters": {"dense": 0, "expert": 0, "matrices": 0, "frozen": 0, "frozen_expert": 0, "gemms": 0, "expert_gemms": 0},
+        "held_parameters": {"vocab_multiple": 1},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_model_pipeline_stages_has_these_values() -> None:
+    assert number_defaults(pipeline_stages_module) == {
+        "Stage": {"embedding": False, "head": False},
+    }  # fmt: skip
+
+
+def test_what_is_left_out_in_model_registry_has_these_values() -> None:
+    assert number_defaults(registry_module) == {
+        "gpt": {"vocab": 50257, "sequence_length": 2048},
+    }  # fmt: skip

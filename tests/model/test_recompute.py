@@ -4,8 +4,10 @@ import pytest
 
 import ppsim
 from ppsim.errors import ConfigError
+from ppsim.model import recompute as recompute_module
 from ppsim.model.recompute import plan_of_stage, recompute_of
 from tests.cli.running import ppsim as command
+from tests.defaults import number_defaults
 
 JOB = {
     "model": "llama3-70b",
@@ -124,3 +126,10 @@ def test_every_nth_layer_is_counted_over_all_stages_of_the_rank() -> None:
 
     assert layers(0) == [(2, "none"), (1, "full"), (1, "none")]
     assert layers(4) == [(1, "none"), (1, "full"), (2, "none")]
+
+
+def test_what_is_left_out_in_model_recompute_has_these_values() -> None:
+    assert number_defaults(recompute_module) == {
+        "LayerPlan": {"joined": False},
+        "plan_of_stage": {"first": 0, "before": 0},
+    }  # fmt: skip

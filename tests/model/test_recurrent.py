@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.model import recurrent as recurrent_module
 from ppsim.model.activations import layer_activations, weight_gradient_bytes
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
@@ -17,6 +18,7 @@ from ppsim.model.rank_memory import rank_memory
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import ParallelSizes
+from tests.defaults import number_defaults
 
 MAMBA = Mamba(num_heads=8, head_size=16, state_size=32, num_groups=2, chunk_size=64)
 DELTA = GatedDeltaNet(num_key_heads=2, num_value_heads=4, key_size=16, value_size=32)
@@ -248,3 +250,15 @@ def test_tensor_parallel_ranks_divide_every_operator_of_a_mamba_mixer() -> None:
             4096 // tp, (2688,),
         )  # fmt: skip
         assert found["makes kept"].writes[0].columns == mamba.kept_columns // tp
+
+
+def test_what_is_left_out_in_model_recurrent_has_these_values() -> None:
+    assert number_defaults(recurrent_module) == {
+        "ChunkProduct": {"is_within": False, "is_again": False},
+        "Recurrent.chunk_products": {"tp": 1},
+        "Mamba": {"num_groups": 1, "kernel": 4, "chunk_size": 256, "bias": False, "conv_bias": True, "gated_norm": True},
+        "Mamba.chunk_products": {"tp": 1},
+        "GatedDeltaNet": {"kernel": 4, "chunk_size": 64},
+        "GatedDeltaNet.chunk_products": {"tp": 1},
+        "KimiDeltaAttention": {"gate_bias": False, "full_gate": False},
+    }  # fmt: skip

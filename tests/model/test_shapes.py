@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.model import shapes as shapes_module
 from ppsim.model.registry import find_model as find_registered
 from ppsim.model.shapes import LayerShape, head_forward_flops, model_shape_of
 from ppsim.profiling.model_shapes import find_model
+from tests.defaults import number_defaults
 
 
 def test_tensor_parallel_ranks_divide_heads_and_columns_those_of_a_shared_expert_too() -> None:
@@ -61,3 +63,14 @@ def test_a_layer_is_divided_evenly_or_not_at_all(shape: LayerShape, cut: dict[st
 def test_the_head_multiplies_each_token_with_the_vocabulary() -> None:
     shape = model_shape_of(find_registered("llama3-8b"))
     assert head_forward_flops(shape, micro_batch=2, sequence_length=512) == 2 * 2 * 512 * 4096 * 128256
+
+
+def test_what_is_left_out_in_model_shapes_has_these_values() -> None:
+    assert number_defaults(shapes_module) == {
+        "LayerShape": {"num_experts": 0, "experts_per_token": 0, "shared_ffn_size": 0},
+        "LayerShape.shard": {"tp": 1, "ep": 1},
+        "ModelShape.shard": {"tp": 1, "ep": 1},
+        "layer_forward_flops": {"causal": False, "cp": 1},
+        "layer_activation_bytes": {"fused_norm": True, "cp": 1},
+        "head_activation_bytes": {"fused_norm": True},
+    }  # fmt: skip

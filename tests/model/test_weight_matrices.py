@@ -2,6 +2,7 @@
 
 import pytest
 
+from ppsim.model import weight_matrices as weight_matrices_module
 from ppsim.model.activations import weight_gradient_bytes
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
@@ -11,6 +12,7 @@ from ppsim.model.pipeline_stages import Stage
 from ppsim.model.registry import find_model
 from ppsim.model.weight_matrices import WeightMatrix
 from ppsim.parallel.sizes import ParallelSizes
+from tests.defaults import number_defaults
 
 LAYERS = {
     name: find_model(name).layers[-1]
@@ -258,3 +260,11 @@ MATRICES = {
 @pytest.mark.parametrize(("name", "number"), MATRICES)
 def test_a_layer_has_these_matrices(name: str, number: int) -> None:
     assert [in_words(one) for one in find_model(name).layers[number].all_linears] == MATRICES[name, number]
+
+
+def test_what_is_left_out_in_model_weight_matrices_has_these_values() -> None:
+    assert number_defaults(weight_matrices_module) == {
+        "WeightMatrix": {"count": 1, "biased": False, "rows": 1.0, "groups": 1, "trainable": True},
+        "of_columns": {"inputs": 1, "biased": False},
+        "out_of_heads": {"biased": False},
+    }  # fmt: skip

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
+from ppsim.parallel import layer_partition as layer_partition_module
 from ppsim.parallel.layer_partition import (
     MegatronSplit,
     balanced_split,
@@ -17,6 +18,7 @@ from ppsim.parallel.layer_partition import (
     partition,
     why_no_split,
 )
+from tests.defaults import number_defaults
 
 COUNTS = {"num_layers": st.integers(0, 200), "num_stages": st.integers(1, 64)}
 TIME = st.floats(1e-4, 10.0)
@@ -262,3 +264,10 @@ def test_a_partition_that_cannot_be_is_refused(costs, num_stages, sentence):
 )
 def test_of_stages_that_are_as_fast_the_middle_and_then_the_first_get_the_next_layer(num_layers, split):
     assert balanced_split(num_layers, 4, layer_s=1.0, embedding_s=0.0, head_s=0.0) == split
+
+
+def test_what_is_left_out_in_parallel_layer_partition_has_these_values() -> None:
+    assert number_defaults(layer_partition_module) == {
+        "MegatronSplit": {"counts_embedding": False, "counts_loss": False},
+        "layer_split": {"mtp_s": 0.0},
+    }  # fmt: skip

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
+from ppsim.parallel import layout as layout_module
 from ppsim.parallel.groups import group, hop_tiers
 from ppsim.parallel.layout import Layout, layout_on
+from tests.defaults import number_defaults
 
 SIZES = st.sampled_from([1, 2, 3, 4, 8])
 
@@ -147,3 +149,13 @@ def test_experts_on_one_tensor_parallel_rank_have_a_reason(
 ) -> None:
     assert layout.why_single_expert_ranks(ep, biased=biased).startswith(reason)
     assert bool(layout.why_single_expert_ranks(ep, biased=biased)) is bool(reason)
+
+
+def test_what_is_left_out_in_parallel_layout_has_these_values() -> None:
+    assert number_defaults(layout_module) == {
+        "Layout": {"tp": 1, "cp": 1, "ep": 1, "dp": 1, "pp": 1},
+        "layout_on": {"tp": 1, "cp": 1, "ep": 1, "pp": 1},
+        "fewest_replicas": {"tp": 1, "cp": 1, "ep": 1},
+        "assumed_devices": {"multiple": 1},
+        "assumed_replicas": {"tp": 1, "cp": 1, "ep": 1, "pp": 1, "multiple": 1},
+    }  # fmt: skip

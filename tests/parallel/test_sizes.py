@@ -3,7 +3,9 @@
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.parallel import sizes as sizes_module
 from ppsim.parallel.sizes import ParallelSizes, require_divides, require_positive, share
+from tests.defaults import number_defaults
 
 
 def test_replicas_of_a_stage_and_of_its_experts() -> None:
@@ -29,3 +31,9 @@ def test_what_does_not_divide_or_is_below_1_is_refused() -> None:
 
 def test_a_share_is_rounded_up() -> None:
     assert [share(number, 4) for number in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
+
+
+def test_what_is_left_out_in_parallel_sizes_has_these_values() -> None:
+    assert number_defaults(sizes_module) == {
+        "ParallelSizes": {"tp": 1, "cp": 1, "dp": 1, "ep": 1, "sequence_parallel": True},
+    }  # fmt: skip

@@ -11,6 +11,7 @@ from hypothesis import given
 
 from ppsim import StageCosts, build, project, simulate
 from ppsim.api.views import view_of
+from ppsim.plot import html as html_module
 from ppsim.plot import palette
 from ppsim.plot.action_colours import ActionColours, fills_of
 from ppsim.plot.html import timeline_html
@@ -22,6 +23,7 @@ from ppsim.runs.compare import compare
 from ppsim.schedule.table import NONE
 from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
 from ppsim.simulation.step import StepActivity
+from tests.defaults import number_defaults
 from tests.projection.jobs import job
 from tests.strategies import tables_and_costs
 
@@ -369,3 +371,9 @@ def test_a_picture_has_the_cells_heights_and_texts_of_every_panel():
         "numActions": 8, "numMicrobatches": 2, "numSlices": 1, "numRounds": 1, "numStages": 2, "numModelStages": 2
     }  # fmt: skip
     assert (read.plan["rankOffsets"], read.plan["chunks"]) == ([0, 4, 8], [0, 0])
+
+
+def test_what_is_left_out_in_plot_html_has_these_values() -> None:
+    assert number_defaults(html_module) == {
+        "_input": {"is_checked": True},
+    }  # fmt: skip

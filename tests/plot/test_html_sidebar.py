@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ppsim import StageCosts, build, simulate
+from ppsim.plot import html_sidebar as html_sidebar_module
 from ppsim.plot import palette
 from ppsim.plot.html import _legends, _panel_boxes
 from ppsim.plot.html_sidebar import _bar, _budget, _note, html_table, side_html, swatch, verdict_html
@@ -14,6 +15,7 @@ from ppsim.plot.plot_model import TimelineView
 from ppsim.runs.compare import compare
 from ppsim.simulation.step import StepActivity
 from ppsim.simulation.verdict import MemoryLimit, MemoryVerdict
+from tests.defaults import number_defaults
 
 GIB = 2.0**30
 COSTS = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, transfer_s=0.5)
@@ -118,3 +120,9 @@ def test_panels_that_are_there_have_boxes() -> None:
     boxes = _panel_boxes({"memory"})
     assert boxes.count("type='checkbox'") == 1
     assert "value='memory' checked" in boxes
+
+
+def test_what_is_left_out_in_plot_html_sidebar_has_these_values() -> None:
+    assert number_defaults(html_sidebar_module) == {
+        "html_table": {"wide": -1, "bar": -1},
+    }  # fmt: skip

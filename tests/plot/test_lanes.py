@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, simulate
+from ppsim.plot import lanes as lanes_module
 from ppsim.plot.lanes import (
     MOST_MEMORY_LINES,
     compute_lanes,
@@ -19,6 +20,7 @@ from ppsim.plot.lanes import (
     transfer_lanes,
 )
 from ppsim.schedule.table import Op
+from tests.defaults import number_defaults
 from tests.strategies import tables_and_costs
 
 UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
@@ -150,3 +152,9 @@ def test_the_critical_line_runs_from_the_first_start_to_the_last_end():
     assert (x[0], x[-1]) == (0, timeline.step_time_s)
     assert np.all(np.diff(x) >= 0)
     assert set(y.tolist()) <= {0.0, 1.0, 2.0, 3.0}
+
+
+def test_what_is_left_out_in_plot_lanes_has_these_values() -> None:
+    assert number_defaults(lanes_module) == {
+        "compute_lanes": {"by_cause": False},
+    }  # fmt: skip

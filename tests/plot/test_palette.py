@@ -10,9 +10,11 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
+from ppsim.plot import palette as palette_module
 from ppsim.plot.action_colours import KINDS, fills_of
 from ppsim.plot.lanes import compute_lanes
 from ppsim.schedule.table import NONE, Op
+from tests.defaults import number_defaults
 
 LEAST = 12.0
 MATRICES = [  # protan, deutan, tritan; then protan, deutan
@@ -121,3 +123,9 @@ def test_cells_that_touch_have_one_fill_or_two_that_are_told_apart(name, pp, vpp
     different = [(fills.colours[one], fills.colours[other]) for one, other in touching if one != other]
     assert len(different) >= 3
     assert min(distances([one], [other])[0, 0] for one, other in different) >= LEAST
+
+
+def test_what_is_left_out_in_plot_palette_has_these_values() -> None:
+    assert number_defaults(palette_module) == {
+        "fill_of": {"chunk": 0},
+    }  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
+from ppsim.plot import plotly_figures as plotly_figures_module
 from ppsim.plot.action_colours import ActionColours, fills_of
 from ppsim.plot.lanes import HALF_HEIGHT, PATH_OFFSET
 from ppsim.plot.plotly_figures import (
@@ -28,6 +29,7 @@ from ppsim.plot.plotly_figures import (
 from ppsim.plot.scale import time_scale
 from ppsim.schedule.table import Op
 from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
+from tests.defaults import number_defaults
 
 COSTS = StageCosts(
     forward_s=0.010, backward_input_s=0.010, backward_weight_s=0.008, activation_bytes=2.0**30, transfer_s=0.001
@@ -229,3 +231,11 @@ def test_the_critical_path_runs_below_the_middle_of_each_row():
     assert set(rows) == {rank + PATH_OFFSET for rank in range(4)}
     assert 0 < PATH_OFFSET < HALF_HEIGHT
     assert (numbers(path["x"]).min(), path["hoverinfo"]) == (0.0, "skip")
+
+
+def test_what_is_left_out_in_plot_plotly_figures_has_these_values() -> None:
+    assert number_defaults(plotly_figures_module) == {
+        "limit_line": {"horizontal": False},
+        "DrawingOptions": {"with_texts": True, "with_critical_path": True, "with_memory": False},
+        "TradeoffPoint": {"fits": True, "is_tight": False},
+    }  # fmt: skip

@@ -5,10 +5,12 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
+from ppsim.plot import scale as scale_module
 from ppsim.plot.action_colours import KINDS, fills_of
 from ppsim.plot.lanes import compute_lanes, transfer_lanes
 from ppsim.plot.scale import bytes_scale, heading, panel_prefixes, time_scale
 from ppsim.schedule.table import Op
+from tests.defaults import number_defaults
 
 UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 
@@ -85,3 +87,9 @@ def test_the_legend_names_what_occurs_and_nothing_else():
     assert colours["F  forward"] == palette.fill_of(Op.F, chunk=0) == palette.COLOURS[Op.F]
     assert colours["lighter: every other chunk"] == palette.fill_of(Op.F, chunk=1) != palette.COLOURS[Op.F]
     assert (colours["transfer"], colours["idle"]) == (palette.COLOURS[Op.SEND_F], palette.COLOURS[Op.IDLE])
+
+
+def test_what_is_left_out_in_plot_scale_has_these_values() -> None:
+    assert number_defaults(scale_module) == {
+        "AxisScale": {"decimals": 0},
+    }  # fmt: skip

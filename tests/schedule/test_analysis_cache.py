@@ -11,11 +11,13 @@ from ppsim.base.lru_cache import LRUCache
 from ppsim.costs import cost_sources as sources
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
+from ppsim.schedule import analysis_cache as analysis_cache_module
 from ppsim.schedule import analysis_cache as of_tables
 from ppsim.schedule import graph as graphs
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
+from tests.defaults import number_defaults
 
 
 @pytest.fixture
@@ -107,3 +109,9 @@ def test_tables_are_kept_by_shape_and_shared():
     assert isinstance(one, Schedule)
     with pytest.raises(ValueError, match="read-only"):
         one.stage[0] = 3
+
+
+def test_what_is_left_out_in_schedule_analysis_cache_has_these_values() -> None:
+    assert number_defaults(analysis_cache_module) == {
+        "cached": {"part": 1.0},
+    }  # fmt: skip

@@ -10,8 +10,10 @@ import pytest
 
 from ppsim import Op, StageCosts, build, simulate
 from ppsim.errors import ScheduleError
+from ppsim.schedule import blocking_calls as blocking_calls_module
 from ppsim.schedule.blocking_calls import megatron_calls
 from ppsim.schedule.dependencies import transfers_of
+from tests.defaults import number_defaults
 from tests.trainers.trainer_code import require_megatron
 
 SHAPES = [
@@ -109,3 +111,9 @@ def test_a_message_takes_time_of_the_rank_that_sends_and_of_the_one_that_receive
     assert start["1F0"] == 1.0 + 0.25 + 0.5  # before the taking of F0
     gaps = np.diff(sorted(start.values()))
     assert gaps.min() >= 0
+
+
+def test_what_is_left_out_in_schedule_blocking_calls_has_these_values() -> None:
+    assert number_defaults(blocking_calls_module) == {
+        "MessageEnds.of": {"turn": 0, "holds": True},
+    }  # fmt: skip

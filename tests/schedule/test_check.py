@@ -15,12 +15,14 @@ from ppsim.catalog.build import CATALOG
 from ppsim.schedule import analysis_cache as of_tables
 from ppsim.schedule import check as module
 from ppsim.schedule import graph as graphs
+from ppsim.schedule import lowering as lowering_module
 from ppsim.schedule.grammar import format_table, parse_cell, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower, lowered_messages
 from ppsim.schedule.messages import messages_of
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
+from tests.defaults import number_defaults
 from tests.strategies import tables
 
 COSTS = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -342,3 +344,10 @@ def test_a_check_finds_sends_and_receives_once_and_takes_no_more_memory_than_a_l
 def test_a_split_backward_of_later_stages_only_is_no_warning_of_the_first_stage():
     rules = {finding.rule for finding in check(parse_table("0F0,0B0\n1F0,1I0,1W0")).findings}
     assert rules == {"torch-2.13"}
+
+
+def test_what_is_left_out_in_schedule_lowering_has_these_values() -> None:
+    assert number_defaults(lowering_module) == {
+        "lower": {"waits": False},
+        "lowered_messages": {"waits": False},
+    }  # fmt: skip

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from ppsim import Action, Op, Schedule, build, read_schedule
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule import grammar
+from ppsim.schedule import grammar as grammar_module
 from ppsim.schedule.grammar import format_cell, format_table, parse_cell, parse_table
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.table import IDLE
+from tests.defaults import number_defaults
 from tests.strategies import tables
 
 compute = st.builds(Action, st.sampled_from([Op.F, Op.B, Op.I, Op.W]), st.integers(0, 300), st.integers(0, 2000))
@@ -161,3 +163,10 @@ def test_a_table_reads_the_same_in_pieces_of_any_length(monkeypatch):
         columns = grammar._columns_of(text)
         assert columns is not None
         assert Schedule.from_columns(*columns) == whole
+
+
+def test_what_is_left_out_in_schedule_grammar_has_these_values() -> None:
+    assert number_defaults(grammar_module) == {
+        "parse_table": {"num_replicas": 1},
+        "read_schedule": {"num_replicas": 1},
+    }  # fmt: skip

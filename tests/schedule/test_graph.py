@@ -3,9 +3,11 @@
 import pytest
 
 from ppsim import StageCosts, build, simulate
+from ppsim.schedule import graph as graph_module
 from ppsim.schedule.grammar import parse_table
 from ppsim.schedule.graph import CHANNELS, build_graph
 from ppsim.schedule.lowering import lower
+from tests.defaults import number_defaults
 
 
 def step(name, channel, p=4, m=8, receives="torch", **changes):
@@ -139,3 +141,10 @@ def test_a_pair_with_a_time_of_its_own_waits_for_the_inputs_of_both_parts():
     assert (parts["1F1"], parts["1B0"]) == ("1F0 0F1>1F1", "1F1 2B0>1B0")
     assert whole == parts | {"1F1": "1F0 0F1>1F1 2B0>1B0", "1B0": "1F1"}
     assert whole["1F1>2F1"] == "1B0 2B0 1F0>2F0", "sent at the end of the pair"
+
+
+def test_what_is_left_out_in_schedule_graph_has_these_values() -> None:
+    assert number_defaults(graph_module) == {
+        "build_graph": {"waits_for_receives": True},
+        "graph_of": {"waits_for_receives": True},
+    }  # fmt: skip

@@ -7,7 +7,9 @@ import pytest
 
 from ppsim import Action, Op, Schedule, build
 from ppsim.base.errors import ScheduleError
+from ppsim.schedule import table as table_module
 from ppsim.schedule.table import IDLE
+from tests.defaults import number_defaults
 
 F, B = Op.F, Op.B
 ROWS = [
@@ -126,3 +128,12 @@ def test_a_frame_has_a_row_per_entry() -> None:
     assert frame["name"].tolist() == ["0F0", "0F1", "0B0", "", "0B1", "1F0", "1B0"]
     assert frame["position"].tolist() == [0, 1, 2, 3, 4, 0, 1]
     assert frame["op"].tolist() == ["F", "F", "B", "IDLE", "B", "F", "B"]
+
+
+def test_what_is_left_out_in_schedule_table_has_these_values() -> None:
+    assert number_defaults(table_module) == {
+        "Action": {"microbatch": -1},
+        "Schedule": {"num_replicas": 1, "num_slices": 1, "num_rounds": 1},
+        "Schedule.from_rows": {"num_replicas": 1, "num_slices": 1},
+        "Schedule.from_columns": {"num_slices": 1},
+    }  # fmt: skip

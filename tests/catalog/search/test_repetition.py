@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
 from ppsim.catalog.search import repetition
+from ppsim.catalog.search import target as target_module
 from ppsim.catalog.search.best_table import best_candidate
 from ppsim.catalog.search.repetition import repeat_window
 from ppsim.catalog.search.target import SearchTarget
 from ppsim.simulation.bounds.for_table import bounds_of
+from tests.defaults import number_defaults
 from tests.fitting import in_a_v, one_chunk
 
 seconds = st.integers(1, 9).map(float)
@@ -76,3 +78,9 @@ def test_a_search_of_windows_closes_a_third_of_what_v_min_of_eight_ranks_lacks()
     )
     table = build("v-min", pp=8, microbatches=64, costs=costs)
     assert simulate(table, costs).step_time_s <= 1.072 * bounds_of(table, costs, memory_limit_bytes=4).step_s
+
+
+def test_what_is_left_out_in_catalog_target_has_these_values() -> None:
+    assert number_defaults(target_module) == {
+        "SearchTarget.run": {"times": 1},
+    }  # fmt: skip

@@ -9,9 +9,11 @@ from ppsim.model.activations import layer_activations
 from ppsim.model.config import model_from
 from ppsim.model.execution import Execution
 from ppsim.model.memory_settings import MemorySettings
+from ppsim.model.mixers import traced as traced_module
 from ppsim.model.mixers.traced import TracedMixer
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
 from ppsim.parallel.sizes import ParallelSizes
+from tests.defaults import number_defaults
 
 GEMM = {"module": "q_proj", "reads": "n1", "inputs": 64, "columns": [64], "split": "outputs"}
 OUT = {"module": "o_proj", "reads": "call 0 o", "inputs": 64, "columns": [64], "split": "inputs"}
@@ -128,3 +130,13 @@ def test_what_is_wrong_is_said(case):
         model_from(changed(path, value), "model.json")
     assert sentence in str(raised.value)
     assert str(raised.value).startswith("model.json")
+
+
+def test_what_is_left_out_in_model_traced_has_these_values() -> None:
+    assert number_defaults(traced_module) == {
+        "TracedCore": {"is_causal": True, "q": 0.0, "k": 0.0, "v": 0.0, "is_chunked": False, "index_columns": 0},
+        "TracedScan.chunk_products": {"tp": 1},
+        "TracedGemm": {"biased": False, "rows": 1.0, "saves": 0.0, "count": 1},
+        "TracedSaved": {"is_float32": False, "is_divided": True},
+        "TracedMixer": {"norm_weights": 0},
+    }  # fmt: skip

@@ -15,7 +15,9 @@ from ppsim.plot import (
     save_figure,
     timeline_figure,
 )
+from ppsim.plot.figures import style as style_module
 from ppsim.plot.figures.style import _SETTINGS, WIDTHS, figure_bytes, settings
+from tests.defaults import number_defaults
 
 COSTS = StageCosts(
     forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, activation_bytes=2.0**30, transfer_s=1e-4
@@ -110,3 +112,9 @@ def test_both_axes_look_alike():
             if name.startswith("xtick.") and name.split(".")[-1] in ("labelsize", "color", "width", "size"):
                 assert matplotlib.rcParams["y" + name[1:]] == matplotlib.rcParams[name], name
         assert matplotlib.rcParams["axes.spines.top"] is matplotlib.rcParams["axes.spines.right"] is False
+
+
+def test_what_is_left_out_in_plot_style_has_these_values() -> None:
+    assert number_defaults(style_module) == {
+        "figure_bytes": {"dpi": 300},
+    }  # fmt: skip

@@ -10,9 +10,11 @@ from matplotlib.figure import Figure
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.plot import palette, save_figure, timeline_figure
+from ppsim.plot.figures import timeline as timeline_module
 from ppsim.plot.figures.style import TEXT_POINTS, WIDTHS
 from ppsim.plot.figures.timeline import draw_timelines
 from ppsim.plot.lanes import compute_lanes
+from tests.defaults import number_defaults
 
 COSTS = StageCosts(
     forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, activation_bytes=2.0**30, transfer_s=1e-4
@@ -163,3 +165,11 @@ def test_w_is_hatched_where_later_chunks_of_f_have_its_lightness():
     assert len(hatching.get_paths()) == int((timeline.schedule.op == 3).sum())
     patches = [patch for row in figure.legends for patch in row.get_patches()]
     assert [patch.get_hatch() is not None for patch in patches[:3]] == [False, False, True]
+
+
+def test_what_is_left_out_in_plot_timeline_has_these_values() -> None:
+    assert number_defaults(timeline_module) == {
+        "_Panel": {"has_rank_legend": False},
+        "timeline_figure": {"with_critical_path": True},
+        "_cells": {"with_idle": True},
+    }  # fmt: skip
