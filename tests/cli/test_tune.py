@@ -291,9 +291,9 @@ def test_a_recipe_is_projected_with_the_options_of_the_search(monkeypatch, capsy
         ),
         ({"tp": 8}, "fits", ["the search does not try --tp 8"]),
         (
-            {"tp": 4, "stage_plan": "p.json", "schedule": "zb-h1"},
+            {"tp": 4, "channel": "edge", "schedule": "zb-h1"},
             "fits",
-            ["the search does not try --plan p.json --schedule zb-h1"],
+            ["the search does not try --channel edge --schedule zb-h1"],
         ),
         ({"tp": 2}, "does not fit", ["the recipe does not fit"]),
         ({"tp": 8}, "fits tightly", ["the recipe fits tightly", "the search does not try --tp 8"]),
