@@ -517,3 +517,202 @@ def test_what_is_left_out_in_model_mixer_has_these_values() -> None:
     assert number_defaults(mixer_module) == {
         "gemm": {"quantized": True},
     }  # fmt: skip
+
+
+def tuned(layer: Layer, text: str) -> Layer:
+    """Return the layer with these adapters; the one before it has them too."""
+    return Model((layer, layer), 1000, 64).with_fine_tuning(fine_tuning_of(text, "")).layers[1]
+
+
+def frozen(layer: Layer, text: str) -> Layer:
+    return Model((layer,), 1000, 64).with_fine_tuning(fine_tuning_of("", text)).layers[0]
+
+
+TUNED = {
+    "adapters of a dense layer": (tuned(DENSE, "4:linear_qkv+linear_proj+linear_fc1"), ParallelSizes(tp=2)),
+    "adapters without sequence parallelism": (
+        tuned(DENSE, "4:linear_qkv+linear_fc2"), ParallelSizes(tp=2, sequence_parallel=False),
+    ),
+    "adapters of latent attention and experts": (
+        tuned(Layer(38, replace(LATENT, num_keys=None, indexer=None), replace(WIDE, latent_size=None, latent_norm=False)),
+              "6:linear_q_down_proj+linear_kv_up_proj+linear_fc1+router"), ParallelSizes(tp=2, dp=4, ep=2, etp=1),
+    ),
+    "frozen norms and MLP": (frozen(DENSE, "norms+mlp"), ParallelSizes(tp=2)),
+}  # fmt: skip
+OF_TUNED = {
+    "adapters of a dense layer": """
+queries, keys, values 36·120 dense frozen
+queries, keys, values, A 36·2 adapter
+queries, keys, values, B 4·120 adapter
+attention output 60·36 dense frozen
+attention output, A 60·4 adapter
+attention output, B 4·18 adapter
+up 36·46 dense frozen
+up, A 36·2 adapter
+up, B 4·46 adapter
+down 23·36 dense frozen
+norm1 <qkv_linear> x > n1 own·36 attention; I: x; kind: norm; frozen
+qkv <qkv_linear> n1 > q of W T·60 attention, k of W T·30 attention, v of W T·30 attention; weight: queries, keys, values 36·120; 8 bits; frozen
+qkv input <qkv_linear> n1 > gathered n1 of qkv T·36 attention; passes
+qkv A <qkv_linear> gathered n1 of qkv > qkv A T·4 attention; W: gathered n1 of qkv; weight: queries, keys, values, A 36·2
+qkv B <qkv_linear> qkv A > qkv B T·120 attention; W: qkv A; weight: queries, keys, values, B 4·120
+qkv scale <qkv_linear> qkv B > qkv adapted T·120 attention; kind: scale
+qkv sum 0 <qkv_linear> q of W, qkv adapted > q T·60 attention; kind: add; columns: 120; passes
+qkv sum 1 <qkv_linear> k of W > k T·30 attention; columns: 120; passes
+qkv sum 2 <qkv_linear> v of W > v T·30 attention; columns: 120; passes
+rotate <qkv_linear> q, k > rotated q T·60 attention, rotated k T·30 attention; kind: rotation; columns: 90
+core <core_attn> rotated q, rotated k, v > o T·60 attention, lse T·6 scores [f32]; I: rotated q, rotated k, v, o, lse; core
+attention output <attn_proj> o > mixed of W own·36 norms; weight: attention output 60·36; 8 bits; frozen
+attention output A <attn_proj> o > attention output A T·4 attention; W: o; weight: attention output, A 60·4
+attention output B <attn_proj> attention output A > attention output B T·36 attention; W: attention output A; weight: attention output, B 4·18
+attention output scale <attn_proj> attention output B > attention output adapted own·36 attention; kind: scale
+attention output sum 0 <attn_proj> mixed of W, attention output adapted > mixed own·36 norms; kind: add; columns: 36; passes
+add1 <> x, mixed > x1 own·36 norms; kind: add; passes
+norm2 <mlp> x1 > n2 own·36 feed-forward; I: x1; kind: norm; frozen
+fed up <mlp> n2 > fed up of W T·46 feed-forward; weight: up 36·46; 8 bits; frozen
+fed up input <mlp> n2 > gathered n2 of fed up T·36 feed-forward; passes
+fed up A <mlp> gathered n2 of fed up > fed up A T·4 feed-forward; W: gathered n2 of fed up; weight: up, A 36·2
+fed up B <mlp> fed up A > fed up B T·46 feed-forward; W: fed up A; weight: up, B 4·46
+fed up scale <mlp> fed up B > fed up adapted T·46 feed-forward; kind: scale
+fed up sum 0 <mlp> fed up of W, fed up adapted > fed up T·46 feed-forward; kind: add; columns: 46; passes
+fed act <mlp/mlp_act> fed up > fed activated T·23 feed-forward; I: fed up; kind: gated activation
+fed down <mlp> fed activated > fed own·36 norms; weight: down 23·36; 8 bits; frozen
+add2 <> x1, fed > x2 own·36 norms; kind: add; passes
+""",
+    "adapters without sequence parallelism": """
+queries, keys, values 36·120 dense frozen
+queries, keys, values, A 36·2 adapter
+queries, keys, values, B 4·120 adapter
+attention output 60·36 dense frozen
+up 36·46 dense frozen
+down 23·36 dense frozen
+down, A 23·4 adapter
+down, B 4·18 adapter
+norm1 <qkv_linear> x > n1 own·36 attention; I: x; kind: norm; frozen
+qkv <qkv_linear> n1 > q of W T·60 attention, k of W T·30 attention, v of W T·30 attention; weight: queries, keys, values 36·120; 8 bits; frozen
+qkv A <qkv_linear> n1 > qkv A own·4 attention; W: n1; weight: queries, keys, values, A 36·2
+qkv B <qkv_linear> qkv A > qkv B own·120 attention; W: qkv A; weight: queries, keys, values, B 4·120
+qkv scale <qkv_linear> qkv B > qkv adapted T·120 attention; kind: scale
+qkv sum 0 <qkv_linear> q of W, qkv adapted > q T·60 attention; kind: add; columns: 120; passes
+qkv sum 1 <qkv_linear> k of W > k T·30 attention; columns: 120; passes
+qkv sum 2 <qkv_linear> v of W > v T·30 attention; columns: 120; passes
+rotate <qkv_linear> q, k > rotated q T·60 attention, rotated k T·30 attention; kind: rotation; columns: 90
+core <core_attn> rotated q, rotated k, v > o T·60 attention, lse T·6 scores [f32]; I: rotated q, rotated k, v, o, lse; core
+attention output <attn_proj> o > mixed own·36 norms; weight: attention output 60·36; 8 bits; frozen
+add1 <> x, mixed > x1 own·36 norms; kind: add; passes
+norm2 <mlp> x1 > n2 own·36 feed-forward; I: x1; kind: norm; frozen
+fed up <mlp> n2 > fed up T·46 feed-forward; weight: up 36·46; 8 bits; frozen
+fed act <mlp/mlp_act> fed up > fed activated T·23 feed-forward; I: fed up; kind: gated activation
+fed down <mlp> fed activated > fed of W own·36 norms; weight: down 23·36; 8 bits; frozen
+fed down A <mlp> fed activated > fed down A T·4 feed-forward; W: fed activated; weight: down, A 23·4
+fed down B <mlp> fed down A > fed down B T·36 feed-forward; W: fed down A; weight: down, B 4·18
+fed down scale <mlp> fed down B > fed down adapted own·36 feed-forward; kind: scale
+fed down sum 0 <mlp> fed of W, fed down adapted > fed own·36 norms; kind: add; columns: 36; passes
+add2 <> x1, fed > x2 own·36 norms; kind: add; passes
+""",
+    "adapters of latent attention and experts": """
+queries down 38·18 dense frozen
+queries down, A 38·3 adapter
+queries down, B 6·9 adapter
+queries up 18·42 dense frozen
+keys and values down 38·26 dense frozen
+keys and values up 22·51 dense frozen
+keys and values up, A 22·3 adapter
+keys and values up, B 6·51 adapter
+output gate 38·21 dense frozen
+attention output 21·38 dense frozen
+router 38·8 router frozen
+router, A 38·3 adapter
+router, B 6·4 adapter
+up 38·52 routed frozen
+up, A 38·6 routed adapter
+up, B 6·52 routed adapter
+down 26·38 routed frozen
+up 38·34 shared frozen
+up, A 38·3 adapter
+up, B 6·34 adapter
+down 17·38 shared frozen
+shared gate 38·1 gate frozen
+norm1 <layernorm/attn_norm> x > n1 own·38 attention; I: x; kind: norm; frozen
+queries down <qkv_linear> n1 > ql of W own·18 attention; weight: queries down 38·18; 8 bits; frozen
+queries down A <qkv_linear> n1 > queries down A own·6 attention; W: n1; weight: queries down, A 38·3
+queries down B <qkv_linear> queries down A > queries down B own·18 attention; W: queries down A; weight: queries down, B 6·9
+queries down scale <qkv_linear> queries down B > queries down adapted own·18 attention; kind: scale
+queries down sum 0 <qkv_linear> ql of W, queries down adapted > ql own·18 attention; kind: add; columns: 18; passes
+norm of queries <qkv_linear/mla_up_proj> ql > qn own·18 attention; I: ql; kind: norm; frozen
+keys and values down <qkv_linear> n1 > kvl own·26 attention; weight: keys and values down 38·26; 8 bits; frozen
+norm of latent <qkv_linear/mla_up_proj> kvl > kn own·22 attention; I: kvl; kind: norm; frozen
+queries up <qkv_linear/mla_up_proj> qn > q T·42 attention; weight: queries up 18·42; frozen
+keys and values up <qkv_linear/mla_up_proj> kn > kv of W T·51 attention; weight: keys and values up 22·51; frozen
+keys and values up input <qkv_linear/mla_up_proj> kn > gathered kn of keys and values up T·22 attention; passes
+keys and values up A <qkv_linear/mla_up_proj> gathered kn of keys and values up > keys and values up A T·6 attention; W: gathered kn of keys and values up; weight: keys and values up, A 22·3
+keys and values up B <qkv_linear/mla_up_proj> keys and values up A > keys and values up B T·51 attention; W: keys and values up A; weight: keys and values up, B 6·51
+keys and values up scale <qkv_linear/mla_up_proj> keys and values up B > keys and values up adapted T·51 attention; kind: scale
+keys and values up sum 0 <qkv_linear/mla_up_proj> kv of W, keys and values up adapted > kv T·51 attention; kind: add; columns: 51; passes
+rotate <qkv_linear/mla_up_proj> q, kv, kvl > rq T·42 attention [q], rk T·42 attention, v T·21 attention [kv]; kind: rotation; columns: 69
+core <core_attn> rq, rk, v > o T·21 attention, lse T·3 scores [f32]; I: rq, rk, v, o, lse; core
+output gate <attn> n1 > gate T·21 attention; weight: output gate 38·21; 8 bits; frozen
+gate <attn> o, gate > gated o T·21 attention; I: o, gate; kind: gate
+attention output <attn_proj> gated o > mixed own·38 norms; weight: attention output 21·38; 8 bits; frozen
+add1 <> x, mixed > x1 own·38 norms; kind: add; passes
+norm2 <layernorm/mlp_norm> x1 > n2 own·38 experts; I: x1; kind: norm; frozen
+router <moe/router> n2 > logits of W own·8 experts [f32]; weight: router 38·8; frozen
+router A <moe/router> n2 > router A own·6 experts; W: n2; weight: router, A 38·3
+router B <moe/router> router A > router B own·8 experts; W: router A; weight: router, B 6·4
+router scale <moe/router> router B > router adapted own·8 experts; kind: scale
+router sum 0 <moe/router> logits of W, router adapted > logits own·8 experts [f32]; kind: add; columns: 8; passes
+top k <moe/router> logits > probabilities own·8 experts [f32]; I: logits, probabilities
+dispatch <moe/dispatch> n2 > sent C·38 experts; kind: dispatch
+routed up <moe/experts/fused_group_mlp/expert_fc1> sent > routed up of W C·52 experts; weight: up 38·52; 8 bits; frozen
+routed up A <moe/experts/fused_group_mlp/expert_fc1> sent > routed up A C·6 experts; W: sent; weight: up, A 38·6
+routed up B <moe/experts/fused_group_mlp/expert_fc1> routed up A > routed up B C·52 experts; W: routed up A; weight: up, B 6·52
+routed up scale <moe/experts/fused_group_mlp/expert_fc1> routed up B > routed up adapted C·52 experts; kind: scale
+routed up sum 0 <moe/experts/fused_group_mlp/expert_fc1> routed up of W, routed up adapted > routed up C·52 experts; kind: add; columns: 52; passes
+routed act <moe/experts/fused_group_mlp/moe_act> routed up > routed activated C·26 experts, routed before its weight C·26 experts; I: routed up, routed before its weight; kind: gated activation
+routed down <moe/experts/fused_group_mlp> routed activated > routed C·38 experts; weight: down 26·38; 8 bits; frozen
+combine <moe/combine> routed > combined own·38 experts; kind: combine
+shared gate <moe/shared_experts> n2 > ; weight: shared gate 38·1; frozen
+shared up <moe/shared_experts> n2 > shared up of W T·34 experts; weight: up 38·34; 8 bits; frozen
+shared up input <moe/shared_experts> n2 > gathered n2 of shared up T·38 experts; passes
+shared up A <moe/shared_experts> gathered n2 of shared up > shared up A T·6 experts; W: gathered n2 of shared up; weight: up, A 38·3
+shared up B <moe/shared_experts> shared up A > shared up B T·34 experts; W: shared up A; weight: up, B 6·34
+shared up scale <moe/shared_experts> shared up B > shared up adapted T·34 experts; kind: scale
+shared up sum 0 <moe/shared_experts> shared up of W, shared up adapted > shared up T·34 experts; kind: add; columns: 34; passes
+shared act <moe/shared_experts/> shared up > shared activated T·17 experts; I: shared up; kind: gated activation
+shared down <moe/shared_experts> shared activated > shared own·38 experts; weight: down 17·38; 8 bits; frozen
+norm of combined <moe> combined > normed combined own·38 experts; I: combined; kind: norm; frozen
+norm of shared <moe> shared > normed shared own·38 experts; I: shared; kind: norm; frozen
+join <moe> normed combined, normed shared > fed own·38 norms; kind: add; passes
+add2 <> x1, fed > x2 own·38 norms; kind: add; passes
+""",
+    "frozen norms and MLP": """
+queries, keys, values 36·120 dense
+attention output 60·36 dense
+up 36·46 dense frozen
+down 23·36 dense frozen
+norm1 <qkv_linear> x > n1 own·36 attention; I: x; kind: norm; frozen
+qkv <qkv_linear> n1 > q T·60 attention, k T·30 attention, v T·30 attention; W: n1; weight: queries, keys, values 36·120; 8 bits
+rotate <qkv_linear> q, k > rotated q T·60 attention, rotated k T·30 attention; kind: rotation; columns: 90
+core <core_attn> rotated q, rotated k, v > o T·60 attention, lse T·6 scores [f32]; I: rotated q, rotated k, v, o, lse; core
+attention output <attn_proj> o > mixed own·36 norms; I: o; W: o; weight: attention output 60·36; 8 bits
+add1 <> x, mixed > x1 own·36 norms; kind: add; passes
+norm2 <mlp> x1 > n2 own·36 feed-forward; I: x1; kind: norm; frozen
+fed up <mlp> n2 > fed up T·46 feed-forward; weight: up 36·46; 8 bits; frozen
+fed act <mlp/mlp_act> fed up > fed activated T·23 feed-forward; I: fed up; kind: gated activation
+fed down <mlp> fed activated > fed own·36 norms; weight: down 23·36; 8 bits; frozen
+add2 <> x1, fed > x2 own·36 norms; kind: add; passes
+""",
+}
+"""Matrices on a rank, then operators of `TUNED`."""
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_a_fine_tuned_layer_has_these_matrices_and_operators(name: str) -> None:
+    layer, sizes = TUNED[name]
+    matrices = [
+        f"{one.name} {one.inputs}·{one.outputs} {one.kind}{'' if one.trainable else ' frozen'}"
+        for one in layer.linears(sizes)
+    ]
+    assert [*matrices, *lines_of(operators_of(layer, sizes, Execution(), 50))] == OF_TUNED[
+        name
+    ].strip().splitlines()
