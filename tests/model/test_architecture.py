@@ -1,17 +1,29 @@
 """Parameters of models come out as published, to the last one where the publication has them all."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.model import architecture as architecture_module
-from ppsim.model.architecture import Layer, Model
-from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.architecture import End, Layer, Model, norm_parameters
+from ppsim.model.attention_and_mlp import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    MixtureOfExperts,
+    NoAttention,
+    NoFeedForward,
+)
 from ppsim.model.attention_base import Indexer
+from ppsim.model.conditioning import Conditioning, Patches
 from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.registry import NAMES, find_model
 from ppsim.model.shapes import layer_forward_flops, layer_parameters, model_shape_of
+from ppsim.model.weight_matrices import WeightMatrix
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.profiling.model_shapes import MODELS
 from tests.defaults import number_defaults
@@ -613,3 +625,306 @@ def test_what_is_left_out_in_model_architecture_has_these_values() -> None:
         "Model.training_flops": {"causal": False},
         "mtp_linears": {"tp": 1},
     }  # fmt: skip
+
+
+GROUPED = Attention(12, 6, 10)
+LATENTS = LatentAttention(6, 18, 22, 10, 4, 7)
+EXPERTS = MixtureOfExperts(FeedForward(26), 8, 3)
+REFUSED: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
+    (GROUPED, {"num_heads": 6}, {"num_heads": 0}),
+    (GROUPED, {"num_kv_heads": 1}, {"num_kv_heads": 0}),
+    (GROUPED, {"num_kv_heads": 12}, {"num_kv_heads": 5}),
+    (GROUPED, {"head_size": 1}, {"head_size": 0}),
+    (GROUPED, {"window": 1}, {"window": 0}),
+    (GROUPED, {"value_size": 1}, {"value_size": 0}),
+    (LATENTS, {"num_heads": 1}, {"num_heads": 0}),
+    (LATENTS, {"kv_lora_rank": 1}, {"kv_lora_rank": 0}),
+    (LATENTS, {"qk_nope_head_size": 1}, {"qk_nope_head_size": 0}),
+    (LATENTS, {"qk_rope_head_size": 1}, {"qk_rope_head_size": 0}),
+    (LATENTS, {"v_head_size": 1}, {"v_head_size": 0}),
+    (LATENTS, {"num_keys": 1}, {"num_keys": 0}),
+    (LATENTS, {"q_lora_rank": 1}, {"q_lora_rank": 0}),
+    (LATENTS, {"indexer": Indexer(4, 8, 24)}, {"indexer": Indexer(4, 8, 24), "q_lora_rank": None}),
+    (Indexer(4, 8, 24), {"num_heads": 1, "head_size": 1, "num_keys": 1, "block": 1}, {"num_heads": 0}),
+    (Indexer(4, 8, 24), {}, {"head_size": 0}),
+    (Indexer(4, 8, 24), {}, {"num_keys": 0}),
+    (Indexer(4, 8, 24), {}, {"block": 0}),
+    (FeedForward(26), {"size": 1}, {"size": 0}),
+    (EXPERTS, {"latent_size": 1}, {"latent_size": 0}),
+    (EXPERTS, {"num_experts": 10_000}, {"num_experts": 10_001}),
+    (EXPERTS, {"experts_per_token": 1}, {"experts_per_token": 0}),
+    (EXPERTS, {"experts_per_token": 8}, {"experts_per_token": 9}),
+    (Model((Layer(36, GROUPED, FeedForward(46)),), 70, 50), {"vocab_size": 1}, {"vocab_size": 0}),
+    (Model((Layer(36, GROUPED, FeedForward(46)),), 70, 50), {"sequence_length": 1}, {"sequence_length": 0}),
+    (Model((Layer(36, GROUPED, FeedForward(46)),), 70, 50), {}, {"layers": ()}),
+]
+
+
+@pytest.mark.parametrize(("part", "allowed", "refused"), REFUSED, ids=str)
+def test_sizes_below_their_least_are_refused(part: Any, allowed: dict[str, Any], refused: dict[str, Any]) -> None:
+    replace(part, **allowed)
+    with pytest.raises(ConfigError):
+        replace(part, **refused)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "allowed", "refused"),
+    [
+        (GROUPED, {"tp": 12}, {"tp": 5}),
+        (replace(GROUPED, num_heads=24), {"tp": 12}, {"tp": 8}),
+        (replace(GROUPED, indexer=Indexer(4, 8, 24, block=4)), {"cp": 1}, {"cp": 2}),
+        (GROUPED, {"cp": 2}, {"tp": 7}),
+        (replace(LATENTS, num_keys=40), {"tp": 6}, {"cp": 2}),
+        (LATENTS, {"cp": 2}, {"tp": 4}),
+    ],
+    ids=str,
+)
+def test_ranks_that_cannot_divide_a_mixer_are_refused(
+    mixer: Any, allowed: dict[str, int], refused: dict[str, int]
+) -> None:
+    mixer.require_division(ParallelSizes(**allowed))
+    with pytest.raises(ConfigError):
+        mixer.require_division(ParallelSizes(**refused))
+
+
+def in_window(window: int, length: int) -> float:
+    return sum(min(query, window) for query in range(1, length + 1)) / length
+
+
+def test_queries_see_the_keys_of_their_window_chunk_or_choice() -> None:
+    """And FLOPs per token: 2 per key and column of queries and values, twice if masked scores count."""
+    for mixer, keys, width in (
+        (GROUPED, 25, 12 * 20),
+        (replace(GROUPED, value_size=14), 25, 12 * 24),
+        (replace(GROUPED, window=50), 25, 12 * 20),
+        (replace(GROUPED, window=8), in_window(8, 50), 12 * 20),
+        (replace(GROUPED, window=8, is_chunked=True), 4, 12 * 20),
+        (LATENTS, 25, 6 * 21),
+        (replace(LATENTS, num_keys=50), 25, 6 * 21),
+        (replace(LATENTS, num_keys=8), in_window(8, 50), 6 * 21),
+    ):
+        assert mixer.keys_per_query(50) == pytest.approx(keys)
+        assert mixer.core_flops(50, causal=True) == pytest.approx(2 * keys * width)
+        assert mixer.core_flops(50, causal=False) == pytest.approx(4 * keys * width)
+    images = replace(GROUPED, is_causal=False, window=8)
+    assert (images.keys_per_query(50), replace(images, window=None).keys_per_query(50)) == (8, 50)
+    assert images.core_flops(50, causal=False) == images.core_flops(50, causal=True) == 2 * 8 * 240
+    assert (GROUPED.unmasked_keys(50), GROUPED.inner_size, GROUPED.divided) == (50, 120, {"heads": 12})
+
+
+def test_an_indexer_scores_all_keys_and_chooses_some() -> None:
+    """Blocks of 4: a query at position t sees 5 blocks before its own and its part of this one."""
+    plain, blocks = Indexer(4, 8, 24), Indexer(3, 8, 24, block=4)
+    assert (plain.columns, plain.indices, blocks.columns, blocks.indices) == (32, 24, 24, 3 * 24 / 4)
+    assert [one.keys_per_query(24) for one in (plain, blocks)] == [12, 12]
+    assert plain.keys_per_query(48) == pytest.approx(in_window(24, 48))
+    seen = [t + 1 if t < 24 else 5 * 4 + t % 4 + 1 for t in range(48)]
+    assert blocks.keys_per_query(48) == pytest.approx(sum(seen) / 48)
+    for mixer, width in ((GROUPED, 240), (LATENTS, 126)):
+        chosen = replace(mixer, indexer=plain)
+        keys = plain.keys_per_query(48) if mixer is GROUPED else 24
+        for causal, times in ((True, 1), (False, 2)):
+            assert chosen.core_flops(48, causal=causal) == pytest.approx(times * (2 * keys * width + 32 * 48))
+    assert replace(GROUPED, indexer=plain).keys_per_query(48) == plain.keys_per_query(48)
+    assert mixer.choice_flops(48, causal=False) == 0
+
+
+def test_norms_of_mixers_have_a_weight_per_column_of_their_heads_or_latents() -> None:
+    assert [
+        one.norm_parameters
+        for one in (
+            GROUPED, replace(GROUPED, qk_norm=True), replace(GROUPED, qk_norm=True, joint_norm=True),
+            replace(GROUPED, indexer=Indexer(4, 9, 24)), LATENTS, replace(LATENTS, q_lora_rank=None),
+            replace(LATENTS, indexer=Indexer(4, 9, 24)),
+        )
+    ] == [0, 2 * 10, 18 * 10, 2 * 9, 40, 22, 40 + 18]  # fmt: skip
+    assert [replace(GROUPED, num_heads=24).kv_heads_per_rank(tp) for tp in (1, 2, 6, 12)] == [6, 3, 1, 1]
+    assert NoAttention().kv_heads_per_rank(2) == 0
+    assert NoAttention().linears(36, 1) == NoFeedForward().linears(36, 1) == []
+
+
+def matrices(linears: Sequence[WeightMatrix]) -> list[str]:
+    return [
+        f"{one.name} <- {one.reads} {one.inputs}·{one.columns} {one.kind} {one.split} {one.count} {one.biased}"
+        for one in linears
+    ]
+
+
+def test_a_rank_has_these_matrices_of_experts_and_mixers() -> None:
+    wide = MixtureOfExperts(
+        FeedForward(26, bias=True), 8, 3, shared_size=34, router_bias=True, shared_gate=True, latent_size=16,
+        latent_norm=True,
+    )  # fmt: skip
+    assert matrices(wide.linears(38, ParallelSizes(tp=2, dp=4, ep=4, etp=2))) == [
+        "router <- feed-forward input 38·(8,) router None 1 True",
+        "latent down <- feed-forward input 38·(16,) latent None 1 False",
+        "up <- routed tokens 16·(13, 13) routed outputs 2 True",
+        "down <- routed activation 13·(16,) routed inputs 2 True",
+        "norm of combined <- experts' output 1·(16,) vector None 1 False",
+        "latent up <- experts' output 16·(38,) latent None 1 False",
+        "up <- feed-forward input 38·(17, 17) shared outputs 1 True",
+        "down <- shared activation 17·(38,) shared inputs 1 True",
+        "shared gate <- feed-forward input 38·(1,) gate None 1 False",
+    ]
+    assert matrices(FeedForward(26, gated=False).linears(38, 2)) == [
+        "up <- feed-forward input 38·(13,) dense outputs 1 False", "down <- dense activation 13·(38,) dense inputs 1 False",
+    ]  # fmt: skip
+    every = replace(
+        GROUPED, gated=True, sinks=True, qkv_bias=True, out_bias=True, indexer=Indexer(4, 8, 24, block=3)
+    )
+    assert matrices(every.linears(36, 2)) == [
+        "queries, keys, values <- attention input 36·(60, 60, 30, 30) dense outputs 1 True",
+        "sinks <- scores 1·(6,) vector outputs 1 False",
+        "indexer's queries up <- attention input 36·(32,) dense None 1 False",
+        "indexer's keys <- attention input 36·(8,) dense None 1 False",
+        "attention output <- heads 60·(36,) dense inputs 1 True",
+    ]
+    latent = replace(LATENTS, gated=True, num_keys=24, indexer=Indexer(4, 8, 24))
+    assert matrices(latent.linears(38, 2)) == [
+        "queries down <- attention input 38·(18,) dense None 1 False",
+        "queries up <- latent of queries 18·(42,) dense outputs 1 False",
+        "keys and values down <- attention input 38·(22, 4) dense None 1 False",
+        "keys and values up <- latent 22·(30, 21) dense outputs 1 False",
+        "output gate <- attention input 38·(21,) dense outputs 1 False",
+        "indexer's queries up <- latent of queries 18·(32,) dense None 1 False",
+        "indexer's keys <- attention input 38·(8,) dense None 1 False",
+        "indexer's weights <- attention input 38·(4,) dense None 1 False",
+        "attention output <- heads 21·(38,) dense inputs 1 False",
+    ]
+    assert matrices(replace(LATENTS, q_lora_rank=None).linears(38, 1))[0] == (
+        "queries up <- attention input 38·(84,) dense outputs 1 False"
+    )
+
+
+LAYER = Layer(36, GROUPED, FeedForward(46))
+WEIGHTS = 36 * 240 + 120 * 36 + 3 * 36 * 46
+SPARSE = Layer(36, GROUPED, MixtureOfExperts(FeedForward(26), 8, 3, shared_size=34, shared_gate=True))
+OF_ATTENTION, EXPERT = 36 * 240 + 120 * 36, 3 * 36 * 26
+OUTSIDE = 36 * 8 + 3 * 36 * 34 + 36
+"""Router, shared expert and its gate."""
+
+
+def test_a_layer_counts_its_parameters_and_flops() -> None:
+    """FLOPs: 2 per weight that a token meets, and the scores of 25 keys in 240 columns."""
+    assert (LAYER.parameters, LAYER.active_parameters) == (WEIGHTS + 72, WEIGHTS + 72)
+    assert LAYER.forward_flops(50, causal=True) == 2 * WEIGHTS + 2 * 25 * 240
+    assert LAYER.forward_flops(50) == 2 * WEIGHTS + 4 * 25 * 240
+    assert (LAYER.expert_width, LAYER.experts_per_token, LAYER.num_sublayers, LAYER.residual_size) == (36, 0, 2, 36)
+    assert (SPARSE.parameters, SPARSE.expert_parameters) == (OF_ATTENTION + OUTSIDE + 8 * EXPERT + 72, 8 * EXPERT)
+    assert SPARSE.active_parameters == OF_ATTENTION + OUTSIDE + 3 * EXPERT + 72
+    assert SPARSE.weights_per_token == OF_ATTENTION + OUTSIDE + 3 * EXPERT
+    latent = replace(SPARSE, ffn=replace(SPARSE.ffn, latent_size=16))
+    assert (latent.expert_width, SPARSE.expert_width, SPARSE.experts_per_token) == (16, 36, 3)
+    assert replace(LAYER, streams=3).residual_size == 108
+    assert replace(LAYER, summed_residuals=(2, 5)).residual_size == 180
+    # Per mixer and three streams: 108 · 15 weights with 15 biases, and three scales.
+    assert replace(LAYER, streams=3).parameters == LAYER.parameters + 2 * (108 * 15 + 15 + 3)
+    assert replace(LAYER, streams=3).forward_flops(50) == LAYER.forward_flops(50) + 2 * 2 * 108 * 15
+    assert replace(LAYER, summed_residuals=(1, 2)).parameters == LAYER.parameters + 2 * 72
+    assert [norm_parameters(norm, 36) for norm in ("layernorm", "rmsnorm", "plain")] == [72, 36, 0]
+    text = replace(LAYER, attention=replace(GROUPED, qk_norm=True), conditioned=Conditioning(6, 0.25))
+    assert (text.norm_parameters, replace(text, conditioned=Conditioning(6)).norm_parameters) == (72 + 40, 72 + 20)
+    mixer_only = replace(LAYER, ffn=NoFeedForward())
+    assert (mixer_only.num_sublayers, replace(LAYER, attention=NoAttention()).num_sublayers) == (1, 1)
+    assert (mixer_only.has_feed_forward, mixer_only.has_mixer, mixer_only.is_moe, SPARSE.is_moe) == (
+        False,
+        True,
+        False,
+        True,
+    )
+
+
+def test_frozen_weights_save_gradients_of_weights_or_the_backward() -> None:
+    model = Model((LAYER, LAYER), 70, 50)
+    frozen = model.with_fine_tuning(fine_tuning_of("", "embedding+layers@0+mlp"))
+    first, second = frozen.layers
+    assert (first.has_backward, second.has_backward, second.has_trained_weights, first.has_trained_weights) == (
+        False, True, True, False,
+    )  # fmt: skip
+    assert first.left_out_flops(50) == 2 * first.forward_flops(50)
+    assert first.left_out_flops(50, causal=True) == 2 * first.forward_flops(50, causal=True)
+    assert second.frozen_weights_per_token == 3 * 36 * 46
+    assert second.left_out_flops(50) == 2 * 3 * 36 * 46
+    assert LAYER.left_out_flops(50) == 0
+    assert frozen.training_flops() == model.training_flops() - 2 * first.forward_flops(50) - 2 * 3 * 36 * 46
+    head = model.with_fine_tuning(fine_tuning_of("", "head"))
+    assert head.training_flops() == model.training_flops() - 2 * 36 * 70
+    only_head = model.with_fine_tuning(fine_tuning_of("", "embedding+layers+norms"))
+    assert not only_head.head_gives_gradient
+    saved = 2 * 2 * LAYER.forward_flops(50) + 2 * 36 * 70
+    assert only_head.training_flops() == model.training_flops() - saved
+    norms = model.with_fine_tuning(fine_tuning_of("", "norms"))
+    assert (norms.layers[0].trains_norms, LAYER.trains_norms, norms.head_gives_gradient) == (False, True, True)
+
+
+def outside(model: Model, end: End) -> dict[str, int]:
+    return {one.name: one.weights + one.biases for one in model.outside_weights(end)}
+
+
+def test_a_model_counts_what_is_outside_its_layers() -> None:
+    model = Model((LAYER, LAYER), 70, 50, learned_positions=51, projected_size=20, mtp=(LAYER,), extra=(5, 7, 11))
+    assert outside(model, "embedding") == {"projection": 20 * 36 + 5, "positions": 51 * 36}
+    assert outside(model, "head") == {"final norm": 36, "others": 20 * 36 + 7}
+    assert outside(model, "mtp") == {"projection of two tokens": 72 * 36, "norms and joining": 3 * 36}
+    assert outside(model, "conditions") == {}
+    assert (model.table(10), model.embedding_parameters) == (200, 70 * 20 + 20 * 36 + 5 + 51 * 36)
+    assert model.head_parameters == 70 * 20 + 36 + 20 * 36 + 7
+    layers = 2 * LAYER.parameters
+    assert model.parameters == model.embedding_parameters + layers + model.head_parameters
+    assert replace(model, tied_embeddings=True).parameters == model.parameters - 70 * 20
+    assert model.mtp_parameters == LAYER.parameters + 72 * 36 + 3 * 36
+    twice = replace(model, mtp=(LAYER, replace(LAYER, norm="layernorm")))
+    assert replace(twice, repeats_mtp=True).mtp_parameters == model.mtp_parameters
+    assert twice.mtp_parameters == 2 * model.mtp_parameters + 72
+    assert model.head_forward_flops() == 2 * 11 + 2 * 20 * (36 + 70)
+    assert replace(model, projected_size=None).head_forward_flops() == 2 * 11 + 2 * 36 * 70
+    forward = 3 * LAYER.forward_flops(50) + 2 * model.head_forward_flops() + 2 * 72 * 36
+    assert model.training_flops() == 3 * forward
+    assert model.training_flops(40, causal=True) == 3 * (
+        3 * LAYER.forward_flops(40, causal=True) + 2 * model.head_forward_flops() + 2 * 72 * 36
+    )
+    assert model.rule_of_thumb_flops() == 6 * model.active_parameters == 6 * model.parameters
+    sparse = Model((LAYER, SPARSE), 70, 50)
+    assert sparse.active_parameters == sparse.parameters - 5 * EXPERT
+    streams = Model((replace(LAYER, streams=3),), 70, 50, mtp=(replace(LAYER, streams=3),), final_norm=False)
+    joining = 3 * (3 * 36 + 1) + 1
+    assert outside(streams, "head") == {"final norm": 0, "others": joining}
+    assert outside(streams, "mtp") == {
+        "projection of the token": 36 * 36, "projection of streams": 36 * 36, "norms and joining": 3 * 36 + joining,
+    }  # fmt: skip
+    mtp = 2 * (36 * 36 + 3 * 36 * 36)
+    assert streams.training_flops() == 3 * (2 * streams.layers[0].forward_flops(50) + 2 * 2 * 36 * 70 + mtp)
+    assert (streams.residual_size, streams.streams) == (108, 3)
+    sums = Model((LAYER, replace(LAYER, summed_residuals=(2, 3))), 70, 50)
+    assert outside(sums, "head") == {"final norm": 36, "others": 72}
+    layer_norms = Model((replace(LAYER, norm="layernorm"),), 70, 50)
+    assert outside(layer_norms, "head") == {"final norm": 72, "others": 0}
+    images = Model((LAYER,), 70, 50, patches=Patches(((5, 1.0),), (11, 13), 17, classes=19))
+    assert outside(images, "embedding") == {"embedding 1": 5 * 36 + 36, "positions": 0}
+    assert outside(images, "conditions") == {
+        "embedder 0": (12 + 19) * 36, "embedder 1": 37 * 36, "embedder 2": 14 * 36, "embedder 3": 37 * 36,
+    }  # fmt: skip
+    assert outside(images, "head") == {"output": 2 * 36 * 37 + 37 * 17}
+    assert (images.table(10), images.embedding_parameters) == (
+        0,
+        6 * 36 + sum(outside(images, "conditions").values()),
+    )
+
+
+def test_layers_are_added_removed_and_given_16_bits() -> None:
+    other = replace(LAYER, norm="layernorm")
+    model = Model((LAYER, LAYER, other), 70, 50, mtp=(LAYER,))
+    assert [model.with_layers(number).layers for number in (1, 3, 5)] == [
+        (LAYER,), (LAYER, LAYER, other), (LAYER, LAYER, other, other, other),
+    ]  # fmt: skip
+    with pytest.raises(ConfigError):
+        model.with_layers(0)
+    for at_start, at_end, wide in ((1, 0, [1, 0, 0]), (0, 2, [0, 1, 1]), (2, 2, [1, 1, 1])):
+        found = model.with_layers_in_16_bits(at_start, at_end)
+        assert [layer.in_16_bits for layer in found.layers] == [bool(one) for one in wide]
+    assert model.with_layers_in_16_bits(0, 0) is model
+    assert model.kinds == (LAYER, other)
+    assert model.without_encoders() is model
+    assert (model.has_experts, Model((LAYER, SPARSE), 70, 50).has_experts, model.norm) == (False, True, "rmsnorm")
+    biased = replace(SPARSE, ffn=replace(SPARSE.ffn, expert=FeedForward(26, bias=True)))
+    assert [Model((LAYER, one), 70, 50).has_biased_experts for one in (SPARSE, biased)] == [False, True]
