@@ -265,7 +265,7 @@ def test_narrow_experts_have_a_projection_from_the_hidden_size_and_back() -> Non
 @pytest.mark.parametrize(
     ("events", "sentence"),
     [
-        (grouped(), "moe has no router of 8 → 6 columns"),
+        (grouped(), "has no router of 8 → 6 columns"),
         ([ROUTER, *grouped(), *grouped()], "has 4 grouped GEMMs in one layer"),
         ([ROUTER, *grouped(down={"count": 5})], "has 2 grouped GEMMs in one layer"),
         ([ROUTER, *grouped(down={"m": 4})], "has 2 grouped GEMMs in one layer"),
@@ -277,7 +277,7 @@ def test_narrow_experts_have_a_projection_from_the_hidden_size_and_back() -> Non
     ],
 )
 def test_experts_that_ppsim_does_not_have_are_refused(events: list[TracedOperation], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError, match=rf"^here: module layers\.0\.moe {sentence}, which ppsim cannot express$"):
         of_experts(events)
 
 
@@ -318,7 +318,9 @@ def test_a_layer_runs_once(runs: int) -> None:
 def test_multiply_adds_that_no_part_has_are_refused() -> None:
     found = dense()
     found.events.append(TracedOperation("experts", "mlp.more", m=TOKENS, k=3, n=5, count=7))
-    with pytest.raises(ConfigError, match="has 975 multiply-adds per token, not 960"):
+    with pytest.raises(
+        ConfigError, match=r"^here: module layers\.0 has 975 multiply-adds per token, not 960, which"
+    ):
         found._require_flops(found._layer(found._mixer("rmsnorm", 2)[0], "rmsnorm", 2))
 
 
@@ -354,3 +356,75 @@ def test_the_stored_form_leaves_out_defaults_and_names_parts() -> None:
     assert plain((FeedForward(3), 4)) == [{"kind": "FeedForward", "size": 3}, 4]
     assert plain(FeedForward(3, gated=False)) == {"kind": "FeedForward", "size": 3, "gated": False}
     assert plain(ChunkProduct(1, 2, 3, 4)) == {"count": 1, "rows": 2, "columns": 3, "depth": 4}
+
+
+def test_a_router_may_be_outside_of_its_experts_with_a_bias_per_expert() -> None:
+    sizes = {"up": (H, 120), "down": (10, 48)}
+    router = Part(gate=(H, 6), bias=True)
+    module = layer(attn=Part(**ATTENTION), moe=Part(**sizes), router=router, shared_mlp=Part(**MLP))
+    events = [*OF_ATTENTION, gemm("router.gate", H, 6), *grouped(), *gemms("shared_mlp", MLP)]
+    found = traced(module, events)
+    assert found.ffn == MixtureOfExperts(FeedForward(10), 6, 2, 24, router_bias=True)
+    assert found.fed == {"moe", "router", "shared_mlp"}
+    named_so = {"shared_proj": (H, 6), "router": (H, 6)}
+    both = of_experts([*gemms("moe", named_so), *grouped()], **named_so)  # the second is the router
+    assert [one.module for one in both.own] == [one.module.removeprefix(f"{PATH}.") for one in OF_ATTENTION] + [
+        "moe.shared_proj"
+    ]
+
+
+def test_parallel_matrices_and_operands_that_a_gemm_saves_first() -> None:
+    sizes = {"q_proj": (H, 16), "mix": (6, 6), "k_proj": (16, 5), "v_proj": (16, 7), "o_proj": (16, H)}
+    events = [
+        gemm("attn.q_proj", H, 16, reads=INPUT), gemm("attn.mix", 2, 6, count=3, m=2 * TOKENS, reads=40),
+        gemm("attn.k_proj", 16, 5, reads=41), gemm("attn.v_proj", 16, 7, reads=41), CORE, gemm("attn.o_proj", 16, H, reads=14),
+    ]  # fmt: skip
+    saved = {41: (f"{PATH}.attn", torch.zeros(TOKENS, 16)), 14: (f"{PATH}.attn", torch.zeros(TOKENS, 16))}
+    makers = dict.fromkeys(saved, f"{PATH}.attn")
+    found = traced(layer(attn=Part(**sizes)), events, saved=saved, makers=makers)
+    mixer, _ = found._mixer("rmsnorm", 2)
+    assert [(one.reads, one.rows, one.saves, one.count, one.split) for one in mixer.gemms] == [
+        ("tensor 0", 1, 0, 1, "outputs"), ("tensor 1", 6, 0, 3, "outputs"), ("tensor 2", 1, 16, 1, "outputs"),
+        ("tensor 2", 1, 0, 1, "outputs"), ("call 0 o", 1, 0, 1, "inputs"),
+    ]  # fmt: skip
+    assert mixer.saved == ()
+
+
+def test_products_of_an_indexer_are_counted_with_its_core() -> None:
+    indexed = TracedOperation(
+        "attention",
+        f"{PATH}.attn",
+        reads=(11, 12, 13, 15),
+        writes=14,
+        sizes=SIZES | {"index_columns": 3, "block": 2},
+    )
+    inside = [TracedOperation("product", f"{PATH}.{name}", m=3, k=5, n=7) for name in ("attn.indexer", "attn")]
+    found = traced(
+        layer(attn=Part(**ATTENTION), mlp=Part(**MLP)),
+        [*OF_ATTENTION[:3], indexed, OF_ATTENTION[-1], *inside, *OF_MLP],
+    )
+    mixer, _ = found._mixer("rmsnorm", 2)
+    assert [scan.products for scan in mixer.scans] == [(ChunkProduct(1, 3, 7, 5),)]
+    assert (mixer.cores[0].index_columns, mixer.cores[0].block) == (3, 2)
+    without = traced(layer(attn=Part(**ATTENTION), mlp=Part(**MLP)), [*OF_ATTENTION, *inside, *OF_MLP])
+    (scan,) = without._mixer("rmsnorm", 2)[0].scans
+    assert scan.products == (ChunkProduct(2, 3, 7, 5),)
+    assert without._mixer("rmsnorm", 2)[0].cores[0].index_columns == 0
+
+
+def test_fewer_parameters_than_the_gemms_have_is_a_weight_used_twice() -> None:
+    again = [*OF_ATTENTION, gemm("attn.o_proj", 16, H, reads=14), *OF_MLP]
+    sentence = (
+        r"^here: module layers\.0 has 112 parameters less than its GEMMs, since a weight is used twice, which"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        traced(layer(attn=Part(**ATTENTION), mlp=Part(**MLP)), again).describe()
+
+
+def test_a_layer_without_parameters_has_16_bits_and_one_of_another_name_does_not_run() -> None:
+    bare = nn.Module()
+    found = traced(bare, [])
+    assert (found.element_bytes, found.total, found.ffn) == (2, 0, NoFeedForward())
+    recorder = SimpleNamespace(inputs={}, order={}, events=[])
+    with pytest.raises(ConfigError, match="runs 0 times in a forward"):
+        TracedLayer(recorder, bare, PATH, {}, TOKENS, "here")  # type: ignore[arg-type]
