@@ -205,3 +205,82 @@ def test_what_cannot_be_is_said_in_a_sentence(case: str) -> None:
     with pytest.raises(ConfigError) as error:
         make()
     assert sentence in str(error.value)
+
+
+def attended(heads: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Causal attention of [sequence, heads, head size] with its scores in memory."""
+    num, size = heads.shape[0], heads.shape[-1]
+    group = heads.shape[1] // keys.shape[1]
+    keys, values = (one.repeat_interleave(group, dim=1) for one in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", heads, keys) / size**0.5
+    scores = scores.masked_fill(torch.ones(num, num, dtype=torch.bool).triu(1), -torch.inf)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).flatten(1)
+
+
+def turned(heads: torch.Tensor) -> torch.Tensor:
+    """Rotate pairs of columns, as complex numbers, by position / 500,000^(2 i / head size)."""
+    first, second = heads.chunk(2, dim=-1)
+    size, positions = heads.shape[-1], torch.arange(heads.shape[0])
+    angles = positions[:, None] * 500_000.0 ** (-2 * torch.arange(size // 2) / size)
+    both = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)[:, None]
+    return torch.cat((both.real, both.imag), dim=-1)
+
+
+def llama_by_hand(layer: nn.Module, x: torch.Tensor, heads: int, kv_heads: int) -> torch.Tensor:
+    """The output of a layer of Llama or of Mixtral with a shared expert, without batches."""
+
+    def normed(norm: nn.Module, of: torch.Tensor) -> torch.Tensor:
+        return of / (of.square().mean(-1, keepdim=True) + torch.finfo(of.dtype).eps).sqrt() * norm.weight
+
+    def gated(part: nn.Module, of: torch.Tensor) -> torch.Tensor:
+        return part.down(torch.sigmoid(part.gate(of)) * part.gate(of) * part.up(of))
+
+    a, h = layer.attention, normed(layer.norm_1, x)
+    q, k, v = (of(h).unflatten(-1, (count, -1)) for of, count in ((a.q, heads), (a.k, kv_heads), (a.v, kv_heads)))
+    x = x + a.out(attended(turned(q), turned(k), v))
+    h = normed(layer.norm_2, x)
+    part = layer.feed_forward
+    return x + (gated(part, h) if hasattr(part, "gate") else part.experts(h) + gated(part.shared, h))
+
+
+WEIGHTS = {"hidden_size": 12, "num_heads": 4, "num_kv_heads": 2, "head_size": 6, "ffn_size": 20}
+
+
+@pytest.mark.parametrize("recompute", ["none", "core_attn", "layernorm", "mlp_act", "full"])
+@pytest.mark.parametrize("kind", ["llama", "moe", "gpt"])
+def test_a_layer_gives_what_its_formulas_give(kind: str, recompute: str) -> None:
+    sizes = {"num_experts": 4, "experts_per_token": 2, "shared_ffn_size": 10} if kind == "moe" else {}
+    if kind == "gpt":
+        sizes |= {"num_kv_heads": 4, "head_size": 3}
+    layer = build_layer(LayerShape(kind, **WEIGHTS | sizes), 5, recompute=recompute)
+    x = torch.randn(1, 5, 12)
+    plain = next(one for one in layer.modules() if hasattr(one, "norm_1"))
+    for name in ("norm_1", "norm_2"):
+        nn.init.uniform_(getattr(plain, name).weight, 0.5, 1.5)
+    if kind == "gpt":
+        h = functional.layer_norm(x[0], (12,), plain.norm_1.weight, plain.norm_1.bias)
+        q, k, v = plain.qkv(h).view(5, 3, 4, 3).unbind(1)
+        expected = x[0] + plain.out(attended(q, k, v))
+        h = functional.layer_norm(expected, (12,), plain.norm_2.weight, plain.norm_2.bias)
+        expected = expected + plain.down(functional.gelu(plain.up(h)))
+    else:
+        expected = llama_by_hand(plain, x[0], 4, 2)
+    torch.testing.assert_close(layer(x)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_only_parts_that_are_asked_for_are_computed_again() -> None:
+    shape = LayerShape("llama", **WEIGHTS)
+    kept = {
+        name: saved_bytes(built(shape, recompute=name))
+        for name in ("none", "core_attn", "layernorm", "mlp_act", "mlp", "full")
+    }
+    assert kept["none"] > max(kept[name] for name in kept if name != "none")
+    assert min(kept, key=kept.__getitem__) == "full"
+
+
+def test_positions_are_no_weights_of_a_layer() -> None:
+    layer = build_layer(LayerShape("llama", **WEIGHTS), 5, cp=1)
+    assert not {name.rpartition(".")[2] for name in layer.state_dict()} & {"cos", "sin", "peers", "mask"}
+    cut = build_layer(LayerShape("llama", **WEIGHTS), 8, cp=2)
+    assert not {name.rpartition(".")[2] for name in cut.state_dict()} & {"cos", "sin", "peers", "mask"}
+    assert layers.ROTARY_BASE == 500_000.0

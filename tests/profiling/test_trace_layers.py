@@ -384,7 +384,7 @@ def test_parallel_matrices_and_operands_that_a_gemm_saves_first() -> None:
     found = traced(layer(attn=Part(**sizes)), events, saved=saved, makers=makers)
     mixer, _ = found._mixer("rmsnorm", 2)
     assert [(one.reads, one.rows, one.saves, one.count, one.split) for one in mixer.gemms] == [
-        ("tensor 0", 1, 0, 1, "outputs"), ("tensor 1", 6, 0, 3, "outputs"), ("tensor 2", 1, 16, 1, "outputs"),
+        ("n1", 1, 0, 1, "outputs"), ("tensor 1", 6, 0, 3, "outputs"), ("tensor 2", 1, 16, 1, "outputs"),
         ("tensor 2", 1, 0, 1, "outputs"), ("call 0 o", 1, 0, 1, "inputs"),
     ]  # fmt: skip
     assert mixer.saved == ()
