@@ -1,6 +1,10 @@
 """Options of a training run that are decided before a rank starts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,10 +12,24 @@ import pytest
 pytest.importorskip("torch")
 
 import ppsim
-from ppsim.api.train import _emulated, _layers, _planned, _shape, _straggling, _train_config, as_files, table_from
+from ppsim.api.train import (
+    _OF_GPTS,
+    _emulated,
+    _facts,
+    _layers,
+    _message_bytes,
+    _own_model,
+    _planned,
+    _shape,
+    _straggling,
+    _train_config,
+    as_files,
+    table_from,
+)
 from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import declared_options, with_defaults
 from ppsim.runtime.options import TrainOptions
+from ppsim.runtime.train_config import GPTShape, TrainConfig, UserModel
 from ppsim.simulation.cost_files import read_costs
 
 TABLE = ppsim.build("1f1b", pp=2, microbatches=2)
@@ -137,3 +155,68 @@ def test_emulated_costs_fit_the_table_and_have_one_time_per_hop(tmp_path: Path) 
     assert emulated(COSTS.replace(transfer_s=[[0.0, 0.0]] * 2)) is not None
     with pytest.raises(ConfigError, match="forward_s has 3 entries"):
         emulated(COSTS.replace(forward_s=[1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize(("dtype", "num_bytes"), [("float64", 8), ("float32", 4), ("bfloat16", 2), ("float16", 2)])
+def test_a_message_is_a_microbatch_of_hidden_states(dtype: Any, num_bytes: int, tmp_path: Path) -> None:
+    shape = GPTShape(num_layers=3, hidden_size=10, num_heads=5, sequence_length=7)
+    config = TrainConfig("T.csv", 2, shape, [1, 2], micro_batch=11, dtype=dtype)
+    assert _message_bytes(config) == 7 * 10 * 11 * num_bytes
+    (tmp_path / "costs.json").write_text('{"transfer_s": {"bytes": 64}}')
+    assert _message_bytes(replace(config, emulate_costs=str(tmp_path / "costs.json"))) == 64.0
+
+
+def test_a_message_of_an_own_model_is_its_largest_boundary_between_stages() -> None:
+    boundaries: Any = [SimpleNamespace(num_bytes=size) for size in (900, 30, 50, 40, 800)]
+    config = TrainConfig("T.csv", 4, UserModel("own.py:model", 4, boundaries), [1] * 4)
+    assert _message_bytes(config) == 50.0
+    alone = replace(config, model=UserModel("own.py:model", 4, boundaries[:2]))
+    assert _message_bytes(alone) is None
+
+
+def test_an_own_model_is_tried_with_a_microbatch_and_has_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    @contextmanager
+    def limit_time(module: str, seconds: float) -> Iterator[None]:
+        calls.append((module, seconds))
+        yield
+
+    def check(function: Any, layers: list[int], **how: Any) -> tuple[list[str], str]:
+        calls.append((layers, how))
+        return ["boundary"], "bfloat16"
+
+    function = SimpleNamespace(where="own.py:model", num_layers=lambda given: 5 if given is None else given)
+    monkeypatch.setattr("ppsim.runtime.user_model.limit_time", limit_time)
+    monkeypatch.setattr("ppsim.runtime.user_model.function_of", lambda module: function)
+    monkeypatch.setattr("ppsim.runtime.user_model.check_user_model", check)
+    given = dict.fromkeys(_OF_GPTS) | {"emulate_costs": None, "module": "own.py:model", "timeout": 9.0, "layers": None, "split": "even",
+             "micro_batch": 3, "seed": 7, "device": "cpu"}  # fmt: skip
+    model, layers, dtype = _own_model(TABLE, given)
+    assert (model.module, model.num_layers, model.boundaries) == ("own.py:model", 5, ["boundary"])
+    assert (sum(layers), len(layers), dtype) == (5, TABLE.num_stages, "bfloat16")
+    how = {"micro_batch": 3, "seed": 7, "device": "cpu", "splits": TABLE.splits_backward}
+    assert calls == [("own.py:model", 9.0), (layers, how)]
+    assert _own_model(TABLE, given | {"layers": 8})[0].num_layers == 8
+    for name, setting in (("hidden", 64), ("dtype", "float32"), ("stage_plan", "p.json")):
+        with pytest.raises(ConfigError, match="--module says what is trained: leave out --"):
+            _own_model(TABLE, given | {name: setting})
+    with pytest.raises(ConfigError, match="--emulate-costs waits instead of computing"):
+        _own_model(TABLE, given | {"emulate_costs": "costs.json"})
+
+
+def test_facts_of_a_run_are_of_its_recorded_steps() -> None:
+    config = TrainConfig("T.csv", 2, GPTShape(4, 8, 2, 4), [2, 2], num_warm_up=2, device="cuda")
+    measured: Any = SimpleNamespace(step_times_s=[3.0, 4.0], run=SimpleNamespace(gaps_s=(0.5,)), chosen_step=1)
+    result = {
+        "torch": "2.9", "optimizer_s": [9.0, 8.0, 1.0, 2.0], "losses": [4.0, 3.0], "differences": {"loss": 0.5},
+        "memory": None, "partitions": 2, "more": 1,
+    }  # fmt: skip
+    assert _facts(config, result, measured) == {
+        "torch": "2.9", "device": "cuda", "emulated": False, "num_warm_up": 2, "step_times_s": [3.0, 4.0],
+        "between_steps_s": [0.5], "optimizer_s": [1.0, 2.0], "chosen_step": 1, "losses": [4.0, 3.0],
+        "differences": {"loss": 0.5}, "memory": None, "partitions": 2,
+    }  # fmt: skip
+    assert _facts(replace(config, emulate_costs="costs.json"), result | {"attention": "fused"}, measured)[
+        "emulated"
+    ]
