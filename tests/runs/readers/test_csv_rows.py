@@ -99,7 +99,7 @@ def test_two_passes_may_overlap_by_a_thousandth_of_the_shorter_one(tmp_path: Pat
             ConfigError, match=rf"rank 0 has two passes at once, F from 0 s to 1000 s and B from {begin:g}"
         ):
             read(tmp_path, f"{header}0,F,0,1000\n0,B,{begin},1100\n")
-    with pytest.raises(ConfigError, match="two passes at once, F from 0 s to 0.5 s and B from 0 s"):
+    with pytest.raises(ConfigError, match=r"two passes at once, F from 0 s to 0\.5 s and B from 0 s"):
         read(tmp_path, header + "0,B,0,1\n0,F,0,0.5\n")
 
 
