@@ -257,3 +257,70 @@ def test_what_is_computed_from_kept_tensors_and_parameters_is_made_again(sources
 def test_an_operation_without_sizes_is_counted_once() -> None:
     sizes = {"m": 0, "k": 0, "n": 0, "count": 1, "biased": False, "writes": 0}
     assert sizes.items() <= field_defaults(TracedOperation).items()
+
+
+def test_operators_belong_to_the_innermost_module():
+    """Of two levels: everything that an inner module computes has its name, not the name of the one around it."""
+
+    def inner(self, x):
+        biased = nn.functional.linear(x, self.weight, self.bias)  # addmm
+        pairs = x @ x.T
+        if (x > 0).any():
+            raise AssertionError
+        image = x.T.reshape(1, 8, 2, 2)
+        return (
+            biased,
+            pairs,
+            nn.functional.conv2d(image, self.kernel),
+            nn.functional.conv2d(image, self.depth, groups=8),
+        )
+
+    part = Module(inner)
+    part.weight, part.bias = nn.Parameter(torch.empty(16, 8)), nn.Parameter(torch.empty(16))
+    part.kernel, part.depth = nn.Parameter(torch.empty(5, 8, 2, 2)), nn.Parameter(torch.empty(8, 1, 1, 1))
+    outer = Module(lambda self, x: self.part(x), part=part)
+    model = Module(lambda self, x: self.outer(x), outer=outer)
+    found = recorded(model, meta(4, 8))
+    assert [sizes(event) for event in found.events] == [
+        ("gemm", "outer.part", 1, (4, 8, 16)), ("product", "outer.part", 1, (4, 8, 4)),
+        ("gemm", "outer.part", 1, (1, 32, 5)), ("convolution", "outer.part", 1, (0, 0, 0)),
+    ]  # fmt: skip
+    assert [(event.weight, event.biased, event.shape) for event in found.events] == [
+        ("outer.part.weight", True, (4, 16)), (None, False, (4, 4)), ("outer.part.kernel", False, (1, 5, 1, 1)),
+        ("outer.part.depth", False, ()),
+    ]  # fmt: skip
+    assert set(found.makers.values()) == {"outer.part"}
+    assert (list(found.decisions), found.failed_in) == (["outer.part"], "outer.part")
+    assert found.order == {"": 1, "outer": 1, "outer.part": 1}
+    assert found.stack == [""]
+    assert all(one.device.type == "meta" for outputs in found.alive[:-1] for one in outputs)
+    assert len(found.alive) > len(found.events)
+
+
+def test_hooks_end_with_the_recording():
+    model = Module(lambda self, x: self.part(x), part=nn.Linear(8, 4))
+    found = recorded(model, meta(2, 8))
+    model(meta(2, 8))
+    assert found.order == {"": 1, "part": 1}
+
+
+def test_a_convolution_of_one_channel_or_in_groups_is_no_gemm():
+    for channels, groups, kind in ((1, 1, "convolution"), (2, 1, "gemm"), (2, 2, "convolution")):
+        layer = nn.Conv1d(channels, 4, 3, groups=groups)
+        [event] = recorded(Module(lambda self, x: self.layer(x), layer=layer), meta(1, channels, 7)).events
+        assert event.kind == kind
+        if kind == "gemm":
+            assert (event.m, event.k, event.n, event.biased) == (5, 6, 4, True)
+
+
+def test_opaque_kernels_belong_to_the_innermost_module_and_note_where_they_scan():
+    def scans(_, x):
+        return chunk_scan(
+            x.reshape(1, 4, 2, 4), x[None, :, :2], x[0, :2], x.reshape(1, 4, 1, 8), x.reshape(1, 4, 1, 8), 2
+        )
+
+    found = recorded(Module(lambda self, x: self.part(x), part=Module(scans)), meta(4, 8))
+    [event] = found.events
+    assert (event.kind, event.module) == ("mamba", "part")
+    assert event.sizes == {"heads": 2, "head": 4, "groups": 1, "state": 8, "chunk": 2}
+    assert found.scanned == {"part"}
