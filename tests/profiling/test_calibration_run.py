@@ -18,7 +18,6 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import signed_percent
 from ppsim.costs.profile import CalibrationRun, Profile, load_profile
 from ppsim.profiling import calibration_run as rehearsal
-from ppsim.profiling import calibration_run as run_module
 from ppsim.profiling.calibration_run import FEW, MORE, fit_overheads
 from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.runs.run import Run, median_costs
@@ -27,6 +26,7 @@ from ppsim.runs.timeline_import import ImportedRun, import_run
 from ppsim.runtime.train_config import GPTShape
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.simulate import durations_s
+from ppsim.simulation.stage_costs import StageCosts
 from tests.cli.running import ppsim as command
 from tests.cli.running import words_of
 
@@ -394,8 +394,81 @@ def test_what_cannot_be_rehearsed_is_said_before_anything_is_measured(
 
 
 def test_limits_of_a_calibration_run() -> None:
-    assert (run_module.FEW, run_module.MORE) == (1, 3)
-    assert (run_module._SCHEDULE, run_module._MICROBATCHES, run_module._LONG_S) == ("1f1b", 4, 20.0)
-    assert (run_module._LEAST_TURNS, run_module._TURNS, run_module._TURN_S) == (2, 8, 2.0)
+    assert (rehearsal.FEW, rehearsal.MORE) == (1, 3)
+    assert (rehearsal._SCHEDULE, rehearsal._MICROBATCHES, rehearsal._LONG_S) == ("1f1b", 4, 20.0)
+    assert (rehearsal._LEAST_TURNS, rehearsal._TURNS, rehearsal._TURN_S) == (2, 8, 2.0)
     names = ("_CALIBRATION_LIMIT_S", "_PATIENCE", "_MOST_STEPS", "_STARTED_S", "_HALVINGS", "_CALM", "_FURTHEST")
-    assert [getattr(run_module, name) for name in names] == [20.0, 1.5, 15, 5.0, 25, 0.1, 2.0]
+    assert [getattr(rehearsal, name) for name in names] == [20.0, 1.5, 15, 5.0, 25, 0.1, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("passes_s", "processes", "expected"),
+    [
+        # 4 · 2 + 1 passes of 0.1 s: two steps in 2 s, with three reference works in 2.1 s; 8 turns at most, here 9
+        ((0.04, 0.06), 2, (8, 4, 2, 1, 8 * 2.1 + 0.9 + 5)),
+        # 9 passes of 2 s: 18 s, no 20 s. A step of 18 s and two works are 22 s: two turns at least
+        ((0.5, 1.5), 2, (2, 4, 1, 1, 2 * 22 + 18 + 5)),
+        # 9 passes of 2.5 s are too long: one microbatch per rank, 3 passes, without a step to warm up
+        ((1.0, 1.5), 2, (2, 1, 1, 0, 2 * (7.5 + 5) + 5)),
+        # 15 steps at most, in 1.51 s: 8 turns, of the 13 that 20 s have
+        ((0.004, 0.006), 2, (8, 4, 15, 1, 8 * (15 * 0.09 + 16 * 0.01) + 0.09 + 5)),
+        # 5 turns of 3.6 s in 20 s: 9 passes of 0.2 s, and two works of 0.2 s
+        ((0.1, 0.1), 2, (8, 4, 1, 1, 8 * 2.2 + 1.8 + 5)),
+        ((0.2, 0.2), 2, (4, 4, 1, 1, 4 * 4.4 + 3.6 + 5)),
+    ],
+)
+def test_turns_of_a_calibration_run_by_hand(
+    passes_s: tuple[float, float], processes: int, expected: tuple[Any, ...]
+) -> None:
+    found = rehearsal._Turns.of(passes_s, processes)
+    assert (found.most, found.microbatches, found.num_steps, found.num_warm_up) == expected[:4]
+    assert found.seconds == pytest.approx(expected[4])
+    limits = found.turns
+    assert (limits.most, limits.least) == (found.most, 2)
+
+
+def test_a_root_is_halved_out_or_the_nearer_end() -> None:
+    assert rehearsal._root(lambda x: x - 3.0, 1.0, 9.0) == pytest.approx(3.0)
+    assert rehearsal._root(lambda x: x - 3.0, 4.0, 9.0) == 4.0
+    assert rehearsal._root(lambda x: x - 3.0, 1.0, 2.0) == pytest.approx(2.0)
+    assert rehearsal._root(lambda x: x - 3.0, 3.0, 9.0) == 3.0
+
+
+def test_what_more_layers_add_is_the_difference_of_forwards_and_backwards() -> None:
+    few, more = (
+        StageCosts(forward_s=[1.0, forward], backward_s=[4.0, backward]) for forward, backward in ((2, 7), (11, 23))
+    )
+    assert rehearsal._grown([few, more]) == (11 + 23) - (2 + 7)
+
+
+def test_the_reference_of_a_layer_is_half_of_what_two_more_take() -> None:
+    """Windows alternate between one and three layers: 5 and 9 s on the first rank, 6 and 14 s on the last."""
+    ranks_s, paces = rehearsal._paces(np.array([[5.0, 6.0], [9.0, 14.0], [5.0, 6.0], [9.0, 14.0]]))
+    assert np.array(ranks_s) == pytest.approx(np.array([[5, 6], [9, 14]]))
+    layer_s = (4 + 8) / 2 / 2
+    assert paces["reference_s"] == pytest.approx([layer_s] * 4)
+    assert paces["reference_ends_s"] == pytest.approx([5 - layer_s, 6 - layer_s])
+
+
+def test_slower_windows_have_a_slower_pace_of_the_same_layer() -> None:
+    windows = np.array([5.0, 9.0, 5.0, 9.0, 5.0, 9.0, 10.0])
+    ranks_s, paces = rehearsal._paces(np.stack([windows, windows], axis=1))
+    assert np.array(ranks_s) == pytest.approx(np.array([[5, 5], [9, 9]]))
+    assert paces["reference_s"] == pytest.approx([2, 2, 2, 2, 2, 2, 4])
+    noisy = rehearsal._paces(np.array([[6.0, 6.0], [3.0, 3.0]]))[1]  # less with more layers
+    assert noisy["reference_s"] == pytest.approx([6, 6])
+    assert noisy["reference_ends_s"] == pytest.approx([0, 0])
+
+
+def test_the_expected_time_is_of_a_forward_and_twice_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "forward_flops", lambda model, key: (5.0, 7.0))
+    monkeypatch.setattr(rehearsal, "assumed_rate", lambda device, dtype, num_threads: (100.0, ""))
+    key = MeasurementKey(micro_batch=1, sequence_length=64, dtype="float32")
+    found = rehearsal.expected_s(object(), key, MeasuringSettings(), 2)  # type: ignore[arg-type]
+    passes_s = [3 * (5 + 7) / 100, 3 * (15 + 7) / 100]
+    assert found == rehearsal._Turns.of(passes_s, 2).seconds
+
+
+def test_the_table_has_so_many_microbatches_per_rank() -> None:
+    table = rehearsal._table(3, 4)
+    assert (table.num_ranks, table.num_microbatches, table.num_stages) == (3, 12, 3)
