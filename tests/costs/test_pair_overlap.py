@@ -384,3 +384,34 @@ def test_a_layer_without_exchanges_waits_for_nothing() -> None:
         "launches": (0.0, 0.0),
         "waits": (0.0, 0.0),
     }
+
+
+def test_messages_of_a_pair_that_waits_for_launches_are_stretched_to_them() -> None:
+    def of(**launches: tuple[float, float]) -> pair_overlap.LayerTimes:
+        return pair_overlap.LayerTimes((2.0, 3.0, 1.0), (5.0, 7.0, 4.0), 1.5, **launches)
+
+    usual = pair_overlap.pair_messages([of()], [of()], "dualpipe")
+    together_s = pair_overlap.pair_s([of()], [of()], "dualpipe")
+    slow = of(launches=(together_s, 2 * together_s))
+    assert pair_overlap.pair_s([slow], [slow], "dualpipe") == pytest.approx(3 * together_s)
+    stretched = pair_overlap.pair_messages([slow], [slow], "dualpipe")
+    assert [(one.operation, one.layer, one.next_to) for one in stretched] == [
+        (one.operation, one.layer, one.next_to) for one in usual
+    ]
+    for name in ("start_s", "end_s"):
+        assert [getattr(one, name) for one in stretched] == pytest.approx([3 * getattr(one, name) for one in usual])
+    assert len(usual) >= 4
+
+
+def test_layers_that_have_no_partner_run_alone_behind_the_pairs() -> None:
+    one = pair_overlap.LayerTimes((2.0, 3.0, 1.0), (5.0, 7.0, 4.0), 1.5)
+    alone = pair_overlap.pair_messages([one], [], "dualpipe")
+    assert [(each.operation, each.layer, each.start_s, each.end_s) for each in alone] == [
+        ("dispatch F", 0, 2.0, 3.5), ("combine F", 0, 8.5, 10.0),
+    ]  # fmt: skip
+    alone = pair_overlap.pair_messages([], [one, one], "dualpipe")
+    assert [(each.operation, each.layer, each.start_s) for each in alone] == [
+        ("combine B", 1, 0.0), ("dispatch B", 1, 12.5), ("combine B", 0, 18.0), ("dispatch B", 0, 30.5),
+    ]  # fmt: skip
+    assert pair_overlap.pair_s([one], [], "dualpipe") == one.forward_s == 10.0
+    assert pair_overlap.pair_s([], [one, one], "dualpipe") == 2 * one.backward_s == 36.0
