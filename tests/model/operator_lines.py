@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from ppsim.model.operators import Operator, Tensor
+from ppsim.model.weight_matrices import WeightMatrix
 
 _ROWS = {"tokens": "T", "own_tokens": "own", "capacity": "C"}
 
@@ -35,3 +36,18 @@ def _tensor(tensor: Tensor) -> str:
     text = f"{tensor.name} {_ROWS[tensor.rows]}·{tensor.columns:g} {tensor.component}"
     text += f" [{tensor.dtype}]" if tensor.dtype != "act" else ""
     return text + (f" [{tensor.storage}]" if tensor.storage else "")
+
+
+def matrix_lines_of(matrices: Iterable[WeightMatrix]) -> list[str]:
+    """Return a line per matrix: name, its input, inputs and columns, then the fields that are not the default."""
+    return [
+        " ".join(
+            [
+                f"{one.name} <- {one.reads} {one.inputs}·{'+'.join(map(str, one.columns))}",
+                *[one.kind] * (one.kind != "dense"), *[f"split {one.split}"] * bool(one.split),
+                *["biased"] * one.biased, *[f"count {one.count}"] * (one.count > 1),
+                *[f"rows {one.rows:g}"] * (one.rows != 1), *[f"groups {one.groups}"] * (one.groups > 1),
+            ]
+        )
+        for one in matrices
+    ]  # fmt: skip

@@ -26,6 +26,7 @@ from ppsim.parallel.layout import layout_on
 from ppsim.parallel.sizes import ParallelSizes
 from tests.costs.timed import passing
 from tests.defaults import number_defaults
+from tests.model.operator_lines import lines_of, matrix_lines_of
 
 FLASH, PRO = find_model("deepseek-v4-flash"), find_model("deepseek-v4-pro")
 WINDOW, SPARSE, HEAVY = (FLASH.layers[index] for index in (0, 2, 3))
@@ -270,3 +271,133 @@ def test_what_is_left_out_in_model_compressed_attention_has_these_values() -> No
     assert number_defaults(compressed_attention_module) == {
         "CompressedAttention.kept_columns": {"cp": 1},
     }  # fmt: skip
+
+
+SELECTED = CompressedAttention(6, 20, 14, 4, 27, 5, 22, block=6, indexer=Indexer(3, 9, 4))
+COMPRESSED = {
+    "sparse": (SELECTED, ParallelSizes(cp=2)),
+    "heavy": (CompressedAttention(6, 20, 14, 4, 27, 5, 22, block=10), ParallelSizes()),
+    "window": (CompressedAttention(6, 20, 14, 4, 27, 5, 22), ParallelSizes()),
+}
+LINES_OF_COMPRESSED = {
+    "sparse": """
+queries down <- attention input 36·14
+queries up <- latent of queries 14·120
+keys and values up <- attention input 36·20
+compressed keys and weights <- attention input 36·40+40
+places of keys in a block <- keys 6·40 vector split outputs
+compressed indexer's keys and weights <- attention input 36·18+18
+places of indexer's keys in a block <- indexer's keys 6·18 vector split outputs
+indexer's queries up <- latent of queries 14·27
+indexer's weights <- attention input 36·3
+sinks <- scores 1·6 vector split outputs
+heads down <- heads 120·110 groups 5
+attention output <- narrow heads 110·36
+rotate <mla_up_proj>  > ; kind: rotation; columns: 338
+core <core_attn>  > ; core
+makes ups <mla_up_proj>  > ups T·260 attention; I: ups
+makes kept <attn>  > kept T·558.5 attention; I: kept
+makes index <core_attn>  > index T·37 scores [f32]; I: index
+queries down <attn> n1 > queries down out own·14 norms; W: n1; weight: queries down 36·14; 8 bits
+view of queries up <attn> kept > latent of queries own·14 attention [kept]; passes
+queries up <attn/mla_up_proj> latent of queries > queries up out own·120 norms; W: latent of queries; weight: queries up 14·120
+keys and values up <attn/mla_up_proj> n1 > keys and values up out own·20 norms; W: n1; weight: keys and values up 36·20; 8 bits
+compressed keys and weights <attn> n1 > compressed keys and weights out own·80 norms; W: n1; weight: compressed keys and weights 36·80; 8 bits
+compressed indexer's keys and weights <attn> n1 > compressed indexer's keys and weights out own·36 norms; W: n1; weight: compressed indexer's keys and weights 36·36; 8 bits
+view of indexer's queries up <attn> kept > latent of queries own·14 attention [kept]; passes
+indexer's queries up <attn> latent of queries > indexer's queries up out own·27 norms; W: latent of queries; weight: indexer's queries up 14·27
+indexer's weights <attn> n1 > indexer's weights out own·3 norms; W: n1; weight: indexer's weights 36·3; 8 bits
+view of heads down <attn> kept > heads own·120 attention [kept]; passes
+heads down <attn> heads > heads down out own·110 norms; W: heads; weight: heads down 120·110
+view of attention output <attn> kept > narrow heads own·110 attention [kept]; passes
+attention output <attn> narrow heads > mixed own·36 norms; W: narrow heads; weight: attention output 110·36
+""",
+    "heavy": """
+queries down <- attention input 36·14
+queries up <- latent of queries 14·120
+keys and values up <- attention input 36·20
+compressed keys and weights <- attention input 36·20+20
+places of keys in a block <- keys 10·20 vector split outputs
+sinks <- scores 1·6 vector split outputs
+heads down <- heads 120·110 groups 5
+attention output <- narrow heads 110·36
+rotate <mla_up_proj>  > ; kind: rotation; columns: 288
+core <core_attn>  > ; core
+makes ups <mla_up_proj>  > ups T·260 attention; I: ups
+makes kept <attn>  > kept T·442 attention; I: kept
+makes index <core_attn>  > index T·38 scores [f32]; I: index
+queries down <attn> n1 > queries down out own·14 norms; W: n1; weight: queries down 36·14; 8 bits
+view of queries up <attn> kept > latent of queries own·14 attention [kept]; passes
+queries up <attn/mla_up_proj> latent of queries > queries up out own·120 norms; W: latent of queries; weight: queries up 14·120
+keys and values up <attn/mla_up_proj> n1 > keys and values up out own·20 norms; W: n1; weight: keys and values up 36·20; 8 bits
+compressed keys and weights <attn> n1 > compressed keys and weights out own·40 norms; W: n1; weight: compressed keys and weights 36·40; 8 bits
+view of heads down <attn> kept > heads own·120 attention [kept]; passes
+heads down <attn> heads > heads down out own·110 norms; W: heads; weight: heads down 120·110
+view of attention output <attn> kept > narrow heads own·110 attention [kept]; passes
+attention output <attn> narrow heads > mixed own·36 norms; W: narrow heads; weight: attention output 110·36
+""",
+    "window": """
+queries down <- attention input 36·14
+queries up <- latent of queries 14·120
+keys and values up <- attention input 36·20
+sinks <- scores 1·6 vector split outputs
+heads down <- heads 120·110 groups 5
+attention output <- narrow heads 110·36
+rotate <mla_up_proj>  > ; kind: rotation; columns: 268
+core <core_attn>  > ; core
+makes ups <mla_up_proj>  > ups T·260 attention; I: ups
+makes kept <attn>  > kept T·398 attention; I: kept
+makes index <core_attn>  > index T·33 scores [f32]; I: index
+queries down <attn> n1 > queries down out own·14 norms; W: n1; weight: queries down 36·14; 8 bits
+view of queries up <attn> kept > latent of queries own·14 attention [kept]; passes
+queries up <attn/mla_up_proj> latent of queries > queries up out own·120 norms; W: latent of queries; weight: queries up 14·120
+keys and values up <attn/mla_up_proj> n1 > keys and values up out own·20 norms; W: n1; weight: keys and values up 36·20; 8 bits
+view of heads down <attn> kept > heads own·120 attention [kept]; passes
+heads down <attn> heads > heads down out own·110 norms; W: heads; weight: heads down 120·110
+view of attention output <attn> kept > narrow heads own·110 attention [kept]; passes
+attention output <attn> narrow heads > mixed own·36 norms; W: narrow heads; weight: attention output 110·36
+""",
+}
+"""Matrices, then operators."""
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_compressed_attention_has_these_matrices_and_operators(name: str) -> None:
+    mixer, sizes = COMPRESSED[name]
+    lines = [*matrix_lines_of(mixer.linears(36, sizes.tp)), *lines_of(mixer.operators(36, sizes, Execution(), 50))]
+    assert lines == LINES_OF_COMPRESSED[name].strip().splitlines()
+
+
+def test_compressed_keys_are_seen_gathered_and_passed_on() -> None:
+    """50 tokens: windows of 27; blocks of 6, 4 of them chosen, or of 10, all of them."""
+    heavy, window = COMPRESSED["heavy"][0], COMPRESSED["window"][0]
+    kinds = (SELECTED, heavy, window)
+    assert [one.norm_parameters for one in kinds] == [14 + 20 + 20 + 9, 14 + 20 + 20, 14 + 20]
+    assert [one.rows_before for one in kinds] == [27, 27, 27]
+    assert [replace(one, window=3).rows_before for one in kinds] == [12, 10, 3]
+    assert [one.gathered_columns for one in kinds] == [29 / 6, 2, 0]
+    assert [one.blocks_per_query(50) for one in kinds] == [
+        sum(query // block for query in range(1, 51)) / 50 if block else 0 for block in (6, 10, None)
+    ]
+    assert [one.unmasked_keys(50) for one in kinds] == [31, 32, 27]
+    assert [one.unmasked_keys(20) for one in kinds] == [20 + 3, 20 + 2, 20]
+    assert [one.core_bytes(50) for one in kinds] == [4 * 37, 4 * 38, 4 * 33]
+    assert heavy.kept_columns(with_ups=True) - heavy.kept_columns(with_ups=False) == 2 * 120 + 20
+    assert SELECTED.kept_columns(with_ups=False, cp=3) - SELECTED.kept_columns(with_ups=False) == pytest.approx(
+        2 * 29 / 6
+    )
+    scored = 2 * 27 * SELECTED.blocks_per_query(50)
+    for causal, times in ((True, 1), (False, 2)):
+        keys = 2 * SELECTED.keys_per_query(50) * 240 * times
+        assert SELECTED.core_flops(50, causal=causal) == pytest.approx(keys + times * scored)
+    for wrong in ({"tp": 2}, {"tp": 4}):
+        with pytest.raises(ConfigError):
+            SELECTED.require_division(ParallelSizes(**wrong))
+    names = ("num_heads", "head_size", "q_lora_rank", "rope_head_size", "window", "out_groups", "out_rank", "block")
+    for name in names:
+        with pytest.raises(ConfigError, match=name):
+            replace(SELECTED, **{name: 0})
+    with pytest.raises(ConfigError, match="got 7 with 120"):
+        replace(SELECTED, out_groups=7)
+    with pytest.raises(ConfigError, match="an indexer chooses"):
+        replace(SELECTED, block=None)

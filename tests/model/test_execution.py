@@ -1,12 +1,14 @@
 """Execution options: what they imply, and what is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.user_defaults import DISPATCHER_SMS
 from ppsim.model import execution as execution_module
-from ppsim.model.execution import Execution, hidden_tp_of
+from ppsim.model.execution import CrossEntropy, Execution, held_in_backward, hidden_tp_of, moved_of_loss
 from tests.defaults import number_defaults
 
 
@@ -128,3 +130,72 @@ def test_what_is_left_out_in_model_execution_has_these_values() -> None:
         "held_in_backward": {"is_torch": False, "tp": 1},
         "Execution": {"sequence_parallel": False, "dropout": False, "deterministic_mode": False, "expert_imbalance": 1.0, "fused_experts": False, "activation_func_fp8_input_store": False, "legacy_grouped_gemm": False, "moe_permute_fusion": True, "hidden_tp_forward": 0.0, "hidden_tp_backward": 0.0, "overlap_ep": 0.0, "hidden_cp": 0.0, "fused_activation": True, "gradient_placeholders": True, "weighted_output": False, "norm_in_gemm": True},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("loss", "e", "fills", "moved"),
+    [
+        ("fused", 3, False, ((12, 2), (6, 1))),
+        ("fused", 3, True, ((12, 2), (6, 1))),
+        ("compiled", 3, False, ((23, 3), (19, 3))),
+        # float32 copy 4 + 2, maximum 4, difference 8, exponential 8, sum 4, quotient 8 less one pass of 6 = 32
+        ("unfused", 2, False, ((32, 8), (12, 3))),
+        ("unfused", 4, False, ((26, 8), (8, 3))),
+        ("unfused", 2, True, ((36, 9), (14, 4))),
+        ("unfused", 4, True, ((30, 9), (12, 4))),
+        ("chunked", 2, False, ((32, 64), (12, 24))),
+        ("chunked", 2, True, ((36, 72), (14, 32))),
+    ],
+)
+def test_a_loss_moves_these_bytes_per_logit_in_so_many_kernels(
+    loss: CrossEntropy, e: int, fills: bool, moved: tuple[tuple[int, int], tuple[int, int]]
+) -> None:
+    assert moved_of_loss(loss, e, fills=fills) == moved
+
+
+@pytest.mark.parametrize(
+    ("loss", "e", "options", "held"),
+    [
+        ("fused", 2, {}, [(2, 0, 0)]),
+        ("fused", 2, {"is_torch": True, "tp": 2}, [(2, 0, 0)]),
+        ("chunked", 2, {}, [(0, (4 + 8) / 8, 4)]),
+        ("chunked", 2, {"tp": 2}, [(0, (4 + 12) / 8, 4)]),
+        ("chunked", 8, {}, [(0, (8 + 8) / 8, 4)]),
+        ("compiled", 2, {"is_torch": True}, [(2, 2, 0)]),
+        ("compiled", 2, {}, [(4, 2 + 4, 0), (0, 2, 0)]),
+        ("unfused", 2, {}, [(4, 2, 0), (0, 2, 0)]),
+        ("unfused", 4, {}, [(4, 4, 0), (0, 4, 0)]),
+        ("unfused", 2, {"is_torch": True}, [(4, 8, 0), (0, 2, 0)]),
+        ("unfused", 2, {"is_torch": True, "tp": 2}, [(4, 12, 0), (0, 2, 0)]),
+    ],
+)
+def test_a_loss_holds_these_bytes_per_logit_in_its_backward_and_the_heads(
+    loss: CrossEntropy, e: int, options: dict[str, Any], held: list[tuple[float, float, int]]
+) -> None:
+    assert held_in_backward(loss, e, **options) == held
+
+
+def test_an_encoder_has_no_overlap_no_dropout_and_graphs_of_all_or_none() -> None:
+    given = Execution(
+        sequence_parallel=True, hidden_tp_forward=0.5, hidden_tp_backward=0.25, overlap_ep=0.5, hidden_cp=0.5,
+        dropout=True, cuda_graphs="attn", recompute="mlp",
+    )  # fmt: skip
+    for is_full, graphs, recompute, kept in ((True, "attn", "full", "none"), (False, "full", "none", "full")):
+        encoder = replace(given, cuda_graphs=graphs).of_encoder(is_full=is_full)
+        assert encoder == Execution(recompute=recompute, cuda_graphs=kept)
+    assert Execution(moe_dispatcher="deepep", dispatcher_sms=7).num_dispatcher_sms == 7
+    assert [Execution(moe_dispatcher=kind).num_dispatcher_sms for kind in DISPATCHER_SMS] == list(
+        DISPATCHER_SMS.values()
+    )
+    assert (Execution().element_bytes, Execution(dtype="float32").element_bytes, Execution().operand_bytes) == (
+        2,
+        4,
+        None,
+    )
+    assert (Execution(dtype="float8").operand_bytes, Execution(dtype="mxfp8").operand_bytes) == (1, 1 + 1 / 32)
+    fuses = [
+        Execution().fuses_norms,
+        Execution(norm_in_gemm=False).fuses_norms,
+        Execution(compile=False).fuses_norms,
+    ]
+    assert fuses == [True, False, False]

@@ -1,23 +1,30 @@
 """Kinds of mixers in one file each: parameters, FLOPs, saved bytes and projections against values written out here."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ppsim.model
 from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations
+from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.blocks import operators_of
 from ppsim.model.config import _READERS, model_from
 from ppsim.model.execution import Execution
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.mixers import parallel, short_convolution
 from ppsim.model.mixers import short_convolution as short_convolution_module
+from ppsim.model.mixers.parallel import ParallelMixers
+from ppsim.model.mixers.short_convolution import ShortConvolution
+from ppsim.model.recurrent import Mamba
 from ppsim.model.registry import NAMES, find_model
 from ppsim.parallel.sizes import ParallelSizes
 from tests.cli.running import ppsim as command
 from tests.defaults import number_defaults
+from tests.model.operator_lines import lines_of, matrix_lines_of
 
 LFM2 = {  # the config.json of LiquidAI/LFM2-1.2B
     "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": True, "block_dim": 2048, "block_ff_dim": 12288,
@@ -182,3 +189,154 @@ def test_what_is_left_out_in_model_short_convolution_has_these_values() -> None:
     assert number_defaults(short_convolution_module) == {
         "ShortConvolution": {"kernel": 3, "bias": False},
     }  # fmt: skip
+
+
+MIXERS = {
+    "short convolution": (ShortConvolution(24, kernel=5, bias=True), ParallelSizes(tp=2)),
+    "parallel mixers": (
+        ParallelMixers((Attention(6, 2, 10, sinks=True), Mamba(8, 12, 14, num_groups=4, chunk_size=20))),
+        ParallelSizes(tp=2),
+    ),
+}
+LINES_OF_MIXERS = {
+    "short convolution": """
+gates, values <- attention input 36·12+12+12 split outputs biased
+convolution <- gated values 5·12 vector split outputs biased
+attention output <- heads 12·36 split inputs biased
+gates, values <attn> n1 > B T·12 attention, C T·12 attention, value T·12 attention; W: n1; weight: gates, values 36·36; 8 bits
+first gate <attn> B, value > gated T·12 attention; I: B, value; kind: gate
+convolution <attn> gated > conv T·12 attention; I: gated; kind: convolution
+second gate <attn> C, conv > y T·12 attention; I: C, conv; kind: gate
+attention output <attn_proj> y > mixed own·36 norms; I: y; W: y; weight: attention output 12·36; 8 bits
+""",
+    "parallel mixers": """
+queries, keys, values <- attention input 36·30+10+10 split outputs
+sinks <- scores 1·3 vector split outputs
+attention output <- heads 30·36 split inputs
+gate, x, B, C, time step <- attention input 36·48+48+28+28+4 split outputs
+convolution <- x, B, C 4·48+28+28 vector split outputs biased
+decay, skip, bias of time step <- x 1·4+4+4 vector split outputs
+gated norm <- heads 1·48 vector split outputs
+attention output <- heads 48·36 split inputs
+0 qkv <qkv_linear> n1 > 0 q T·30 attention, 0 k T·10 attention, 0 v T·10 attention; W: n1; weight: queries, keys, values 36·50; 8 bits
+0 rotate <qkv_linear> 0 q, 0 k > 0 rotated q T·30 attention, 0 rotated k T·10 attention; kind: rotation; columns: 40
+0 core <core_attn> 0 rotated q, 0 rotated k, 0 v > 0 o T·30 attention, 0 lse T·3 scores [f32]; I: 0 rotated q, 0 rotated k, 0 v, 0 o, 0 lse; core
+0 attention output <attn_proj> 0 o > 0 mixed own·36 norms; I: 0 o; W: 0 o; weight: attention output 30·36; 8 bits
+1 convolution <scan>  > ; kind: convolution; columns: 104
+1 scan <scan>  > ; core
+1 gate <scan>  > ; kind: gate; columns: 48
+1 makes kept <scan>  > 1 kept T·300 attention; I: 1 kept
+1 gate, x, B, C, time step <attn> n1 > 1 gate, x, B, C, time step out T·156 norms; W: n1; weight: gate, x, B, C, time step 36·156; 8 bits
+1 view of attention output <attn> 1 kept > 1 heads T·48 attention [1 kept]; passes
+1 attention output <attn> 1 heads > 1 mixed own·36 norms; W: 1 heads; weight: attention output 48·36
+add mixers <> 0 mixed, 1 mixed > mixed own·36 norms; kind: add; passes
+""",
+}
+"""Matrices on a rank, then operators."""
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_mixer_has_these_matrices_and_operators(name: str) -> None:
+    mixer, sizes = MIXERS[name]
+    lines = [*matrix_lines_of(mixer.linears(36, sizes.tp)), *lines_of(mixer.operators(36, sizes, Execution(), 50))]
+    assert lines == LINES_OF_MIXERS[name].strip().splitlines()
+
+
+def test_mixers_of_two_kinds_are_bounded_divided_and_counted_together() -> None:
+    convolution, both = MIXERS["short convolution"][0], MIXERS["parallel mixers"][0]
+    assert (convolution.core_flops(50, causal=True), convolution.divided) == (
+        0,
+        {"channels of the convolution": 24},
+    )
+    attention, mamba = both.parts
+    assert both.core_flops(50, causal=True) == attention.core_flops(50, causal=True) + mamba.core_flops(
+        50, causal=True
+    )
+    assert both.core_flops(50, causal=False) == attention.core_flops(50, causal=False) + mamba.core_flops(
+        50, causal=False
+    )
+    assert both.divided == {"heads": 6, "Mamba heads": 8, "Mamba groups": 4}
+    assert both.transient_bytes == mamba.transient_bytes > 0
+    normed = ParallelMixers((Attention(6, 2, 10, qk_norm=True), Attention(6, 2, 7, qk_norm=True)))
+    assert normed.norm_parameters == 34
+    for mixer, allowed, refused in (
+        (convolution, {"tp": 3}, {"tp": 5}), (convolution, {}, {"cp": 2}), (both, {"tp": 2}, {"tp": 3}),
+        (both, {"cp": 8}, {"cp": 16}), (both, {}, {"tp": 4}),
+    ):  # fmt: skip
+        mixer.require_division(ParallelSizes(**allowed))
+        with pytest.raises(ConfigError):
+            mixer.require_division(ParallelSizes(**refused))
+    for name in ("channels", "kernel"):
+        with pytest.raises(ConfigError, match=name):
+            ShortConvolution(**{"channels": 24, name: 0})
+
+
+OF_FILES = {"hidden_size": 120, "num_attention_heads": 6, "num_key_value_heads": 3, "num_hidden_layers": 4}
+OF_FILES |= {"vocab_size": 211, "max_position_embeddings": 83, "intermediate_size": 300, "head_dim": 13}
+GROUPED = Attention(6, 3, 13, qk_norm=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "mixers", "sizes", "tied"),
+    [
+        ({"full_attn_idxs": [1, 3]}, "caca", 256, True),
+        ({"layer_types": ["conv", "full_attention", "conv", "conv"], "block_ff_dim": 1000}, "cacc", 768, True),
+        ({"block_multiple_of": 7, "tie_embedding": False}, "aaaa", 203, False),
+        ({"block_auto_adjust_ff_dim": False, "block_ffn_dim_multiplier": 1}, "aaaa", 300, True),
+    ],
+)
+def test_a_file_of_lfm2_gives_these_layers(given: Any, mixers: str, sizes: int, tied: bool) -> None:
+    """Two thirds of the given width, 200 or 666, are rounded up to a multiple of 256 or 7."""
+    convolution = {"conv_L_cache": 5, "conv_bias": True}
+    model = model_from({"model_type": "lfm2", **OF_FILES, **convolution, **given})
+    kinds = {"c": ShortConvolution(120, 5, True), "a": GROUPED}
+    assert [layer.attention for layer in model.layers] == [kinds[letter] for letter in mixers]
+    assert {layer.ffn for layer in model.layers} == {FeedForward(sizes)}
+    assert (model.tied_embeddings, model.sequence_length) == (tied, 83)
+
+
+def test_a_file_of_lfm2_with_experts_has_two_dense_layers_by_default() -> None:
+    sparse = {"moe_intermediate_size": 19, "num_experts": 7, "num_experts_per_tok": 3}
+    experts = MixtureOfExperts(FeedForward(19), 7, 3, router_bias=True)
+    model = model_from({"model_type": "lfm2_moe", **OF_FILES, **sparse})
+    assert [layer.ffn for layer in model.layers] == [FeedForward(300)] * 2 + [experts] * 2
+    given = model_from(
+        {"model_type": "lfm2_moe", **OF_FILES, **sparse, "num_dense_layers": 1, "use_expert_bias": False}
+    )
+    assert [layer.ffn for layer in given.layers] == [FeedForward(300)] + [replace(experts, router_bias=False)] * 3
+    short = {
+        name: size
+        for name, size in OF_FILES.items()
+        if name not in ("max_position_embeddings", "intermediate_size")
+    }
+    found = model_from({"model_type": "lfm2", **short, "layer_types": ["conv"] * 4})
+    assert (found.layers[0].attention, found.layers[0].ffn) == (ShortConvolution(120), FeedForward(8192))
+    assert found.sequence_length == 128_000
+
+
+def test_a_file_of_falcon_h1_gives_these_mixers() -> None:
+    given = {
+        "mamba_n_heads": 10,
+        "mamba_d_state": 14,
+        "mamba_n_groups": 5,
+        "mamba_d_conv": 3,
+        "mamba_chunk_size": 29,
+    }
+    attention = Attention(6, 3, 13)
+    for columns, size in (
+        ({"mamba_d_ssm": 70}, 7),
+        ({"mamba_expand": 3}, 36),
+        ({"mamba_d_head": 24}, 24),
+        ({}, 24),
+    ):
+        model = model_from({"model_type": "falcon_h1", **OF_FILES, **given, **columns, "mamba_rms_norm": True})
+        mamba = Mamba(10, size, 14, num_groups=5, kernel=3, chunk_size=29)
+        assert {layer.attention for layer in model.layers} == {ParallelMixers((attention, mamba))}
+    with pytest.raises(ConfigError, match="70 is not mamba_n_heads 10 × mamba_d_head 24"):
+        model_from({"model_type": "falcon_h1", **OF_FILES, **given, "mamba_d_ssm": 70, "mamba_d_head": 24})
+    wide = {name: size for name, size in OF_FILES.items() if name != "max_position_embeddings"} | {
+        "hidden_size": 640
+    }
+    usual = model_from({"model_type": "falcon_h1", **wide})
+    assert usual.layers[0].attention.mixers[1] == Mamba(128, 10, 256, chunk_size=256, gated_norm=False)
+    assert usual.sequence_length == 8192

@@ -1,17 +1,26 @@
 """Which tensors of a list of operators stay from F to B, under checkpoints of both kinds."""
 
+from dataclasses import replace
+
+import pytest
+
+from ppsim.base.errors import ConfigError
 from ppsim.model import operators as operators_module
 from ppsim.model.operators import (
     Checkpoint,
     Operator,
     Tensor,
     bytes_of,
+    gathered_inputs,
     offload_groups,
+    plan_of,
     saved,
     saved_for_weight,
+    stored,
     sum_columns,
+    summed_outputs,
 )
-from ppsim.model.weight_matrices import WeightMatrix
+from ppsim.model.weight_matrices import Side, WeightMatrix
 from tests.defaults import number_defaults
 
 X = Tensor("x", "own_tokens", 4, "norms")
@@ -109,3 +118,75 @@ def test_what_is_left_out_in_model_operators_has_these_values() -> None:
         "saved": {"casts": False},
         "offload_groups": {"casts": False},
     }  # fmt: skip
+
+
+def test_a_plan_has_a_checkpoint_per_module_and_discards_outputs_of_some() -> None:
+    names = ("norm", "up", "act", "down")
+    assert plan_of(OPERATORS, "full") == (Checkpoint(names),)
+    assert plan_of(OPERATORS, "mlp") == (Checkpoint(names[1:]),)
+    assert plan_of(OPERATORS, "layernorm+mlp_act") == (
+        Checkpoint(("norm",), discards_output=True), Checkpoint(("act",), discards_output=True),
+    )  # fmt: skip
+    assert plan_of(OPERATORS, "core_attn+moe") == (Checkpoint(()), Checkpoint(()))
+    assert [one.discards_output for one in plan_of(OPERATORS, "core_attn+mhc+mla_up_proj+moe_act+shared_experts")] == [
+        False, True, True, True, False,
+    ]  # fmt: skip
+    with pytest.raises(ConfigError):
+        plan_of(OPERATORS, "block/2")
+
+
+def linear(split: Side | None) -> WeightMatrix:
+    return replace(LINEAR, split=split)
+
+
+def test_ranks_gather_inputs_of_divided_outputs_and_sum_outputs_of_divided_inputs() -> None:
+    """An input that two GEMMs read is gathered once; experts' outputs are not summed."""
+    own, all_tokens, of_experts = (Tensor(name, rows, 8, "") for name, rows in (
+        ("own", "own_tokens"), ("all", "tokens"), ("capacity", "capacity"),
+    ))  # fmt: skip
+    operators = [
+        Operator("first", "", ("own",), (all_tokens,), weight=linear("outputs")),
+        Operator("second", "", ("own",), (all_tokens,), weight=linear("outputs")),
+        Operator("of all", "", ("all",), (all_tokens,), weight=linear("outputs")),
+        Operator("written by none", "", ("own",), (), weight=linear("outputs")),
+        Operator("third", "", ("own",), (own,), weight=linear("inputs")),
+        Operator("of experts", "", ("own",), (of_experts,), weight=linear("inputs")),
+        Operator("replicated", "", ("own",), (own,), weight=linear(None)),
+        Operator("without output", "", ("own",), (), weight=linear("inputs")),
+        Operator("table", "", (), (all_tokens,), kind="look up"),
+        Operator("gate", "", (), (all_tokens,), kind="gate"),
+    ]
+    tensors = {one.name: one for one in (own, all_tokens, of_experts)}
+    assert gathered_inputs(operators, tensors) == {"first": own}
+    assert summed_outputs(operators) == {"third": own, "table": all_tokens}
+    assert [one.rows for one in operators[2:6]] == ["tokens", "tokens", "own_tokens", "capacity"]
+    assert [replace(operators[0], columns=columns).passed for columns in (None, 3.0)] == [8, 3]
+    assert operators[3].passed == 0
+    view = Tensor("view", "tokens", 2, "", storage="all")
+    assert stored({**tensors, "view": view}, "view") == all_tokens
+    assert stored({**tensors, "view": view}, "view", is_operand=True) == replace(
+        all_tokens, name="all as operand", dtype="operand"
+    )
+
+
+def test_a_split_backward_holds_inputs_once_and_a_share_of_the_tokens() -> None:
+    adapter = WeightMatrix("up, A", "n", 4, (2,), kind="adapter")
+    operators = (
+        OPERATORS[0],
+        replace(OPERATORS[1], share=0.75),
+        replace(OPERATORS[1], name="again", writes=(Tensor("v", "tokens", 3, "mlp", "f32"),)),
+        replace(OPERATORS[2], reads=("u",)),
+        replace(OPERATORS[3], trainable=False),
+        Operator("A", "mlp", ("n",), (Tensor("wide", "tokens", 9, "mlp"),), saved_for_w=("n",), weight=adapter),
+    )
+    found = [(one.name, one.columns, one.dtype) for one in saved_for_weight(operators, X)]
+    assert found == [("n", 3, "act"), ("u", 6, "act"), ("v", 3, "act"), ("wide", 2, "act")]
+
+
+def test_the_input_of_a_checkpointed_layer_is_a_component_of_its_own() -> None:
+    def components(*plan: Checkpoint) -> dict[str, str]:
+        return {one.name: one.component for one in saved(OPERATORS, X, plan)}
+
+    assert components() == {"x": "norms", "n": "mlp", "u": "mlp", "a": "mlp"}
+    assert components(Checkpoint(("norm", "up", "act", "down"))) == {"x": "layer input"}
+    assert components(Checkpoint(("up", "act", "down"))) == {"x": "norms", "n": "mlp"}

@@ -1,11 +1,35 @@
 """Recomputation by a layer's place in its stage: block/N and uniform/N, as Megatron-LM has them."""
 
+from dataclasses import replace
+
 import pytest
 
 import ppsim
 from ppsim.errors import ConfigError
 from ppsim.model import recompute as recompute_module
-from ppsim.model.recompute import plan_of_stage, recompute_of
+from ppsim.model.recompute import (
+    LayerPlan,
+    by_number,
+    by_operators,
+    counted_matrices,
+    counts,
+    is_by_stage,
+    layer_ids,
+    numbers_of_layers,
+    of_layer,
+    plan_of_stage,
+    recompute_of,
+    recomputes,
+    require_enough_layers,
+    require_layers,
+    require_of_layer,
+    require_spelling,
+    spelled_layers,
+    text_of,
+    words_of_layers,
+)
+from ppsim.model.weight_matrices import WeightMatrix
+from ppsim.parallel.sizes import ParallelSizes
 from tests.cli.running import ppsim as command
 from tests.defaults import number_defaults
 
@@ -133,3 +157,140 @@ def test_what_is_left_out_in_model_recompute_has_these_values() -> None:
         "LayerPlan": {"joined": False},
         "plan_of_stage": {"first": 0, "before": 0},
     }  # fmt: skip
+
+
+def test_words_of_stages_and_layers() -> None:
+    """Normalised word, options of its layers, and whether they depend on the position."""
+    for text, spelled, words, by_stage in (
+        ("none", "none", ["none"], False),
+        ("full", "full", ["full"], False),
+        ("selective", "core_attn", ["core_attn"], False),
+        ("selective-op", "selective-op", ["selective-op"], False),
+        ("mlp+layernorm", "layernorm+mlp", ["layernorm+mlp"], False),
+        ("block/3", "block/3", ["none", "full"], True),
+        ("uniform/3", "uniform/3", ["full"], True),
+        ("full/3", "full/3", ["none", "full"], True),
+        ("full@4,1-2", "full@1-2,4", ["none", "full"], True),
+        ("full*2,none*3,mlp*1", "full*2,none*3,mlp*1", ["none", "full", "mlp"], True),
+    ):
+        assert recompute_of(text) == spelled
+        assert (words_of_layers(spelled), is_by_stage(spelled)) == (words, by_stage), text
+        assert of_layer(spelled) == words[0]
+        require_spelling(spelled)
+    for text in ("selective", "block/03", "full@2,1", "full/1"):
+        with pytest.raises(ConfigError, match="is spelled"):
+            require_spelling(text)
+    for text, refused in (
+        ("block/10000", "block/10001"),
+        ("full/10000", "full/10001"),
+        ("full*10000", "full*10001"),
+    ):
+        assert recompute_of(text) == text
+        with pytest.raises(ConfigError):
+            recompute_of(refused)
+    for refused in ("block/-1", "full/0", "full*0", "full@", "full@3-2", "full@-1", "full@10000", "mlq"):
+        with pytest.raises(ConfigError):
+            recompute_of(refused)
+    assert recompute_of("full@9999") == "full@9999"
+
+
+def test_layers_by_number_are_within_the_model() -> None:
+    assert numbers_of_layers("", "7,0-2,2") == [0, 1, 2, 7]
+    assert spelled_layers([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    require_layers("full@0-7", 8)
+    require_layers("full", 1)
+    with pytest.raises(ConfigError, match="has layer 8, but the last of the model is 7"):
+        require_layers("full@1,8", 8)
+    assert (layer_ids("full@1,8"), layer_ids("mlp@1,8"), layer_ids("none")) == ([1, 8], [], [])
+    for allowed, refused in (("block/8", "block/9"), ("uniform/8", "uniform/9"), ("full", "full/9")):
+        require_enough_layers(allowed, 8)
+        with pytest.raises(ConfigError):
+            require_enough_layers(refused, 8)
+
+
+def test_plans_are_written_as_options() -> None:
+    full, none, mlp = (LayerPlan(number, word) for number, word in ((2, "full"), (3, "none"), (1, "mlp")))
+    assert by_number([[full, none], [full]]) == "full@0-1,5-6"
+    assert (by_number([[full], [full]]), by_number([[none]]), by_number([[full, mlp]])) == ("full", "none", None)
+    assert by_number([[LayerPlan(2, "full", joined=True)]]) is None
+    assert [text_of(plan) for plan in ([], [mlp], [none], [full, mlp], [full, none], [none, full])] == [
+        "none", "mlp", "none", "full*2,mlp*1", "full*2", "none*3,full*2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("recompute", "options", "plan"),
+    [
+        ("none", {}, [(5, "none")]),
+        ("mlp", {}, [(5, "mlp")]),
+        ("block/3", {}, [(3, "full"), (2, "none")]),
+        ("block/7", {}, [(5, "full")]),
+        ("full/2", {}, [(1, "none"), (1, "full"), (1, "none"), (1, "full"), (1, "none")]),
+        ("full/2", {"before": 1}, [(1, "full"), (1, "none"), (1, "full"), (1, "none"), (1, "full")]),
+        ("full@3,7-8", {"first": 4}, [(3, "none"), (2, "full")]),
+        ("full@3,7-8", {}, [(3, "none"), (1, "full"), (1, "none")]),
+        ("full*2,mlp*1", {}, [(2, "full"), (1, "mlp"), (2, "none")]),
+        ("full*2,mlp*3", {}, [(2, "full"), (3, "mlp")]),
+    ],
+)
+def test_layers_of_a_stage_are_recomputed_so(
+    recompute: str, options: dict[str, int], plan: list[tuple[int, str]]
+) -> None:
+    found = plan_of_stage(recompute, 5, **options)
+    assert [(one.layers, one.recompute) for one in found] == plan
+    assert not any(one.joined for one in found)
+
+
+def test_uniform_checkpoints_join_their_layers() -> None:
+    assert plan_of_stage("uniform/3", 5) == (LayerPlan(3, "full", joined=True), LayerPlan(2, "full", joined=True))
+
+
+def test_modules_of_a_word_and_matrices_that_count() -> None:
+    assert [recomputes("mlp+moe_act", word) for word in ("mlp", "moe_act", "moe", "mlp+moe_act")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    counted = {
+        kind: counts(WeightMatrix("up", "x", 4, (8,), kind=kind))
+        for kind in ("dense", "router", "routed", "shared", "gate", "vector")
+    }
+    assert counted == {
+        "dense": True,
+        "router": False,
+        "routed": False,
+        "shared": True,
+        "gate": False,
+        "vector": False,
+    }
+    with pytest.raises(ConfigError, match="is for the stages"):
+        require_of_layer("block/2")
+    assert require_of_layer("selective") == "core_attn"
+
+
+def test_every_second_product_is_kept_in_torchtitans_order() -> None:
+    """Latents come first; q, k, v and gate and up count separately; a biased product is kept and does not count."""
+    matrices = [
+        WeightMatrix("queries down", "x", 8, (3,)), WeightMatrix("queries up", "l", 3, (8,)),
+        WeightMatrix("attention output", "heads", 8, (8,)), WeightMatrix("up", "x", 8, (5, 6)),
+        WeightMatrix("keys and values down", "x", 8, (4,)), WeightMatrix("router", "x", 8, (9,), kind="router"),
+        WeightMatrix("queries, keys, values", "x", 8, (7, 2, 1), biased=True), WeightMatrix("down", "a", 5, (8,)),
+    ]  # fmt: skip
+    assert [(one.name, one.columns) for one in counted_matrices([*matrices[:2], matrices[4]])] == [
+        ("queries down", (3,)), ("queries up", (8,)), ("keys and values down", (4,)),
+    ]  # fmt: skip
+    in_order = [matrices[0], matrices[1], matrices[4]]
+    kept, again = by_operators(in_order, ParallelSizes())
+    assert ([one.name for one in kept], [one.name for one in again]) == (
+        ["queries down", "keys and values down"], ["queries up"],
+    )  # fmt: skip
+    dense = [replace(matrices[6], biased=False), matrices[2], matrices[3], matrices[7]]
+
+    def columns(tp: int, products: list[WeightMatrix]) -> list[list[int]]:
+        return [[one.outputs for one in half] for half in by_operators(products, ParallelSizes(tp=tp))]
+
+    # 7 kept, 2 not, 1 kept, 8 not (output), 5 kept, 6 not, down counts
+    assert columns(1, dense) == [[7, 1, 5], [2, 8, 6]]
+    assert columns(2, dense) == [[7, 1, 5], [2, 6]]
+    assert columns(1, [matrices[6], *dense[1:]]) == [[7, 2, 1, 8, 6], [5]]

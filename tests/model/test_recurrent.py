@@ -15,10 +15,11 @@ from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
 from ppsim.model.pipeline_stages import Stage
 from ppsim.model.rank_memory import rank_memory
-from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
+from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba, Recurrent
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import ParallelSizes
 from tests.defaults import number_defaults
+from tests.model.operator_lines import lines_of, matrix_lines_of
 
 MAMBA = Mamba(num_heads=8, head_size=16, state_size=32, num_groups=2, chunk_size=64)
 DELTA = GatedDeltaNet(num_key_heads=2, num_value_heads=4, key_size=16, value_size=32)
@@ -262,3 +263,142 @@ def test_what_is_left_out_in_model_recurrent_has_these_values() -> None:
         "GatedDeltaNet.chunk_products": {"tp": 1},
         "KimiDeltaAttention": {"gate_bias": False, "full_gate": False},
     }  # fmt: skip
+
+
+RECURRENT = {
+    "mamba": (Mamba(8, 12, 14, num_groups=4, kernel=3, chunk_size=20, bias=True), ParallelSizes(tp=2)),
+    "mamba without a norm": (
+        Mamba(8, 12, 14, num_groups=4, chunk_size=20, conv_bias=False, gated_norm=False), ParallelSizes(),
+    ),
+    "gated delta net": (GatedDeltaNet(4, 8, 9, 11, kernel=3, chunk_size=20), ParallelSizes(tp=2)),
+    "kimi delta attention": (
+        KimiDeltaAttention(4, 8, 9, 11, kernel=3, chunk_size=20, gate_bias=True), ParallelSizes(tp=2),
+    ),
+    "kimi delta attention with a full gate": (
+        KimiDeltaAttention(4, 8, 9, 11, kernel=3, chunk_size=20, full_gate=True), ParallelSizes(),
+    ),
+}  # fmt: skip
+LINES_OF_RECURRENT = {
+    "mamba": """
+gate, x, B, C, time step <- attention input 36·48+48+28+28+4 split outputs biased
+convolution <- x, B, C 3·48+28+28 vector split outputs biased
+decay, skip, bias of time step <- x 1·4+4+4 vector split outputs
+gated norm <- heads 1·48 vector split outputs
+attention output <- heads 48·36 split inputs biased
+convolution <scan>  > ; kind: convolution; columns: 104
+scan <scan>  > ; core
+gate <scan>  > ; kind: gate; columns: 48
+makes kept <scan>  > kept T·300 attention; I: kept
+gate, x, B, C, time step <attn> n1 > gate, x, B, C, time step out T·156 norms; W: n1; weight: gate, x, B, C, time step 36·156; 8 bits
+view of attention output <attn> kept > heads T·48 attention [kept]; passes
+attention output <attn> heads > mixed own·36 norms; W: heads; weight: attention output 48·36
+""",
+    "mamba without a norm": """
+gate, x, B, C, time step <- attention input 36·96+96+56+56+8 split outputs
+convolution <- x, B, C 4·96+56+56 vector split outputs
+decay, skip, bias of time step <- x 1·8+8+8 vector split outputs
+attention output <- heads 96·36 split inputs
+convolution <scan>  > ; kind: convolution; columns: 208
+scan <scan>  > ; core
+gate <scan>  > ; kind: gate; columns: 96
+makes kept <scan>  > kept T·504 attention; I: kept
+gate, x, B, C, time step <attn> n1 > gate, x, B, C, time step out T·312 norms; W: n1; weight: gate, x, B, C, time step 36·312; 8 bits
+view of attention output <attn> kept > heads T·96 attention [kept]; passes
+attention output <attn> heads > mixed own·36 norms; W: heads; weight: attention output 96·36
+""",
+    "gated delta net": """
+queries, keys, values, gates <- attention input 36·18+18+44+44+4+4 split outputs
+convolution <- queries, keys, values 3·18+18+44 vector split outputs
+decay, bias of time step <- gates 1·4+4 vector split outputs
+attention output <- heads 44·36 split inputs
+convolution <scan>  > ; kind: convolution; columns: 80
+scan <scan>  > ; core
+gate <scan>  > ; kind: gate; columns: 44
+makes kept <scan>  > kept T·416 attention; I: kept
+queries, keys, values, gates <attn> n1 > queries, keys, values, gates out T·132 norms; W: n1; weight: queries, keys, values, gates 36·132; 8 bits
+view of attention output <attn> kept > heads T·44 attention [kept]; passes
+attention output <attn> heads > mixed own·36 norms; W: heads; weight: attention output 44·36
+""",
+    "kimi delta attention": """
+queries, keys, values, strength <- attention input 36·18+18+44+4 split outputs
+decay and gate down <- attention input 36·11+11
+decay up <- narrow decay 11·36 split outputs
+gate up <- narrow gate 11·44 split outputs biased
+convolution <- queries, keys, values 3·18+18+44 vector split outputs
+rate and bias of decay <- decay 1·4+36 vector split outputs
+attention output <- heads 44·36 split inputs
+convolution <scan>  > ; kind: convolution; columns: 80
+scan <scan>  > ; core
+gate <scan>  > ; kind: gate; columns: 44
+makes kept <scan>  > kept T·539 attention; I: kept
+queries, keys, values, strength <attn> n1 > queries, keys, values, strength out T·84 norms; W: n1; weight: queries, keys, values, strength 36·84; 8 bits
+decay and gate down <attn> n1 > decay and gate down out own·22 norms; W: n1; weight: decay and gate down 36·22; 8 bits
+view of decay up <attn> kept > narrow decay own·11 attention [kept]; passes
+decay up <attn> narrow decay > decay up out T·36 norms; W: narrow decay; weight: decay up 11·36
+view of gate up <attn> kept > narrow gate own·11 attention [kept]; passes
+gate up <attn> narrow gate > gate up out T·44 norms; W: narrow gate; weight: gate up 11·44
+view of attention output <attn> kept > heads T·44 attention [kept]; passes
+attention output <attn> heads > mixed own·36 norms; W: heads; weight: attention output 44·36
+""",
+    "kimi delta attention with a full gate": """
+queries, keys, values, strength, gate <- attention input 36·36+36+88+8+88 split outputs
+decay down <- attention input 36·11
+decay up <- narrow decay 11·72 split outputs
+convolution <- queries, keys, values 3·36+36+88 vector split outputs
+rate and bias of decay <- decay 1·8+72 vector split outputs
+attention output <- heads 88·36 split inputs
+convolution <scan>  > ; kind: convolution; columns: 160
+scan <scan>  > ; core
+gate <scan>  > ; kind: gate; columns: 88
+makes kept <scan>  > kept T·1067 attention; I: kept
+queries, keys, values, strength, gate <attn> n1 > queries, keys, values, strength, gate out T·256 norms; W: n1; weight: queries, keys, values, strength, gate 36·256; 8 bits
+decay down <attn> n1 > decay down out own·11 norms; W: n1; weight: decay down 36·11; 8 bits
+view of decay up <attn> kept > narrow decay own·11 attention [kept]; passes
+decay up <attn> narrow decay > decay up out T·72 norms; W: narrow decay; weight: decay up 11·72
+view of attention output <attn> kept > heads T·88 attention [kept]; passes
+attention output <attn> heads > mixed own·36 norms; W: heads; weight: attention output 88·36
+""",
+}
+"""Matrices on a rank, then operators."""
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_mixer_has_these_matrices_and_operators(name: str) -> None:
+    mixer, sizes = RECURRENT[name]
+    lines = [*matrix_lines_of(mixer.linears(36, sizes.tp)), *lines_of(mixer.operators(36, sizes, Execution(), 50))]
+    assert lines == LINES_OF_RECURRENT[name].strip().splitlines()
+
+
+def test_gemms_of_a_chunk_have_these_sizes() -> None:
+    """Count, rows, columns and depth; w: over pairs of tokens in the chunk, a: again in the backward."""
+
+    def products(mixer: Recurrent, tp: int) -> list[str]:
+        return [
+            f"{one.count} {one.rows}·{one.columns}·{one.depth}{' w' * one.is_within}{' a' * one.is_again}"
+            for one in mixer.chunk_products(tp)
+        ]
+
+    mamba, delta = RECURRENT["mamba"][0], RECURRENT["gated delta net"][0]
+    assert products(mamba, 2) == ["2 20·20·14 w a", "4 20·12·20 w", "4 12·14·20 a", "4 20·12·14"]
+    assert products(delta, 2) == [
+        "4 20·20·9 w", "4 20·9·20 w a", "4 20·11·20 w a", "4 20·20·9 w", "4 20·11·20 w", "4 20·11·9 a", "4 20·11·9",
+        "4 9·11·20 a",
+    ]  # fmt: skip
+    assert ChunkProduct(3, 5, 7, 11).flops == 2 * 3 * 5 * 7 * 11
+    assert (mamba.transient_bytes, delta.transient_bytes) == (8 * 96 * 14 // 20, 4 * 8 * 99 // 20)
+    assert (mamba.inner_size, mamba.convolved, delta.inner_size, delta.convolved) == (96, 208, 88, 160)
+    assert (mamba.norm_parameters, delta.norm_parameters, delta.num_heads) == (0, 11, 8)
+    for mixer, names in (
+        (mamba, ("num_heads", "head_size", "state_size", "num_groups", "kernel", "chunk_size")),
+        (delta, ("num_key_heads", "num_value_heads", "key_size", "value_size", "kernel", "chunk_size")),
+    ):
+        for name in names:
+            with pytest.raises(ConfigError, match=name):
+                replace(mixer, **{name: 0})
+    mamba.require_division(ParallelSizes(tp=2, cp=4))
+    for sizes in (ParallelSizes(tp=2, cp=3), ParallelSizes(tp=8), ParallelSizes(cp=16)):
+        with pytest.raises(ConfigError):
+            mamba.require_division(sizes)
+    for sizes in (ParallelSizes(tp=8), ParallelSizes(cp=2)):
+        with pytest.raises(ConfigError):
+            delta.require_division(sizes)
