@@ -159,7 +159,7 @@ class _Window:
                 continue
             except (ValueError, RecursionError):
                 raise ConfigError(f"{self.source} holds a number too long or lists too deep to be read") from None
-            if end == len(self.text) and self.grow():  # a number may go on
+            if len(self.text) - end < _MARGIN and self.grow():  # a number may go on, as after "1." or "1e"
                 continue
             self.place = end
             return decoded
@@ -169,9 +169,11 @@ class _Window:
         # The read size doubles with a value's length, so that a long value is not parsed again and again.
         chunk = self.file.read(max(_CHUNK, len(self.text) - self.place)) if self.has_more else b""
         self.has_more = bool(chunk)
-        self.passed += self.place
-        self.text, self.place = self.text[self.place :] + self.decoder.decode(chunk, final=not chunk), 0
-        return bool(chunk)
+        more = self.decoder.decode(chunk, final=not chunk)
+        if chunk:
+            self.passed += self.place
+            self.text, self.place = self.text[self.place :] + more, 0
+        return self.has_more
 
     def wrong(self, why: str) -> ConfigError:
         return ConfigError(f"{self.source} is not valid JSON: character {self.passed + self.place + 1}: {why}")
