@@ -135,3 +135,32 @@ def test_costs_without_slowing_transfers_are_shorter_where_they_overlap() -> Non
 def test_a_table_in_words_has_its_name_or_none() -> None:
     assert table_in_words(GRAPH.schedule) == f"{GRAPH.schedule.name}, 2 ranks, 2 stages, 2 microbatches"
     assert table_in_words(replace(GRAPH.schedule, name="")).startswith("a table, 2 ranks")
+
+
+@pytest.mark.parametrize(
+    ("full", "halves", "expected"),
+    [
+        ([4.0, 6.0], None, {"backward_s": [4.0, 6.0], "backward_input_s": None, "backward_weight_s": None}),
+        (None, [(1.0, 3.0), (2.0, 5.0)], {"backward_s": None, "backward_input_s": [1.0, 2.0], "backward_weight_s": [3.0, 5.0]}),
+        (
+            [4.0, None], [None, (2.0, 5.0)],
+            {"backward_s": [4.0, 7.0], "backward_input_s": [4.0, 2.0], "backward_weight_s": [0.0, 5.0]},
+        ),
+    ],
+)  # fmt: skip
+def test_a_form_of_the_backward_that_a_stage_lacks_is_made_of_the_other(
+    full, halves, expected, monkeypatch
+) -> None:
+    medians = {(Op.F, 0): 1.5, (Op.F, 1): 2.5}
+    for stage in (0, 1):
+        if full and full[stage]:
+            medians[Op.B, stage] = full[stage]
+        if halves and halves[stage]:
+            medians[Op.I, stage], medians[Op.W, stage] = halves[stage]
+    monkeypatch.setattr("ppsim.runs.run.pass_medians", lambda schedule, durations: medians)
+    for given in (None, COSTS):
+        costs = median_costs(GRAPH, np.zeros((1, ACTIONS)), given)
+        assert list(costs.forward_s) == [1.5, 2.5]
+        found = {name: getattr(costs, name) for name in expected}
+        assert {name: value and list(value) for name, value in found.items()} == expected
+    assert median_costs(GRAPH, np.zeros((1, ACTIONS)), COSTS).transfer_s == 0.5

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from ppsim import StageCosts, build, simulate
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.runs.timeline_file import (
+    _blockers,
     pace_from,
     read_expected,
     read_timeline,
@@ -135,3 +136,66 @@ def test_a_machine_speed_without_its_ends_is_of_unknown_work() -> None:
     assert new is not None
     assert (old.work, old.layer_s, old.ends_s) == ("", 0.1, (0.0, 0.0))
     assert (new.work, new.layer_s, new.ends_s) == ("GEMMs", 0.1, (0.2, 0.3))
+
+
+def test_an_expectation_has_the_speed_the_runs_and_the_interval_of_its_file(tmp_path: Path) -> None:
+    speed = {"reference_s": 0.25, "reference_ends_s": [0.5, 0.75], "reference_work": "GEMMs"}
+    interval = {"iteration_time_s": TIMELINE.step_time_s + 3.0, "iteration_time_interval_s": [10.0, 20.0]}
+    file = tmp_path / "a.json"
+
+    def expected(**fields: Any) -> Any:
+        file.write_text(json.dumps(stored() | {"overheads_fitted_runs": ["a", "b"]} | fields))
+        return read_expected(file)[2]
+
+    found = expected(**speed, **interval)
+    assert (found.pace.work, found.pace.layer_s, found.pace.ends_s) == ("GEMMs", 0.25, (0.5, 0.75))
+    assert found.fitted_runs == ("a", "b")
+    assert found.iteration_time_interval_s == pytest.approx((7.0, 17.0))
+    for name in interval:
+        assert expected(**interval | {name: None}).iteration_time_interval_s is None
+    assert expected().pace is None
+
+
+def test_usual_tables_have_no_replicas_slices_or_rounds() -> None:
+    content = stored()
+    for name in ("replicas", "slices", "gradient_accumulation_steps"):
+        content.pop(name, None)
+    timeline, _ = timeline_from_json(content, "a.json")
+    table = timeline.schedule
+    assert (table.num_replicas, table.num_slices, table.num_rounds) == (1, 1, 1)
+    assert timeline_from_json(content | {"gradient_accumulation_steps": 2}, "a.json")[0].schedule.num_rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"model_type": "llama"}, "a.json is a model's config.json, not a recorded run"),
+        ({"format": "other"}, "a.json is no timeline: ppsim project, train and simulate write a timeline"),
+        ([], "a.json is no timeline"),
+    ],
+)
+def test_other_files_are_no_timelines(content: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        timeline_from_json(content, "a.json")
+
+
+def test_an_action_may_take_no_time_and_a_table_must_be_complete() -> None:
+    content = stored(steps=STEPS)
+    content["timeline"]["end_s"][0] = content["timeline"]["start_s"][0]
+    content["steps"] = json.loads(json.dumps(STEPS))
+    content["steps"]["end_s"][1][0] = content["steps"]["start_s"][1][0]
+    run = run_from_json(content, "a.json")
+    assert run.end[1, 0] == run.start[1, 0]
+    content["table"] = content["table"][:1]
+    with pytest.raises(PpsimError, match=r"a\.json"):
+        run_from_json(content, "a.json")
+
+
+@pytest.mark.parametrize(("blocker", "entry"), [([-1, 0, 3, 2], 2), ([1, 0, 0, 2], 0), ([-1, 1], 1)])
+def test_blockers_in_a_circle_are_refused_with_an_entry_of_it(blocker: list[int], entry: int) -> None:
+    with pytest.raises(ConfigError, match=f"timeline.blocker goes round in a circle at entry {entry}"):
+        _blockers(blocker, "a.json")
+    assert _blockers([-1, 0, 1, 2], "a.json").tolist() == [-1, 0, 1, 2]
+    for wrong in (4, -2):
+        with pytest.raises(ConfigError, match=f"timeline.blocker holds {wrong}; there are 4 nodes"):
+            _blockers([-1, wrong, 1, 2], "a.json")
