@@ -11,6 +11,9 @@ from ppsim.runs.traces import (
     CellRange,
     RankTrace,
     TimeRange,
+    _on_device,
+    _on_host,
+    _step_record,
     in_rank_order,
     message_bytes_of,
     missing_ranks_of,
@@ -204,3 +207,115 @@ def test_a_fused_cell_divides_its_receives_at_the_end_of_its_first_part() -> Non
     [backward_first] = records([backward])
     assert backward_first["calls"] == [1.0, 4.0]
     assert backward_first["waits"] == [[0.0, 1.0], [2.5, 4.0]]
+
+
+def fused(*ops: Op, begin: float = 10.0, end: float = 30.0, **fields: Any) -> CellRange:
+    return CellRange(begin, end, tuple(Action(op, 0, number) for number, op in enumerate(ops)), **fields)
+
+
+def spans(*times: tuple[float, float]) -> list[TimeRange]:
+    return [TimeRange(*one) for one in times]
+
+
+@pytest.mark.parametrize(
+    ("made", "record"),
+    [
+        (
+            cell(1.0, 9.0, Op.F, waits=spans((0.5, 2.0), (2.5, 3.0)), work={"load": 0.5}),
+            {"name": "0F0", "calls": [3.0], "waits": [[1.0, 2.0], [2.5, 3.0]], "work": {"load": 0.5}},
+        ),
+        (cell(1.0, 9.0, Op.F), {"name": "0F0", "calls": [1.0], "waits": [], "work": {}}),
+        (
+            fused(
+                Op.F, Op.B, nodes=spans((20.0, 24.0), (24.0, 28.0)), operators=spans((12.0, 17.0), (17.0, 18.5), (21.0, 22.0)),
+                waits=spans((9.0, 11.0), (11.0, 12.0), (18.6, 19.0), (19.0, 19.5), (21.0, 22.0)),
+            ),
+            {"name": "(0F0;0B1)OVERLAP_F_B", "calls": [12.0, 20.0], "waits": [[10.0, 12.0], [19.0 - 0.5, 19.5]], "work": {}},
+        ),
+        (
+            fused(Op.F, Op.B, nodes=spans((20.0, 28.0)), waits=spans((9.0, 11.0))),
+            {"name": "(0F0;0B1)OVERLAP_F_B", "calls": [11.0, 20.0], "waits": [[10.0, 11.0]], "work": {}},
+        ),
+        (
+            fused(Op.B, Op.F, nodes=spans((12.0, 14.0), (13.0, 18.0)), waits=spans((9.0, 11.0), (18.0, 18.0), (19.0, 21.0), (22.0, 23.0))),
+            {"calls": [18.0, 23.0], "waits": [[10.0, 18.0], [18.0, 23.0]], "work": {}},
+        ),
+        (
+            fused(Op.B, Op.F, nodes=spans((12.0, 18.0))),
+            {"calls": [10.0, 18.0], "waits": [[10.0, 10.0]], "work": {}},
+        ),
+    ],
+)  # fmt: skip
+def test_an_action_on_the_host_starts_after_its_receives_and_its_parts_are_divided_by_the_nodes(
+    made: CellRange, record: dict[str, Any]
+) -> None:
+    found = _on_host(made, "a")
+    assert (found["begin"], found["end"]) == (made.begin, made.end)
+    assert {name: found[name] for name in record if name != "name"} == {
+        name: value for name, value in record.items() if name != "name"
+    }
+    if len(made.members) == 1:
+        assert found["name"] == record["name"]
+
+
+def work(*times: tuple[float, float, float]) -> list[tuple[float, TimeRange]]:
+    return [(launched, TimeRange(begin, end)) for launched, begin, end in times]
+
+
+def test_an_action_on_the_device_runs_from_its_first_kernel_to_its_last_end() -> None:
+    alone = _on_device(
+        cell(1.0, 9.0, Op.F, device=work((1.0, 2.0, 8.0), (1.5, 3.0, 5.0)), launch_wait_s=0.25), 0.0, "a"
+    )
+    assert alone == {"name": "0F0", "begin": 2.0, "end": 8.0, "waits": [], "calls": [2.0], "launch_wait_s": 0.25}
+    device = work((11.0, 12.0, 15.0), (20.0, 20.5, 21.0), (20.1, 22.0, 29.0), (25.0, 21.5, 24.0))
+    forward_first = fused(Op.F, Op.B, nodes=spans((20.0, 26.0)), device=device, launch_wait_s=0.25)
+    found = _on_device(forward_first, 0.0, "a")
+    assert (found["begin"], found["end"], found["calls"], found["launch_wait_s"]) == (12.0, 29.0, [12.0, 21.5], 0.0)
+    backward_first = fused(Op.B, Op.F, nodes=spans((11.0, 20.0)), device=device)
+    assert _on_device(backward_first, 0.0, "a")["calls"] == [12.0, 21.5]
+    late = fused(Op.B, Op.F, nodes=spans((11.0, 28.0)), device=device)
+    assert _on_device(late, 0.0, "a")["calls"] == [12.0, 29.0]
+
+
+def test_an_action_without_kernels_is_an_input_gradient_of_the_first_stage() -> None:
+    for last, at in ((0.5, 1.0), (7.0, 7.0)):
+        found = _on_device(cell(1.0, 9.0, Op.I), last, "a")
+        assert (found["begin"], found["end"], found["calls"]) == (at, at, [at])
+    for wrong in (cell(1.0, 9.0, Op.F), fused(Op.I, Op.F)):
+        with pytest.raises(ConfigError, match="a: .* launched no kernel"):
+            _on_device(wrong, 0.0, "a")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        fused(Op.F, Op.F, nodes=spans((1.0, 2.0))),
+        fused(Op.F, Op.B),
+        fused(Op.F, Op.B, Op.B, nodes=spans((1.0, 2.0))),
+    ],
+)
+def test_of_fused_actions_only_a_forward_and_a_backward_with_nodes_are_told_apart(made: CellRange) -> None:
+    with pytest.raises(ConfigError, match="cannot be told apart"):
+        _on_host(made, "a")
+
+
+def test_the_records_of_a_step_have_the_passes_messages_and_transfers_of_each_rank() -> None:
+    first = [
+        cell(0.0, 1.0, Op.F, device=work((0.0, 0.5, 1.5))), cell(1.0, 2.0, Op.SEND_F, device=work((1.0, 1.5, 4.0))),
+        cell(2.0, 3.0, Op.I), cell(8.0, 9.0, Op.RECV_B),
+    ]  # fmt: skip
+    second = [
+        cell(1.0, 2.0, Op.RECV_F, stage=1, device=work((1.0, 2.5, 3.0), (1.0, 3.0, 3.5))),
+        cell(2.0, 3.0, Op.F, stage=1, device=work((2.0, 4.0, 5.0))),
+    ]  # fmt: skip
+    traces = [trace(one, on_device=True) for one in (first, second)]
+    records = _step_record([first, second], traces)
+    lines = records[0]["records"]
+    assert [(one["name"], one["begin"], one["end"], one["calls"]) for one in lines] == [
+        ("0F0", 0.5, 1.5, [0.5]), ("0SEND_F0", 1.0, 2.0, []), ("0I0", 2.0, 2.0, [2.0]), ("0RECV_B0", 8.0, 9.0, []),
+    ]  # fmt: skip
+    assert records[0]["transfers"] == {}
+    assert records[1]["transfers"] == {"0SEND_F0": (2.5, 4.0)}
+    assert [one["name"] for one in records[1]["records"]] == ["1RECV_F0", "1F0"]
+    on_host = [replace(one, on_device=False) for one in traces]
+    assert _step_record([first, second], on_host)[0]["records"][0]["begin"] == 0.0
