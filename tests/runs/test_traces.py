@@ -282,7 +282,7 @@ def test_an_action_without_kernels_is_an_input_gradient_of_the_first_stage() -> 
         found = _on_device(cell(1.0, 9.0, Op.I), last, "a")
         assert (found["begin"], found["end"], found["calls"]) == (at, at, [at])
     for wrong in (cell(1.0, 9.0, Op.F), fused(Op.I, Op.F)):
-        with pytest.raises(ConfigError, match="a: .* launched no kernel"):
+        with pytest.raises(ConfigError, match=r"a: .* launched no kernel"):
             _on_device(wrong, 0.0, "a")
 
 
