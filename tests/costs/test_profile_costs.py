@@ -10,8 +10,8 @@ from ppsim.base.file_schema import validated
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.estimate import estimated
 from ppsim.costs.profile import Profile
-from ppsim.costs.profile_costs import INTERPOLATED, MEASURED, ProfileCosts
-from ppsim.costs.time_breakdown import BASIS
+from ppsim.costs.profile_costs import INTERPOLATED, MEASURED, ProfileCosts, _backward_s, _measured
+from ppsim.costs.time_breakdown import BASIS, TimeBreakdown
 from ppsim.machine import collectives
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters
@@ -232,3 +232,30 @@ def test_with_device_facts_another_shape_is_estimated_by_them() -> None:
     assert "layer, embedding, head: interpolated by the profile's device facts" in made.assumptions[0]
     recomputed = job(pp=2, sequence_length=2048, recompute="full", profile=profile)
     assert [basis for _, basis in recomputed.costs.bases] == [BASIS] * 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "again_s", "communicated_s", "loss_s", "recompute_s"),
+    [
+        (10.0, 0.0, 0.0, 10 - 2, 0.0),
+        (10.0, 3.0, 0.5, 10 - 2 - 3, 3 + 0.5),
+        (10.0, 9.0, 0.5, 0.0, 8 + 0.5),  # no more again than what is left of the measured time
+        (1.0, 3.0, 0.5, 1 - 2, 0.5),
+    ],
+)
+def test_measured_seconds_replace_estimated_compute_and_keep_communication(
+    seconds: float, again_s: float, communicated_s: float, loss_s: float, recompute_s: float
+) -> None:
+    spec = TimeBreakdown(
+        ideal_s=2.0, more_flops_s=3.0, matmul_loss_s=5.0, attention_loss_s=7.0, memory_s=11.0, host_s=13.0,
+        recompute_s=17.0, tp_s=19.0, ep_s=23.0, cp_s=29.0, dp_s=31.0,
+    )  # fmt: skip
+    assert _measured(spec, seconds, again_s, communicated_s) == TimeBreakdown(
+        ideal_s=2.0, measured_loss_s=loss_s, recompute_s=recompute_s, tp_s=19.0, ep_s=23.0, cp_s=29.0, dp_s=31.0
+    )
+
+
+def test_a_backward_is_measured_whole_or_the_sum_of_its_halves() -> None:
+    halves = {"backward_s": 0.0, "backward_input_s": 2.0, "backward_weight_s": 3.0}
+    assert _backward_s(halves) == 5.0
+    assert _backward_s(halves | {"backward_s": 4.0}) == 4.0
