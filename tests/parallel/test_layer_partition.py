@@ -1,6 +1,7 @@
 """Layers per stage: even, balanced, given."""
 
 from itertools import combinations, pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +11,17 @@ from hypothesis import strategies as st
 from ppsim.base.errors import ConfigError
 from ppsim.parallel import layer_partition as layer_partition_module
 from ppsim.parallel.layer_partition import (
+    AutoSplit,
     MegatronSplit,
     balanced_split,
     even_split,
     given_split,
     layer_split,
     partition,
+    rule_of,
+    split_layers,
     why_no_split,
+    without_search,
 )
 from tests.defaults import number_defaults
 
@@ -271,3 +276,93 @@ def test_what_is_left_out_in_parallel_layer_partition_has_these_values() -> None
         "MegatronSplit": {"counts_embedding": False, "counts_loss": False},
         "layer_split": {"mtp_s": 0.0},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "layers", "pp", "vpp", "stages"),
+    [
+        ({}, 24, 3, 2, [4] * 6),
+        ({}, 20, 3, 2, [4, 4, 3, 3, 3, 3]),
+        ({"counts_embedding": True}, 23, 3, 2, [3, 4, 4, 4, 4, 4]),
+        ({"counts_loss": True}, 23, 3, 2, [4, 4, 4, 4, 4, 3]),
+        ({"first": 4}, 24, 3, 2, [2, 5, 5, 2, 5, 5]),
+        ({"last": 2}, 22, 3, 2, [5, 5, 1, 5, 5, 1]),
+        ({"first": 6, "last": 2}, 20, 3, 2, [3, 6, 1, 3, 6, 1]),
+        ({"first": 6, "last": 4}, 10, 2, 2, [3, 2, 3, 2]),
+    ],
+)
+def test_megatrons_rule_gives_these_layers(
+    rule: dict[str, Any], layers: int, pp: int, vpp: int, stages: list[int]
+) -> None:
+    found = MegatronSplit(**rule).layers_per_stage(layers, pp=pp, vpp=vpp)
+    if rule:
+        assert found == stages
+    else:
+        assert sorted(found) == sorted(stages)
+    assert sum(found) == layers
+
+
+@pytest.mark.parametrize(
+    ("rule", "layers", "pp", "vpp", "text"),
+    [
+        ({"counts_loss": True, "first": 4}, 24, 3, 2, "not both"),
+        ({"counts_embedding": True, "last": 4}, 24, 3, 2, "not both"),
+        ({"counts_loss": True}, 24, 3, 1, "on each of 3 ranks: 25 are left for them .nearest: 23 or 26 layers"),
+        ({"first": 4}, 25, 3, 1, "on each of 2 ranks: 21 are left for them .nearest: 24 or 26 layers"),
+        ({"first": 20, "last": 8}, 24, 3, 1, "-4 are left"),
+        ({"first": 6, "last": 4}, 12, 2, 1, "on each of 0 ranks: 2 are left"),
+        ({"first": 3}, 13, 3, 2, "got 3 on rank 0 with vpp 2"),
+        ({"last": 4}, 14, 3, 2, "got 5 on rank 0 with vpp 2"),
+    ],
+)
+def test_layers_that_megatrons_rule_cannot_divide_are_refused(
+    rule: dict[str, Any], layers: int, pp: int, vpp: int, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        MegatronSplit(**rule).layers_per_stage(layers, pp=pp, vpp=vpp)
+
+
+def test_a_split_is_named_after_its_rule() -> None:
+    assert [rule_of(split, 24, pp=3, vpp=2) for split in ("auto", "even", AutoSplit((12, 12)), [12, 12])] == [
+        "auto", "even", "auto", "as given",
+    ]  # fmt: skip
+    assert [MegatronSplit(**rule).in_words(24, pp=3, vpp=2) for rule in (
+        {}, {"counts_embedding": True}, {"counts_embedding": True, "counts_loss": True}, {"first": 4, "last": 2},
+    )] == [
+        "Megatron-LM's rule: even", "Megatron-LM's rule: even, embedding counted as layers",
+        "Megatron-LM's rule: even, embedding and loss counted as layers",
+        "Megatron-LM's rule: even, 4 on the first rank, 2 on the last rank",
+    ]  # fmt: skip
+    assert MegatronSplit().in_words(25, pp=3, vpp=2).startswith("even; ")
+    assert [without_search(split) for split in ("auto", "even", "balanced")] == ["balanced", "even", "balanced"]
+
+
+def test_a_split_is_even_balanced_given_or_by_megatrons_rule() -> None:
+    def split(kind: Any, layers: int = 10, stages: int = 4) -> list[int]:
+        return split_layers(kind, layers, stages, pp=2, balanced=lambda: [7, 1, 1, 1])
+
+    assert (split("auto"), split("balanced")) == ([7, 1, 1, 1], [7, 1, 1, 1])
+    assert (sorted(split("even")), split([0, 1, 4, 5]), split(["Et", "tt", "ttt", "ttttL"])) == (
+        [2, 2, 3, 3], [0, 1, 4, 5], [1, 2, 3, 4],
+    )  # fmt: skip
+    assert split(MegatronSplit(first=4), 12) == [2, 4, 2, 4]
+    assert sum(split("even", 2)) == 2
+    for wrong in ("even", "auto", MegatronSplit()):
+        with pytest.raises(ConfigError, match="1 layers are too few for 4 stages"):
+            split(wrong, 1)
+    for counts, text in (
+        ([10], "has 1 entries, but there are 4 stages"), ([11, 0, 0, -1], "holds -1"),
+        ([3, 3, 3, 2], "has 11 layers in all, but the model has 10"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=text):
+            split(counts)
+    with pytest.raises(ConfigError, match="has 3 entries, but there are 4"):
+        given_split([3, 3, 4], 10, 4)
+    assert layer_split([3.0] * 7, 1, embedding_s=1.0, head_s=1.0) == [7]
+    # 4 + 2 · 3 = 10, 4 · 3 = 12, 3 + 7 + 2 = 12
+    assert layer_split([3.0] * 7, 3, embedding_s=4.0, head_s=7.0, mtp_s=2.0) == [2, 4, 1]
+    assert balanced_split(7, 3, layer_s=3.0, embedding_s=4.0, head_s=7.0) == [2, 4, 1]
+    for costs, number in (([1.0], 2), ([1.0, -1.0], 1), ([1.0, float("inf")], 1), ([1.0], 0)):
+        with pytest.raises(ConfigError):
+            partition(costs, number)
+    assert (partition([0.0, 0.0], 2), partition([1.0, 2.0], 2)) == ([1, 1], [1, 1])

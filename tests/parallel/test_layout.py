@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from ppsim.base.errors import ConfigError
 from ppsim.parallel import layout as layout_module
 from ppsim.parallel.groups import group, hop_tiers
-from ppsim.parallel.layout import Layout, layout_on
+from ppsim.parallel.layout import (
+    Layout,
+    assumed_devices,
+    assumed_replicas,
+    fewest_replicas,
+    layout_on,
+    require_devices,
+)
+from ppsim.parallel.sizes import ParallelSizes
 from tests.defaults import number_defaults
 
 SIZES = st.sampled_from([1, 2, 3, 4, 8])
@@ -159,3 +167,60 @@ def test_what_is_left_out_in_parallel_layout_has_these_values() -> None:
         "assumed_devices": {"multiple": 1},
         "assumed_replicas": {"tp": 1, "cp": 1, "ep": 1, "pp": 1, "multiple": 1},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "number", "fewest"),
+    [
+        ({}, 1, "the fewest possible"),
+        ({"tp": 2, "cp": 3, "ep": 4, "pp": 5}, 2 * 3 * 4 * 5, "the fewest for tp 2 · cp 3 · ep 4 · pp 5"),
+        ({"tp": 2, "pp": 5, "dp": 7}, 70, "the fewest for tp 2 · pp 5"),
+        ({"tp": 4, "ep": 8, "etp": 2}, 16, "the fewest for tp 4 · ep 8"),
+        ({"multiple": 8}, 8, "its launcher's default"),
+        ({"tp": 8, "multiple": 8}, 8, "its launcher's default"),
+        ({"pp": 3, "multiple": 8}, 24, "the fewest for pp 3 in multiples of its launcher's 8"),
+        ({"pp": 3, "multiple": 2}, 6, "the fewest for pp 3 in multiples of its launcher's 2"),
+    ],
+)
+def test_the_assumed_number_of_devices_is_the_fewest(sizes: dict[str, int], number: int, fewest: str) -> None:
+    assert assumed_devices(**sizes) == f"no number of GPUs is given: {number} assumed, {fewest} (set --gpus)"
+
+
+def test_replicas_are_the_fewest_for_experts_and_multiples() -> None:
+    assert [fewest_replicas(cp=cp, ep=ep) for cp, ep in ((1, 1), (2, 8), (6, 4), (3, 5))] == [1, 4, 2, 5]
+    assert [fewest_replicas(tp=tp, cp=3, ep=8, etp=2) for tp in (1, 4)] == [16, 4]
+    assert assumed_replicas(tp=2, cp=3, ep=4, pp=5, multiple=8) == 4
+    assert assumed_replicas(tp=2, cp=3, ep=2, pp=5, multiple=16) == 8
+    assert assumed_replicas(tp=2, ep=4, etp=1, multiple=3) == 6
+
+
+def test_a_layout_counts_devices_and_lists_coordinates_in_its_order() -> None:
+    layout = Layout(tp=2, cp=3, dp=5, pp=7, order="cp-tp-ep-dp-pp")
+    assert layout.num_devices == 210
+    assert layout.sizes == (("cp", 3), ("tp", 2), ("dp", 5), ("pp", 7))
+    experts = Layout(tp=2, cp=3, dp=4, pp=7, ep=6, etp=1)
+    assert experts.expert_sizes == (("tp", 1), ("ep", 6), ("dp", 4), ("pp", 7))
+    cut = experts.cut(sequence_parallel=False)
+    assert cut == ParallelSizes(tp=2, cp=3, dp=4, ep=6, etp=1, sequence_parallel=False)
+    found = layout_on(420, tp=2, cp=3, pp=7, ep=5, etp=2, order="tp-ep-cp-dp-pp")
+    assert found == Layout(tp=2, cp=3, dp=10, pp=7, ep=5, etp=2, order="tp-ep-cp-dp-pp")
+    assert layout_on(42, tp=2, cp=3, pp=7, dp=1).dp == 1
+    assert Layout(tp=2, cp=2, dp=3, pp=2, order="tp-cp-ep-pp-dp").num_devices == 24
+
+
+@pytest.mark.parametrize("name", ["tp", "cp", "ep", "dp", "pp", "etp"])
+def test_each_size_is_1_or_more(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must be at least 1"):
+        Layout(**{name: 0})
+
+
+def test_there_are_1_to_a_million_devices() -> None:
+    for number in (1, 1_000_000):
+        require_devices(number)
+    for number in (0, 1_000_001):
+        with pytest.raises(ConfigError):
+            require_devices(number)
+    with pytest.raises(ConfigError, match="at least 1 device"):
+        layout_on(0)
+    with pytest.raises(ConfigError, match="1000001"):
+        Layout(dp=1_000_001)

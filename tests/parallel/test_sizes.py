@@ -37,3 +37,19 @@ def test_what_is_left_out_in_parallel_sizes_has_these_values() -> None:
     assert number_defaults(sizes_module) == {
         "ParallelSizes": {"tp": 1, "cp": 1, "dp": 1, "ep": 1, "sequence_parallel": True},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["tp", "cp", "dp", "ep", "etp"])
+def test_each_size_is_1_or_more(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must be at least 1: got 0"):
+        ParallelSizes(**{name: 0})
+    ParallelSizes(**{name: 1})
+
+
+def test_the_nearest_divisor_is_the_largest_one_below() -> None:
+    for value, count, near in ((5, 12, 4), (13, 12, 12), (7, 7 * 5 + 1, 6), (2, 9, 1), (8, 4, 4)):
+        with pytest.raises(ConfigError, match=f"nearest below: {near}\\)"):
+            require_divides("tp", value, "heads", count)
+    with pytest.raises(ConfigError, match="got 4 × 2 with 12"):
+        ParallelSizes(tp=2, dp=6, ep=4)
+    assert ParallelSizes(tp=2, dp=6, ep=4, etp=3).expert_replicas == 1
