@@ -6,8 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.cli import main
 from ppsim.runs.timeline_file import read_timeline
 from ppsim.runs.timeline_import import TOLERANCE, import_result
+from ppsim.runtime import partitions
 from ppsim.runtime.executor import Executor, SharedDevice
 from ppsim.runtime.partitions import SpinningStage, check_device, run_partitions
 from ppsim.schedule.grammar import format_table
@@ -243,3 +247,109 @@ def test_without_a_gpu_cuda_partitions_are_refused(folder: Path) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     assert "torch sees no CUDA device here" in result.stderr
+
+
+class Gpu:
+    """A stand-in for torch.cuda with a clock of one second per moment; sleeps of n cycles take n / `rate` s."""
+
+    def __init__(self) -> None:
+        self.streams: list[Any] = []
+        self.current: Any = None
+        self.slept: list[Any] = []
+        self.busy = 0
+
+    def init(self) -> None: ...
+
+    def current_device(self) -> int:
+        return 0
+
+    def get_device_name(self, where: Any) -> str:
+        return f"GPU {where.index}"
+
+    def set_device(self, where: Any) -> None:
+        self.device = where
+
+    def Stream(self, where: Any, priority: int = 0) -> Any:  # noqa: N802
+        def query() -> bool:
+            self.busy -= 1
+            return self.busy < 0
+
+        events: list[Any] = []
+        made = SimpleNamespace(priority=priority, wait_event=events.append, events=events, query=query)
+        self.streams.append(made)
+        return made
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    def current_stream(self) -> Any:
+        return self.current
+
+    def _sleep(self, cycles: int) -> None:
+        self.slept.append((cycles, self.current))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made, moments = Gpu(), count(1)
+    monkeypatch.setattr(partitions.torch, "cuda", made)
+    monkeypatch.setattr(partitions, "CudaClock", lambda where: SimpleNamespace(now=lambda: next(moments)))
+    monkeypatch.setattr(partitions, "_cycles_per_s", lambda clock: 1000.0)
+    return made
+
+
+def test_ranks_and_pairs_are_streams_of_a_gpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = partitions.Streams(3)
+    assert device.facts() == {"name": "GPU 0", "spin_cycles_per_s": 1000.0}
+    ranks = list(gpu.streams)
+    assert len(ranks) == 3
+    with device.rank(2):
+        assert gpu.current is ranks[2]
+        device.spin(0.25)
+        device.spin(0.0)
+        assert gpu.slept == [(250, ranks[2])]
+        at_once = device.send(None, (2, 1), 0.0)
+        later = device.send(None, (2, 1), 0.5)
+        again = device.send(None, (2, 1), 0.125)
+        device.send(None, (1, 2), 0.125)
+    assert gpu.current is None
+    first, second = gpu.streams[3:]
+    assert (first.priority, second.priority) == (-1, -1)
+    assert gpu.slept[1:] == [(500, first), (125, first), (125, second)]
+    assert first.events == [2, 5]
+    assert [(one._begin, one._end) for one in (at_once, later, again)] == [(1, 1), (3, 4), (6, 7)]
+    with device.rank(1):
+        later._wait()
+    assert ranks[1].events == [4]
+    naps: list[float] = []
+    monkeypatch.setattr(partitions.time, "sleep", naps.append)
+    gpu.busy = 2
+    device.finish_step(60.0)
+    assert len(naps) == 2
+    gpu.busy = 10**9
+    with pytest.raises(Exception, match="the device worked on one step"):
+        device.finish_step(-1.0)
+    device.stop()
+
+
+def test_cycles_per_second_are_the_median_of_equal_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long = partitions._CALIBRATION_CYCLES
+    calls: list[int] = []
+    rates = [4000.0, 2000.0, *[1000.0] * 50]
+
+    def time_of(work: Any, cycles: int) -> tuple[None, Any]:
+        calls.append(cycles)
+        rate = rates[(len(calls) - 1) // 2]
+        return None, lambda: 7.0 + cycles / rate  # launches take 7 s
+
+    clock: Any = SimpleNamespace(time=time_of)
+    monkeypatch.setattr(partitions.torch, "cuda", SimpleNamespace(_sleep=None))
+    assert partitions._cycles_per_s(clock) == pytest.approx(1000.0)
+    assert calls == [long, short] * (2 + partitions._ALIKE)
+    calls.clear()
+    rates[:] = [1000.0 * (1 + number / 100) for number in range(partitions._MOST_CALIBRATIONS)]
+    partitions._cycles_per_s(clock)
+    assert len(calls) == 2 * partitions._MOST_CALIBRATIONS
