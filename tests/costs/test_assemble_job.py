@@ -7,11 +7,22 @@ import pytest
 
 from ppsim.base.errors import ScheduleError
 from ppsim.catalog.build import build
-from ppsim.costs.assemble_job import _hops, _require_backwards, _require_pairs, _why_not_in_megatron, assemble_job
+from ppsim.costs import assemble_job as assemble_job_module
+from ppsim.costs.assemble_job import (
+    _balanced,
+    _encoded_bytes,
+    _hops,
+    _require_backwards,
+    _require_pairs,
+    _why_not_in_megatron,
+    assemble_job,
+)
 from ppsim.costs.job import Job
 from ppsim.costs.ledger import Ledger
 from ppsim.costs.pair_overlap import pair_s
+from ppsim.costs.time_breakdown import work_of
 from ppsim.machine.collectives import point_to_point_s
+from ppsim.model.encoder import EncoderPart
 from ppsim.model.pipeline_stages import stages_of
 from tests.projection.jobs import job
 
@@ -129,3 +140,56 @@ def test_forward_flops_are_a_third_of_the_model_flops_of_a_rank() -> None:
     one = job(tp=2, cp=2, dp=4, pp=2, micro_batch=2, global_batch=48)
     whole = one.model.training_flops(4096, causal=True) / 3 * 4096
     assert assemble_job(one, build("1f1b", pp=2, microbatches=6)).forward_flops == pytest.approx(whole * 2 / 4)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "reason"),
+    [
+        ("none", None), ("layernorm+moe_act", None), ("full", "full recomputation"), ("block/2", "full recomputation"),
+        ("uniform/2", "full recomputation"), ("mlp+moe", "--recompute moe"),
+    ],
+)  # fmt: skip
+def test_megatron_overlaps_experts_without_full_recomputation_or_of_experts(
+    recompute: str, reason: str | None
+) -> None:
+    found = _why_not_in_megatron(job("deepseek-v3", layers=8, recompute=recompute))
+    assert (found is None) if reason is None else (found or "").startswith(reason)
+
+
+def test_a_stage_before_the_embedding_sends_what_the_encoder_gives() -> None:
+    """Encoder layers send hidden states of patches, its projector outputs; behind the embedding, nothing."""
+    own = job("qwen3-vl-8b", pp=3, micro_batch=2, global_batch=6)
+    [encoder] = own.model.encoders
+    half = EncoderPart(encoder, 0, 5), EncoderPart(encoder, 5, len(encoder.layers))
+
+    class OfParts:
+        def __init__(self, parts: tuple[EncoderPart, ...], *, embedding: bool = False) -> None:
+            self.parts, self.embedding = parts, embedding
+
+        def encoder_parts(self, _: Any) -> tuple[EncoderPart, ...]:
+            return self.parts
+
+    stages: Any = [OfParts(half[:1]), OfParts(half[1:]), OfParts((), embedding=True)]
+    inside = 2 * encoder.images * encoder.rows * encoder.layers[0].hidden_size * 2
+    outputs = encoder.projector[-1].outputs
+    sent = 2 * encoder.tokens * sum(one.outputs for one in encoder.projector if one.outputs == outputs) * 2
+    assert [_encoded_bytes(own, stages, at) for at in range(3)] == [inside, sent, None]
+    assert _encoded_bytes(own, [OfParts(()), *stages[1:]], 0) == 0.0
+
+
+def test_ends_and_further_tokens_weigh_in_the_balance_of_stages() -> None:
+    own = job("deepseek-v3", layers=8)
+    seen: dict[str, Any] = {}
+    layers = [work_of(own.costs.layer(layer)) for layer in own.model.layers]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            assemble_job_module, "layer_split", lambda *args, **sizes: seen.update(sizes, args=args) or [8]
+        )
+        patch.setattr(assemble_job_module, "balance_ranks", lambda *args: seen.update(balanced=args) or [8])
+        assert _balanced(own, 1, [[0]]) == [8]
+    embedding, head = (work_of(end) for end in own.costs.ends)
+    assert len(own.model.mtp) == 1
+    mtp = work_of(own.costs.mtp(own.model.mtp[0]))
+    assert seen["args"] == (pytest.approx(layers), 1)
+    assert (seen["embedding_s"], seen["head_s"], seen["mtp_s"]) == pytest.approx((embedding, 2 * head, mtp))
+    assert seen["balanced"][2] == pytest.approx((embedding, mtp + 2 * head))

@@ -10,9 +10,10 @@ import pytest
 from ppsim.catalog.build import build
 from ppsim.costs.cost_sources import RankCosts, RunCosts
 from ppsim.costs.job import Job
-from ppsim.costs.job_assumptions import _executed, _expert_rows, assumptions_of
+from ppsim.costs.job_assumptions import _executed, _expert_rows, _kernels, _straddling, assumptions_of
 from ppsim.costs.job_cost_sources import JobSource, MeasuredSource
 from ppsim.machine.cluster import Constant, Constants
+from ppsim.machine.kernels.published_tables import TableTimes
 from ppsim.model.execution import Execution
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.pipeline_stages import StagePlan, stages_of
@@ -237,3 +238,48 @@ def test_the_line_of_an_encoder_says_what_it_does_not_share(
 ) -> None:
     own = executing(job("qwen3-vl-8b", layers=8, pp=2, **fields), **execution)
     assert f"image encoder: 27 layers on stage 0, 16 bits{how}" in lines_of(own)
+
+
+def on_gb300(name: str = "llama3-8b", **fields: Any) -> Job:
+    return job(name, cluster="gb300-nvl72", **fields)
+
+
+def test_kernels_of_a_table_are_named_with_their_part_and_factor() -> None:
+    [line] = _kernels(on_gb300())
+    times = on_gb300().place.times
+    assert isinstance(times, TableTimes)
+    share = on_gb300().costs.shares["table"]
+    assert line.startswith(
+        f"kernels: {100 * share:.0f} % of F and B from the table of gb300 ({times.table.provenance['source']}), "
+        f"multiplied by {times.factor('products'):g} for a training step (error "
+    )
+    assert " from the data sheet" in line.partition("; ")[2]
+    assert _kernels(job(cluster="dgx-a100")) == []
+
+
+def test_a_dtype_that_was_not_measured_has_the_rates_of_its_stand_in() -> None:
+    own = on_gb300(dtype="mxfp8")
+    times = own.place.times
+    assert isinstance(times, TableTimes)
+    is_other = times.factor("products") is not None and times.name != "mxfp8"
+    lines = [line for line in _kernels(own) if line.startswith("GEMMs in")]
+    expected = [f"GEMMs in mxfp8: rates of {times.name}, the nearest dtype that was measured"]
+    assert lines == (expected if is_other else [])
+    assert not [line for line in _kernels(on_gb300()) if line.startswith("GEMMs in")]
+
+
+@pytest.mark.parametrize("tokens", [1024, 65536])
+def test_rows_of_experts_beyond_the_table_are_named(tokens: int) -> None:
+    own = on_gb300("mixtral-8x7b", sequence_length=tokens, dp=8, ep=8)
+    times, rows = own.place.times, _expert_rows(own)
+    assert isinstance(times, TableTimes)
+    most = times.most_expert_rows
+    lines = [line for line in _kernels(own) if line.startswith("experts: measured")]
+    expected = [f"experts: measured up to {most:g} rows each; {rows:.0f} rows run at the rate of {most:g}"]
+    assert lines == (expected if most is not None and rows > most else [])
+    assert (rows > 4096) is (tokens == 65536)
+
+
+@pytest.mark.parametrize(("cp", "lines"), [(1, []), (2, ["cp 2 spans several nodes of 8 GPUs"])])
+def test_groups_that_span_several_nodes_are_named_with_the_cost_of_it(cp: int, lines: list[str]) -> None:
+    assert [line.partition(":")[0] for line in _straddling(job("llama3-70b", tp=8, cp=cp))] == lines
