@@ -11,6 +11,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import validated
 from ppsim.base.files import to_json
 from ppsim.cli import main
+from ppsim.costs import estimate as estimate_module
 from ppsim.costs.assemble_profile import assumption
 from ppsim.costs.estimate import estimated, model_of, with_estimates
 from ppsim.costs.layer_kernels import estimate
@@ -264,3 +265,93 @@ def test_a_projection_says_what_was_estimated(tmp_path):
     assert "MFU: of the best product measured, no data sheet being known" in report["assumptions"]
     assert report["peak_flops_per_s"] == pytest.approx(RATE)
     assert "was not measured at micro-batch 3" in projected(known(device_facts=None), 2).stderr
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "measured", "scale"),
+    [
+        (6.0, [3.0], [5.0], 2.0),  # the ratio of the sums
+        (7.0, [3.0, 5.0], [10.0, 14.0], (4 + 2 * 7) / 10),  # 4 + 2 x
+        (7.0, [3.0, 5.0], [6.0, 10.0], 7 / 3),  # without a fixed part
+        (7.0, [3.0, 5.0], [4.0, 10.0], 7 / 3),  # with a negative one
+        (7.0, [3.0, 5.0], [10.0, 9.0], 7 / 3),
+        (7.0, [3.0, 3.0], [10.0, 14.0], 7 / 3),
+        (7.0, [3.0, 5.0], [0.0, 14.0], 7 / 3),
+        (7.0, [0.0], [5.0], 1.0),
+    ],
+)
+def test_a_time_follows_the_line_through_two_anchors_or_the_ratio_of_kernels(
+    here: float, there: list[float], measured: list[float], scale: float
+) -> None:
+    assert estimate_module._scale(here, there, measured) == pytest.approx(scale)
+
+
+def shape_of_tokens(micro_batch: int, **key: object) -> Shape:
+    return Shape(**{"micro_batch": micro_batch, "sequence_length": 16, "dtype": "bfloat16"} | key)
+
+
+def test_the_distance_counts_factors_of_two_and_of_ranks_four_times() -> None:
+    one = shape_of_tokens(2, tp=1)
+    assert estimate_module._distance(one, shape_of_tokens(8, sequence_length=8, tp=2)) == 2 + 1 + 4
+    assert estimate_module._distance(one, shape_of_tokens(1, ep=4)) == 1 + 8
+    assert estimate_module._SIZES == {"micro_batch": 1.0, "sequence_length": 1.0, "tp": 4.0, "ep": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "anchors"),
+    [(3, [4, 2]), (1, [2, 4]), (16, [4, 2]), (2, [2, 4])],  # 3 is nearer to 4 by logarithms
+)
+def test_anchors_are_the_nearest_and_one_of_other_tokens(wanted: int, anchors: list[int]) -> None:
+    parts = [*measured(micro_batch=2), *measured(micro_batch=4), *measured(micro_batch=3, tp=2)]
+    found = estimate_module._anchors(known(*parts), "layer", shape_of_tokens(wanted))
+    assert [part.shape.micro_batch for part in found] == anchors
+
+
+def test_a_tokens_anchor_on_the_other_side_is_preferred() -> None:
+    parts = [part for size in (2, 3, 8) for part in measured(micro_batch=size)]
+    for wanted, expected in ((4, [3, 8]), (6, [8, 3]), (3, [3, 2]), (16, [8, 3])):
+        found = estimate_module._anchors(known(*parts), "layer", shape_of_tokens(wanted))
+        assert [part.shape.micro_batch for part in found] == expected, wanted
+
+
+def test_sizes_of_a_component_are_its_saved_values_parameters_and_flops() -> None:
+    model = model_of(known(*measured()))
+    assert model is not None
+    shape, batch = shape_of_tokens(3), {"micro_batch": 3, "sequence_length": 16}
+    sized = replace(model, sequence_length=16).shard(tp=1, ep=1)
+    assert estimate_module._sizes("embedding", model, shape) == (48, sized.whole.embedding_parameters, 0.0)
+    assert estimate_module._sizes("head", model, shape) == (
+        shapes.head_activation_bytes(sized, **batch, dtype="bfloat16"), sized.whole.head_parameters,
+        shapes.head_forward_flops(sized, **batch),
+    )  # fmt: skip
+
+
+def test_an_estimate_scales_its_anchor_by_tokens_and_keeps_the_outputs_of_a_head() -> None:
+    own = known(*measured())
+    for component in ("embedding", "layer", "head"):
+        anchor = own.find(component, shape_of_tokens(2))
+        found = estimated(component, own, shape_of_tokens(6))
+        assert found.output_bytes == (anchor.output_bytes if component == "head" else 3 * anchor.output_bytes)
+        scale = found.forward_s.median / anchor.forward_s.median
+        assert (found.forward_s.low, found.forward_s.high) == pytest.approx(
+            (scale * anchor.forward_s.low, scale * anchor.forward_s.high)
+        )
+        assert scale > 1
+        assert found.estimated_from == [anchor.shape]
+
+
+@pytest.mark.parametrize(
+    ("changed", "lacks"),
+    [
+        ({"device_facts": None}, r"device facts \(ppsim profile --facts\)"),
+        ({"model": None}, "the sizes of its layer"),
+    ],
+)
+def test_what_an_estimate_lacks_is_named(changed: dict[str, object], lacks: str) -> None:
+    own = known(*measured())
+    if "model" in changed:
+        own = replace(own, model=replace(own.model, layer_sizes=None))
+    else:
+        own = replace(own, device_facts=None)
+    with pytest.raises(ConfigError, match=f"it has not {lacks}$"):
+        estimated("layer", own, shape_of_tokens(6))
