@@ -191,3 +191,56 @@ def test_costs_that_are_not_given_are_none() -> None:
     assert parameter_defaults(StageCosts.with_torch_first_stage) == {"num_replicas": 1}
     assert parameter_defaults(StageCosts.plain) == {"num_replicas": 1}
     assert parameter_defaults(StageCosts.on_stages) == {"num_replicas": 1, "in_torch": False}
+
+
+def test_costs_of_other_dimensions_are_refused_on_stages_too() -> None:
+    with pytest.raises(CostsError, match="costs do not match the schedule: forward_s has 3 entries"):
+        UNIT.replace(forward_s=[1.0, 2.0, 3.0]).on_stages(**TWO, factor=np.ones(2))
+    with pytest.raises(CostsError, match="costs do not match the schedule: fused_s has 3 rows"):
+        UNIT.replace(fused_s=np.ones((3, 3))).on_stages(**TWO, factor=np.ones(2))
+
+
+def test_slow_stages_of_torch_have_both_changes_and_pairs_only_the_factor() -> None:
+    costs = UNIT.replace(fused_s=10.0, activation_bytes=4.0, activation_bytes_kept_for_weight=1.0)
+    found = costs.on_stages(**TWO, in_torch=True)
+    assert (found.fused_s, found.forward_s) == (10.0, 1.0)
+    assert np.asarray(found.backward_weight_s).tolist() == [5.0, 3.0]
+    both = costs.on_stages(**TWO, factor=np.array([2.0, 3.0]), in_torch=True)
+    assert np.asarray(both.forward_s).tolist() == [2.0, 3.0]
+    assert np.asarray(both.backward_input_s).tolist() == [0.0, 6.0]
+    assert np.asarray(both.backward_weight_s).tolist() == [10.0, 9.0]
+    assert np.asarray(both.backward_s).tolist() == [10.0, 15.0]
+    assert np.asarray(both.fused_s).tolist() == [[20.0, 20.0], [30.0, 30.0]]
+    assert np.asarray(both.activation_bytes_kept_for_weight).tolist() == [4.0, 1.0]
+    by_microbatch = UNIT.replace(forward_s=[[1.0, 2.0], [3.0, 4.0]]).on_stages(**TWO, factor=np.array([2.0, 3.0]))
+    assert np.asarray(by_microbatch.forward_s).tolist() == [[2.0, 4.0], [9.0, 12.0]]
+    whole = StageCosts(forward_s=1.0, backward_s=2.0)
+    assert whole.on_stages(**TWO, in_torch=True) is whole
+
+
+def test_a_pair_has_a_row_per_forward_and_replicas_repeat_it() -> None:
+    sizes = {"num_stages": 4, "num_ranks": 2, "num_replicas": 2}
+    found = UNIT.replace(fused_s=[[1.0, 2.0], [3.0, 4.0]]).resolved(**sizes).fused_s
+    assert np.asarray(found).tolist() == [[1, 2, 1, 2], [3, 4, 3, 4]] * 2
+    found = UNIT.replace(fused_s=[5.0, 6.0]).resolved(**sizes).fused_s
+    assert np.asarray(found).tolist() == [[5] * 4, [6] * 4] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "sizes", "problem"),
+    [
+        ({"forward_s": [1.0] * 3}, {"num_stages": 4, "num_ranks": 2, "num_replicas": 2},
+         "forward_s has 3 entries, but the schedule has 4 stages (give one number, or one per stage or one each of the model's 2)"),
+        ({"forward_s": [1.0] * 3}, TWO, "forward_s has 3 entries, but the schedule has 2 stages (give one number, or one per stage)"),
+        ({"update_bytes": [1.0] * 3}, TWO, "update_bytes has 3 entries, but the schedule has 2 ranks (give one number, or one per rank)"),
+        ({"slice_time_shares": [0.5, 0.5]}, TWO, "slice_time_shares has 2 entries, but the schedule has 1 per microbatch"),
+        ({"activation_bytes": [2.0, 3.0], "activation_bytes_kept_for_weight": [2.0, 4.0]}, TWO,
+         "activation_bytes_kept_for_weight is 4 on stage 1, more than the 3 activation_bytes it is part of"),
+        ({"forward_s": [[1.0, 2.0]], "transfer_s": [[1.0, 2.0, 3.0]]}, TWO, "forward_s has 2 microbatches, but others have 3"),
+        ({"forward_s": [[1.0, 2.0]]}, TWO | {"num_microbatches": 5}, "forward_s has 2 microbatches, but the schedule has 5"),
+    ],
+)  # fmt: skip
+def test_each_wrong_dimension_has_its_sentence(fields: dict[str, Any], sizes: dict[str, int], problem: str) -> None:
+    with pytest.raises(CostsError) as error:
+        UNIT.replace(**fields).resolved(**sizes)
+    assert str(error.value) == f"costs do not match the schedule: {problem}"

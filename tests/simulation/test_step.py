@@ -1,6 +1,7 @@
 """A step around its pipeline: closed forms of what is exposed, and what holds for any table."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ppsim
+from ppsim import StageCosts, build
 from ppsim.base.errors import ConfigError
+from ppsim.schedule.rounds import repeat_rounds
+from ppsim.simulation import step as step_module
 from ppsim.simulation.idle_causes import idle_by_cause_s
-from ppsim.simulation.step import SharedGradients, StepCosts, simulate_step
+from ppsim.simulation.step import SharedGradients, StepCosts, between_rounds_s, simulate_step
 from tests.defaults import field_defaults
 
 ONE = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
@@ -222,3 +226,60 @@ def test_a_step_without_further_costs_hides_what_it_has() -> None:
     kept = {"num_buckets": 1.0, "overlap_gather": True, "overlap_reduce": True, "update": "synchronised"}
     assert {name: value for name, value in defaults.items() if value != 0.0} == kept
     assert len(defaults) == 13
+
+
+def test_scaled_costs_of_a_step_leave_the_host_and_stragglers() -> None:
+    costs = StepCosts(
+        gather_s=[1.0, 2.0], reduce_s=3.0, deferred_s=5.0, norm_s=7.0, optimizer_s=[11.0, 13.0], rest_s=17.0,
+        straggling=0.25, slow_rank=0.5, deferred_ideal_s=19.0, sharing=(SharedGradients((0, 1), 23.0),),
+    )  # fmt: skip
+    found = costs.scaled(2.0)
+    assert np.asarray(found.gather_s).tolist() == [2.0, 4.0]
+    assert np.asarray(found.optimizer_s).tolist() == [22.0, 26.0]
+    assert (float(found.reduce_s), float(found.deferred_s), found.norm_s) == (6.0, 10.0, 14.0)
+    assert (found.rest_s, found.straggling, found.slow_rank, found.deferred_ideal_s) == (17.0, 0.25, 0.5, 19.0)
+    assert found.sharing == (SharedGradients((0, 1), 46.0),)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "costs", "seconds"),
+    [
+        (1, {"gather_s": 1.0, "reduce_s": 2.0}, 0.0), (2, {}, 0.0), (2, {"gather_s": 1.0, "reduce_s": 2.0}, 3.0),
+        (2, {"gather_s": 1.0}, 1.0), (2, {"reduce_s": 2.0}, 2.0), (3, {"gather_s": 1.0, "reduce_s": 2.0}, 3.0),
+    ],
+)  # fmt: skip
+def test_rounds_wait_for_reductions_and_gathers_between_them(
+    rounds: int, costs: dict[str, float], seconds: float
+) -> None:
+    table = (
+        repeat_rounds(build("1f1b", pp=2, microbatches=4), rounds)
+        if rounds > 1
+        else build("1f1b", pp=2, microbatches=4)
+    )
+    unit = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+    assert between_rounds_s(table, unit, StepCosts(**costs)) == seconds
+
+
+def test_gathers_of_a_rank_follow_each_other_in_buckets() -> None:
+    """Rank 0 gathers stages 0 and 2: 3 s in 3 buckets, then 4 s in one; forwards of 1 s need only a first bucket."""
+    table, pieces = build("interleaved-1f1b", pp=2, vpp=2, microbatches=2), []
+    gather_s, buckets = np.array([3.0, 5.0, 4.0, 6.0]), np.array([3.0, 5.0, 1.0, 2.0])
+    found = step_module._gathered(table, gather_s, buckets, np.ones(4), pieces, overlap=True)
+    assert found.tolist() == pytest.approx([3 - 2 / 3, 5 - 4 / 5, 7.0, 11 - 1 / 2])
+    assert [(one.rank, one.kind, one.stage, one.start_s, one.end_s) for one in pieces] == [
+        (0, "gather", 0, 0.0, 3.0), (0, "gather", 2, 3.0, 7.0), (1, "gather", 1, 0.0, 5.0), (1, "gather", 3, 5.0, 11.0),
+    ]  # fmt: skip
+    found = step_module._gathered(table, gather_s, buckets, np.ones(4), [], overlap=False)
+    assert found.tolist() == [7.0, 11.0, 7.0, 11.0]
+    long = step_module._gathered(table, gather_s, buckets, np.full(4, 90.0), [], overlap=True)
+    assert long.tolist() == pytest.approx([3 - 2, 5 - 4, 7.0, 11 - 3])
+
+
+def test_gradients_are_shared_when_the_last_of_a_group_is_reduced() -> None:
+    pieces: list[Any] = []
+    groups = (SharedGradients((0, 2), 5.0), SharedGradients((1, 2), 7.0))
+    found = step_module._shared(np.array([1.0, 2.0, 4.0]), groups, pieces)
+    assert found.tolist() == [9.0, 16.0, 16.0]
+    assert [(one.rank, one.kind, one.stage, one.start_s, one.end_s) for one in pieces] == [
+        (0, "share", -1, 4.0, 9.0), (2, "share", -1, 4.0, 9.0), (1, "share", -1, 9.0, 16.0), (2, "share", -1, 9.0, 16.0),
+    ]  # fmt: skip
