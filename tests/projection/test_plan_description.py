@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import ppsim
-from ppsim.projection.plan_description import _limits, options_of, stage_rows
+from ppsim.costs.cost_sources import RunCosts
+from ppsim.projection.plan_description import _limits, options_of, sizes_of, stage_rows
 from tests.projection.by_hand import by_hand
 
 
@@ -79,3 +80,35 @@ def test_layers_by_number_are_those_of_the_stage() -> None:
     assert [row["recompute"] for row in rows] == ["full*2", "none*4,full*1"], (
         "layer 20 is the fifth of the second stage"
     )
+
+
+def test_sizes_of_a_known_model_are_those_in_which_it_differs() -> None:
+    usual = ppsim.job(model="llama3-8b", gpus=8)
+    assert not any(sizes_of(usual).values())
+    assert sizes_of(replace(usual, model=usual.model.with_layers(8)))["layers"] == 8
+    predicting = ppsim.job(model="deepseek-v3", gpus=64, ep=8)
+    assert not any(sizes_of(predicting).values())
+    without = sizes_of(replace(predicting, model=replace(predicting.model, mtp=())))
+    assert (without["mtp"], without["mtp_num_layers"], without["layers"]) == (False, None, None)
+    twice = sizes_of(replace(predicting, model=replace(predicting.model, mtp=predicting.model.mtp * 2)))
+    assert (twice["mtp"], twice["mtp_num_layers"], twice["mtp_use_repeated_layer"]) == (None, 2, None)
+    repeated = sizes_of(replace(predicting, model=replace(predicting.model, repeats_mtp=True)))
+    assert repeated["mtp_use_repeated_layer"] is True
+
+
+def test_sizes_of_a_gpt_are_all_that_it_was_given() -> None:
+    given = {"model": "gpt", "gpus": 8, "layers": 6, "hidden": 512, "heads": 8, "vocab": 1024, "seq_len": 256}
+    expected = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 1024, "kv_heads": None, "tied_embeddings": None}
+    assert sizes_of(ppsim.job(**given)) == expected
+    assert sizes_of(ppsim.job(**given, kv_heads=2))["kv_heads"] == 2
+    assert sizes_of(ppsim.job(**given, tied_embeddings=False))["tied_embeddings"] is False
+
+
+def test_a_recorded_run_and_its_slow_ranks_are_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = object.__new__(RunCosts)
+    vars(measured)["source"] = "run.json"
+    monkeypatch.setattr(RunCosts, "faults", {"slow rank 1": "+5 %", "slow link": "1 ms"})
+    plan: Any = replace(by_hand().plan)
+    vars(plan)["measured"] = measured
+    options = options_of(plan, by_hand().timeline.schedule, 2)
+    assert (options["run"], options["slow"]) == ("run.json", "slow rank 1, slow link")

@@ -7,8 +7,9 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find
+from ppsim.model.pipeline_stages import StagePlan
 from ppsim.tuning.command_line import command_of
-from ppsim.tuning.space import configurations, space_for
+from ppsim.tuning.space import Configuration, configurations, space_for
 from tests.tuning.questions import question
 
 
@@ -144,3 +145,80 @@ def test_an_option_that_replaces_a_setting_of_the_stack_is_typed_also_if_it_has_
     assert "moe-dispatcher" not in command_of(tuned.question, best)
     other = replace(best, switched=("moe_dispatcher=deepep",))
     assert "--moe-dispatcher deepep" in command_of(tuned.question, other)
+
+
+USUAL = {
+    "model": "llama3-8b", "num_layers": 32, "cluster": "dgx-h100", "gpus": 16, "global_batch": 32,
+    "sequence_length": 8192, "order": "tp-cp-ep-dp-pp", "dtype": "bfloat16", "sequence_parallel": None,
+    "optimizer": "adam", "zero_stage": 1, "update": "synchronised", "overlap_grad_reduce": True,
+    "overlap_param_gather": True, "runtime": "torch", "memory_limit_bytes": 75.0 * 2**30,
+    "grad_reduce_in_bf16": False,
+}  # fmt: skip
+
+
+def test_the_json_of_a_question_has_its_job_and_what_is_unusual():
+    asked = question()
+    assert asked.to_json() == USUAL
+    job = asked.job
+    unusual = replace(
+        asked, etp=2, trainer="megatron", overheads=(("action_overhead_s", 1.0),), sequence_parallel=True,
+        by_pipeline={True: {"zero": 1}, False: {"zero": 3}},
+        job=replace(
+            job, rest_s=2.0, global_batch=64, execution=replace(job.execution, dropout=0.5),
+            optimizer=replace(job.optimizer, num_distributed_optimizer_instances=2),
+        ),
+    )  # fmt: skip
+    assert unusual.to_json() == USUAL | {
+        "etp": 2, "trainer": "megatron", "overheads": {"action_overhead_s": 1.0}, "sequence_parallel": True,
+        "with_pipeline": {"zero": 1}, "without_pipeline": {"zero": 3}, "dropout": 0.5, "rest_s": 2.0,
+        "global_batch": 64, "num_distributed_optimizer_instances": 2,
+    }  # fmt: skip
+
+
+def test_the_key_of_a_configuration_is_read_again():
+    for key in (
+        "tp8 cp2 ep4 dp16 pp3 vpp5 mb7 none interleaved-1f1b auto",
+        "tp8 cp2 ep4 dp16 pp3 vpp5 mb7 full 1f1b even zero3 moe_dispatcher=alltoall offload=0.25",
+    ):
+        configuration = Configuration.of_key(key)
+        assert configuration.key == key
+        assert (configuration.tp, configuration.cp, configuration.ep, configuration.dp) == (8, 2, 4, 16)
+        assert (configuration.pp, configuration.vpp, configuration.micro_batch) == (3, 5, 7)
+        assert configuration.num_gpus == 8 * 2 * 16 * 3
+    assert (configuration.recompute, configuration.split, configuration.zero) == ("full", "even", 3)
+    assert configuration.switches == {"moe_dispatcher": "alltoall", "offload": 0.25}
+    assert Configuration.of_key("tp8") is None
+
+
+def test_a_plan_is_a_configuration_of_its_number_of_gpus():
+    asked = question()
+    made = ppsim.project(
+        model="llama3-8b", stack="plain", gpus=16, tp=2, pp=2, vpp=2, global_batch=32, recompute="full", zero=0
+    ).plan
+    found = Configuration.of_plan(made, asked)
+    assert found.key.startswith("tp2 cp1 ep1 dp4 pp2 vpp2 mb1 full interleaved-1f1b searched zero0")
+    assert Configuration.of_plan(replace(made, split="even"), asked).split == "even"
+    assert Configuration.of_plan(made, replace(asked, num_gpus=8)) is None
+    planned = replace(made, job=replace(made.job, stage_plans=(StagePlan("full"),) * 4))
+    assert Configuration.of_plan(planned, asked) is None
+    assert Configuration.of_plan(ppsim.project(pp=2, microbatches=4).plan, asked) is None
+
+
+def test_overlapped_experts_need_pairs_of_passes_and_several_expert_parallel_ranks():
+    asked = question("mixtral-8x7b", gpus=8)
+    usual = space_for(asked)
+    assert 1 in usual.ep
+    overlapped = replace(
+        asked, job=replace(asked.job, execution=replace(asked.job.execution, overlap_ep="megatron"))
+    )
+    space = space_for(overlapped)
+    assert space.schedule == ("combined-1f1b", "dualpipev")
+    assert space.ep == tuple(size for size in usual.ep if size > 1)
+    assert space_for(question()).ep == (1,)
+    sharded = replace(question(), job=replace(question().job, fully_shard=True))
+    assert space_for(sharded).recompute == ("none", "selective-op", "full")
+    start = Configuration.of_key("tp3 cp1 ep1 dp2 pp5 vpp1 mb11 none 1f1b auto")
+    started = space_for(question(), start=start, tp=[1, 2, 1])
+    assert (started.tp, started.pp[-1], started.micro_batch[-1], started.start) == ((1, 2), 5, 11, start)
+    assert "tp" in started.fixed
+    assert "pp" not in started.fixed
