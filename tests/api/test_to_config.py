@@ -12,7 +12,7 @@ import pytest
 
 import ppsim
 from ppsim.api.project import plan_of_options
-from ppsim.api.to_config import _weight_cache, refusal_of
+from ppsim.api.to_config import _milliseconds, _weight_cache, refusal_of
 from ppsim.base.errors import PpsimError
 from ppsim.base.option_declarations import allowed_values, declared_options
 from ppsim.catalog.build import CATALOG
@@ -267,3 +267,11 @@ def test_experts_with_biases_are_not_divided_by_default() -> None:
 def test_zero_3_without_copies_of_weights_says_so(cache, zero_stage, expected) -> None:
     job = SimpleNamespace(weight_cache=cache, optimizer=SimpleNamespace(zero_stage=zero_stage))
     assert _weight_cache(job) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.0003, 1.1, 0.07, 3.3e-5, 12.345678])
+def test_milliseconds_are_those_seconds_again(seconds: float) -> None:
+    milliseconds = _milliseconds(seconds)
+    assert milliseconds / 1e3 == seconds
+    assert milliseconds == pytest.approx(1e3 * seconds)
+    assert _milliseconds([seconds, 2.0]) == [milliseconds, 2000.0]

@@ -1,6 +1,9 @@
 """Values, tables and output files that several commands share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -18,6 +21,8 @@ from ppsim.cli.common import (
     parse_numbers,
     print_trainer_lines,
     read_table,
+    run_config_of,
+    scaling_of,
     time_left_s,
     trainer_lines,
     with_command_line,
@@ -149,3 +154,43 @@ def test_a_short_help_is_the_first_sentence_without_long_names() -> None:
     assert _in_short(("-o, --output PATH", "File: by suffix.")) == ("-o, --output PATH", "File.")
     long = "--recompute none|full|MODULE+MODULE"
     assert _in_short((long, "Recomputation")) == ("--recompute", "Recomputation.")
+
+
+def test_a_configuration_that_is_read_is_printed_next_to_the_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = SimpleNamespace(beside=lambda options: ("config", sorted(options)))
+    monkeypatch.setattr(
+        "ppsim.api.trainer_configuration.read_source", lambda options: config if options["recipe"] else None
+    )
+    monkeypatch.setattr("ppsim.results.catalogues.run_config_lines", lambda config: ["first", f"of {config[0]}"])
+    options = {"recipe": "name", "set": 1, "launch": 2, "ignore": 3, "tp": 4}
+    assert run_config_of(options) == ("config", ["ignore", "launch", "recipe", "set", "tp"])
+    assert options == {"recipe": None, "set": None, "launch": None, "ignore": None, "tp": 4}
+    assert capsys.readouterr().err == "first\nof config\n"
+    assert run_config_of({"recipe": None, "set": 1}) is None
+    assert capsys.readouterr().err == ""
+
+
+def test_values_are_counted_while_they_are_projected(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+
+    @contextmanager
+    def progress(text: str, **how: Any) -> Iterator[Any]:
+        shown.append((text, how))
+        yield SimpleNamespace(update=lambda text, done: shown.append((text, done)))
+
+    monkeypatch.setattr("ppsim.cli.common.progress", progress)
+    scaling = scaling_of("micro_batch", [3, 5], lambda setting: {"row": 2 * setting})
+    assert scaling.rows == [{"micro_batch": 3, "row": 6}, {"micro_batch": 5, "row": 10}]
+    assert shown == [
+        ("projecting", {"total": 2, "unit": "values"}), ("projecting --micro-batch-size 3", 0),
+        ("projecting --micro-batch-size 5", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["pp", "run_config", "recipe", "run"])
+def test_a_layout_is_given_by_ranks_or_by_a_file(name: str) -> None:
+    nothing = dict.fromkeys(("pp", "run_config", "recipe", "run"))
+    assert not has_layout(nothing)
+    assert has_layout(nothing | {name: 0})

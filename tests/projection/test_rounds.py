@@ -8,12 +8,15 @@ import pytest
 import ppsim
 from ppsim.api.project import plan_of_keywords
 from ppsim.errors import ConfigError
+from ppsim.projection.loss_breakdown import sensitivities
 from ppsim.projection.project import project
 from ppsim.projection.projection import Projection
 from ppsim.runs.timeline_file import read_timeline
 from ppsim.schedule.rounds import repeat_rounds
+from ppsim.simulation.simulate import simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import StepCosts, between_rounds_s, simulate_step
+from tests.projection.by_hand import free
 
 UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, activation_bytes=1.0)
 JOB = {"model": "llama3-8b", "gpus": 16, "pp": 4, "tp": 2, "stack": "torchtitan", "micro_batch": 1}
@@ -197,3 +200,13 @@ def test_rounds_that_cannot_be_are_refused_in_a_sentence(options: dict[str, obje
 def test_a_plan_with_rounds_can_be_changed_field_by_field() -> None:
     plan = replace(rounds_of(4).plan, gradient_accumulation_steps=2)
     assert project(plan).timeline.schedule.num_rounds == 2
+
+
+def test_the_time_between_rounds_is_a_part_of_data_parallelism_in_sensitivities() -> None:
+    """A hundredth of two times of 3 s between three rounds, on a path without other waits."""
+    made = free(runtime="ideal", microbatches=12, gradient_accumulation_steps=3)
+    costs = made.costs.replace(between_rounds_s=3.0)
+    timeline = simulate_graph(made.timeline.graph, costs)
+    assert timeline.step_time_s == made.timeline.step_time_s + 2 * 3.0
+    slower = replace(made, costs=costs, step=replace(made.step, timeline=timeline))
+    assert sensitivities(slower)["data parallelism"] == pytest.approx(0.01 * 6.0 / made.iteration_time_s)
