@@ -283,3 +283,36 @@ def test_gradients_are_shared_when_the_last_of_a_group_is_reduced() -> None:
     assert [(one.rank, one.kind, one.stage, one.start_s, one.end_s) for one in pieces] == [
         (0, "share", -1, 4.0, 9.0), (2, "share", -1, 4.0, 9.0), (1, "share", -1, 9.0, 16.0), (2, "share", -1, 9.0, 16.0),
     ]  # fmt: skip
+
+
+def test_everything_around_the_pipeline_of_one_rank_by_hand() -> None:
+    """12 s of two microbatches, then 5 s of deferred W next to 2 s of reduction, 7 s of the norm, 11 s of Adam."""
+    unit = StageCosts(forward_s=1.0, backward_input_s=2.0, backward_weight_s=3.0)
+    around = StepCosts(
+        gather_s=0.5, reduce_s=2.0, overlap_reduce=False, deferred_s=5.0, norm_s=7.0, optimizer_s=11.0, rest_s=13.0,
+        straggling=0.25, slow_rank=0.5,
+    )  # fmt: skip
+    found = simulate_step(build("1f1b", pp=1, microbatches=2), unit, around)
+    assert found.timeline.step_time_s == 12
+    assert found.exposed_s == {
+        "gather": 0.5, "deferred": 5.0, "reduce": 0.0, "share": 0.0, "norm": 7.0, "optimizer": 11.0, "rest": 13.0,
+        "stragglers": 3.0, "slow rank": 6.0,
+    }  # fmt: skip
+    assert found.time_s == 0.5 + 12 + 5 + 7 + 11 + 13 + 3 + 6
+    assert [(one.rank, one.kind, one.stage, one.start_s, one.end_s) for one in found.pieces] == [
+        (0, "gather", 0, 0.0, 0.5), (0, "reduce", 0, 12.5, 14.5), (0, "deferred", -1, 12.5, 17.5), (0, "norm", -1, 17.5, 24.5),
+        (0, "optimizer", -1, 24.5, 35.5),
+    ]  # fmt: skip
+    assert {name: seconds.tolist() for name, seconds in found.exposed_by_rank_s.items()} == {
+        "gather": [0.5], "deferred": [5.0], "reduce": [0.0], "share": [0.0], "norm": [7.0], "optimizer": [11.0],
+    }  # fmt: skip
+
+
+def test_each_round_reduces_its_own_gradients_and_gathers_again() -> None:
+    unit = StageCosts(forward_s=1.0, backward_input_s=2.0, backward_weight_s=3.0)
+    table = repeat_rounds(build("1f1b", pp=1, microbatches=2), 2)
+    around = StepCosts(gather_s=0.5, reduce_s=2.0, overlap_reduce=False)
+    found = simulate_step(table, unit, around)
+    reduces = [(one.start_s, one.end_s) for one in found.pieces if one.kind == "reduce"]
+    gathers = [(one.start_s, one.end_s) for one in found.pieces if one.kind == "gather"]
+    assert (reduces, gathers) == ([(12.5, 14.5), (24.5, 26.5)], [(0.0, 0.5), (14.5, 15.0)])
