@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.trainers.arguments import Arguments
+from ppsim.trainers.megatron.hybrid_layers import _evenly, _listed, _tokens_before, hybrid_pattern, yarn_factor
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.run_config import RunConfig
 
@@ -113,3 +116,102 @@ def test_layers_for_further_tokens_have_the_older_arguments_pattern(tmp_path: Pa
     assert len(found.mtp) == 2
     assert found.mtp[0].attention == found.layers[0].attention
     assert found.mtp[0].ffn == found.layers[2].ffn
+
+
+@pytest.mark.parametrize(
+    ("pairs", "ratio", "pattern"),
+    [
+        (6, 0.0, "M-" * 6), (6, 0.1, "M-" * 6), (6, 0.34, ("*-" + "M-" * 2) * 2), (7, 0.3, ("*-" + "M-" * 2) * 2 + "M-"),
+        (6, 0.5, "*-M-" * 3), (6, 0.67, "*-" * 2 + "*-M-" * 2), (6, 1.0, "*-" * 6),
+    ],
+)  # fmt: skip
+def test_attention_is_spread_evenly_over_pairs_of_layers(pairs: int, ratio: float, pattern: str) -> None:
+    assert _evenly(pairs, ratio) == pattern
+    assert pattern.count("-") == pairs
+
+
+@pytest.mark.parametrize(
+    ("size", "before"),
+    [("(127,0)", 127), ([127, 0], 127), ((0, 0), 0), ("[-1, 0]", None), ("-1,-1", None), ([-1, -1], None)],
+)
+def test_a_window_is_so_many_tokens_before(size: object, before: int | None) -> None:
+    assert _tokens_before(size, "F") == before
+
+
+@pytest.mark.parametrize("size", ["(-2,0)", "(8,1)", "(-1,1)", "(8,-1)"])
+def test_a_window_of_other_tokens_is_refused(size: str) -> None:
+    with pytest.raises(ConfigError, match="F: window_size must be so many tokens before and 0 behind"):
+        _tokens_before(size, "F")
+
+
+@pytest.mark.parametrize(
+    ("given", "entries"),
+    [
+        (1, [10, 11, 12]), (3, [30, 31, 32]), ([5, 6, 7], [5, 6, 7]), ([5, 6, 7, 8], [5, 6, 7]), ("[0]*2+[4]", [0, 0, 4]),
+        ("([1,2]+[3])*2", [1, 2, 3]),
+    ],
+)  # fmt: skip
+def test_a_frequency_is_a_number_or_a_list_of_the_layers(given: object, entries: list[int]) -> None:
+    assert _listed(given, "freq", 3, "F", lambda layer, every: 10 * every + layer) == entries
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (0, "F: freq must be 1 or more: got 0"),
+        (True, "F: freq must be a whole number or a list: got True"),
+        (1.5, "F: freq must be a whole number or a list: got 1.5"),
+        ([1, 2], "F: freq has 2 entries for 3 layers"),
+        ("[1]*10001", r"F: freq '\[1\]\*10001' is no list as"),
+        ("[1]-[2]", "is no list as"),
+        ("x", "is no list as"),
+    ],
+)
+def test_other_frequencies_are_refused(given: object, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        _listed(given, "freq", 3, "F", lambda layer, every: layer)
+
+
+def test_repetitions_up_to_ten_thousand_are_evaluated() -> None:
+    assert _listed("[1]*10000", "freq", 3, "F", lambda layer, every: layer) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "factor"),
+    [
+        ({}, None), ({"position_embedding_type": "rope", "rotary_scaling_factor": 4}, None),
+        ({"position_embedding_type": "yarn"}, 1.0), ({"position_embedding_type": "yarn", "rotary_scaling_factor": 4}, 4.0),
+        ({"position_embedding_type": "yarn", "yarn_rotary_scaling_factor": 1}, 1.0),
+        ({"position_embedding_type": "yarn", "rotary_scaling_factor": 4, "yarn_rotary_scaling_factor": 8}, 4.0),
+    ],
+)  # fmt: skip
+def test_the_factor_of_yarn_is_that_of_either_name(values: dict[str, object], factor: float | None) -> None:
+    assert yarn_factor(Arguments(values, "F")) == factor
+
+
+@pytest.mark.parametrize("factor", [0.5, True, "4", float("inf")])
+def test_a_factor_of_yarn_below_1_is_refused(factor: object) -> None:
+    with pytest.raises(ConfigError, match="F: rotary_scaling_factor must be a number of 1 or more"):
+        yarn_factor(Arguments({"position_embedding_type": "yarn", "rotary_scaling_factor": factor}, "F"))
+
+
+@pytest.mark.parametrize(
+    ("values", "pattern"),
+    [
+        ({}, None), ({"hybrid_layer_pattern": " M*- "}, "M*-"), ({"hybrid_override_pattern": "M-"}, "M-"),
+        ({"hybrid_layer_pattern": "M*", "hybrid_override_pattern": "M-"}, "M*"), ({"is_hybrid_model": True}, "M" * 6),
+        ({"model_type": "mamba"}, "M" * 6), ({"model_provider": "hybrid"}, "M" * 6), ({"model_type": "gpt"}, None),
+        ({"model_type": "mamba", "spec": "a hybrid_mamba_mla_spec", "hybrid_attention_ratio": 0.34}, "*-M-M-"),
+        ({"model_type": "mamba", "spec": "hybrid_mamba_mla"}, "M-" * 3),
+    ],
+)  # fmt: skip
+def test_a_hybrid_has_its_pattern_or_mamba_in_each_layer(values: dict[str, object], pattern: str | None) -> None:
+    assert hybrid_pattern(Arguments(values, "F"), 6) == pattern
+
+
+def test_a_hybrid_without_layers_or_with_ratios_is_refused() -> None:
+    with pytest.raises(ConfigError, match="F: num_layers is missing"):
+        hybrid_pattern(Arguments({"is_hybrid_model": True}, "F"), None)
+    for name in ("hybrid_attention_ratio", "hybrid_mlp_ratio"):
+        with pytest.raises(ConfigError, match="give hybrid-layer-pattern"):
+            hybrid_pattern(Arguments({"is_hybrid_model": True, name: 0.5}, "F"), 6)
