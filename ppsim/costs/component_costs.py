@@ -11,13 +11,11 @@ from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pair_overlap import LayerTimes
 from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.profile_costs import ProfileCosts
-from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown, work_of
+from ppsim.costs.time_breakdown import NO_COST, CostEstimate, work_of
 from ppsim.model.architecture import End, Layer, Model
 from ppsim.model.encoder import EncoderPart
 from ppsim.model.recompute import Recompute, of_layer
 from ppsim.model.stage_rows import Row
-
-NOTHING = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
 
 
 class ComponentCosts:
@@ -85,7 +83,7 @@ class ComponentCosts:
                 estimate = layer_estimate(layer, context, **self._batch)
                 # a profile's experts are divided by tp
                 is_known = not layer.is_moe or context.layout.expert_tp == context.layout.tp
-                fixed[layer] = measured.layer(layer, estimate) if measured and is_known else (estimate, NOTHING)
+                fixed[layer] = measured.layer(layer, estimate) if measured and is_known else (estimate, NO_COST)
             self._layers[recompute] = fixed
         return self._layers[recompute]
 
@@ -113,7 +111,7 @@ class ComponentCosts:
     @cached_property
     def encoders(self) -> CostEstimate:
         """Costs of all encoders."""
-        return sum(map(self.encoder, self.model.encoder_parts), NOTHING)
+        return sum(map(self.encoder, self.model.encoder_parts), NO_COST)
 
     @cached_property
     def ends(self) -> tuple[CostEstimate, CostEstimate]:

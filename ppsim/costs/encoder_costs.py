@@ -6,11 +6,9 @@ from dataclasses import replace
 from ppsim.costs.analytic import layer_estimate, parts_of
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import PassKernels, products
-from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakdown
+from ppsim.costs.time_breakdown import NO_COST, CostEstimate, MeasuredSeconds, TimeBreakdown
 from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.encoder import Encoder, EncoderPart
-
-_NOTHING = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
 
 
 def encoder_estimate(part: EncoderPart, context: ExecutionContext, *, micro_batch: int) -> CostEstimate:
@@ -20,7 +18,7 @@ def encoder_estimate(part: EncoderPart, context: ExecutionContext, *, micro_batc
     """
     encoder, number = part.encoder, micro_batch * part.encoder.images
     if not number:
-        return _NOTHING
+        return NO_COST
     own = encoder_place(encoder, context)
     total = _embedding(part, own, number * encoder.num_tokens * encoder.merge)
     for layer, times in Counter(part.layers).items():
@@ -51,7 +49,7 @@ def encoder_place(encoder: Encoder, context: ExecutionContext) -> ExecutionConte
 def _embedding(part: EncoderPart, own: ExecutionContext, patches: int) -> CostEstimate:
     """The matrices before the layers are whole on every rank; patches have no gradient."""
     if not part.embedding:
-        return _NOTHING
+        return NO_COST
     kernels, e = products(part.embedding, own.times, tokens=patches), own.execution.element_bytes
     added = memory_kernel_time(own.times, "elementwise", 3.0 * patches * part.embedding[-1].outputs * e)
     weight = kernels.backward_weight + added if part.encoder.trains_layers else KernelTime()
@@ -63,7 +61,7 @@ def _projector(part: EncoderPart, context: ExecutionContext, own: ExecutionConte
     """Each matrix has a norm or activation, and the result is copied into the decoder's embedding."""
     encoder = part.encoder
     if not part.projector:
-        return _NOTHING
+        return NO_COST
     linears, e = part.own_projector(context.cut), own.execution.element_bytes
     kernels = products(linears, own.times, tokens=tokens)
     columns = sum(linear.rows * linear.inputs for linear in linears) + 2 * linears[-1].outputs

@@ -17,7 +17,7 @@ from ppsim.costs.job import Job
 from ppsim.costs.pair_overlap import LayerTimes
 from ppsim.costs.replica_collectives import num_buckets, per_step_s
 from ppsim.costs.stage_rules import accumulated, head_in_passes, with_held_cores, with_replicas
-from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakdown
+from ppsim.costs.time_breakdown import NO_COST, CostEstimate, MeasuredSeconds, TimeBreakdown
 from ppsim.model.architecture import Layer
 from ppsim.model.memory_ledger import MemoryLedger
 from ppsim.model.parameters import RankParameters
@@ -156,7 +156,7 @@ class Ledger:
         """Add up the costs of a stage's rows, in their order: rounding then depends on nothing else."""
         every = [cost for row in self.memory.rows_of(stage) for cost in self.costs_of(row)]
         if not every:
-            return CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
+            return NO_COST
         number, costs = Counter(map(id, every)), {id(cost): cost for cost in every}.values()
         times = np.array(list(number.values()), dtype=float)
         passes = np.array([[getattr(cost, name).numbers for name in _PASSES] for cost in costs])

@@ -7,7 +7,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.assemble_profile import is_whole, line_of
 from ppsim.costs.estimate import estimated
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
-from ppsim.costs.time_breakdown import BASIS, MEASURED, CostEstimate, MeasuredSeconds, TimeBreakdown
+from ppsim.costs.time_breakdown import BASIS, MEASURED, NO_COST, CostEstimate, MeasuredSeconds, TimeBreakdown
 from ppsim.machine.devices import TYPE_NAMES
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.shapes import LayerShape, shape_of
@@ -33,12 +33,11 @@ class ProfileCosts:
     def layer(self, layer: Layer, by_specifications: CostEstimate) -> tuple[CostEstimate, CostEstimate]:
         """Return the costs that one more layer adds to a stage, and the stage's costs besides its layers."""
         sizes, shape = self.profile.model.layer_sizes, shape_of(layer)
-        nothing = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
         if sizes is None or shape is None or LayerShape(**vars(sizes)) != shape:
-            return by_specifications, nothing
+            return by_specifications, NO_COST
         part = self._find("layer")
         if part is None:
-            return by_specifications, nothing
+            return by_specifications, NO_COST
         fixed = {name: line_of(part, name)[0] for name in _PASSES}
         beside = CostEstimate(
             TimeBreakdown(measured_loss_s=fixed["forward_s"]),

@@ -126,6 +126,9 @@ class CostEstimate:
         )
 
 
+NO_COST = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
+
+
 def work_of(estimate: CostEstimate) -> float:
     """Return the seconds of F + B."""
     return estimate.forward.total_s + estimate.backward.total_s
