@@ -18,6 +18,7 @@ from ppsim.plot import (
 from ppsim.plot.figures import style as style_module
 from ppsim.plot.figures.style import _SETTINGS, WIDTHS, figure_bytes, settings
 from tests.defaults import number_defaults
+from tests.plot.figures.drawn import lines_of
 
 COSTS = StageCosts(
     forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, activation_bytes=2.0**30, transfer_s=1e-4
@@ -118,3 +119,61 @@ def test_what_is_left_out_in_plot_style_has_these_values() -> None:
     assert number_defaults(style_module) == {
         "figure_bytes": {"dpi": 300},
     }  # fmt: skip
+
+
+FEW = simulate(build("zb-h1", pp=3, microbatches=4), COSTS.replace(backward_weight_s=2e-3, transfer_s=3e-4))
+DRAWN = {
+    "memory": lambda: memory_figure(FEW, memory_limit_bytes=20 * 2**30, title="t"),
+    "narrow memory": lambda: memory_figure(FEW, width="one-column"),
+    "pareto": lambda: pareto_figure(CONFIGURATIONS, memory_limit_bytes=80 * 2**30, title="t"),
+}
+LINES = {
+    "memory": r"""
+figure 7.00 × 1.75
+axes 0.0516, 0.194, 0.997, 0.753 x 0, 19.8 y 0, 24
+labels 'time (ms)' 'memory (GiB)' title 't' grids [False, True] spines ['left', 'bottom']
+ticks [['0.0', '2.5', '5.0', '7.5', '10.0', '12.5', '15.0', '17.5', '20.0'], ['0', '5', '10', '15', '20', '25']] scales linear linear
+line '' #332288 -steps-post 0.8 None 3.5 None sum 80.4
+line '' #aa4499 -steps-post 0.8 None 3.5 None sum 115.2
+line '' #ee99aa -steps-post 0.8 None 3.5 None sum 104.8
+line '' #c00040 --default 1 None 3.5 None sum 41
+line '' #332288 Nonedefault 1 o 2.5 None sum 5
+line '' #aa4499 Nonedefault 1 o 2.5 None sum 8.9
+line '' #ee99aa Nonedefault 1 o 2.5 None sum 10.2
+text 'limit 20.0 GiB' -2, 1.5 at -2, 1.5 right bottom 7 normal #c00040 math True
+text 'rank 0: 3.00 GiB at 0F2' 0, 12.6 at 0, 12.6 left bottom 7 normal #222222 math True
+legend ['rank 0', '1', '2'] ['#332288', '#aa4499', '#ee99aa'] 0.0537, 0.761, 0.196, 0.82
+""",
+    "narrow memory": r"""
+figure 3.33 × 1.75
+axes 0.0905, 0.194, 0.994, 0.83 x 0, 19.8 y 0, 3.18
+labels 'time (ms)' 'memory (GiB)' title '' grids [False, True] spines ['left', 'bottom']
+ticks [['0', '5', '10', '15', '20'], ['0', '1', '2', '3', '4']] scales linear linear
+line '' #332288 -steps-post 0.8 None 3.5 None sum 80.4
+line '' #aa4499 -steps-post 0.8 None 3.5 None sum 115.2
+line '' #ee99aa -steps-post 0.8 None 3.5 None sum 104.8
+line '' #332288 Nonedefault 1 o 2.5 None sum 5
+line '' #aa4499 Nonedefault 1 o 2.5 None sum 8.9
+line '' #ee99aa Nonedefault 1 o 2.5 None sum 10.2
+text 'rank 0: 3.00 GiB at 0F2' 0, 12.6 at 0, 12.6 left bottom 7 normal #222222 math True
+legend ['rank 0', '1', '2'] ['#332288', '#aa4499', '#ee99aa'] 0.0949, 0.838, 0.393, 0.897
+""",
+    "pareto": r"""
+figure 7.00 × 2.50
+axes 0.0559, 0.135, 0.997, 0.854 x 38, 82 y 1.95, 3.05
+labels 'peak memory per GPU (GiB)' 'iteration time (s)' title 't' grids [True, True] spines ['left', 'bottom']
+ticks [['35', '40', '45', '50', '55', '60', '65', '70', '75', '80', '85'], ['1.8', '2.0', '2.2', '2.4', '2.6', '2.8', '3.0', '3.2']] scales linear linear
+line 'simulated' #004488 Nonedefault 1 o 2.5 0.4 sum 105
+line 'Pareto set' #ee7733 -steps-post 0.8 s 2.5 None sum 105
+line 'limit 80.0 GiB' #c00040 --default 1 None 3.5 None sum 161
+text 'tp2 pp2 full 1f1b' 14, 0 at 14, 0 left center 7 normal #222222 math False
+text 'pp4 1f1b' 6, 34 at 6, 34 right center 7 normal #222222 math False
+legend ['simulated', 'Pareto set', 'limit 80.0 GiB'] ['#004488', '#ee7733', '#c00040'] 0.592, 0.924, 0.993, 0.981
+""",
+}
+"""Figures in the form of `lines_of`."""
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_figure_has_drawn_these_lines_texts_and_cells(name):
+    assert lines_of(DRAWN[name]()) == LINES[name].strip().splitlines()

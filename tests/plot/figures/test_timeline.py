@@ -15,6 +15,8 @@ from ppsim.plot.figures.style import TEXT_POINTS, WIDTHS
 from ppsim.plot.figures.timeline import draw_timelines
 from ppsim.plot.lanes import compute_lanes
 from tests.defaults import number_defaults
+from tests.plot.figures.drawn import lines_of
+from tests.plot.figures.test_style import COSTS as COSTS_OF_FIGURES
 
 COSTS = StageCosts(
     forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, activation_bytes=2.0**30, transfer_s=1e-4
@@ -173,3 +175,90 @@ def test_what_is_left_out_in_plot_timeline_has_these_values() -> None:
         "timeline_figure": {"with_critical_path": True},
         "_cells": {"with_idle": True},
     }  # fmt: skip
+
+
+FEW = simulate(
+    build("zb-h1", pp=3, microbatches=4), COSTS_OF_FIGURES.replace(backward_weight_s=2e-3, transfer_s=3e-4)
+)
+TINY = simulate(build("zbv-fixed", pp=2, microbatches=3), COSTS_OF_FIGURES)
+DRAWN = {
+    "two": lambda: timeline_figure([FEW, TINY], titles=["a", "b"], panels=["compute"]),
+    "one column": lambda: timeline_figure(
+        [TINY], width="one-column", memory_limit_bytes=9 * 2**30, with_critical_path=False
+    ),
+    "only transfers": lambda: timeline_figure([FEW], panels=["transfers"]),
+}
+LINES = {
+    "two": r"""
+figure 7.00 × 1.74
+axes 0.06, 0.5, 0.986, 0.793 x 0, 19.8 y 2.5, -0.5
+labels '' 'rank' title '' grids [False, False] spines []
+ticks [[], ['0', '1', '2']] scales linear linear
+line '' #ffffff -default 2.2 None 3.5 None sum 110.4
+line '' #c00040 -default 1.1 None 3.5 None sum 110.4
+numbers 36 at 356, 35.3 #000000 #ffffff [('center', 'center_baseline', 5.5, True)] 012003112233010210321323001122033123
+text 'a' 0, 2.5 at 0, 2.5 left bottom 7.5 bold #222222 math False
+text 'zb-h1 · pp 3 · vpp 1 · 4 microbatches · step 19.8 ms · bubble 19.19 %, per-rank span 16.67 %' 6, 0 at 6, 0 left bottom 7 normal #666666 math False
+cells 45 ['#004488', '#88ccee', '#d2d2d2', '#ee7733'] edges ['#ffffff'] 0.4 hatch None raster False sum 1921.6
+cells 12 [] edges ['#b05010'] 0 hatch //////////// raster False sum 735.2
+axes 0.06, 0.195, 0.986, 0.391 x 0, 19.8 y 1.5, -0.5
+labels 'time (ms)' 'rank' title '' grids [False, False] spines []
+ticks [['0.0', '2.5', '5.0', '7.5', '10.0', '12.5', '15.0', '17.5', '20.0'], ['0', '1']] scales linear linear
+line '' #ffffff -default 2.2 None 3.5 None sum 44.36
+line '' #c00040 -default 1.1 None 3.5 None sum 44.36
+numbers 36 at 351, 17.3 #000000 #ffffff [('center', 'center_baseline', 5.5, True)] 012000111002221122001100200211122122
+text 'b' 0, 2.5 at 0, 2.5 left bottom 7.5 bold #222222 math False
+text 'zbv-fixed · pp 2 · vpp 2 · 3 microbatches · step 19.3 ms · bubble 6.74 %, per-rank span 2.17 %' 6, 0 at 6, 0 left bottom 7 normal #666666 math False
+cells 41 ['#004488', '#85a5c6', '#88ccee', '#bfe3f6', '#d2d2d2', '#ee7733', '#f4a87c'] edges ['#ffffff'] 0.4 hatch None raster False sum 1633.6
+cells 12 [] edges ['#b05010'] 0 hatch //////////// raster False sum 647.2
+legend ['F  forward', 'I  backward, inputs', 'W  backward, weights', 'lighter: every other chunk', 'idle', 'critical path'] ['#004488', '#88ccee', '#ee7733', '#85a5c6', '#d2d2d2', '#c00040'] 0.06, 0.923, 0.92, 0.983
+""",
+    "one column": r"""
+figure 3.33 × 3.01
+axes 0.126, 0.724, 0.97, 0.837 x 0, 19.3 y 1.5, -0.5
+labels '' 'rank' title '' grids [False, False] spines []
+ticks [[], ['0', '1']] scales linear linear
+numbers 36 at 351, 17.3 #000000 #ffffff [('center', 'center_baseline', 5.5, True)] 012000111002221122001100200211122122
+text '' 0, 2.5 at 0, 2.5 left bottom 7.5 bold #222222 math False
+text '' 0, 0 at 0, 0 left bottom 7 normal #666666 math False
+cells 41 ['#004488', '#85a5c6', '#88ccee', '#bfe3f6', '#d2d2d2', '#ee7733', '#f4a87c'] edges ['#ffffff'] 0.4 hatch None raster False sum 1633.6
+cells 12 [] edges ['#b05010'] 0 hatch //////////// raster False sum 647.2
+axes 0.126, 0.588, 0.97, 0.661 x 0, 19.3 y 1.5, -0.5
+labels '' 'rank' title '' grids [False, False] spines []
+ticks [[], ['0']] scales linear linear
+text '' 0, 2.5 at 0, 2.5 left bottom 7.5 bold #222222 math False
+text 'transfers, by sending rank' 0, 0 at 0, 0 left bottom 7 normal #666666 math False
+cells 2 [] edges ['#c4b63c'] 0.4 hatch None raster False sum 42.28
+cells 12 ['#f0e442'] edges ['#c4b63c'] 0.4 hatch None raster False sum 395.2
+axes 0.126, 0.113, 0.97, 0.478 x 0, 19.3 y 0, 10.8
+labels 'time (ms)' 'memory (GiB)' title '' grids [False, True] spines ['left', 'bottom']
+ticks [['0', '5', '10', '15', '20'], ['0.0', '2.5', '5.0', '7.5', '10.0', '12.5']] scales linear linear
+line '' #332288 -steps-post 0.8 None 3.5 None sum 99.9
+line '' #ee99aa -steps-post 0.8 None 3.5 None sum 94.6
+line '' #c00040 --default 1 None 3.5 None sum 19
+text 'limit 9.00 GiB' -2, 1.5 at -2, 1.5 right bottom 7 normal #c00040 math True
+text '' 0, 12.6 at 0, 12.6 left bottom 7.5 bold #222222 math False
+text 'memory by rank' 0, 0 at 0, 0 left bottom 7 normal #666666 math False
+legend ['rank 0', '1'] ['#332288', '#ee99aa'] 0.131, 0.483, 0.347, 0.518
+legend ['F  forward', 'I  backward, inputs'] ['#004488', '#88ccee'] 0.126, 0.956, 0.682, 0.99
+legend ['W  backward, weights', 'lighter: every other chunk'] ['#ee7733', '#85a5c6'] 0.126, 0.909, 0.961, 0.944
+legend ['transfer', 'idle'] ['#f0e442', '#d2d2d2'] 0.126, 0.863, 0.424, 0.897
+""",
+    "only transfers": r"""
+figure 7.00 × 1.03
+axes 0.06, 0.33, 0.986, 0.65 x 0, 19.8 y 2.5, -0.5
+labels 'time (ms)' 'rank' title '' grids [False, False] spines []
+ticks [['0.0', '2.5', '5.0', '7.5', '10.0', '12.5', '15.0', '17.5', '20.0'], ['0', '2']] scales linear linear
+text '' 0, 2.5 at 0, 2.5 left bottom 7.5 bold #222222 math False
+text 'transfers, by sending rank' 0, 0 at 0, 0 left bottom 7 normal #666666 math False
+cells 3 [] edges ['#c4b63c'] 0.4 hatch None raster False sum 67.92
+cells 16 ['#f0e442'] edges ['#c4b63c'] 0.4 hatch None raster False sum 538.4
+legend ['transfer'] ['#f0e442'] 0.06, 0.871, 0.139, 0.971
+""",
+}
+"""Figures in the form of `lines_of`."""
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_figure_has_drawn_these_lines_texts_and_cells(name):
+    assert lines_of(DRAWN[name]()) == LINES[name].strip().splitlines()
