@@ -15,8 +15,10 @@ from plotly import graph_objects
 import ppsim
 from ppsim.base.display import Drawable, HasRepr
 from ppsim.base.errors import ConfigError
+from ppsim.results import notebook
 from ppsim.results.notebook import _FITS, _peak_of
 from ppsim.runs.compare import compare
+from ppsim.schedule.rounds import microbatches_in_words, repeat_rounds
 from ppsim.simulation.verdict import Word
 
 COSTS = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -300,3 +302,64 @@ def test_a_kernel_shows_cards_and_figures():
     assert shown[0][0]["text/plain"].startswith("Projection(1f1b, pp 2")
     assert "application/vnd.plotly.v1+json" in shown[1][0]
     assert any("image/png" in data for data in shown[2])
+
+
+def test_a_verdict_is_red_if_the_step_does_not_fit_and_has_its_notes():
+    class Verdict(SimpleNamespace):
+        def __str__(self):
+            return self.text
+
+    def verdict(fits, text, notes=()):
+        return notebook._verdict(Verdict(fits=fits, text=text, tight_notes=notes))
+
+    assert verdict(True, "fits <1>", ["a", "b"]) == "<div><span>fits &lt;1&gt;; a; b</span></div>"
+    assert verdict(None, "unknown") == "<div><span>unknown</span></div>"
+    assert verdict(False, "too large") == f'<div><span style="{notebook._MISFIT}">too large</span></div>'
+    assert notebook._verdict(None) == ""
+
+
+def test_a_table_has_the_names_of_its_rows_as_header():
+    rows = [{"a": "1", "<b>": "2"}, {"a": "3", "c": "<4>"}]
+    assert notebook._table(rows) == (
+        "<table><thead><tr><th>a</th><th>&lt;b&gt;</th></tr></thead><tbody><tr><td>1</td><td>2</td></tr>"
+        "<tr><td>3</td><td>&lt;4&gt;</td></tr></tbody></table>"
+    )
+    assert notebook._table([]) == notebook._list([]) == ""
+    assert notebook._list(["<a>", "b"]) == "<ul><li>&lt;a&gt;</li><li>b</li></ul>"
+
+
+def test_a_card_has_its_title_numbers_picture_and_the_tables_that_are_not_empty():
+    card = notebook._card("a < b", {"ranks": "<2>"}, "<img>", {"rows": "<b>1</b>", "nothing": ""})
+    assert read(card).texts == ["a < b", "<2>", "ranks", "rows", "1"]
+    assert card.index("<img>") < card.index("<b>")
+    assert "nothing" not in card
+
+
+def test_fields_that_are_set_are_not_none_empty_or_zero():
+    values = (None, (), 0.0, 0, False, "", 1, "a", (1,))
+    assert [value for value in values if notebook._is_set(value)] == ["", 1, "a", (1,)]
+    card = ppsim.Plan(pp=2, schedule="auto", microbatches=4, step_overhead_s=0.5)._repr_html_()
+    texts = read(card).texts
+    assert texts[0].startswith("plan of profile ")
+    cells = texts[texts.index("value") + 1 :]
+    assert {"pp": "2", "schedule": "'auto'", "microbatches": "4", "step_overhead_s": "0.5"}.items() <= dict(
+        zip(cells[::2], cells[1::2], strict=False)
+    ).items()
+    assert "the table is searched for when the plan is projected" in cells
+    assert "no picture" not in ppsim.Plan(pp=2, microbatches=4)._repr_html_()
+
+
+def test_a_heading_ends_before_its_hint():
+    made = result("Projection")
+    assert notebook._projected(made) == "GPT 6.2B on 2 × NVIDIA A100-SXM4-80GB: packaged profile"
+
+
+def test_a_shape_has_its_name_ranks_stages_and_rounds():
+    table = ppsim.build("interleaved-1f1b", pp=3, vpp=2, microbatches=6)
+    assert notebook._shape_of(table) == "interleaved-1f1b, pp 3, vpp 2, 6 microbatches"
+    assert notebook._shape_of(table.named("")).startswith("own table, pp 3")
+    rounds = repeat_rounds(table, 2)
+    assert notebook._shape_of(rounds).endswith(microbatches_in_words(12, 2))
+    assert notebook._first_of(table, 1) == [str(action) for action in list(table)[12 * 1 * 2 : 12 * 2 + 8]]
+    short = ppsim.build("1f1b", pp=2, microbatches=2)
+    assert notebook._first_of(short, 1) == ["1F0", "1B0", "1F1", "1B1"]
