@@ -29,13 +29,13 @@ class AttentionCore:
 class KernelTimes(Protocol):
     """Kernel times of a device in one dtype."""
 
-    def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
+    def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = ...) -> float:
         """Return the seconds of a GEMM [m, k] · [k, n], or of a grouped GEMM whose `groups` share the tokens."""
 
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
         """Return the seconds of fused attention; the backward pass recomputes the scores."""
 
-    def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
+    def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = ...) -> float:
         """Return the seconds of `launches` consecutive memory-bound kernels; `num_bytes` is their total traffic."""
 
     def peak(self, of: Literal["products", "attention"]) -> float:
@@ -137,6 +137,4 @@ def memory_kernel_time(
 
 def of_one_group(form: Form, m: float, n: float, k: float, groups: int) -> tuple[float, float, float]:
     """Groups share the tokens evenly."""
-    if groups == 1:
-        return m, n, k
     return (m, n, k / groups) if form == "weight" else (m / groups, n, k)
