@@ -268,13 +268,20 @@ def test_a_layer_gives_what_its_formulas_give(kind: str, recompute: str) -> None
     torch.testing.assert_close(layer(x)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_only_parts_that_are_asked_for_are_computed_again() -> None:
-    shape = LayerShape("llama", **WEIGHTS)
-    kept = {
-        name: saved_bytes(built(shape, recompute=name))
-        for name in ("none", "core_attn", "layernorm", "mlp_act", "mlp", "full")
-    }
-    assert kept["none"] > max(kept[name] for name in kept if name != "none")
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("llama", ["layernorm", "mlp_act", "core_attn", "mlp"]), ("gpt", ["layernorm", "mlp_act", "core_attn", "mlp"]),
+        ("moe", ["layernorm", "moe_act", "core_attn", "moe", "shared_experts"]),
+    ],
+)  # fmt: skip
+def test_each_part_that_is_computed_again_saves_fewer_bytes(kind: str, names: list[str]) -> None:
+    sizes = {"num_experts": 4, "experts_per_token": 2, "shared_ffn_size": 10} if kind == "moe" else {}
+    if kind == "gpt":
+        sizes |= {"num_kv_heads": 4, "head_size": 3}
+    shape = LayerShape(kind, **WEIGHTS | sizes)
+    kept = {name: saved_bytes(built(shape, recompute=name)) for name in ("none", *names, "full")}
+    assert kept["none"] > max(kept[name] for name in (*names, "full"))
     assert min(kept, key=kept.__getitem__) == "full"
 
 

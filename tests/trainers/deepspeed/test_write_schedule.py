@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ppsim
+from ppsim import build
 from ppsim.errors import ConfigError, ScheduleError
 from ppsim.integrations.deepspeed import install
+from ppsim.trainers.deepspeed import write_schedule as module
 from ppsim.trainers.deepspeed.write_schedule import deepspeed_instructions
 
 
@@ -102,3 +104,19 @@ def test_a_file_of_another_shape_is_refused_before_anything_starts(tmp_path: Pat
     path.write_text(json.dumps({"format": "other"}))
     with pytest.raises(ConfigError, match="was not written by ppsim export --to deepspeed"):
         install(engine, path)
+
+
+def test_instructions_of_two_ranks_and_two_microbatches_by_hand() -> None:
+    """F and B take 1 s: rank 1 runs F0, B0, F1 and B1 from 1 s on, and rank 0 its backwards at 3 and at 5 s."""
+    load, forward, backward = module._LOAD, module._FORWARD, module._BACKWARD
+    (sends, sends_back), (receives, receives_back) = module._SENDS, module._RECEIVES
+    assert module._events(build("1f1b", pp=2, microbatches=2)) == [
+        [
+            (load, 0), (forward, 0), (sends, 0), (load, 1), (forward, 1), (sends, 1), (receives_back, 0), (backward, 0),
+            (receives_back, 1), (backward, 1),
+        ],
+        [
+            (receives, 0), (load, 0), (forward, 0), (receives, 1), (backward, 0), (sends_back, 0), (load, 1), (forward, 1),
+            (backward, 1), (sends_back, 1),
+        ],
+    ]  # fmt: skip

@@ -505,3 +505,12 @@ def test_ranks_of_experts_in_a_complete_file_are_the_others_unless_they_differ(s
     sizes = {"num_experts": 8, "tensor_model_parallel_size": 4, "expert_tensor_parallel_size": size}
     assert read_settings(Arguments(sizes, "F", is_complete=True), None)["etp"] == etp
     assert read_settings(Arguments(sizes, "F"), None)["etp"] == size
+
+
+def test_settings_are_written_for_experts_and_not_for_primus_unless_asked() -> None:
+    options = {"schedule": "zbv", "recompute": "full@1", "moe_dispatcher": "alltoall"}
+    assert write_settings(options) == {
+        "bf16": True, "moe_token_dispatcher_type": "alltoall", "moe_permute_fusion": True,
+    }  # fmt: skip
+    assert write_settings(options, has_experts=False) == {"bf16": True}
+    assert len(write_settings(options, of_primus=True)) == 7
