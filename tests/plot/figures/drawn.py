@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.text import Annotation
@@ -68,10 +68,10 @@ def _of_text(text: Any) -> str:
 
 def _of_legend(legend: Legend) -> str:
     box = legend.get_window_extent().transformed(legend.figure.transFigure.inverted())
-    handles = [
-        to_hex(one.get_facecolor() if hasattr(one, "get_facecolor") else one.get_color())
-        for one in legend.legend_handles
+    colours = [
+        one.get_color() if hasattr(one, "get_color") else one.get_facecolor() for one in legend.legend_handles
     ]
+    handles = [to_hex(to_rgba_array(colour)[0]) for colour in colours]
     return f"legend {[text.get_text() for text in legend.get_texts()]} {handles} {_numbers([box.x0, box.y0, box.x1, box.y1])}"
 
 

@@ -7,6 +7,7 @@ from ppsim.api.output_formats import SCALING
 from ppsim.base.errors import ConfigError
 from ppsim.plot.figures.scaling import scaling_figure
 from ppsim.projection.scaling import Scaling, shares_in
+from tests.plot.figures.drawn import lines_of
 
 
 def row(gpus, time, bubble):
@@ -69,3 +70,73 @@ def test_names_have_iteration_times_and_no_ideal():
 def test_nothing_possible_is_nothing_to_draw():
     with pytest.raises(ConfigError, match="no value of --gpus is possible"):
         SCALING[".svg"][1](Scaling("gpus", ROWS[1:2]))
+
+
+OF_CLUSTERS = [
+    {"cluster": name, f"of {name} (s)": 0.0, **row(8, time, 0.1)}
+    for name, time in (("a-cluster-of-20-chars", 2.0), ("another-one-of-20-chars", 4.0))
+]
+DRAWN = {
+    "throughput": lambda: drawn("gpus", [ROWS[0], ROWS[2]], knee=16),
+    "clusters": lambda: drawn("cluster", OF_CLUSTERS),
+}
+LINES = {
+    "throughput": r"""
+figure 7.00 × 2.60
+axes 0.0616, 0.128, 0.393, 0.978 x 7.73, 16.6 y 399, 1.04e+03
+labels 'GPUs' 'tokens per second' title '' grids [True, True] spines ['left', 'bottom']
+ticks [['8', '16'], ['500', '667']] scales log log
+line '' #004488 -default 1 o 3.5 None sum 1191
+line '' #004488 Nonedefault 1 _ 4 None sum 996.2
+line '' #004488 Nonedefault 1 _ 4 None sum 1320
+line 'proportional to GPUs' #666666 --default 0.7 None 3.5 None sum 1524
+line 'knee: 16 GPUs' #c00040 :default 1 None 3.5 None sum 33
+cells 2 [] edges ['#004488'] 0.8 hatch None raster False sum 2316.5
+legend ['proportional to GPUs', 'knee: 16 GPUs', 'projected, 90 % interval'] ['#666666', '#c00040', '#004488'] 0.0686, 0.799, 0.285, 0.959
+axes 0.461, 0.128, 0.792, 0.978 x -0.435, 1.44 y 0, 100
+labels 'GPUs' 'share of the iteration (%)' title '' grids [False, False] spines ['left', 'bottom']
+ticks [['8', '16'], ['0', '20', '40', '60', '80', '100']] scales linear linear
+bar #004488 -0.35, 0, 0.7, 10
+bar #004488 0.65, 0, 0.7, 40
+bar #009282 -0.35, 10, 0.7, 90
+bar #009282 0.65, 40, 0.7, 60
+bar #88ccee -0.35, 100, 0.7, 0
+bar #88ccee 0.65, 100, 0.7, 0
+legend ['all else', 'model FLOPs at peak', 'pipeline bubble'] ['#88ccee', '#009282', '#004488'] 0.799, 0.473, 0.996, 0.633
+""",
+    "clusters": r"""
+figure 7.00 × 2.60
+axes 0.0595, 0.358, 0.339, 0.978 x -0.05, 1.05 y 0, 4.95
+labels 'cluster' 'iteration time (s)' title '' grids [True, True] spines ['left', 'bottom']
+ticks [['a-cluster-of-20-chars', 'another-one-of-20-chars'], ['0', '1', '2', '3', '4', '5']] scales linear linear
+line '' #004488 Nonedefault 1 o 3.5 None sum 7
+line '' #004488 Nonedefault 1 _ 4 None sum 6.4
+line '' #004488 Nonedefault 1 _ 4 None sum 8.2
+cells 2 [] edges ['#004488'] 0.8 hatch None raster False sum 14.6
+legend ['projected, 90 % interval'] ['#004488'] 0.0664, 0.377, 0.283, 0.432
+axes 0.472, 0.358, 0.751, 0.978 x -0.435, 1.44 y 0, 100
+labels 'cluster' 'share of the iteration (%)' title '' grids [False, False] spines ['left', 'bottom']
+ticks [['a-cluster-of-20-chars', 'another-one-of-20-chars'], ['0', '20', '40', '60', '80', '100']] scales linear linear
+bar #004488 -0.35, 0, 0.7, 0
+bar #004488 0.65, 0, 0.7, 0
+bar #009282 -0.35, 0, 0.7, 5
+bar #009282 0.65, 0, 0.7, 2.5
+bar #88ccee -0.35, 5, 0.7, 95
+bar #88ccee 0.65, 2.5, 0.7, 97.5
+bar #ee7733 -0.35, 100, 0.7, 0
+bar #ee7733 0.65, 100, 0.7, 0
+bar #aa4499 -0.35, 100, 0.7, 0
+bar #aa4499 0.65, 100, 0.7, 0
+legend ['all else', 'of another-one-of-20-chars', 'model FLOPs at peak', 'pipeline bubble', 'of a-cluster-of-20-chars'] ['#aa4499', '#ee7733', '#88ccee', '#009282', '#004488'] 0.758, 0.535, 0.996, 0.801
+""",
+}
+"""Figures in the form of `lines_of`."""
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_figure_has_drawn_these_lines_texts_and_bars(name):
+    figure = DRAWN[name]()
+    assert lines_of(figure) == LINES[name].strip().splitlines()
+    assert {label.get_rotation() for label in figure.axes[0].get_xticklabels()} == {
+        30.0 if name == "clusters" else 0.0
+    }

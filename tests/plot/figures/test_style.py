@@ -16,7 +16,7 @@ from ppsim.plot import (
     timeline_figure,
 )
 from ppsim.plot.figures import style as style_module
-from ppsim.plot.figures.style import _SETTINGS, WIDTHS, figure_bytes, settings
+from ppsim.plot.figures.style import _SETTINGS, WIDTHS, figure_bytes, inches, settings
 from tests.defaults import number_defaults
 from tests.plot.figures.drawn import lines_of
 
@@ -177,3 +177,37 @@ legend ['simulated', 'Pareto set', 'limit 80.0 GiB'] ['#004488', '#ee7733', '#c0
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_figure_has_drawn_these_lines_texts_and_cells(name):
     assert lines_of(DRAWN[name]()) == LINES[name].strip().splitlines()
+
+
+def test_the_style_has_these_sizes_and_switches() -> None:
+    sizes = {name: value for name, value in _SETTINGS.items() if isinstance(value, int | float)}
+    assert sizes == {
+        "font.size": 7.0,
+        "axes.titlesize": 7.5,
+        "axes.labelsize": 7.0,
+        "xtick.labelsize": 7.0,
+        "ytick.labelsize": 7.0,
+        "legend.fontsize": 7.0,
+        "axes.linewidth": 0.5,
+        "xtick.major.width": 0.5,
+        "ytick.major.width": 0.5,
+        "xtick.major.size": 2.5,
+        "ytick.major.size": 2.5,
+        "axes.labelpad": 2.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "grid.linewidth": 0.5,
+        "lines.linewidth": 1.0,
+        "lines.markersize": 3.5,
+        "lines.markeredgewidth": 0.7,
+        "legend.fancybox": False,
+        "legend.framealpha": 1.0,
+        "legend.handlelength": 2.2,
+        "legend.labelspacing": 0.35,
+        "legend.columnspacing": 1.2,
+        "legend.borderpad": 0.2,
+        "hatch.linewidth": 0.3,
+        "pdf.fonttype": 42,
+    }
+    assert {inches(width): width for width in WIDTHS} == {3.33: "one-column", 7.0: "two-column"}
