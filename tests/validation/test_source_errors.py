@@ -148,3 +148,56 @@ def test_nine_of_ten_times_of_a_new_source_are_inside(validations) -> None:
 
 def test_the_priors_of_factors_are_a_tenth_slower() -> None:
     assert (errors_module.IN_SITU_PRIOR, errors_module.EXPERTS_PRIOR) == (1.1, 1.1)
+
+
+def test_rows_are_times_of_jobs_by_their_model() -> None:
+    """Sets of orders, of measured costs and of memory are left out, and so are rows without a job or of memory."""
+
+    def of_set(name: str, *, order_only: bool = False, section: str = "runs") -> object:
+        rows = [
+            SimpleNamespace(
+                plan=SimpleNamespace(job=job), case=SimpleNamespace(is_memory=is_memory), name=f"{name}{index}"
+            )
+            for index, (job, is_memory) in enumerate([(object(), False), (None, False), (object(), True)])
+        ]
+        properties = SimpleNamespace(order_only=order_only, section=section)
+        return SimpleNamespace(name=name, properties=properties, rows=rows)
+
+    sets = [
+        of_set("a"), of_set("b", order_only=True), of_set("c", section="measured costs"), of_set("d", section="memory"),
+        of_set("e", section="functional runs"),
+    ]  # fmt: skip
+    found = [(name, row.name) for name, row in errors_module._rows(sets)]  # type: ignore[arg-type]
+    assert found == [("a", "a0"), ("e", "e0")]
+
+
+@pytest.mark.parametrize(
+    ("log_of", "longest_s", "is_inside"),
+    [(0.0, 0.0, True), (0.1, 0.0, True), (-0.1, 0.0, True), (0.5, 0.0, False), (-0.5, 0.0, False), (-0.5, 1e9, True), (0.5, 1e9, False)],
+)  # fmt: skip
+def test_a_measured_time_is_inside_the_interval_around_the_projected(
+    log_of: float, longest_s: float, *, is_inside: bool
+) -> None:
+    row = SimpleNamespace(measured=7.0, longest_s=longest_s)
+    assert errors_module._is_inside(row, log_of, 0.1) is is_inside  # type: ignore[arg-type]
+
+
+def test_a_cluster_without_fits_keeps_its_own_and_one_with_fits_its_bases_constants() -> None:
+    usual = load_cluster("dgx-h100")
+    own = replace(usual, name="own", base="dgx-a100")
+    assert errors_module.unfitted(own).device.name == usual.device.name
+    fitted = replace(own, constants=replace(own.constants, fitted_on=("x",)))
+    assert errors_module.unfitted(fitted).device.name == load_cluster("dgx-a100").device.name
+    no_base = replace(fitted, base=None)
+    assert errors_module.unfitted(no_base).device.name == usual.device.name
+    priors = {
+        "a100": {"bfloat16": 0.72, "float16": 0.72}, "b200": {"float8": 0.52},
+        "h100-500w": {"bfloat16": 0.56, "float8": 0.57, "float8-row": 0.45},
+    }  # fmt: skip
+    assert priors == errors_module.MATMUL_PRIORS
+
+
+def test_each_submitter_of_mlperf_is_a_source() -> None:
+    case = SimpleNamespace(properties=SimpleNamespace(table="dell/llama"))
+    assert errors_module.source_of("mlperf-v51-llama", case) == "dell"  # type: ignore[arg-type]
+    assert errors_module.source_of("mlperf-v50", case) == "mlperf-v50"  # type: ignore[arg-type]
