@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ppsim import StageCosts, build, explain, simulate
+from ppsim.results import runs
 from ppsim.results.runs import print_calibration, print_comparison, print_explanation, print_measured, print_totals
 from ppsim.runs.calibrate import FittedConstant, FittedOverheads, Residual, TransferTime
 from ppsim.runs.compare import Comparison, compare
@@ -235,3 +236,19 @@ def test_of_many_peaks_the_one_with_the_largest_error_is_named(
     text = printed(replace(comparison, peaks=peaks), capsys)
     assert "\n5          1.00 MiB   F         512 KiB   F  -50.00 %\n" in text
     assert text.endswith("12 of 20 ranks; rank 5 has the largest error. --rows prints all\n")
+
+
+def test_a_label_has_two_lines_of_its_text_and_the_rest_is_cut() -> None:
+    width = runs.WIDTH - runs._INDENT
+    one, two = "a" * width, " ".join(["b" * (width - 1)] * 2)
+    assert runs._labelled("evidence", one) == [f"   {'evidence':10}{one}"]
+    assert runs._labelled("remedy", two) == [
+        f"   {'remedy':10}{'b' * (width - 1)}",
+        f"   {'':10}{'b' * (width - 1)}",
+    ]
+    three = " ".join(letter * (width - 1) for letter in "bcd")
+    first, second = runs._labelled("remedy", three)
+    assert (first, second[:13].strip()) == (f"   {'remedy':10}{'b' * (width - 1)}", "")
+    assert second.endswith("…")
+    assert len(second) == runs.WIDTH
+    assert runs._labelled("remedy", "") == []

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from ppsim.catalog.build import find
 from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.tuning import search
 from ppsim.tuning.search import tune
-from ppsim.tuning.space import configurations, space_for
+from ppsim.tuning.space import Configuration, configurations, space_for
 from tests.tuning.questions import question
 
 
@@ -160,3 +161,71 @@ def test_recomputation_is_named_where_it_would_do():
     with pytest.raises(DoesNotFit, match="--recompute full would fit"):
         tune(asked, space_for(asked, recompute=["none"], cp=[1]))
     assert tune(asked, space_for(asked, recompute=["full"], cp=[1])).best
+
+
+def candidate_of(name, **sizes):
+    given = {"pp": 2, "vpp": 1, "schedule": "1f1b", "dp": 1, "micro_batch": 1, "key": name} | sizes
+    return SimpleNamespace(**given)
+
+
+def bounds_of(name, bound_s, least_bytes, **sizes):
+    return SimpleNamespace(candidate=candidate_of(name, **sizes), bound_s=bound_s, least_bytes=least_bytes)
+
+
+def test_a_batch_has_what_no_result_dominates_in_groups_of_equal_shape_the_longest_work_first(monkeypatch):
+    """(4 s, 6 B) dominates what takes as long or longer with as much memory or more, unless it ranks as high."""
+    ranks = {"may rank": 1.0}
+    monkeypatch.setattr(search, "rank_of", lambda question, one, peak, seconds: ranks.get(one.key, 9.0))
+    open_ones = [
+        bounds_of("dominated", 4.0, 6.0), bounds_of("may rank", 4.0, 6.0), bounds_of("faster", 3.9, 7.0, pp=4),
+        bounds_of("smaller", 5.0, 5.9, vpp=2), bounds_of("evaluated", 1.0, 1.0), bounds_of("alike", 3.0, 7.0, pp=4),
+        bounds_of("larger batch", 3.0, 7.0, dp=2), bounds_of("later", 3.0, 7.0),
+    ]  # fmt: skip
+    made = object.__new__(search._Search)
+    vars(made).update(open=open_ones, verdicts={"evaluated": 1}, question=None)
+    for name, value in {"front": [(4.0, 6.0)], "slowest": 5.0, "batch": 5, "num_configurations": 20}.items():
+        monkeypatch.setattr(search._Search, name, value, raising=False)
+    groups = [[one.candidate.key for one in group] for group in made.next_batch()]
+    assert groups == [["faster", "alike"], ["smaller"], ["may rank"], ["larger batch"]]
+    assert [one.candidate.key for one in made.open] == [
+        "may rank",
+        "faster",
+        "smaller",
+        "alike",
+        "larger batch",
+        "later",
+    ]
+    assert made.num_decided == 14
+    made.open = []
+    assert made.next_batch() == []
+
+
+def found(seconds, peak, **fields):
+    usual = {"tp": 2, "cp": 1, "ep": 1, "dp": 4, "pp": 2, "vpp": 1, "micro_batch": 1, "recompute": "none",
+             "schedule": "1f1b", "split": "auto"}  # fmt: skip
+    return search.FoundConfiguration(Configuration(**usual | fields), seconds, peak)
+
+
+def test_variants_that_save_neither_time_nor_memory_are_dropped():
+    first, larger, equal, smaller = (
+        found(seconds, peak, **fields)
+        for seconds, peak, fields in (
+            (1.0, 5.0, {"split": "searched"}), (2.0, 6.0, {}), (3.0, 5.0, {"switched": ("offload=0.25",)}),
+            (4.0, 4.0, {"switched": ("offload=0.5",)}),
+        )
+    )  # fmt: skip
+    even, other = found(2.5, 9.0, split="even"), found(2.5, 9.0, zero=3)
+    assert search._without_worse_variants([first, larger, even, other, equal, smaller]) == [
+        first,
+        even,
+        other,
+        smaller,
+    ]
+
+
+def test_equal_splits_are_tried_once():
+    looks = [
+        SimpleNamespace(candidate=found(1.0, 1.0, split=split).candidate, counts=counts)
+        for split, counts in (("auto", (4, 4)), ("even", (4, 4)), ("even", (3, 5)), ("searched", (4, 4)))
+    ]
+    assert search._distinct(looks) == [looks[0], looks[2]]
