@@ -149,3 +149,27 @@ def test_passes_outside_the_layers_follow_the_trained_parts() -> None:
         passes = (outside.forward, outside.backward_input, outside.backward_weight)
         flops = [one.ideal_s * job.cluster.device.peak("bfloat16") for one in passes]
         assert flops == pytest.approx([embedding + projector, inputs, weights]), freeze
+
+
+def test_tensor_parallel_ranks_sum_the_projectors_rows_forward_and_its_columns_backward() -> None:
+    """The matrix that is divided by rows is summed in F, the one divided by columns in the I of a trained encoder."""
+    job = ppsim.job(**JOB | {"gpus": 16, "tp": 2})
+    encoder, place = job.model.encoders[0], job.costs.place
+    part = EncoderPart(replace(encoder, layers=()), 0, 0)
+    own = encoder_place(encoder, place)
+    tokens, linears = encoder.images * encoder.num_tokens, part.own_projector(place.cut)
+    assert {linear.split for linear in linears} == {"inputs", "outputs"}
+    sent = {
+        split: sum(
+            own.seconds("all-reduce", float(tokens * getattr(linear, split_columns) * 2), "tp")
+            for linear in linears
+            if linear.split == split
+        )
+        for split, split_columns in (("inputs", "outputs"), ("outputs", "inputs"))
+    }
+    found = encoder_estimate(part, place, micro_batch=1)
+    assert found.forward.tp_s == pytest.approx(sent["inputs"])
+    assert found.backward_input.tp_s == pytest.approx(sent["outputs"])
+    frozen = EncoderPart(replace(encoder, layers=(), trains_layers=False), 0, 0)
+    assert encoder_estimate(frozen, place, micro_batch=1).backward_input.tp_s == 0
+    assert encoder_estimate(part, place, micro_batch=0).forward.total_s == 0
