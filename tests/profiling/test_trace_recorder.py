@@ -324,3 +324,11 @@ def test_opaque_kernels_belong_to_the_innermost_module_and_note_where_they_scan(
     assert (event.kind, event.module) == ("mamba", "part")
     assert event.sizes == {"heads": 2, "head": 4, "groups": 1, "state": 8, "chunk": 2}
     assert found.scanned == {"part"}
+
+
+def test_experts_belong_to_the_innermost_module():
+    part = table_of_experts(experts, is_gated=True)
+    index, weights = torch.zeros(10, 2, dtype=torch.long, device="meta"), meta(10, 2)
+    outer = Module(lambda self, *tensors: self.part(*tensors), part=part)
+    found = recorded(Module(lambda self, *tensors: self.outer(*tensors), outer=outer), meta(10, 16), index, weights)
+    assert [one.module for one in found.events if one.kind == "experts"] == ["outer.part"] * 2
