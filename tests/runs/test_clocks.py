@@ -7,7 +7,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.runs.clocks import align_clocks
+from ppsim.runs.clocks import _closed, _middles, _require_order, align_clocks
 from ppsim.runs.run import Run, gaps_between
 
 HOP_S, STEP_S = 0.125, 64.0
@@ -95,3 +95,42 @@ def test_messages_in_one_direction_are_taken_for_immediate() -> None:
     aligned, alignment = align_clocks(Run("r", graph, COSTS, start, end), [0, 1], by_step=True)
     assert alignment.uncertainty_s == pytest.approx(HOP_S)
     assert aligned.start[0, : graph.num_actions] == pytest.approx(timeline.start[: graph.num_actions])
+
+
+INF = np.inf
+
+
+def test_bounds_follow_from_sums_of_bounds() -> None:
+    bound = np.array([[0.0, 3.0, INF], [INF, 0.0, 4.0], [5.0, INF, 0.0]])
+    closed = _closed(bound)
+    assert closed.tolist() == [[0.0, 3.0, 7.0], [9.0, 0.0, 4.0], [5.0, 8.0, 0.0]]
+    assert bound[0, 2] == INF, "the argument is left as it is"
+
+
+@pytest.mark.parametrize(("missing", "rank"), [((0.0, 0.0, 0.0), None), ((0.0, 0.0, 1.0), 3), ((0.0, 2.0, 1.0), 1)])
+def test_messages_that_arrive_before_they_are_sent_are_of_the_clock_with_most(
+    missing: tuple[float, ...], rank: int | None
+) -> None:
+    """Ranks 1 and 2 have clock 1, rank 3 has clock 2."""
+    closed = np.diag(-np.array(missing))
+    if rank is None:
+        _require_order(closed, np.array([0, 1, 1, 2]), "a")
+        return
+    with pytest.raises(
+        ConfigError, match=rf"around rank {rank} messages arrive {max(missing):.2f} s before they are sent"
+    ):
+        _require_order(closed, np.array([0, 1, 1, 2]), "a")
+
+
+def test_the_middle_of_bounds_is_the_offset_and_bounds_of_others_follow_from_it() -> None:
+    """Clock 1 is 2 to 6 s behind clock 0, so 4 s. Clock 2 is at most 1 s ahead of clock 1: 3 to 5 s, so 4 s."""
+    closed = np.array([[0.0, -2.0, INF], [6.0, 0.0, 1.0], [5.0, INF, 0.0]])
+    offsets, widest = _middles(closed, "a")
+    assert offsets.tolist() == [0.0, 4.0, 4.0]
+    assert widest == 2.0
+    late = np.array([[0.0, INF], [3.0, 0.0]])
+    assert _middles(late, "a")[0].tolist() == [0.0, 3.0]
+    assert _middles(late.T, "a")[0].tolist() == [0.0, -3.0]
+    assert _middles(late, "a")[1] == INF
+    with pytest.raises(ConfigError, match="a: the clock of rank 1 cannot be aligned: no message goes between it"):
+        _middles(np.array([[0.0, INF], [INF, 0.0]]), "a")
