@@ -9,7 +9,22 @@ from typing import Annotated, Any
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.file_schema import Bounds, ConvertBefore, FileSchema, load_packaged, non_default_fields, validated
+from ppsim.base.file_schema import (
+    LARGEST_COUNT,
+    AboveZero,
+    Bounds,
+    ConvertBefore,
+    Count,
+    FileSchema,
+    Matrix,
+    Moment,
+    NonNegative,
+    OneOrMany,
+    Positive,
+    load_packaged,
+    non_default_fields,
+    validated,
+)
 from ppsim.base.files import read_json, read_toml
 from ppsim.costs.profile import Profile, packaged_profiles
 from ppsim.machine import cluster_files as files
@@ -78,3 +93,26 @@ def test_of_many_wrong_keys_the_first_are_explained_and_the_others_counted() -> 
     assert "numbr0: unknown key (did you mean number?)" in str(refused.value)
     assert str(refused.value).endswith("… and 4981 more")
     assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "allowed", "refused"),
+    [
+        (NonNegative, [0, 1e30], [-1e-9, 1.01e30]),
+        (AboveZero, [1e-9, 1e30], [0, 1.01e30]),
+        (Moment, [-1e12, 1e12], [-1.01e12, 1.01e12]),
+        (Count, [0, 3.0, LARGEST_COUNT], [-1, 0.5, LARGEST_COUNT + 1]),
+        (Positive, [1, LARGEST_COUNT], [0, 1.5, LARGEST_COUNT + 1]),
+        (OneOrMany, [0.5, [0.5], [1, 2]], [[], [-1], -1]),
+        (Matrix, [[[0.5]], [[1], [2, 3]]], [[], [[]], [[1], []], [[-1]]]),
+    ],
+)
+def test_numbers_are_within_their_bounds(kind: Any, allowed: list[Any], refused: list[Any]) -> None:
+    class Row(FileSchema):
+        value: kind
+
+    for value in allowed:
+        validated(Row, {"value": value}, "a file")
+    for value in refused:
+        with pytest.raises(ConfigError, match="value"):
+            validated(Row, {"value": value}, "a file")

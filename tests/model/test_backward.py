@@ -1,15 +1,19 @@
 """The fullest moment of a layer's backward, against sums by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ppsim.base.files import read_json
 from ppsim.model.activations import layer_activations, layer_backward
+from ppsim.model.backward import forward_peak
 from ppsim.model.execution import Execution
 from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.memory_settings import MemorySettings
+from ppsim.model.operators import Checkpoint, OffloadGroup, Operator, Tensor
 from ppsim.model.registry import find_model
+from ppsim.model.weight_matrices import WeightMatrix
 from ppsim.parallel.sizes import ParallelSizes
 
 ROOT = Path(__file__).parents[2]
@@ -81,3 +85,41 @@ def test_sequence_parallel_ranks_gather_inputs_and_gradients(tp: int) -> None:
     act = 3 * f / tp - f / tp
     down = f / tp + h
     assert peak("llama3-70b", cut=ParallelSizes(tp=tp, sequence_parallel=True)) == 2 * max(up, act, down)
+
+
+X = Tensor("x", "own_tokens", 4, "")
+LINEAR = WeightMatrix("up", "n", 4, (8,))
+OPERATORS = (
+    Operator("norm", "layernorm", ("x",), (Tensor("n", "own_tokens", 4, ""),), saved_for_i=("x",)),
+    Operator("up", "mlp", ("n",), (Tensor("u", "own_tokens", 8, ""),), saved_for_w=("n",), weight=LINEAR, quantized=True),
+    Operator("act", "mlp/mlp_act", ("u",), (Tensor("a", "own_tokens", 8, ""),), saved_for_i=("u",)),
+    Operator("down", "mlp", ("a",), (Tensor("y", "own_tokens", 4, ""),), saved_for_w=("a",), weight=LINEAR, quantized=True),
+)  # fmt: skip
+
+
+def of_forward(*plan: Checkpoint, module: str = "", casts: bool = False) -> float:
+    """Peak beyond what stays, in columns; `module` offloads u."""
+    u = OPERATORS[1].writes
+    groups = [OffloadGroup(module, u, u)] if module else []
+    return forward_peak(OPERATORS, X, plan, lambda tensor: tensor.columns, groups, casts=casts)
+
+
+def test_a_forward_holds_more_than_it_saves_by_hand() -> None:
+    """x 4, n 4, u 8 and a 8 columns stay; the output y has 4."""
+    assert of_forward() == 4
+    assert of_forward(module="mlp") == 8 + 4, "u leaves after the last operator of its module"
+    assert of_forward(module="mlp_act") == (4 + 4 + 8 + 8) - (4 + 4 + 8), "u leaves after the activation"
+    whole = Checkpoint(("norm", "up", "act", "down"))
+    assert of_forward(whole) == (4 + 8 + 8) - 4, "x, u and a at the activation, of which x stays"
+    # Copies of n and a as operands stay in their place; a itself is there until down has run.
+    assert of_forward(casts=True) == 8 + 4
+    split = tuple(
+        replace(one, weight=replace(LINEAR, split=split)) if one.weight else one
+        for one, split in zip(OPERATORS, (None, "outputs", None, "inputs"), strict=True)
+    )
+
+    def size(tensor: Tensor) -> float:
+        return tensor.columns * (3 if tensor.rows == "tokens" else 1)
+
+    # The gathered output of down, three times y, or the gathered input of up, three times n.
+    assert forward_peak(split, X, (), size, [], casts=False) == 4 + 12

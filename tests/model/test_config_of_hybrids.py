@@ -1,11 +1,22 @@
 """config.json of models whose layers differ is read as the model of that name, field by field as it was released."""
 
+from dataclasses import replace
+
 import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.model import hybrid as hybrid_module
-from ppsim.model.architecture import Model
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.attention_and_mlp import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    MixtureOfExperts,
+    NoAttention,
+    NoFeedForward,
+)
 from ppsim.model.config import model_from
+from ppsim.model.hybrid import HybridMixers, with_documents
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.model.registry import find_model
 from tests.defaults import number_defaults
@@ -215,3 +226,39 @@ def test_what_is_left_out_in_model_hybrid_has_these_values() -> None:
     assert number_defaults(hybrid_module) == {
         "windowed": {"is_chunked": False},
     }  # fmt: skip
+
+
+def test_each_letter_of_a_pattern_is_a_layer_with_one_norm() -> None:
+    attention, mamba, delta = Attention(6, 3, 13), Mamba(8, 12, 14), GatedDeltaNet(2, 4, 9, 11)
+    dense, experts = FeedForward(46), MixtureOfExperts(FeedForward(26), 8, 3)
+    parts = HybridMixers(36, mamba, delta, attention, dense, experts, norm="layernorm")
+    assert parts.layers("MG*-|E*") == tuple(
+        Layer(36, mixer, part, "layernorm", num_norms=1)
+        for mixer, part in (
+            (mamba, NoFeedForward()), (delta, NoFeedForward()), (attention, NoFeedForward()), (NoAttention(), dense),
+            (NoAttention(), experts), (attention, NoFeedForward()),
+        )
+    )  # fmt: skip
+    assert parts.whole("G-") == Layer(36, delta, dense, "layernorm", num_norms=2)
+    for pattern in ("*", "**", "-E", "E*", "*E*"):
+        with pytest.raises(ConfigError):
+            parts.whole(pattern)
+
+
+def test_documents_cut_attention_into_chunks_unless_its_window_is_shorter() -> None:
+    def window(attention: Attention) -> tuple[int | None, bool]:
+        layer = Layer(36, attention, FeedForward(46))
+        (found,) = with_documents(Model((layer,), 100, 50), 20).layers
+        return found.attention.window, found.attention.is_chunked
+
+    grouped = Attention(6, 3, 13)
+    assert window(grouped) == (20, True)
+    assert [window(replace(grouped, window=size)) for size in (19, 20, 21)] == [
+        (19, False),
+        (20, False),
+        (20, True),
+    ]
+    mamba = Layer(36, Mamba(8, 12, 14), NoFeedForward())
+    assert with_documents(Model((mamba,), 100, 50), 20).layers == (mamba,)
+    with pytest.raises(ConfigError, match="document-length"):
+        with_documents(Model((Layer(36, LatentAttention(6, 18, 22, 10, 4, 7), FeedForward(46)),), 100, 50), 20)
