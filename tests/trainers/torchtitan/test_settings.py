@@ -391,3 +391,17 @@ def test_the_main_branch_counts_tokens() -> None:
         f"{T}num_tokens_per_microbatch_per_dp_rank": 30, f"{T}num_tokens_per_train_step": 120, f"{C}mode": "full",
     }  # fmt: skip
     assert f"{P}num_pp_microbatches" not in settings_of("main")
+
+
+@pytest.mark.parametrize("name", [SHARD, COPIES, f"{T}global_batch_size", f"{T}num_tokens_per_train_step"])
+def test_minus_1_leaves_a_number_to_torchtitan_and_less_is_refused(name: str) -> None:
+    assert read_all({name: -1})[1] == []
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number of -1 or more: got -2"):
+        read_all({name: -2})
+
+
+@pytest.mark.parametrize("name", [TP, PP, EP, f"{T}seq_len", f"{T}local_batch_size", EACH])
+def test_other_numbers_are_1_or_more(name: str) -> None:
+    read_all({name: 1})
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number of 1 or more: got 0"):
+        read_all({name: 0})
