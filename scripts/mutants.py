@@ -127,8 +127,7 @@ class Judge:
 
     def verdict(self, path: Path, mutation: Mutation) -> str:
         """Return what detects a change of the module `path`, relative to the checkout, or `SURVIVED`."""
-        contexts = self.lines.contexts_by_lineno(str(path)).get(mutation.line, [])
-        runs_it = {name.rpartition("|")[2] or name.partition("|")[0] for name in contexts} - {""}
+        runs_it = {*self.lines.contexts_by_lineno(str(path)).get(mutation.line, [])} - {""}
         own_files, folder = tests_near(path)
         own = [name for name in self.seconds if name.partition("::")[0] in own_files]
         near = [name for name in self.seconds if name.startswith(folder[0] + "/") and name not in own]

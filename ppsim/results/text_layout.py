@@ -45,12 +45,14 @@ class Page:
         return get_terminal_size().columns
 
     def add(self, *parts: "str | WrappedLines", wraps: bool = True) -> None:
-        """Print texts and tables; "" is an empty line, and a number and its unit stay together.
+        """Print texts and tables; "" is an empty line, no part is none, and a number and its unit stay together.
 
         With `wraps=False`, lines that are too long are truncated.
         """
         import click
 
+        if not parts:
+            return
         width = self.width
         lines: list[str] = []
         for part in parts:

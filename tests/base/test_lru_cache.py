@@ -17,11 +17,12 @@ def lines_of(call):
         count += event == "line"
         return trace
 
+    before = sys.gettrace()
     sys.settrace(trace)
     try:
         call()
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     return count
 
 

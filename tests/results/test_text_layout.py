@@ -155,3 +155,10 @@ def test_of_many_rows_every_second_fourth_or_eighth_is_shown_with_the_last() -> 
     assert notable_items(32, []) == [*range(0, 32, 4), 31]
     assert notable_items(31, []) == [*range(0, 31, 4), 30]
     assert notable_items(29, []) == [*range(0, 29, 2)]
+
+
+def test_nothing_to_print_is_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Page()
+    page.add()
+    page.add("", "a")
+    assert capsys.readouterr().out == "\na\n"
