@@ -154,6 +154,13 @@ class Judge:
             os.utime(source, ns=(modified_ns, modified_ns))  # the compiled loops on disk stay valid
         return SURVIVED if runs_it.intersection([*own, *near]) else f"{SURVIVED}, run by none of them"
 
+    def require_passing(self, path: Path) -> None:
+        """End the program if the own tests of an unchanged module fail: they would kill every change."""
+        files = tests_near(path)[0]
+        tests = [name for name in self.seconds if name.partition("::")[0] in files]
+        if self._fail(tests, files, 60.0):
+            sys.exit(f"the tests of {path} fail without a change:\n{self.log.read_text()}")
+
     def _fail(self, tests: list[str], new_in: list[str], limit_s: float) -> bool:
         """Tell whether a test fails within the limit, also of those in `new_in` that the map does not have.
 
@@ -222,6 +229,7 @@ def judge_near(judge: Judge, arguments: argparse.Namespace) -> None:
                 by_line.setdefault((path.relative_to(ROOT), mutation.line), []).append(mutation)
     number, random_ = min(arguments.n, len(by_line)), random.Random(seed)
     drawn = [(path, random_.choice(by_line[path, line])) for path, line in random_.sample(sorted(by_line), number)]
+    judge.require_passing(drawn[0][0])
     print(f"seed {seed:08x}: {number} of {len(by_line)} lines", flush=True)
     killed = 0
     for path, mutation in drawn:
