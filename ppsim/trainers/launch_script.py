@@ -44,6 +44,8 @@ _TEST = re.compile(r"\[\[?[^\]]*\]|\btest\b.*|\(\(.*?\)\)")
 _COMPARED = re.compile(r"(?:==?|!=|-(?:eq|ne|[gl][te]))\s*[\"']?([\w.+-]+)")
 _PATTERN = re.compile(r"^\s*\(?[\"']?([\w.+-]+)[\"']?(?:\s*\|[^)\n]*)?\)", re.MULTILINE)
 _MISSING = re.compile(r"line \d+: ([^\s-]\S*): (?:command not found|No such file or directory|Permission denied)")
+_MISSING_FOLDER = re.compile(r"(?:cd|pushd): (.+?): No such file or directory")
+_ERREXIT = re.compile(r"(?m)^(\s*set[ \t].*?)(?:-o[ \t]+errexit\b|-(\w*)e(?=[a-z]*(?:[ \t;]|$))(\w*))")
 _LOST_MESSAGES = (  # messages of bash that the script wrote into a file
     "grep -rhsE ': (command not found|No such file|Permission denied)' --exclude='*.sh' --exclude='*.bash' "
     "--exclude='*.env' {folder} /tmp"
@@ -96,6 +98,7 @@ class LaunchScript:
     given: Mapping[str, str] = field(default_factory=dict)
     _programs: set[str] = field(default_factory=lambda: {*_PROGRAMS})
     _missing: set[str] = field(default_factory=set)
+    _folders: set[str] = field(default_factory=set)
     _sourced: dict[str, str] = field(default_factory=dict)
     _begun_s: float = field(default_factory=time.process_time)
     _now: time.struct_time = field(default_factory=time.localtime)
@@ -174,9 +177,12 @@ class LaunchScript:
             ) from None
         for _ in range(_MOST_UNKNOWN_ROUNDS):
             run = self._run({})
-            if run.is_stopped or self._missing <= self._programs:
+            there = self._programs | self._files.keys()
+            folders = {f"{folder}/.exists" for folder in self._folders}
+            if run.is_stopped or self._missing | folders <= there:
                 break
             self._programs |= self._missing
+            self._files |= dict.fromkeys(folders, "")
         return run
 
     def _run(self, changed: Mapping[str, str]) -> _Run:
@@ -246,6 +252,8 @@ class LaunchScript:
         ended = bash.execute_sync(shell.text)
         lost = bash.execute_sync(_LOST_MESSAGES.format(folder=shell.folder)).stdout
         self._missing |= {*_MISSING.findall(f"{ended.stderr}\n{ended.stdout}\n{lost}")}
+        named = _MISSING_FOLDER.findall(ended.stderr or "")
+        self._folders |= {os.path.normpath(PurePosixPath(shell.folder, folder)) for folder in named}
         return ended
 
     def _training(self, run: _Run) -> list[Command]:
@@ -277,6 +285,11 @@ class LaunchScript:
             options = " ".join(f"--set {name}=VALUE" for name in names)
             return ConfigError(
                 f"{self.source} starts a training command only if {', '.join(names)} are given: give {options}"
+            )
+        if programs := [command.program for command in run.commands if command.is_python]:
+            return ConfigError(
+                f"{self.source} starts {programs[0]}, whose options are not those of a trainer that ppsim reads: "
+                "give its configuration file, or the options of ppsim project"
             )
         said = (
             f"; bash says: {self._quoted(run.problem.strip().splitlines()[-1][:200])}"
@@ -323,13 +336,13 @@ class LaunchScript:
         files = islice((path for root in roots for path in _shell_files(root)), _MOST_FILES)
         others = {str(PurePosixPath("/", *path.parts[1:])): self._reader(path) for path in files}
         programs = {str(self._path.parent / name): "" for name in _PYTHON_FILE.findall(self.text)}  # taken as there
-        return programs | others | {str(self._path): _with_loops(self.text.replace("\r\n", "\n").rstrip("\\"))}
+        return programs | others | {str(self._path): _for_bashkit(self.text.replace("\r\n", "\n").rstrip("\\"))}
 
     def _reader(self, path: Path) -> Callable[[], str]:
         def read() -> str:
             content = path.read_text(encoding="utf-8", errors="replace")[:LARGEST_SCRIPT]
             self._sourced[str(path)] = content
-            return content
+            return _for_bashkit(content)
 
         return read
 
@@ -478,10 +491,21 @@ def _own_commands() -> frozenset[str]:
     return frozenset(Bash().execute_sync("compgen -c").stdout.split())
 
 
-def _with_loops(text: str) -> str:
-    """bashkit 0.20 joins the elements of `A=("${B[@]/x/y}")`, but not those of a loop."""
+def _for_bashkit(text: str) -> str:
+    """Return a script that goes on after errors, because commands fail here that do not on the cluster.
+
+    bashkit 0.20 joins the elements of `A=("${B[@]/x/y}")`, but not those of a loop.
+
+    >>> _for_bashkit("set -euo pipefail"), _for_bashkit("set -e"), _for_bashkit("set -o errexit -u")
+    ('set -uo pipefail', 'set +e', 'set +e -u')
+    """
     loop = r'__each=(); for __one in "\3"; do __each+=("$__one"); done; \1\2=("${__each[@]}")'
-    return _ELEMENTS.sub(loop, text)
+    return _ELEMENTS.sub(loop, _ERREXIT.sub(_without_errexit, text))
+
+
+def _without_errexit(match: re.Match[str]) -> str:
+    others = f"{match[2] or ''}{match[3] or ''}"
+    return f"{match[1]}-{others}" if others else f"{match[1]}+e"
 
 
 def _without_comments(text: str) -> str:

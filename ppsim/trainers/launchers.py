@@ -60,6 +60,10 @@ class Command:
         return self.words[self._program_at] if self.words else ""
 
     @property
+    def is_python(self) -> bool:
+        return self._program_at > 0 or self.program.endswith(".py")
+
+    @property
     def trains(self) -> bool:
         """Return False for programs that convert, generate, serve and so on, by their name."""
         name = self.program.rpartition("/")[2]

@@ -40,6 +40,10 @@ def words(text: str, **given: str) -> list[tuple[str, ...]]:
         ("/opt/bin/torchrun t.py --l 2 > log 2>&1", {"--l": "2"}),
         ('P=t.py\n[ -f "$P" ] || exit 1\nsleep 9\ntorchrun $P --l 2', {"--l": "2"}),
         ("set -e\nmodule load cuda\nnvidia-smi\ntorchrun t.py --l 2", {"--l": "2"}),
+        ("set -e\ncd /opt/Megatron-LM\ntorchrun t.py --l 2", {"--l": "2"}),
+        ("L=2\npushd /opt/$L/m || exit 1\npopd\ncd ../n || exit 1\ntorchrun t.py --l $L", {"--l": "2"}),
+        ("set -euo pipefail\nsource /opt/env.sh\nmkdir /a/b\ntorchrun t.py --l 2", {"--l": "2"}),
+        ("set -o errexit -o nounset\n. env/bin/activate\ntorchrun t.py --l 2", {"--l": "2"}),
         ("cat > run.sh <<EOF\ntorchrun t.py --l \\$1\nEOF\nnohup ./run.sh 2 > log &", {"--l": "2"}),
         ("echo 'torchrun t.py --l 2' > run.sh\nD=$PWD\nsrun $D/run.sh", {"--l": "2"}),
         ("echo 'torchrun t.py --l 2' > run.sh\ncopy run.sh\n/opt/bin/bash run.sh", {"--l": "2"}),
@@ -199,6 +203,8 @@ def test_nothing_is_written_or_executed(tmp_path: Path) -> None:
         ("x" * (LARGEST_SCRIPT + 1), "x.sh is larger than 64 KiB: this is no launch script"),
         ("echo\nx " + "$A" * 1001, "x.sh has more than 1000 '.' in line 2"),
         ("ls", "x.sh is not a training configuration: it starts no training command"),
+        ("python -m a.pretrain_llama3 -tp 4", "x.sh starts a.pretrain_llama3, whose options are not those of a trainer"),
+        ("srun torchrun t.py model.x=4", "x.sh starts t.py, whose options are not those of a trainer that ppsim reads"),
     ],
 )  # fmt: skip
 def test_a_script_without_a_training_command_is_refused_with_the_reason(text: str, sentence: str) -> None:
