@@ -39,3 +39,12 @@ def test_work_is_stopped_that_would_end_after_the_limit_and_all_after_it(clock: 
     without.done(1.0)
     assert without.has_time_for(1e9)
     assert not without.is_stopped
+
+
+def test_work_of_unknown_speed_is_expected_to_take_no_time(clock: list[float]) -> None:
+    progress = MeasuringProgress(10.0, time_limit_s=0.5)
+    assert progress.has_time_for(10.0)
+    clock[0] += 0.5
+    assert progress.has_time_for(10.0), "as long as nothing is done"
+    progress.done(5.0)
+    assert not progress.has_time_for(1.0)

@@ -11,6 +11,7 @@ from ppsim.machine.cluster_files import load_cluster
 from ppsim.trainers.read_recipe import read_recipe
 from ppsim.trainers.shared_settings import (
     SETTINGS,
+    _captured,
     applicable_settings,
     moe_recipes,
     recipe_of,
@@ -167,3 +168,19 @@ def test_the_recipe_with_the_nearest_number_of_gpus_is_selected() -> None:
     }
     assert {gpus: one and one.gpus for gpus, one in near.items()} == {64: 64, 90: 64, 200: 256, 512: 256}
     assert recipe_of("megatron-bridge", "26.08", gb300, "float16", "qwen3-235b-a22b", 64) is None
+
+
+@pytest.mark.parametrize(
+    ("scopes", "captured"),
+    [
+        ({"full": 2, "layer": 1}, "full"),
+        ({"layer": 3, "none": 2}, "layer"),
+        ({"none": 3, "attn": 2}, "none"),
+        ({"attn+mlp": 2, "attn": 1, "full": 2}, "attn"),  # mlp: 2 of 5
+        ({"attn+mlp": 2, "mlp": 1, "none": 2}, "mlp"),
+        ({"attn": 2, "none": 2}, None),  # half is not most
+        ({"attn+mlp": 3, "full": 1}, "attn+mlp"),
+    ],
+)
+def test_graphs_capture_what_more_than_half_of_the_recipes_do(scopes: dict[str, int], captured: str | None) -> None:
+    assert _captured(Counter(scopes)) == captured

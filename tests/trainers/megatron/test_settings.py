@@ -514,3 +514,9 @@ def test_settings_are_written_for_experts_and_not_for_primus_unless_asked() -> N
     }  # fmt: skip
     assert write_settings(options, has_experts=False) == {"bf16": True}
     assert len(write_settings(options, of_primus=True)) == 7
+
+
+def test_an_older_name_of_the_dispatcher_is_read_without_effect() -> None:
+    arguments = Arguments({"num_experts": 8, "moe_enable_deepep": True, "moe_token_dispatcher_type": "flex"}, "F")
+    assert given_options(read_settings(arguments, None))["moe_dispatcher"] == "deepep"
+    assert "moe_enable_deepep" not in dict(arguments.unread)
