@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -422,3 +424,273 @@ def test_limits_of_the_bayesian_fit() -> None:
     assert (fit_module.MOVED, fit_module.ADDED, fit_module.OUTLIER) == (0.99, 0.9, 2.0)
     names = ("_ROUNDS", "_HALVINGS", "_DONE", "_NEAR", "_STEP", "_ROUNDS_OF_WEIGHTS", "_SAME", "_BISECTIONS")
     assert [getattr(fit_module, name) for name in names] == [8, 6, 0.02, 0.3, 0.05, 5, 0.1, 10]
+
+
+class Line(posterior.FitProblem):
+    """Rows whose errors are a line in the constants: `STARTS` + `SLOPES` · deviations."""
+
+    STARTS = np.array([0.03, -0.05])
+    SLOPES = np.array([[0.4, 0.1], [0.2, -0.3]])
+    evaluations: ClassVar[list[object]] = []
+
+    def logs(self, priors, at, only=None, runs=()):
+        self.evaluations.append(only)
+        return self.STARTS + self.SLOPES[:, : len(at)] @ at
+
+
+def row_of(job: object, **fields: object) -> posterior.MeasuredStep:
+    given = {"case": SimpleNamespace(options={}), "measured_s": 1.0, "name": "a row", **fields}
+    return posterior.MeasuredStep(plan=SimpleNamespace(job=job), **given)
+
+
+PRIORS = [posterior.Prior(name, 3.0, 0.25, "") for name in ("kernel_s", "jitter")]
+EARLIER = MeasuredJob(**vars(NEAR), times=1.1, sigma=0.03, spread=0.3)
+
+
+def line(*, earlier: bool) -> Line:
+    cluster = SimpleNamespace(constants=SimpleNamespace(runs=(EARLIER,) * earlier))
+    Line.evaluations.clear()
+    return Line(cluster, [row_of("first"), row_of("second")], [], dict)
+
+
+def test_constants_of_errors_on_a_line_are_those_of_linear_regression() -> None:
+    """(AᵀΛA + 1) x = -Aᵀ (Λ b + Λ' p); a short step needs no new slopes."""
+    information = np.array([[50.0, 7.0, 11.0], [7.0, 80.0, -13.0], [11.0, -13.0, 90.0]])
+    problem, past = line(earlier=True), np.array([-0.7])
+    a, starts, of_rows = Line.SLOPES, Line.STARTS, information[:2, :2]
+    expected = np.linalg.solve(
+        a.T @ of_rows @ a + np.eye(2), -a.T @ (of_rows @ starts + information[:2, 2:] @ past)
+    )
+    made = problem._most_probable(PRIORS, posterior._State(np.zeros(2), starts), information, past)
+    assert made.at == pytest.approx(expected)
+    assert made.errors == pytest.approx(starts + a @ expected)
+    assert made.slopes == pytest.approx(a)
+    assert Line.evaluations == [[0, 1]] * 2 + [None] + ([[0, 1]] * 2 if max(abs(expected)) > 0.3 else []) + [None]
+    none = problem._most_probable([], posterior._State(np.zeros(0), starts), information, past)
+    assert (none.at.shape, none.slopes.shape, none.errors.tolist()) == ((0,), (2, 0), starts.tolist())
+
+
+def test_runs_of_an_earlier_fit_and_similar_jobs_weigh_in_the_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = np.array([[1.0, 0.5, 0.3], [0.5, 1.0, 0.2], [0.3, 0.2, 1.0]])
+    monkeypatch.setattr(fit_module, "features_of", lambda job: job)
+    monkeypatch.setattr(fit_module, "spread_of", lambda plan: {"first": 0.1, "second": 0.2}[plan.job])
+    asked = []
+    monkeypatch.setattr(fit_module, "job_covariance", lambda *jobs: asked.append(jobs) or shares)
+    made = line(earlier=True).solved(PRIORS)
+    assert asked == [(["first", "second", EARLIER],) * 2]
+    spreads, sigmas = np.array([0.1, 0.2, 0.3]), np.array([MEASURED_SPREAD, MEASURED_SPREAD, 0.03])
+    information = np.linalg.inv(shares * spreads * spreads[:, None] + np.diag(sigmas**2))
+    a, of_rows, push = Line.SLOPES, information[:2, :2], information[:2, 2] * -np.log(1.1)
+    covariance = np.linalg.inv(a.T @ of_rows @ a + np.eye(2))
+    assert made.at == pytest.approx(-covariance @ a.T @ (of_rows @ Line.STARTS + push))
+    assert made.spreads == pytest.approx(np.sqrt(np.diag(covariance)))
+    assert made.correlation[0, 1] == pytest.approx(covariance[0, 1] / np.prod(made.spreads))
+    assert np.diag(made.correlation) == pytest.approx([1, 1])
+    assert made.sigmas == pytest.approx(sigmas)
+
+
+def test_the_deviation_of_a_run_far_off_grows_until_it_explains_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its variance and the jobs' are the product of its error and half the deviation of a measurement."""
+    monkeypatch.setattr(fit_module, "features_of", lambda job: job)
+    monkeypatch.setattr(fit_module, "spread_of", lambda _: 0.03)
+    monkeypatch.setattr(fit_module, "job_covariance", lambda *_: np.eye(2))
+    monkeypatch.setattr(Line, "STARTS", np.array([1.0, 0.01]))
+    made = line(earlier=False).solved([])
+    variance = MEASURED_SPREAD * 1.0 / fit_module.OUTLIER - 0.03**2
+    assert made.sigmas == pytest.approx([np.sqrt(variance), MEASURED_SPREAD], rel=0.02)
+    assert fit_module._usual(np.array([-4.0, -1.0, 0.0, 2.0, 2.5]), 2.0).tolist() == [0.5, 1, 1, 1, 0.8]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("compute_share.bfloat16", {}, True), ("compute_share.float8", {}, False), ("rest.0", {}, False),
+        ("rest.1", {}, True), ("overlap.tp", {}, True), ("overlap.tp", {"tp": 1}, False),
+        ("overlap.tp", {"hidden_tp_forward": 0}, True), ("overlap.tp", {"hidden_tp_backward": 0}, True),
+        ("overlap.tp", {"hidden_tp_forward": 0, "hidden_tp_backward": 0}, False), ("overlap.ep", {}, True),
+        ("overlap.ep", {"ep": 1}, False), ("overlap.ep", {"hidden_ep": 0}, False), ("routing_host_s", {}, True),
+        ("routing_host_s", {"has_experts": False}, False), ("kernel_s", {"has_experts": False}, True),
+    ],
+)  # fmt: skip
+def test_a_constant_bears_on_the_rows_whose_job_uses_it(name: str, changes: dict, expected: bool) -> None:
+    fields = {"dtype": "bfloat16", "tp": 2, "ep": 2, "hidden_tp_forward": 0.3, "hidden_tp_backward": 0.4,
+              "hidden_ep": 0.5, "has_experts": True, **changes}  # fmt: skip
+    part = SimpleNamespace(**fields)
+    job = SimpleNamespace(execution=part, layout=part, model=part)
+    assert posterior._may_depend(row_of(job), name, ["another", part]) is expected
+
+
+class Group(NamedTuple):
+    name: str
+    num_ranks: int
+
+
+def test_messages_correct_a_collective_if_their_number_of_ranks_tells_their_group(monkeypatch) -> None:
+    """The shortest of each size counts, if it was sent twice."""
+    ranks = {"tp": 2, "ep": 2, "dp": 4}
+    place = SimpleNamespace(ranks=lambda name: Group(name, ranks.get(name, 8)))
+    job = SimpleNamespace(place=place, cluster="cluster")
+    monkeypatch.setattr(fit_module, "get_args", lambda _: ("tp", "ep", "dp", "other"))
+    monkeypatch.setattr(
+        fit_module.collectives, "seconds",
+        lambda operation, size, group, cluster: size * group.num_ranks * (cluster == "cluster"),
+    )  # fmt: skip
+    kernels = [
+        [("all-reduce", 10.0, 4, 50.0), ("all-reduce", 10.0, 4, 60.0), ("all-gather", 5.0, 2, 9.0)],
+        [("all-reduce", 30.0, 4, 90.0), ("all-reduce", 30.0, 4, 80.0), ("all-gather", 5.0, 2, 9.0),
+         ("all-reduce", 70.0, 4, 1.0), ("all-gather", 7.0, 3, 9.0), ("all-gather", 7.0, 3, 9.0)],
+    ]  # fmt: skip
+    recorded = SimpleNamespace(kernels=[SimpleNamespace(messages=messages) for messages in kernels])
+    assert dict(fit_module._by_messages(job, recorded)) == {
+        "all-reduce": pytest.approx((50 + 80) / (4 * 10 + 4 * 30))
+    }
+
+
+def test_operators_of_two_model_replicas_are_halved_per_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computation excludes communication, the host and offloading."""
+    passes = SimpleNamespace(total_s=9.0, communication_s=1.5, host_s=0.7, offload_s=0.3)
+
+    class Half(SimpleNamespace):
+        def __add__(self, _: object) -> SimpleNamespace:
+            return passes
+
+    part = SimpleNamespace(forward=Half(), backward=Half())
+    table, assembled = SimpleNamespace(num_replicas=2), SimpleNamespace(parts=[part, part])
+    monkeypatch.setattr(fit_module, "assembled_of", lambda _: (table, assembled))
+    monkeypatch.setattr(fit_module, "values_of_ranks", lambda _, values: [values, [*values, values[0]]])
+    plan = SimpleNamespace(num_microbatches=10, pp=2)
+    assert fit_module._busy_s(plan) == pytest.approx([65.0, 97.5])
+    monkeypatch.setattr(fit_module, "_kinds", lambda _: ["memory", "attention"])
+    monkeypatch.setattr(
+        fit_module, "_projected_s", lambda *given: given[2] == "memory" and given[3] == [65.0, 97.5]
+    )
+    whole = [5 * 18.0, 5 * 27.0]
+
+    def multiplier(*passes_s: float) -> dict[str, float]:
+        return dict(fit_module._by_passes(plan, None, SimpleNamespace(passes_s=passes_s, source="r")))
+
+    assert multiplier(100.0, 140.0) == {"memory": pytest.approx((240 - (sum(whole) - 162.5)) / 162.5)}
+    assert multiplier(150.0) == {"memory": pytest.approx((150 - (whole[1] - 97.5)) / 97.5)}
+    assert multiplier(30.0) == {"memory": 0.0}
+    with pytest.raises(ConfigError):
+        multiplier(1.0, 2.0, 3.0)
+
+
+def test_constants_of_a_fit_have_their_correlations_and_each_job_its_rest() -> None:
+    priors = {"kernel_s": 4e-6, "rest.1": 0.5, "compute_share.bfloat16": 0.9, "jitter": 0.02}
+    found = [
+        posterior.ConstantEstimate(posterior.Prior(name, 2 * value, 0.25, "a guess"), value, 0.1)
+        for name, value in priors.items()
+    ]
+    correlation = np.arange(16).reshape(4, 4) / 100
+    rows = [row_of(SimpleNamespace(stack="plain"))] * 2
+    fit = posterior.Posterior(BASE, rows, found, [], correlation, (OTHER,), [], [], ["first", "second"], [])
+    made = fit.constants("runs.csv")
+    assert made.correlation == {
+        "compute_share.bfloat16 kernel_s": 0.08, "jitter kernel_s": 0.12, "jitter compute_share.bfloat16": 0.14,
+    }  # fmt: skip
+    assert (made.runs, made.fitted_on, made.stack) == ((OTHER,), ("runs.csv",), "plain")
+    expected = Constant(value=4e-6, sigma=4e-7, source="fit, from 8e-06 within 25 % (a guess)")
+    assert made.kernel_s == expected
+    mixed = replace(fit, rows=[*rows, row_of(SimpleNamespace(stack="megatron-lm"))])
+    assert mixed.constants("runs.csv").stack == ""
+    assert [fit.rest_s(row_of(SimpleNamespace(model=name)).plan) for name in ("first", "second")] == [None, 0.5]
+    named = SimpleNamespace(cluster=SimpleNamespace(name="mine"), model="second")
+    plans = iter([row_of(named).plan, "changed", row_of(None).plan])
+    given = []
+    plan_of = fit_module.fitted_plan_of({"mine": fit}, lambda options: given.append(options) or next(plans))
+    assert plan_of({"pp": 4}) == "changed"
+    assert {name: value for name, value in given[1].items() if name != "cluster"} == {"pp": 4, "rest": 0.5}
+    assert given[1]["cluster"].constants.kernel_s == expected
+    assert plan_of({"pp": 8}).job is None
+
+
+def test_priors_of_a_cluster_are_those_of_its_gpu_type_links_and_earlier_fit() -> None:
+    def cluster_of(
+        *, in_situ: object, compute_share: dict, overlap: dict, jitter: Constant | None
+    ) -> SimpleNamespace:
+        plain = dict.fromkeys(("kernel_s", "launch_s", "routing_host_s", "overlap_slowdown"))
+        named = {"jitter": jitter} if jitter else {}
+        constants = SimpleNamespace(
+            compute_share=compute_share, overlap=overlap, jitter=jitter, named=named, **plain
+        )
+        gets = SimpleNamespace(in_situ=in_situ, host_s=7e-6, kernel_s=3e-6, overlap_slowdown=0.6)
+        tiers = [SimpleNamespace(name="node", link=SimpleNamespace(efficiency=0.8))]
+        return SimpleNamespace(constants=constants, device=SimpleNamespace(efficiency=gets), tiers=tiers)
+
+    plans = [
+        row_of(SimpleNamespace(execution=SimpleNamespace(dtype=dtype))).plan for dtype in ("float8", "bfloat16")
+    ]
+    cluster = cluster_of(
+        in_situ=SimpleNamespace(factors={"float8": 1}, sigma=0.11),
+        compute_share={"bfloat16": Constant(value=0.7)},
+        overlap={"ep": Constant(value=0.4)},
+        jitter=Constant(value=0.05, sigma=0.01),
+    )
+    found = {prior.name: (prior.median, prior.spread) for prior in posterior.priors_of(cluster, plans)}
+    share = SHARES.machine
+    assert found == {
+        "compute_share.float8": (1.0, share * 0.11), "compute_share.bfloat16": (0.7, share * fit_module.ESTIMATE_SPREAD),
+        "link_efficiency.node": (0.8, share * 0.15), "overlap.tp": (1.0, share * 0.25),
+        "overlap.ep": (0.4, share * 0.25), "kernel_s": (3e-6, share * 0.35), "launch_s": (7e-6, share * 1.2),
+        "jitter": (0.05, pytest.approx(0.2)), "overlap_slowdown": (0.6, share * 0.3),
+    }  # fmt: skip
+    bare = cluster_of(in_situ=None, compute_share={}, overlap={}, jitter=None)
+    assert posterior.priors_of(bare, plans[:1])[0].spread == share * fit_module.ESTIMATE_SPREAD
+
+
+def test_values_of_a_prior_are_within_its_most_deviations_and_links_below_their_bandwidth() -> None:
+    link, plain = (posterior.Prior(name, 0.8, 0.3, "") for name in ("link_efficiency.node", "kernel_s"))
+    most = fit_module.MOST
+    assert [plain.value(at) for at in (-most - 5, 0.5, most + 5)] == pytest.approx(
+        [0.8 * np.exp(-0.3 * most), 0.8 * np.exp(0.15), 0.8 * np.exp(0.3 * most)]
+    )
+    assert [link.value(at) for at in (0.5, 2.0)] == pytest.approx([0.8 * np.exp(0.15), 1.0])
+    jobs = [row_of(SimpleNamespace(rest_s=rest)).plan for rest in (0.0, 0.3, 0.2)]
+    assert posterior.rest_of(4, jobs, 5.0) == posterior.Prior(
+        "rest.4", 0.3, 1.2, posterior.rest_of(4, [], 5.0).reason
+    )
+    assert (posterior.rest_of(4, jobs[:1], 5.0).median, posterior.rest_of(4, [], 7.0).median) == (0.05, 0.07)
+
+
+def test_a_run_takes_the_time_without_its_rest_times_the_projected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit_module, "features_of", lambda _: NEAR)
+    monkeypatch.setattr(fit_module, "spread_of", lambda _: 0.123456)
+    monkeypatch.setattr(Line, "STARTS", np.log([1.5, 1.5, 1.5]))
+    monkeypatch.setattr(Line, "SLOPES", np.zeros((3, 1)))
+    rows = [
+        row_of(SimpleNamespace(model=model, rest_s=0.8), measured_s=measured)
+        for model, measured in (("first", 4.0), ("second", 4.0), ("second", 0.9))
+    ]
+    cluster = SimpleNamespace(constants=SimpleNamespace(runs=(OTHER,)))
+    priors = [posterior.Prior("rest.1", 0.6, 0.3, "")]
+    made = Line(cluster, rows, ["first", "second"], dict).runs(
+        priors, np.zeros(1), np.array([0.01, 0.02, 0.03, 9.0])
+    )
+    assert made[0] is OTHER
+    assert [run.times for run in made[1:]] == pytest.approx(
+        [(4 - 0.8) / (6 - 0.8), (4 - 0.6) / (6 - 0.6), 0.45 / 0.9], rel=1e-3
+    )
+    assert [(run.sigma, run.spread) for run in made[1:]] == [(0.01, 0.1235), (0.02, 0.1235), (0.03, 0.1235)]
+
+
+def test_extra_times_that_rows_cannot_separate_from_a_rate_are_undetermined() -> None:
+    names = ("rest.0", "rest.1", "launch_s", "kernel_s")
+    priors = [posterior.Prior(name, 3.0, 0.5, "") for name in names]
+    solved = SimpleNamespace(spreads=[0.95, 0.9, 0.95, 0.95])
+
+    def undetermined(launch_s: Constant | None) -> list[tuple[str, float, float]]:
+        cluster = SimpleNamespace(constants=SimpleNamespace(launch_s=launch_s))
+        return [
+            (one.prior.name, one.value, one.spread) for one in fit_module._undetermined(priors, solved, cluster)
+        ]
+
+    assert undetermined(None) == [("rest.0", 3.0, 0.475), ("launch_s", 3.0, 0.475)]
+    assert undetermined(Constant(value=1e-5)) == [("rest.0", 3.0, 0.475)]
+    measured = {
+        "operator_time.gemm-bfloat16": 1,
+        "operator_time.experts-float8": 1,
+        "operator_time.memory-float16": 1,
+    }
+    names = [*(f"compute_share.{dtype}" for dtype in ("bfloat16", "float8", "float16")), "kernel_s.bfloat16"]
+    assert [fit_module._is_measured(name, measured) for name in names] == [True, True, False, False]
