@@ -68,8 +68,8 @@ class Projection(Printable, Drawable):
     model_flops_utilization: float | None
     peak_flops_per_s: float | None
     assumptions: list[str]
-    summarise_function: "Callable[..., ProjectionSummary]" = field(repr=False, compare=False)
-    peaks_function: Callable[[Plan], list[float]] = field(repr=False, compare=False)
+    summarise_function: "Callable[..., ProjectionSummary]" = field(compare=False)
+    peaks_function: Callable[[Plan], list[float]] = field(compare=False)
 
     @property
     def one_line(self) -> str:
@@ -438,7 +438,7 @@ class ProjectionSummary(HasRepr):
     advice: list[ConfigurationChange]
     cost: TrainingCost
     by_stack_s: dict[str, float]
-    sensitivities_function: Callable[[], dict[str, float]] = field(repr=False, compare=False)
+    sensitivities_function: Callable[[], dict[str, float]] = field(compare=False)
 
     @property
     def training_days(self) -> float | None:
