@@ -8,6 +8,7 @@ from ppsim import StageCosts, build, simulate
 from ppsim.plot.hover import Hover
 from ppsim.plot.lanes import compute_lanes, transfer_lanes
 from ppsim.plot.scale import time_scale
+from ppsim.schedule.rounds import repeat_rounds
 from ppsim.simulation.idle_causes import gaps, idle_by_cause_s
 from tests.strategies import tables_and_costs
 
@@ -120,3 +121,68 @@ def test_every_cell_has_four_lines(table_and_costs):
         lines = hover.lines_of(lane)
         assert len(lines) == len(lane.node)
         assert all(len(each) == 4 and each[0] and each[1] for each in lines)
+
+
+def lines_on_rank_0_of_two(name="1f1b", **costs):
+    timeline, hover = hover_of(name, pp=2, microbatches=4, transfer_s=3e-3, **costs)
+    by_cause = costs.get("communication") == "blocking"
+    return hover.lines_of(compute_lanes(timeline, by_cause=by_cause)[0])
+
+
+def test_every_cell_of_a_rank_whose_calls_block_says_what_it_waits_for():
+    """F takes 1 ms, B 2 ms, and a transfer 3 ms, in which both ranks wait."""
+    lines = lines_on_rank_0_of_two(communication="blocking")[:8]
+    assert [(name, times.partition(" ms ")[0]) for name, times, *_ in lines] == [
+        ("0F0", "0.00000 to 1.00000"), ("idle: exposed communication", "1.00000 to 4.00000"),
+        ("0F1", "4.00000 to 5.00000"), ("idle: warm-up", "5.00000 to 10.00000"),
+        ("idle: exposed communication", "10.00000 to 13.00000"), ("0B0", "13.00000 to 15.00000"),
+        ("0F2", "15.00000 to 16.00000"), ("idle: waiting for compute", "16.00000 to 21.00000"),
+    ]  # fmt: skip
+    own, both = "the transfer of 0F0 to rank 1", "of 8.00 ms idle: 5.00 ms warm-up, 3.00 ms exposed communication"
+    place = "stage 0, chunk 0, microbatch"
+    assert [of for *_, of, _ in lines] == [
+        f"{place} 0", f"0F1 waits for {own}", f"{place} 1", "0B0 waits for 1B0 on rank 1",
+        "0B0 waits for 1B0 on rank 1", f"{place} 0", f"{place} 2", "0B1 waits for 1B1 on rank 1",
+    ]  # fmt: skip
+    assert [last for *_, last in lines] == [
+        "waited for nothing", "3.00 ms exposed communication", f"waited for {own}", both, both,
+        "waited for 1B0 on rank 1", "waited for 0B0 on rank 0", both.replace("warm-up", "waiting for compute"),
+    ]  # fmt: skip
+
+
+def test_a_transfer_that_is_ready_before_its_queue_is_free_says_for_how_long():
+    """With one queue per rank, chunk 1 of rank 0 waits for the transfers of chunk 0."""
+    lines = [line for line in lines_on_rank_0_of_two("interleaved-1f1b", channel="rank") if line[0] == "idle"]
+    assert [line[3] for line in lines[:6]] == [
+        "3.00 ms warm-up, 3.00 ms exposed communication",
+        "3.00 ms warm-up, 3.00 ms exposed communication",
+        "4.00 ms warm-up, 4.00 ms exposed communication (1.00 ms of it queued)",
+        "6.00 ms exposed communication (3.00 ms of it queued)",
+        "4.00 ms exposed communication (1.00 ms of it queued)",
+        "5.00 ms exposed communication (2.00 ms of it queued)",
+    ]
+    timeline, hover = hover_of("interleaved-1f1b", 2, 4, transfer_s=3e-3, channel="rank")
+    transfers = [line for line in hover.lines_of(transfer_lanes(timeline)[0]) if line[2]]
+    assert [(line[0], line[2], line[3]) for line in transfers[:4]] == [
+        ("0F0 to rank 1", "for 1F0", "waited for 0F0 on rank 0"),
+        ("0F1 to rank 1", "for 1F1", "waited for the transfer of 1F0 to rank 0"),
+        ("2F0 to rank 1", "for 3F0", "waited for the transfer of 1F1 to rank 0"),
+        ("2F1 to rank 1", "for 3F1", "waited for 3F0 on rank 1"),
+    ]
+
+
+def test_an_action_of_a_later_round_names_it_and_one_without_bytes_holds_none():
+    costs = StageCosts(forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)
+    timeline = simulate(repeat_rounds(build("1f1b", pp=2, microbatches=3), 2), costs)
+    lines = Hover(timeline, time_scale(timeline.step_time_s)).lines_of(compute_lanes(timeline)[1])
+    named = [line[2:] for line in lines if line[0] in ("1F2", "1F3")]
+    assert named == [
+        ("stage 1, chunk 0, microbatch 2, round 0", "waited for 1B1 on rank 1"),
+        ("stage 1, chunk 0, microbatch 3, round 1", "waited for 0F3 on rank 0"),
+    ]
+
+
+def test_causes_below_a_thousandth_of_a_wait_are_left_out():
+    for transfer_s, is_said in ((3e-6, True), (1e-6, False)):
+        split = lines_of_rank(2, transfer_s=transfer_s)[0][3]
+        assert ("exposed communication" in split) == is_said, "of a wait of 2 ms"
