@@ -11,7 +11,7 @@ from ppsim.errors import ConfigError
 from ppsim.model import encoder as encoder_module
 from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
-from ppsim.model.encoder import Encoder
+from ppsim.model.encoder import Encoder, image_tokens_of, parse_images
 from ppsim.model.encoder_readers import READERS
 from ppsim.model.fine_tuning import fine_tuning_of, freeze_of
 from ppsim.model.hf_fields import ConfigFields
@@ -382,6 +382,92 @@ def test_a_rank_holds_frozen_and_trained_parameters_of_an_encoder() -> None:
         whole = part.held(ParallelSizes())
         assert tuple(map(sum, zip(first.held(ParallelSizes()), rest.held(ParallelSizes()), strict=True))) == whole
     assert whole[0] == 576_388_336
+
+
+def test_an_encoder_says_its_images_rows_and_size() -> None:
+    start, of_one = "image encoder of 0.6 B parameters", "576 tokens of 2304 rows per sequence"
+    end = "part of the sequence"
+    assert qwen().sentence == f"{start}: {of_one} (num_position_embeddings 2304), {end}"
+    assert qwen(images=3, more_rows=5, source="as told").sentence == (
+        f"{start}: 3 × 576 tokens of 2309 rows per sequence (as told), {end}"
+    )
+    for images, tokens in ((0, 7), (7, 0), (0, None)):
+        none = qwen().with_images(images, tokens)
+        assert (none.images, none.num_tokens, none.source) == (0, 576, "--image-tokens 0")
+        assert none.sentence == f"{start}: encodes nothing (--image-tokens 0)"
+
+
+@pytest.mark.parametrize(
+    ("is_fixed", "images", "tokens", "expected"),
+    [
+        (False, 1152, None, (1, 1152)),
+        (False, 3, 100, (3, 100)),
+        (True, 1152, None, (2, 576)),
+        (True, 576, None, (1, 576)),
+        (True, 5, 576, (5, 576)),
+        (True, 288, None, "a multiple of 576, got 288"),
+        (True, 1153, None, "a multiple of 576, got 1153"),
+    ],
+)
+def test_a_number_alone_is_of_one_image_or_of_as_many_as_a_fixed_size_allows(
+    is_fixed: bool, images: int, tokens: int | None, expected: Any
+) -> None:
+    encoder = qwen(is_fixed=is_fixed)
+    if isinstance(expected, str):
+        with pytest.raises(ConfigError, match=expected):
+            encoder.with_images(images, tokens)
+    else:
+        made = encoder.with_images(images, tokens)
+        assert (made.images, made.num_tokens, made.source) == (*expected, "--image-tokens")
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed", "normal"),
+    [
+        ("576", (576, None), "576"),
+        (" 04×256 ", (4, 256), "4x256"),
+        ("4x016", (4, 16), "4x16"),
+        ("0", (0, None), "0"),
+        ("0x16", (0, 16), "0"),
+        ("3x0", (3, 0), "0"),
+        ("999999999x999999999", (999_999_999, 999_999_999), "999999999x999999999"),
+        ("1000000000", None, None),
+        ("4x1000000000", None, None),
+        ("4x", None, None),
+        ("4x5x6", None, None),
+        ("-4", None, None),
+    ],
+)
+def test_image_tokens_are_a_number_or_two(text: str, parsed: Any, normal: str | None) -> None:
+    assert image_tokens_of("") == ""
+    if parsed is None:
+        with pytest.raises(ConfigError, match="--image-tokens is"):
+            image_tokens_of(text)
+    else:
+        assert (parse_images(text), image_tokens_of(text)) == (parsed, normal)
+
+
+def test_an_encoder_that_is_not_divided_is_repeated_on_all_ranks() -> None:
+    sizes = ParallelSizes(tp=4, cp=2, dp=3)
+    for is_divided, cut in ((True, ParallelSizes(tp=4, dp=6)), (False, ParallelSizes(tp=1, dp=24))):
+        assert qwen(is_divided=is_divided).cut(sizes) == replace(cut, sequence_parallel=False)
+
+
+def test_flops_of_an_encoder_are_of_its_images_and_what_is_trained() -> None:
+    """Three images of 5 tokens, of 4 patches and a class token each; one matrix before and one after the layers."""
+    matrix, after = qwen().embedding[0], qwen().projector[0]
+    layer = qwen().layers[0]
+    encoder = qwen(
+        images=3, num_tokens=5, more_rows=1, layers=(layer,) * 2, embedding=(matrix,), projector=(after,)
+    )
+    of_layers = 3 * 21 * 2 * layer.forward_flops(21)
+    patches, merged = 2 * 15 * 4 * matrix.size * matrix.rows, 2 * 15 * after.size * after.rows
+    assert encoder.forward_flops == of_layers + patches + merged
+    for layers, projector, flops in (
+        (True, True, 3 * of_layers + 2 * patches + 3 * merged), (True, False, 3 * of_layers + 2 * patches + 2 * merged),
+        (False, True, of_layers + patches + 2 * merged), (False, False, of_layers + patches + merged),
+    ):  # fmt: skip
+        assert replace(encoder, trains_layers=layers, trains_projector=projector).training_flops == flops
 
 
 def test_what_is_left_out_in_model_encoder_has_these_values() -> None:
