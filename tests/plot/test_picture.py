@@ -10,8 +10,13 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
+from ppsim.plot.lanes import HALF_HEIGHT
 from ppsim.plot.picture import BUSY, ActionErrors, PackedNumbers, Picture, _row_px, picture_of, tick_of
 from ppsim.plot.plot_model import TimelineView
+from ppsim.plot.scale import time_scale
+from ppsim.schedule.dependencies import dependencies
+from ppsim.schedule.table import NONE
+from ppsim.simulation.idle_causes import CAUSES
 from ppsim.simulation.step import StepActivity
 from ppsim.simulation.timeline import Timeline
 
@@ -223,3 +228,127 @@ def test_colours_of_microbatches_and_errors_follow_each_other(picture: Picture) 
     assert fills["errors"][1] == len(fills["colours"]) - 1 == len(fills["inks"]) - 1
     assert picture.data["range"][0] == 0
     assert picture.data["range"][1] * picture.data["unitSeconds"] == pytest.approx(timeline().step_time_s)
+
+
+def test_a_page_has_its_scale_titles_causes_and_kinds_of_cells(picture: Picture) -> None:
+    data = picture.data
+    assert (data["unit"], data["unitSeconds"], data["decimals"]) == (
+        "s",
+        1.0,
+        time_scale(timeline().step_time_s).decimals,
+    )
+    assert data["tick"] == pytest.approx(tick_of(timeline().step_time_s))
+    assert data["titles"] == ["plan"]
+    assert data["causes"] == list(palette.CAUSE_TITLES.values())[: len(data["causes"])]
+    assert len(data["causes"]) == len(CAUSES)
+    assert data["errors"] is None
+    assert [one["kind"] for one in data["panels"]] == ["compute", "transfers", "memory"]
+    fills = data["fills"]
+    assert fills["inks"] == [palette.text_on(colour) for colour in fills["colours"]]
+    assert fills["microbatches"][0] < fills["microbatches"][1] < fills["errors"][0]
+    assert fills["transfer"] != fills["causes"]
+
+
+def test_a_plan_of_two_replicas_in_slices_names_its_own_stages_and_needs() -> None:
+    costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+    for name, stages, model_stages, slices, units, needs in (
+        ("chimera", 4, 2, 1, 4, 2), ("seq1f1b", 2, 2, 4, 16, 3), ("1f1b", 2, 2, 1, 4, 2),
+    ):  # fmt: skip
+        table = build(name, pp=2, microbatches=4)
+        picture = picture_of([view(simulate(table, costs), "plan")])
+        [plan] = picture.data["plans"]
+        assert (plan["numStages"], plan["numModelStages"], plan["numSlices"]) == (stages, model_stages, slices), (
+            name
+        )
+        assert plan["numMicrobatches"] == units
+        assert len(plan["needs"]) == needs
+        assert plan["held"] is None
+        own = dependencies(table).own
+        read = decoded(picture.told)(plan["needs"][0])
+        assert read.tolist() == np.where(own == NONE, np.arange(len(own)), own).tolist()
+
+
+def test_transfers_of_a_rank_are_rows_that_are_high_enough_for_the_thinnest(picture: Picture) -> None:
+    found, read = panel(picture, "transfers"), decoded(picture.drawn)
+    assert found["heightPx"] == 2 * 48, "two ranks"
+    assert found["caption"] == ("", found["caption"][1])
+    assert found["caption"][1].startswith("transfers, by sending rank; a rank's are under way ")
+    assert {row["plan"] for row in found["rows"]} == {0}
+    assert {row["rank"] for row in found["rows"]} == {0, 1}
+    nodes = read(found["nodes"])
+    assert sorted(nodes.tolist()) == list(range(12, 18)), "three forwards and three backwards"
+    assert (read(found["causes"]) == BUSY).sum() == 6
+    for ranks, height in ((16, 16 * 6.25), (32, 32 * 5)):
+        made = simulate(
+            build("1f1b", pp=ranks, microbatches=2), COSTS.replace(forward_s=1.0, static_bytes=0.0, channel="rank")
+        )
+        wide = panel(picture_of([view(made)]), "transfers")
+        thinnest = min(row["half"] for row in wide["rows"])
+        assert wide["heightPx"] == pytest.approx(max(height, ranks * min(48, 6 * HALF_HEIGHT / thinnest)))
+
+
+def test_lines_of_memory_are_of_each_rank_in_its_colour(picture: Picture) -> None:
+    found, read = panel(picture, "memory"), decoded(picture.drawn)
+    made, data = timeline(), picture.data
+    assert (found["heightPx"], found["numRanks"], found["rows"], found["plan"]) == (170, 0, [], 0)
+    assert [line["colour"] for line in found["lines"]] == [palette.rank_colour(rank, 2) for rank in (0, 1)]
+    assert len({line["colour"] for line in found["lines"]}) == 2
+    for rank, line in enumerate(found["lines"]):
+        assert max(read(line["y"])) == pytest.approx(made.memory.peak_bytes[rank] / 2**30)
+        at = read(line["x"]) * data["tick"] * data["unitSeconds"]
+        assert (min(at), max(at)) == pytest.approx((0, made.step_time_s))
+    above = panel(picture_of([view(timeline(), "plan")], memory_limit_bytes=2.0**30), "memory")
+    assert above["top"] == pytest.approx(1.06 * 4), "more is held than the limit"
+    assert above["limit"][0] == 1.0
+
+
+def test_pieces_that_are_hidden_or_have_no_length_are_left_out_and_equal_texts_are_kept_once() -> None:
+    own = next(kind for kind in palette.BESIDE_COLOURS if kind not in palette.MESSAGES)
+    pieces = (
+        piece(own, 1, 2.0, 2.5, told="a"), piece(own, 1, 3.0, 3.0), piece(own, 1, 2.25, 2.5, told="b"),
+        piece(own, 1, 2.25, 2.75, told="a"),
+    )  # fmt: skip
+    for ranks, height in ((2, 2 * 24), (10, 10 * 10), (30, 30 * 5)):
+        costs = COSTS.replace(forward_s=1.0, static_bytes=0.0)
+        made = simulate(build("1f1b", pp=ranks, microbatches=2), costs)
+        picture = picture_of([view(made, "plan", pieces)])
+        found, data = panel(picture, "beside"), picture.data
+        assert found["heightPx"] == pytest.approx(height)
+        assert found["caption"] == ("", "beside the pipeline: collectives of data parallelism, optimizer")
+        assert [row["cells"] for row in found["rows"]] == [0, 3, *[0] * (ranks - 2)]
+        seconds = decoded(picture.drawn)(found["edges"]) * data["tick"] * data["unitSeconds"]
+        assert seconds.tolist() == pytest.approx([0.0, 0.0, 2.0, 2.5, 2.75, *[0.0] * (ranks - 2)])
+        assert [found["texts"][told] for told in found["told"]] == ["", "a", "a"]
+        assert found["texts"] == ["", "a"]
+        assert list(found["titles"].values()) == [palette.BESIDE_TITLES[kind] for kind in palette.BESIDE_COLOURS]
+
+
+def test_messages_and_collectives_are_panels_of_their_own() -> None:
+    message, own = (
+        palette.MESSAGES[0],
+        next(kind for kind in palette.BESIDE_COLOURS if kind not in palette.MESSAGES),
+    )
+    pieces = (piece(message, 0, 0.0, 1.0), piece(own, 0, 1.0, 4.0))
+    picture = picture_of([view(timeline(), "plan", pieces)])
+    kinds = [one["kind"] for one in picture.data["panels"]]
+    assert kinds == ["compute", "messages", "transfers", "beside", "memory"]
+    for kind in ("messages", "beside"):
+        assert [row["cells"] for row in panel(picture, kind)["rows"]] == [1 + (kind == "beside"), 0]
+
+
+def test_a_comparison_says_both_steps_and_their_difference() -> None:
+    compared = errors([1.5, 1.25])
+    first, second = compared.measured.step_time_s, compared.projected.step_time_s
+    picture = picture_of([view(compared.measured, "run"), view(compared.projected, "plan")], errors=compared)
+    assert panel(picture, "compute")["caption"][1] == (
+        f"in each row run above, plan below · step {first:.1f} s run, {second:.1f} s plan "
+        f"(+{100 * (second / first - 1):.2f} %)"
+    )
+    assert [row["half"] for row in panel(picture, "compute")["rows"]] == [0.2] * 4
+    told = decoded(picture.told)
+    given = picture.data["errors"]
+    assert told(given["measured"]).tolist() == compared.measured_s.tolist()
+    assert told(given["projected"]).tolist() == compared.projected_s.tolist()
+    captions = [one["caption"][1] for one in picture.data["panels"] if one["kind"] == "transfers"]
+    assert len(captions) == 2
+    assert captions[0] != captions[1]
