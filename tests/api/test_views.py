@@ -1,15 +1,29 @@
 """What a page says of a projection: what was projected, on what, what was assumed and what to change."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import ppsim
-from ppsim.api.views import difference_views, expert_messages, view_of
+from ppsim.api.views import (
+    _advice,
+    _without_weights,
+    bound_of,
+    difference_views,
+    expert_messages,
+    search_view,
+    view_of,
+)
 from ppsim.base.errors import ConfigError
+from ppsim.costs.pair_overlap import LayerTimes, PairMessage
 from ppsim.plot.html import timeline_html
+from ppsim.plot.pareto_page import SearchView
 from ppsim.projection.difference import PlanDifference
+from ppsim.projection.loss_breakdown import loss_budget
+from ppsim.projection.options import GPT
 from ppsim.schedule.table import Op
+from tests.projection.by_hand import by_hand, free
 from tests.projection.jobs import job
 
 
@@ -120,3 +134,138 @@ def test_a_difference_is_two_timelines_with_their_own_causes():
     ]
     with pytest.raises(ConfigError, match="a or b is of --json, which has no timeline"):
         difference_views(replace(both, timelines=None))
+
+
+LAYER = LayerTimes((0.25, 0.125, 0.5), (0.0625, 0.03125, 0.25), 0.015625)
+"""Alone its forward takes 0.34375 s, its backward 0.9375 s, and 0.1875 s without weight gradients."""
+MESSAGE = PairMessage("dispatch F", 3, 0.5, 0.75, ("experts I", "before W"))
+ALONE = PairMessage("combine B", 4, 0.25, 0.375, ())
+
+
+def with_messages(monkeypatch: pytest.MonkeyPatch, schedule: str, **costs: float) -> tuple[list[str], list[tuple]]:
+    """Return the texts of all pieces of two ranks, and the pairs whose messages were asked for.
+
+    F, I and W of each stage take a second, and are started as if; both stages have a layer.
+    """
+    made, asked = free(schedule=schedule), []
+
+    def messages(forward, backward, order, *, slowdown):
+        asked.append((list(forward), list(backward)))
+        assert (order, slowdown) == ("dualpipe", 0.125)
+        return [MESSAGE] if forward else [ALONE]
+
+    monkeypatch.setattr("ppsim.api.views.pair_messages", messages)
+    execution = SimpleNamespace(ep_order="dualpipe")
+    own = SimpleNamespace(execution=execution, place=SimpleNamespace(dispatch_slowdown=0.125))
+    projection = replace(
+        made, plan=SimpleNamespace(job=own), costs=made.costs.replace(**costs),
+        stage_cost_set=SimpleNamespace(layer_times=[[LAYER], [LAYER, LAYER]]),
+    )  # fmt: skip
+    pieces = expert_messages(projection)
+    return [
+        f"{one.rank} {one.stage} {one.kind} {one.start_s:.6g} {one.end_s:.6g} {one.told}" for one in pieces
+    ], asked
+
+
+def test_messages_of_passes_alone_follow_what_a_stage_does_beside_its_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first stage embeds before its layers; the last has the gradient of the loss before them."""
+    texts, asked = with_messages(monkeypatch, "1f1b")
+    text = "dispatch F, layer 3 of stage"
+    begin = 1 - 0.34375
+    assert [one for one in texts if one.startswith("0 ")][:2] == [
+        f"0 0 hidden {begin + 0.5:.6g} {begin + 0.75:.6g} {text} 0, next to experts I, before W",
+        f"0 0 hidden {1 + begin + 0.5:.6g} {1 + begin + 0.75:.6g} {text} 0, next to experts I, before W",
+    ]
+    first = [one for one in texts if one.startswith("1 ")]
+    begin = 2 + 2 - 2 * 0.9375
+    assert first[0].startswith("1 1 hidden 1.5 1.75 ")
+    assert f"1 1 exposed {begin + 0.25:.6g} {begin + 0.375:.6g} combine B, layer 4 of stage 1" in first
+    assert sorted(asked, key=str) == sorted(
+        [([LAYER], []), ([LAYER, LAYER], []), ([], [LAYER]), ([], [LAYER, LAYER])], key=str
+    )
+    assert len(texts) == 16
+
+
+def test_messages_of_input_gradients_have_no_weight_gradients_and_w_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts, asked = with_messages(monkeypatch, "zb-h1")
+    inputs = LayerTimes((0.25, 0.125, 0.0), (0.0625, 0.03125, 0.0), 0.015625)
+    assert ([], [inputs, inputs]) in asked
+    assert ([], [LAYER]) not in asked
+    begin = 2 + 1 - 2 * 0.1875
+    assert f"1 1 exposed {begin + 0.25:.6g} {begin + 0.375:.6g} combine B, layer 4 of stage 1" in texts
+    assert len(texts) == 16, "of F and I only"
+
+
+def test_messages_are_stretched_with_their_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward that costs half as much as it took; its embedding takes nothing more."""
+    texts, _ = with_messages(monkeypatch, "1f1b", forward_s=0.5)
+    begin = 0.5 - 0.34375
+    assert texts[0].startswith(f"0 0 hidden {2 * (begin + 0.5):.6g} {2 * (begin + 0.75):.6g} ")
+    texts, _ = with_messages(monkeypatch, "1f1b", forward_s=0.25)
+    assert texts[0].startswith("0 0 hidden 2 3 "), "the layers begin no earlier than the pass"
+
+
+def test_weights_gradients_are_left_out_of_both_parts_of_a_layer() -> None:
+    layer = replace(LAYER, launches=(3.0, 5.0), waits=(7.0, 9.0))
+    assert _without_weights(layer) == LayerTimes(
+        (0.25, 0.125, 0.0), (0.0625, 0.03125, 0.0), 0.015625, (3.0, 5.0), (7.0, 9.0)
+    )
+
+
+def test_a_plan_of_times_by_hand_names_its_source_and_schedule() -> None:
+    made = by_hand(schedule="interleaved-1f1b", vpp=2)
+    view = view_of(made, "title")
+    assert view.about == [
+        ("model", "times given by hand"), ("layout", "pp 2"), ("schedule", "interleaved-1f1b, vpp 2, 4 microbatches"),
+    ]  # fmt: skip
+    assert (view.subject, view.title, view.timeline) == ("times given by hand", "title", made.timeline)
+    assert view.verdict is made.verdict
+    assert view.notes == {"To change": [], "Assumed": made.assumptions}
+    assert view.time_breakdown_s == loss_budget(made)
+    assert [name for name, _ in view.facts][-1] == "lower bound"
+    answer = SimpleNamespace(iteration_time_interval_s=(1.5, 2.5), advice=[])
+    assert dict(view_of(made, "", answer).facts)["iteration"].endswith("; 90 % interval 1.50 s to 2.50 s")
+    assert "interval" not in dict(view.facts)["iteration"]
+
+
+def test_a_bound_is_said_with_the_gap_of_the_step() -> None:
+    name, text = bound_of({"lower_bound_s": 4.0, "step_time_s": 5.0})
+    assert name == "lower bound"
+    assert text == "4.00 s for any schedule on this placement; the step is 25.00 % above it"
+
+
+def test_advice_without_a_change_says_that_none_was_found() -> None:
+    made = by_hand()
+    change = SimpleNamespace(change="--tp 2", effect="faster")
+    assert _advice(SimpleNamespace(advice=[]), made) == ["no change that was tried gains half a percent"]
+    assert _advice(SimpleNamespace(advice=[change]), made) == ["--tp 2: faster"]
+    gpt = replace(made, plan=SimpleNamespace(job=SimpleNamespace(model_name=GPT)))
+    assert _advice(SimpleNamespace(advice=[change]), gpt) == ["--tp 2: faster"]
+
+
+def test_a_search_is_shown_with_its_rows_and_their_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "ppsim.api.views.command_of", lambda question, candidate: f"{question.num_gpus} {candidate}"
+    )
+    device = SimpleNamespace(device=SimpleNamespace(name="GPU"))
+    question = SimpleNamespace(
+        job=SimpleNamespace(model_name="m", cluster=device, global_batch=24, length=512), num_gpus=48,
+        memory_bound_bytes=7.0, memory_limit=SimpleNamespace(tight_notes=["a", "b"]),
+    )  # fmt: skip
+    one, two, three = (SimpleNamespace(candidate=name) for name in ("x", "y", "z"))
+    tuned = SimpleNamespace(
+        question=question, counts={"configurations": 99}, simulated=[one, two, three], best=[two], pareto=[three, two],
+        row=lambda found: {"name": found.candidate},
+    )  # fmt: skip
+    view = search_view(tuned)
+    rows = {name: {"name": name, "command": f"48 {name}"} for name in "xyz"}
+    assert vars(view) == vars(
+        SearchView(
+            "m on 48 × GPU, 24 sequences of 512 tokens per step", 99, 7.0,
+            [rows["x"], rows["y"], rows["z"]], [rows["y"]], [rows["z"], rows["y"]], "a; b",
+        )
+    )  # fmt: skip
