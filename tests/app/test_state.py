@@ -110,3 +110,49 @@ def test_every_field_is_a_word_of_its_command():
 )
 def test_a_sentence_stands_beside_the_field_that_it_is_about(sentence, word):
     assert field_of(sentence) == word
+
+
+def test_an_address_is_read_into_its_parts():
+    state = PageState.read(
+        "?pp=4&vpp=&schedule=zbv,+1f1b,,zbv&baseline=1f1b&more=--split+even&tune.tp=1,2&tune.pp=&tune.more=--top+3"
+        "&tab=tune&colour=kind&path=0"
+    )
+    assert state == PageState(
+        {"pp": "4"}, ("zbv", "1f1b"), "1f1b", "--split even", {"tp": "1,2"}, "--top 3", {"tab": "tune", "path": "0"}
+    )
+    assert state.query == (
+        "pp=4&schedule=zbv,1f1b&baseline=1f1b&more=--split+even&tune.tp=1,2&tune.more=--top+3&tab=tune&path=0"
+    )
+    assert [state.view(name) for name in ("tab", "colour", "path", "panel")] == ["tune", "kind", "0", "time"]
+    assert state.search_arguments == ["--tp", "1,2", "--top", "3"]
+    assert state.search_command == "ppsim tune --tp 1,2 --top 3"
+    assert state.command == "ppsim project --pp 4 --split even --schedule zbv,1f1b"
+    assert PageState.read("") == PageState.read("?") == PageState()
+    assert PageState().words == {"pp": "8", "microbatches": "32"}
+    bare = PageState.read("pp=4&baseline=")
+    assert (bare.schedules, bare.baseline, bare.command) == ((), None, "ppsim project --pp 4")
+    assert bare.query == "pp=4&schedule="
+
+
+def test_a_plan_that_is_shown_replaces_all_but_the_search_and_the_other_views():
+    before = PageState(
+        {"pp": "4"}, ("zbv",), "zbv", "--x", {"tp": "1"}, "--top 3", {"tab": "tune", "path": "0", "panel": "memory"}
+    )
+    after = before.showing(["--vpp", "2", "--schedule", "zb-h1,1f1b", "--split", "a b", "--odd", "1", "--tp"])
+    assert after == PageState(
+        {"vpp": "2", "split": "a b", "tp": ""}, ("zb-h1", "1f1b"), None, "--odd 1", {"tp": "1"}, "--top 3",
+        {"path": "0", "panel": "memory"},
+    )  # fmt: skip
+    assert before.showing(["--schedule", "any"]).schedules == SCHEDULES
+
+
+@pytest.mark.parametrize(
+    ("sentence", "word"),
+    [
+        ("pp=3,vpp=2", "vpp"), ("pp 3 --dtype x", "dtype"), ("vpp and --pp", "pp"), ("8 tokens, pp 3", "seq_len"),
+        ("9 devices", "gpus"), ("the seq-len", "seq_len"), ("no --such and no vppp", None), ("-pp", None),
+        ("micro-batch 3", "micro_batch"), ("tokens of vpp", "vpp"),
+    ],
+)  # fmt: skip
+def test_a_flag_comes_before_a_name_and_a_name_before_pp(sentence, word):
+    assert field_of(sentence) == word
