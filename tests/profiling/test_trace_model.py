@@ -20,8 +20,9 @@ pytest.importorskip("transformers")
 import torch
 from torch import nn
 
+from ppsim.profiling import trace_model
 from ppsim.profiling.trace_layers import _columns_of, _dense, _matches, outside_of
-from ppsim.profiling.trace_model import trace
+from ppsim.profiling.trace_model import NotTraced, layers_in, trace
 
 KNOWN = [
     "gpt2", "llama3-8b", "mixtral-8x7b", "qwen2.5-0.5b", "qwen3-0.6b", "qwen3-30b-a3b", "deepseek-v3", "nemotron4-15b",
@@ -257,3 +258,189 @@ def test_a_name_of_a_plan_is_that_of_a_module_behind_the_number_of_the_layer(pat
 def test_the_columns_of_a_tensor_are_its_storages_and_a_constant_has_none() -> None:
     whole = torch.zeros(4, 6, dtype=torch.bfloat16)
     assert (_columns_of(whole, 4), _columns_of(whole[:, :2], 4), _columns_of(torch.zeros(6), 4)) == (6, 6, 0)
+
+
+class Layers(nn.Module):
+    """Layers of widths, in one list, besides lists of an encoder and of a part of the second layer."""
+
+    def __init__(self, *widths: int) -> None:
+        super().__init__()
+        self.vision = nn.ModuleList([nn.Linear(50, 50)])
+        self.small = nn.ModuleList([nn.Linear(2, 2)])
+        self.blocks = nn.ModuleList([nn.Linear(5, width) for width in widths])
+        self.blocks[1].parts = nn.ModuleList([nn.Linear(40, 40)])
+        self.empty = nn.ModuleList()
+        for number, block in enumerate(self.blocks):
+            block.layer_idx, block.rate, block.any = number, 0.5, object()
+
+
+def test_layers_are_in_the_outermost_list_with_the_most_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_model, "ENCODERS", ("vision",))
+    model = Layers(7, 9, 7)
+    name, layers = layers_in(model, "here")
+    assert (name, layers) == ("blocks", list(model.blocks))
+    alone = nn.Module()
+    alone.vision = model.vision
+    assert layers_in(alone, "here") == ("vision", list(model.vision))
+    with pytest.raises(NotTraced, match=r"^here: module Linear has no list of layers$"):
+        layers_in(nn.Linear(3, 3), "here")
+
+
+def test_layers_are_of_one_kind_if_they_differ_in_their_number_alone() -> None:
+    layers = list(Layers(7, 9, 7, 9, 7, 7).blocks)
+    assert trace_model._first_of_kind(layers) == [0, 1, 0, 3, 0, 0]
+    layers[4].rate = 0.25
+    layers[5].bias = None
+    layers[2]._hidden, layers[2].other = 3, []
+    assert trace_model._first_of_kind(layers) == [0, 1, 0, 3, 4, 5]
+
+
+def test_only_the_first_layer_of_a_kind_runs_and_the_others_pass_their_input_on() -> None:
+    """They repeat the other outputs of the first one, and afterwards all layers are as before."""
+
+    class Pair(nn.Module):
+        def __init__(self, *, is_pair: bool) -> None:
+            super().__init__()
+            self.is_pair = is_pair
+
+        def forward(self, hidden_states: torch.Tensor) -> object:
+            return (hidden_states + 1, "cache") if self.is_pair else hidden_states + 1
+
+    layers = [Pair(is_pair=is_pair) for is_pair in (True, False, True, False)]
+    x = torch.tensor([3.0])
+    with trace_model._skipped(layers, [0, 1, 0, 1]):
+        first, plain, again = layers[0](x), layers[1](x), layers[2](5 * x)
+        assert (first[0].item(), first[1], plain.item()) == (4.0, "cache", 4.0)
+        assert (again[0].item(), again[1], layers[3](hidden_states=7 * x).item()) == (15.0, "cache", 21.0)
+    assert [layer._forward_hooks for layer in layers] == [{}] * 4
+    assert (layers[2](5 * x)[0].item(), layers[3](7 * x).item()) == (16.0, 22.0)
+    with pytest.raises(KeyError), trace_model._skipped(layers, [0, 1, 0, 1]):
+        layers[3]()
+    assert layers[3](x).item() == 4.0
+
+
+@pytest.mark.parametrize("fails", [[], ["skipped"], ["skipped", "all"], ["skipped", "all", "masked"]])
+def test_a_model_that_fails_runs_with_all_layers_and_then_with_a_mask(fails: list[str], monkeypatch) -> None:
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as MASKS
+
+    model, tried = Layers(7, 9, 7), []
+
+    def run(given: nn.Module) -> tuple[str, str]:
+        assert given is model
+        is_skipped, mask = "forward" in vars(model.blocks[2]), MASKS.get(trace_model.ATTENTION)
+        tried.append("skipped" if is_skipped else "masked" if mask else "all")
+        assert mask is None or mask().shape == (1, 1, 256, 256)
+        if tried[-1] in fails:
+            raise ValueError(tried[-1])
+        return "recorder", "why"
+
+    monkeypatch.setattr(trace_model, "_run", run)
+    if len(fails) == 3:
+        with pytest.raises(ValueError, match="skipped"):
+            trace_model._recorded(model, "here")
+    else:
+        found = trace_model._recorded(model, "here")
+        assert (found.recorder, found.path, found.why_no_backward) == ("recorder", "blocks", "why")
+        assert found.kinds == [0, 1, 0]
+    assert tried == ["skipped", "all", "masked"][: len(fails) + 1]
+    assert MASKS.get(trace_model.ATTENTION) is None
+
+
+def test_a_model_runs_in_float32_if_its_code_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[Exception] = []
+
+    def recorded(dtype: torch.dtype, where: str) -> str:
+        if dtype == torch.bfloat16 and errors:
+            raise errors[-1]
+        return f"run {where}"
+
+    monkeypatch.setattr(trace_model, "_model", lambda config, full, where, dtype: dtype)
+    monkeypatch.setattr(trace_model, "_recorded", recorded)
+    assert trace_model._built_and_recorded("c", "f", "here") == (torch.bfloat16, "run here")
+    for sentence in ("expected scalar type Float", "mixed dtype"):
+        errors.append(RuntimeError(sentence))
+        assert trace_model._built_and_recorded("c", "f", "here") == (torch.float32, "run here")
+    errors.append(RuntimeError("a size"))
+    with pytest.raises(RuntimeError, match="a size"):
+        trace_model._built_and_recorded("c", "f", "here")
+
+
+def test_what_a_trace_has_not_seen_is_listed() -> None:
+    always = "the type of router, fused kernels of the trainer, words of --recompute for single modules"
+
+    def unseen(*events: dict, **fields: object) -> str:
+        recorder = SimpleNamespace(events=[SimpleNamespace(sizes=sizes) for sizes in events])
+        (line,) = trace_model._unseen(SimpleNamespace(**fields), recorder)
+        return line.removeprefix("not seen in a trace: ")
+
+    assert unseen(num_nextn_predict_layers=0) == always
+    assert unseen(mtp_num_layers=3, num_mtp_modules=4).startswith(
+        "3 multi-token prediction layers (mtp_num_layers), the"
+    )
+    assert unseen({"num_blocks": 3}, index_topk=64) == unseen(index_topk=None) == always
+    assert (
+        unseen({"rows": 3}, index_topk=64)
+        == f"{always}, the choice of 64 keys per query (index_topk): attention has all keys"
+    )
+    rule = "the usual rule (q, k, v, gate, up by columns; o, down by rows)"
+    assert trace_model._plan_in_words(False, ["a.b"]) == f"{rule}, since transformers has no plan"
+    assert trace_model._plan_in_words(True, []) == "base_model_tp_plan of transformers"
+    names = ["0.a.e", "1.a.e", "x.d", "c", "y.b", "f"]
+    assert trace_model._plan_in_words(True, names).endswith(f", and {rule} for others: b, c, d, e")
+    assert trace_model._one_line(ValueError(f"\n{'a' * 300}\nb")) == f"ValueError: {'a' * 200}"
+    assert trace_model._one_line(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("changes", "length"),
+    [({}, 4096), ({"max_seq_len": 0, "n_ctx": 77}, 77), ({"n_positions": 99, "n_ctx": 77}, 99)],
+)
+def test_a_description_has_its_layers_plan_length_and_notes(changes: dict, length: int, monkeypatch) -> None:
+    class Config(SimpleNamespace):
+        base_model_tp_plan = {"blocks.*.q": "colwise", "blocks.*.k": 3, "vision.*.q": "rowwise"}  # noqa: RUF012
+
+    made = []
+
+    def traced(recorder: object, layer: nn.Module, *others: object) -> SimpleNamespace:
+        made.append((layer, *others))
+        return SimpleNamespace(notes=["both", others[0]], by_rule=[f"{others[0]}.v"])
+
+    model = Layers(7, 9, 7)
+    monkeypatch.setattr(trace_model, "TracedLayer", traced)
+    monkeypatch.setattr(trace_model, "kinds_of", lambda layers, kinds: {"kinds": [sorted(layers), kinds]})
+    monkeypatch.setattr(trace_model, "outside_of", lambda *given: {"outside": given[4:]})
+    recorder = SimpleNamespace(decisions={"a": 1, "b": 1, "c": 1})
+    found = trace_model.RecordedModel(recorder, "blocks", [0, 1, 0], "a reason")
+    described = trace_model._described(model, Config(**changes), found, "here")
+    plan = {"blocks.*.q": "colwise"}
+    assert made == [(model.blocks[at], f"blocks.{at}", plan, 256, "here") for at in (0, 1)]
+    assert described["kinds"] == [[0, 1], [0, 1, 0]]
+    assert described["outside"] == ({"kinds": described["kinds"]}, "here")
+    assert described["max_position_embeddings"] == length
+    assert described["plan"].endswith(" for others: v")
+    assert described["notes"] == [
+        "both", "blocks.0", "blocks.1", "the backward was not traced (a reason): saved tensors are those of the forward",
+        "decisions by data in a, b were traced for zeros and False",
+    ]  # fmt: skip
+
+
+def test_a_configuration_is_read_for_a_decoder_without_dropout() -> None:
+    data = {"model_type": "bert", "num_hidden_layers": 3, "attention_probs_dropout_prob": 0.25, "auto_map": {}}
+    config, full, notes = trace_model._config(data, "here")
+    assert (config is full, config.is_decoder, config.use_cache, config.num_hidden_layers) == (True, True, False, 3)
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.0, 0.0)
+    assert notes == ["traced as a decoder (is_decoder true), unlike the configuration"]
+    assert trace_model._config({**data, "is_decoder": True}, "here")[2] == []
+    several = {"model_type": "gemma3", "text_config": {"num_hidden_layers": 3, "quantization_config": {}}}
+    text, full, notes = trace_model._config({**several, "quantization_config": {"odd": 1}}, "here")
+    assert (text is full.text_config, notes) == (True, ["text model only, vision encoder ignored"])
+    most = trace_model.MOST_LAYERS
+    for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
+        assert trace_model._config({"model_type": "gpt2", name: most}, "here")[2] == []
+        with pytest.raises(ConfigError, match=f"{name} must be at most"):
+            trace_model._config({"model_type": "gpt2", name: most + 1}, "here")
+    for kind, architecture in (("bert", "BertForPreTraining"), ("bert", "BertForMaskedLM")):
+        with pytest.raises(ConfigError, match=f"architectures has {architecture}"):
+            trace_model._config({"model_type": kind, "architectures": ["BertModel", architecture]}, "here")
+    assert trace_model._config({"model_type": "gpt2", "architectures": "GPT2ForMaskedLM"}, "here")[2] == []
+    assert (trace_model.is_known("gpt2"), trace_model.is_known("gpt0")) == (True, False)
