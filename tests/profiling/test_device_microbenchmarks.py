@@ -1,10 +1,12 @@
 """The device's own facts: every kind on a CPU, into a file that has them once a type."""
 
+import contextlib
 import dataclasses
 import json
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -206,3 +208,168 @@ def test_time_limit_and_facts_are_for_models(tmp_path: Path) -> None:
 def test_a_point_has_5_to_30_samples_of_at_most_250_runs() -> None:
     names = ("_FEWEST", "_MOST", "_MOST_RUNS", "_MOST_OPERANDS")
     assert [getattr(bench_module, name) for name in names] == [5, 30, 250, 200]
+
+
+class Timed(facts_module._Bench):
+    """Runs the first work of each point, and reports its number as the time."""
+
+    def __init__(self, grid: BenchmarkGrid, kind: torch.dtype = torch.float32, *, is_gpu: bool = False) -> None:
+        super().__init__(torch.device("cpu"), kind, grid)
+        if is_gpu:
+            self.where = SimpleNamespace(type="cuda")  # type: ignore[assignment]
+        self.results: list[Any] = []
+        self.num_works: list[int] = []
+
+    def randn(self, *sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, dtype=self.kind)
+
+    def random_bytes(self, count: int) -> torch.Tensor:
+        return torch.full((count,), 7, dtype=torch.uint8)
+
+    def timed(self, works: Any) -> Any:
+        self.results.append(works[0]())
+        self.num_works.append(len(works))
+        return len(self.results)
+
+
+def test_products_have_their_sizes_and_as_many_operands_as_exceed_a_cache() -> None:
+    """Of bytes read and written: a product of 6 tokens, 3 in, 5 out, and one of 2 groups."""
+    grid = dataclasses.replace(
+        QUICK, tokens=(6,), weights=((3, 5),), groups=((2, 3, 5),), rotated_bytes=8 * (6 * 8 + 15) * 3 + 1
+    )
+    bench = Timed(grid, torch.float64)
+    found = [tuple(one.values()) for one in facts_module._products(bench)]
+    assert found == [
+        ("forward", 6, 5, 3, 1, "float64", 1), ("input", 6, 3, 5, 1, "float64", 2),
+        ("weight", 5, 3, 6, 1, "float64", 3), ("forward", 6, 5, 3, 2, "float64", 4),
+    ]  # fmt: skip
+    assert [tuple(one.shape) for one in bench.results] == [(6, 5), (6, 3), (5, 3), (6, 5)]
+    assert bench.num_works == [4, 4, 4, -(-(8 * (6 * 8 + 15) * 3 + 1) // (8 * (6 * 8 + 30)))]
+    bench = Timed(grid, torch.float32, is_gpu=True)
+    assert len(list(facts_module._products(bench))) == 3
+    assert bench.not_measured == ["grouped products in float32: torch has them in bfloat16"]
+
+
+def test_attention_has_its_sizes_and_as_many_operands_as_exceed_a_cache() -> None:
+    shape = dataclasses.replace(
+        QUICK.attention[0], micro_batch=3, sequence_length=5, num_heads=4, num_kv_heads=2, head_size=8
+    )
+    bench = Timed(dataclasses.replace(QUICK, attention=(shape,), rotated_bytes=4 * 2 * 3 * 5 * 6 * 8 * 3))
+    [found] = facts_module._attention(bench)
+    assert found == dataclasses.asdict(shape) | {"dtype": "float32", "forward_s": 1, "backward_s": 2}
+    output, grads = bench.results
+    assert output.shape == (3, 4, 5, 8)
+    assert [tuple(grad.shape) for grad in grads] == [(3, 4, 5, 8), (3, 2, 5, 8), (3, 2, 5, 8)]
+    assert bench.num_works == [3, 3]
+
+
+def test_memory_is_measured_with_operands_of_its_bytes() -> None:
+    bench = Timed(dataclasses.replace(QUICK, memory_bytes=(8192, 3), rotated_bytes=8192 * 3 * 5), torch.float64)
+    found = [(one["kernel"], one["bytes"]) for one in facts_module._memory(bench)]
+    times = {"copy": 2, "elementwise": 3, "norm": 2}
+    assert found == [(kernel, number * 8192) for _ in range(2) for kernel, number in times.items()]
+    assert bench.num_works == [5] * 3 + [facts_module._MOST_OPERANDS] * 3
+    assert bench.results[2].square().mean().item() == pytest.approx(1.0, rel=1e-3)
+
+
+def test_transfers_have_their_directions_kinds_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty, made, called = torch.empty, [], []
+
+    def allocated(count: int, *, device: object = None, **keywords: Any) -> torch.Tensor:
+        made.append((count, str(device), keywords.pop("pin_memory", False)))
+        return empty(count, **keywords)
+
+    monkeypatch.setattr(torch, "empty", allocated)
+    bench = Timed(dataclasses.replace(QUICK, memory_bytes=(16, 48)), is_gpu=True)
+    found = [tuple(one.values()) for one in facts_module._host_transfers(bench)]
+    assert found == [("to_device", 16, 1), ("to_host", 16, 2), ("to_device", 48, 3), ("to_host", 48, 4)]
+    assert made == [(16, "None", True), (48, "None", True)]
+    assert bench.results[0] is not bench.results[1]
+    made.clear()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    for name in ("all_reduce", "all_gather", "reduce_scatter"):
+        monkeypatch.setattr(
+            f"torch.cuda.nccl.{name}",
+            lambda *lists, name=name: called.append((name, *(one[0].numel() for one in lists))),
+        )
+    bench = Timed(dataclasses.replace(QUICK, memory_bytes=(16,)), is_gpu=True)
+    found = [tuple(one.values()) for one in facts_module._device_transfers(bench)]
+    assert found == [
+        ("p2p", 2, 16, 1),
+        ("all_reduce", 3, 16, 2),
+        ("all_gather", 3, 16, 3),
+        ("reduce_scatter", 3, 16, 4),
+    ]
+    assert called == [("all_reduce", 16), ("all_gather", 16, 48), ("reduce_scatter", 48, 16)]
+    assert [(count, device) for count, device, _ in made[:3]] == [(16, f"cuda:{index}") for index in range(3)]
+    assert [count for count, *_ in made[3:]] == [48] * 3
+    for count, reasons in ((2, []), (1, ["transfers and collectives between devices: there is one device"])):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        bench = Timed(dataclasses.replace(QUICK, memory_bytes=(16,)), is_gpu=True)
+        assert bool(list(facts_module._device_transfers(bench))) == (count > 1)
+        assert bench.not_measured == reasons
+
+
+def test_a_product_beside_copies_counts_while_the_copies_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty, copied = torch.empty, []
+    monkeypatch.setattr(
+        torch, "empty", lambda count, *, dtype, device=None, pin_memory=False: empty(count, dtype=dtype)
+    )
+
+    @contextlib.contextmanager
+    def copying(target: torch.Tensor, source: torch.Tensor) -> Any:
+        copied.append((target.numel(), source.tolist()))
+        yield lambda: len(copied) == 1
+
+    monkeypatch.setattr(facts_module, "_copying_stream", copying)
+    bench = Timed(dataclasses.replace(QUICK, memory_bytes=(16, 48, 32), beside=5), is_gpu=True)
+    found = list(facts_module._beside_copies(bench))
+    assert found == [{"copy_of": "device", "dtype": "float32", "alone_s": 1, "beside_s": 2}]
+    assert copied == [(48, [7] * 48)] * 2
+    assert bench.not_measured == ["a product beside a copy of the host: the copies ended before it"]
+    assert [tuple(one.shape) for one in bench.results] == [(5, 5)] * 3
+
+
+def test_copies_are_queued_for_half_a_second_and_end_with_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies, calls = [], []
+    side = SimpleNamespace(
+        wait_stream=lambda other: calls.append(other), query=lambda: calls[-1] == "done",
+        synchronize=lambda: calls.append("synchronized"),
+    )  # fmt: skip
+    clock = SimpleNamespace(time=lambda work: (work(), lambda: 0.06))
+    target = SimpleNamespace(
+        copy_=lambda source, non_blocking: copies.append((source, non_blocking)), device="cuda"
+    )
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: side)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "current")
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(facts_module, "clock_of", lambda device: clock)
+    with facts_module._copying_stream(target, "source") as goes_on:
+        assert goes_on()
+        calls.append("done")
+        assert not goes_on()
+    assert copies == [("source", True)] * (1 + 1 + 8)
+    assert calls == ["current", "done", "synchronized"]
+    copied: list[object] = []
+    slow = SimpleNamespace(copy_=lambda source: (copied.append(source), time.sleep(1e-3)))
+    with facts_module._copying_thread(slow, "source") as goes_on:
+        while not copied:
+            time.sleep(1e-3)
+        assert goes_on()
+    number = len(copied)
+    time.sleep(5e-3)
+    assert len(copied) == number
+
+
+def test_operands_are_random_and_enough_to_exceed_a_cache() -> None:
+    bench = facts_module._Bench(torch.device("cpu"), torch.float64, dataclasses.replace(QUICK, rotated_bytes=1000))
+    assert [bench.copies(size) for size in (3000, 1000, 300, 1)] == [1, 1, 4, 200]
+    drawn = bench.random_bytes(4000)
+    assert (drawn.shape, drawn.dtype, drawn.min().item(), drawn.max().item()) == ((4000,), torch.uint8, 0, 255)
+    assert (bench.randn(3, 5).dtype, bench.randn(3, 5).shape, bench.dtype) == (torch.float64, (3, 5), "float64")
+    products = {"products": [{"dtype": "float32"}, {"dtype": "float64"}]}
+    assert [facts_module.has_facts(facts, "float64") for facts in (products, {}, {"products": []})] == [
+        True,
+        False,
+        False,
+    ]
