@@ -6,12 +6,14 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations
+from ppsim.model.attention_base import blocks_before, keys_in_window
 from ppsim.model.config import model_from
 from ppsim.model.execution import Execution
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.mixers import traced as traced_module
-from ppsim.model.mixers.traced import TracedMixer
+from ppsim.model.mixers.traced import TracedCore, TracedGemm, TracedMixer, TracedSaved, TracedScan
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
+from ppsim.model.recurrent import ChunkProduct
 from ppsim.parallel.sizes import ParallelSizes
 from tests.defaults import number_defaults
 
@@ -140,3 +142,145 @@ def test_what_is_left_out_in_model_traced_has_these_values() -> None:
         "TracedSaved": {"is_float32": False, "is_divided": True},
         "TracedMixer": {"norm_weights": 0},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "keys"),
+    [
+        ({}, 60),
+        ({"is_causal": False}, 120),
+        ({"window": 120}, 60),
+        ({"window": 12}, keys_in_window(12, 120)),
+        ({"window": 12, "is_chunked": True}, 6),
+        ({"window": 12, "is_causal": False}, 120),
+        ({"block": 7}, 60 + blocks_before(7, 120)),
+        ({"block": 7, "num_blocks": 5, "window": 12}, keys_in_window(12, 120) + blocks_before(7, 120, 5)),
+    ],
+)
+def test_a_query_sees_the_keys_of_its_window_or_chunk_and_compressed_ones(fields, keys):
+    core = TracedCore(6, 3, 10, 20, index_columns=11, **fields)
+    assert core.keys_per_query(120) == pytest.approx(keys)
+    indexed = 22 * blocks_before(7, 120) if "block" in fields else 0
+    masked = 1 if fields.get("is_causal") is False else 2
+    assert core.core_flops(120, causal=True) == pytest.approx(2 * keys * 6 * 30 + indexed)
+    assert core.core_flops(120, causal=False) == pytest.approx(masked * 2 * keys * 6 * 30 + 2 * indexed)
+    assert (core.qk_head_size, core.v_head_size, core.linears(64, 1)) == (10, 20, [])
+
+
+def test_a_scan_divides_its_products_by_heads_and_knows_no_columns():
+    products = (
+        ChunkProduct(count=6, rows=64, columns=16, depth=8),
+        ChunkProduct(count=1, rows=4, columns=5, depth=9),
+    )
+    scan = TracedScan(5, 64, products)
+    assert [one.count for one in scan.chunk_products(3)] == [2, 1]
+    assert [one.count for one in scan.chunk_products()] == [6, 1]
+    assert (scan.inner_size, scan.convolved, scan.kept_columns, scan.divided) == (0, 0, 0, {"heads": 5})
+    (operator,) = scan.operators(64, ParallelSizes(), Execution(), 128)
+    assert (operator.name, operator.core, scan.linears(64, 1)) == ("scan", scan, [])
+
+
+def mixer(**fields):
+    return TracedMixer(
+        gemms=(
+            TracedGemm("q", "n1", 60, (120, 24), split="outputs", biased=True, rows=0.5, count=3),
+            TracedGemm("up", "x", 36, (12,), saves=72.0),
+            TracedGemm("out", "y", 84, (48,), split="inputs", saves=44.0),
+            TracedGemm("again", "y", 84, (20,)),
+        ),
+        cores=(TracedCore(6, 3, 10, 20, window=90), TracedCore(4, 2, 10, 20, window=50), TracedCore(8, 1, 10, 20)),
+        saved=(TracedSaved("a", 30.0, "norm", is_float32=True), TracedSaved("b", 40.0, "sum", is_divided=False)),
+        norm_weights=17,
+        **fields,
+    )  # fmt: skip
+
+
+def test_a_mixer_adds_its_calls_and_divides_its_matrices():
+    traced = mixer(scans=(TracedScan(5, 64),))
+    assert (traced.num_heads, traced.window, traced.norm_parameters) == (18, 50, 17)
+    assert TracedMixer(cores=(TracedCore(8, 1, 10, 20),)).window is None
+    assert traced.parts == (*traced.cores, *traced.scans)
+    flops = sum(core.core_flops(120, causal=True) for core in traced.cores)
+    assert mixer().core_flops(120, causal=True) == flops
+    assert traced.divided == {
+        "heads of attention call 0": 6, "heads of attention call 1": 4, "heads of attention call 2": 8,
+        "key/value heads of call 0": 3, "key/value heads of call 1": 2, "key/value heads of call 2": 1,
+        "columns of q": 24, "columns of out": 84,
+    }  # fmt: skip
+    assert [(one.name, one.inputs, one.columns, one.split) for one in traced.linears(60, 2)] == [
+        ("q", 60, (60, 12), "outputs"), ("up", 36, (12,), None), ("out", 42, (48,), "inputs"), ("again", 84, (20,), None),
+    ]  # fmt: skip
+    first = traced.linears(60, 1)[0]
+    assert (first.biased, first.rows, first.count, first.reads) == (True, 0.5, 3, "n1")
+
+
+def test_context_parallel_ranks_need_an_attention_call_and_no_scan():
+    sizes = ParallelSizes(cp=2)
+    mixer().require_division(sizes)
+    for wrong in (mixer(scans=(TracedScan(5, 64),)), TracedMixer(gemms=mixer().gemms)):
+        wrong.require_division(ParallelSizes())
+        with pytest.raises(ConfigError, match="got cp 2"):
+            wrong.require_division(sizes)
+    TracedMixer().require_division(sizes)
+
+
+def test_each_tensor_of_a_mixer_is_written_once_and_divided_like_its_reader():
+    operators = list(mixer().operators(60, ParallelSizes(tp=2), Execution(), 128))
+    written = {tensor.name: (tensor.columns, tensor.dtype) for one in operators for tensor in one.writes}
+    assert written["saved 0"] == (15, "f32")
+    assert written["saved 1"] == (40, "act")
+    assert (written["x"], written["y"]) == ((72, "act"), (22, "act"))
+    assert (written["out 0"], written["out 1"], written["out 2"]) == ((36, "act"), (12, "act"), (48, "act"))
+    assert written["mixed"] == (60, "act")
+    assert [one.name for one in operators if one.weight is not None] == ["q 0", "up 1", "out 2", "again 3"]
+    assert [one.module for one in operators if one.weight is not None] == ["qkv_linear", *["attn_proj"] * 3]
+    assert [one.kind for one in operators[:2]] == ["norm", "gate"], "an unknown kind is a gate"
+    assert [one.name for one in operators].count("makes y") == 1
+    assert operators[-1].reads == ("out 3",)
+    assert operators[-1].passes_gradient
+    assert [one.writes[0].name for one in operators if one.name.endswith(" core")] == [
+        "call 0 o",
+        "call 1 o",
+        "call 2 o",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("kinds.0.mixer.norm_weights", 10**12), ("kinds.0.mixer.norm_weights", 0), ("kinds.0.mixer.cores.0.q", 3),
+        ("kinds.0.mixer.cores.0.q", 2.5), ("kinds.0.mixer.cores.0.window", 7), ("kinds.0.num_norms", 4),
+        ("kinds.0.norm", "plain"), ("kinds.0.norm", "layernorm"), ("source", None), ("final_norm", False),
+    ],
+)  # fmt: skip
+def test_what_a_file_may_hold_is_read(path, value):
+    model = model_from(changed(path, value))
+    layer = model.layers[0]
+    read = {
+        "norm_weights": layer.attention.norm_weights, "q": layer.attention.cores[0].q, "window": layer.attention.window,
+        "num_norms": layer.num_norms, "norm": layer.norm, "source": None if model.source == "a trace" else 0,
+        "final_norm": model.final_norm,
+    }  # fmt: skip
+    assert read[path.rpartition(".")[-1]] == value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        ("kinds.0.mixer.norm_weights", 10**12 + 1, "must be from 0 to"),
+        ("kinds.0.mixer.cores.0.q", True, "q must be of type float: got True"),
+        ("kinds.0.mixer.cores.0.is_causal", 1, "is_causal must be of type bool: got 1"),
+        ("kinds.0.mixer.gemms.0.inputs", 0, "inputs must be at least 1"),
+        ("kinds.0.mixer.gemms.0.columns", [4, 0], "columns must have a number of 1 or more: got"),
+        (
+            "kinds.0.ffn",
+            {"kind": "Attention", "num_heads": 4, "num_kv_heads": 2, "head_size": 16},
+            "kinds 0 must have",
+        ),
+        ("kinds.0", 3, "kinds must be a list of objects"),
+        ("kinds.0.num_norms", "2", "num_norms must be of type int"),
+    ],
+)
+def test_numbers_and_flags_of_a_file_have_bounds_and_types(path, value, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        model_from(changed(path, value))
