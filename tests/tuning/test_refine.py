@@ -11,10 +11,23 @@ import ppsim
 from ppsim.base.errors import PpsimError
 from ppsim.projection.plan import memory_limit_of
 from ppsim.simulation.verdict import MemoryLimit
+from ppsim.tuning import refine as refine_module
 from ppsim.tuning.command_line import command_of
 from ppsim.tuning.evaluate import EvaluationResult
 from ppsim.tuning.lower_bounds import BoundsCalculator
-from ppsim.tuning.refine import RefineState, least_recomputed, refine
+from ppsim.tuning.refine import (
+    RefineState,
+    _descent,
+    _fastest_too_large,
+    _first_of_layouts,
+    _microbatches,
+    _of_fitted,
+    _of_other_stages,
+    _with_fewest_layers,
+    layout_of,
+    least_recomputed,
+    refine,
+)
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Configuration, configurations, space_for
 from tests.tuning.questions import question
@@ -271,3 +284,114 @@ def test_all_layouts_that_fit_only_with_recomputation_have_a_bound_of_their_time
         (3.0 * dp, dp, "none") for dp in range(1, 16)
     ]
     assert least_recomputed(looks, {}, 9.0) == []
+
+
+def fake_search(**fields):
+    """A refinement whose parts are given by name."""
+    search = object.__new__(RefineState)
+    vars(search).update(fields)
+    return search
+
+
+def layout(**sizes) -> Configuration:
+    """1f1b with tp 2, cp 3, ep 5, dp 7, pp 4, micro-batch 6 and ZeRO 1, except `sizes`."""
+    usual = configurations(question(), space_for(question()))[0]
+    given = {"tp": 2, "cp": 3, "ep": 5, "dp": 7, "pp": 4, "vpp": 1, "micro_batch": 6, "zero": 1, "schedule": "1f1b"}
+    return replace(usual, **given | {"recompute": "none", "split": "even"} | sizes)
+
+
+def test_a_layout_is_all_sizes_but_stages_per_rank() -> None:
+    assert layout_of(layout()) == (2, 3, 5, 7, 4, 6, 1)
+    ordered = [(1, layout()), (2, layout(vpp=2)), (3, layout(tp=1)), (4, layout(zero=3)), (5, layout(cp=1))]
+    assert _first_of_layouts(ordered, 3) == [layout(), layout(tp=1), layout(zero=3)]
+    assert _first_of_layouts(ordered, 9) == [layout(), layout(tp=1), layout(zero=3), layout(cp=1)]
+
+
+def of_job(layers: int, batch: int, **fields):
+    job = SimpleNamespace(global_batch=batch, model=SimpleNamespace(layers=[None] * layers))
+    return fake_search(outlooks=SimpleNamespace(question=SimpleNamespace(job=job)), **fields)
+
+
+def test_microbatches_are_the_batch_by_its_parallel_parts() -> None:
+    assert _microbatches(of_job(30, 420), layout()) == 10
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "vpp"),
+    [(24, 4, {2, 3, 6}), (22, 4, {2, 3, 6}), (24, 1, set()), (64, 4, {2, 4, 8, 16}), (23, 4, set())],
+)
+def test_other_stages_divide_the_layers_or_two_more(layers: int, pp: int, vpp: set[int]) -> None:
+    """The ends may be empty, as with 22 layers on 24 stages."""
+    search = of_job(
+        layers, 7 * 6 * 8, space=SimpleNamespace(patterns=("interleaved-1f1b", "zbv"), split=("even", "auto"))
+    )
+    tried = list(_of_other_stages(search, layout(pp=pp)))
+    wide = [one for one in tried if one.schedule == "interleaved-1f1b"]
+    assert {one.vpp for one in wide} == vpp
+    assert {one.split for one in wide} == ({"even", "auto"} if vpp else set())
+    assert {one.vpp for one in tried if one.schedule == "zbv"} == vpp & {2}
+
+
+@pytest.mark.parametrize(("pp", "layers", "names"), [(4, 8, ["zbv", "v-half"]), (1, 8, []), (4, 5, [])])
+def test_fitted_schedules_need_two_stages_on_each_rank(pp: int, layers: int, names: list[str]) -> None:
+    tried = list(_of_fitted(of_job(layers, 7 * 6 * 8), layout(pp=pp, vpp=3)))
+    assert [(one.schedule, one.vpp) for one in tried] == [(name, 2) for name in names]
+
+
+def look_of(candidate: Configuration, bound_s: float, least_bytes: float = 0.0):
+    return SimpleNamespace(candidate=candidate, bound_s=bound_s, least_bytes=least_bytes)
+
+
+@pytest.mark.parametrize("has_fitting", [False, True])
+def test_layouts_that_do_not_fit_are_ordered_by_time_or_if_nothing_fits_by_bytes(has_fitting: bool) -> None:
+    one, two, three, four = (layout(tp=number) for number in (1, 2, 4, 8))
+    outlooks = SimpleNamespace(
+        of=lambda candidate, *, is_limited: look_of(candidate, is_limited or 9.0 - candidate.tp)
+    )
+    verdicts = {three.key: EvaluationResult("does not fit", 5.0)}
+    if has_fitting:
+        verdicts[four.key] = EvaluationResult("fits", 1.0, 1.0)
+    search = fake_search(outlooks=outlooks, verdicts=verdicts, limit=MemoryLimit.given(100.0))
+    looks = [
+        look_of(two, 1.0, 130.0),
+        look_of(one, 1.0, 120.0),
+        look_of(three, 1.0, 60.0),
+        look_of(four, 1.0, 100.0),
+    ]
+    expected = [three, two, one] if has_fitting else [three, one, two]
+    assert _fastest_too_large(search, looks) == expected
+
+
+def test_a_descent_switches_what_lowers_the_bound_by_a_thousandth(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = "abcde"
+    steps = [replace(layout(), switched=(f"{name}=on",)) for name in names]
+    bounds = dict(zip(steps, (8.0, 7.0, 6.995, 9.0, 5.0), strict=True)) | {layout(): 10.0}
+    following = {
+        layout(): [steps[0], steps[3]],
+        steps[0]: [steps[1], steps[3]],
+        steps[1]: [steps[2]],
+        steps[2]: [steps[4]],
+    }
+    monkeypatch.setattr(refine_module, "_switched", lambda search, start: following[start])
+    outlooks = SimpleNamespace(of=lambda candidate: look_of(candidate, bounds.get(candidate, 9.0)))
+    search = fake_search(outlooks=outlooks, space=SimpleNamespace(allows=lambda candidate: True))
+    assert list(_descent(search, layout())) == steps[:2], "the third gains 0.7 per mille"
+    other_size = replace(steps[0], tp=1)
+    assert refine_module._bounds(search, layout(), other_size) is None
+    assert refine_module._bounds(search, layout(), replace(steps[0], zero=3)).candidate.zero == 3
+    assert refine_module._bounds(search, layout(), layout(vpp=2)) is None, "nothing is switched"
+    search.space = SimpleNamespace(allows=lambda candidate: False)
+    assert refine_module._bounds(search, layout(), steps[0]) is None
+
+
+def test_blocks_are_the_fewest_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of 14 - N for block/N, at least 12 - N by the bounds; 20 layers on four ranks are five of each."""
+    outlooks = SimpleNamespace(
+        of=lambda candidate: look_of(candidate, 0.0, 12.0 - int(candidate.recompute.removeprefix("block/"))),
+        question=of_job(20, 1).outlooks.question,
+    )  # fmt: skip
+    monkeypatch.setattr(refine_module, "task_of", lambda outlooks, look: look)
+    monkeypatch.setattr(refine_module, "exact_peak_bytes", lambda look: look.least_bytes + 2)
+    search = fake_search(outlooks=outlooks)
+    for limit_bytes, expected in ((13.0, ["block/1"]), (12.5, ["block/2"]), (10.0, ["block/4"]), (9.0, [])):
+        assert [one.recompute for one in _with_fewest_layers(search, layout(), limit_bytes)] == expected
