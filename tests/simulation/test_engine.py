@@ -1,6 +1,7 @@
 """The engine against an independent longest path, and against itself compiled."""
 
 import sys
+from types import SimpleNamespace
 
 import networkx
 import numpy as np
@@ -146,3 +147,47 @@ def test_sets_evaluated_side_by_side_give_the_bits_of_each_by_itself(channel, mo
 def test_limits_of_the_engine() -> None:
     assert engine_module._SIDE_BY_SIDE == 10**6
     assert (overlap_module._MOST_ROUNDS, overlap_module._PLAIN_ROUNDS, overlap_module._CONVERGED) == (12, 3, 1e-4)
+
+
+CHAIN = SimpleNamespace(
+    num_actions=3, num_nodes=5, order=np.array([0, 1, 3, 4, 2]), offsets=np.array([0, 0, 1, 2, 3, 5]),
+    waits_for=np.array([0, 4, 0, 3, 1]), schedule=SimpleNamespace(rank_offsets=np.array([0, 2, 3])),
+)  # fmt: skip
+"""Two actions of a rank and two transfers in one queue, the second behind both, and an action that waits for it."""
+
+DURATION, OVERHEAD = np.array([3.0, 5.0, 7.0, 11.0, 13.0]), np.array([0.5, 0.25, 0.125, 2.0, 4.0])
+
+
+def test_a_small_graph_has_the_times_that_a_hand_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transfer behind a transfer has no overhead, and a node that `earliest` delays no blocker."""
+    sizes = []
+
+    def plain(kernel, inputs, outputs, size):
+        sizes.append(size)
+        kernel(*inputs, *outputs)
+
+    monkeypatch.setattr(engine_module, "run_kernel", plain)
+    times = evaluate(CHAIN, DURATION, OVERHEAD, num_sets=3)
+    assert times.start.tolist() == [0.5, 3.75, 29.625, 5.5, 16.5]
+    assert times.end.tolist() == [3.5, 8.75, 36.625, 16.5, 29.5]
+    assert times.blocker.tolist() == [-1, 0, 4, 0, 3]
+    later = evaluate(CHAIN, DURATION, OVERHEAD, earliest=np.array([0, 9.0, 0, 5.5, 0]))
+    assert later.start.tolist() == [0.5, 9.0, 31.125, 5.5, 18.0]
+    assert later.blocker.tolist() == [-1, -1, 4, 0, 1]
+    assert engine_module.blockers_of(CHAIN, times.end).tolist() == [-1, 0, 4, 0, 3]
+    assert engine_module.blockers_of(CHAIN, np.array([3, 9, 0, 8, 2.0]))[4] == 1
+    assert engine_module.blockers_of(CHAIN, np.array([3, 9, 0, 9, 2.0]))[4] == 3
+    assert sizes == [15, 5, 5, 5, 5]
+    monkeypatch.setattr(engine_module, "_SIDE_BY_SIDE", 0)
+    monkeypatch.setattr(engine_module, "_side_by_side", None)
+    many = evaluate_many(CHAIN, np.array([DURATION, 2 * DURATION]), OVERHEAD)
+    assert sizes[5:] == [10, 10]
+    monkeypatch.undo()
+    for ranks in (
+        many,
+        engine_module._side_by_side(CHAIN, np.array([DURATION, 2 * DURATION]), np.array([OVERHEAD] * 2)),
+    ):
+        assert ranks.first_start.tolist() == [[0.5, 29.625], [0.5, 6.5 + 2 + 22 + 26 + 0.125]]
+        assert ranks.last_end.tolist() == [[8.75, 36.625], [6.75 + 10, 70.625]]
+        assert ranks.step_time_s.tolist() == [36.125, 70.125]
+        assert ranks.span_s.tolist() == [8.25, 16.25]
