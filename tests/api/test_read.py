@@ -11,6 +11,7 @@ import pytest
 import ppsim
 from ppsim.api import read as reading
 from ppsim.errors import ConfigError
+from ppsim.runs.run import Run
 from ppsim.runs.timeline_file import FORMAT
 from ppsim.schedule.table import NONE, Op
 
@@ -218,3 +219,76 @@ def test_a_log_has_no_timeline(tmp_path: Path) -> None:
     file.write_text(LOG * 3)
     with pytest.raises(ConfigError, match=r"run.log is a log, which has totals and no timeline"):
         reading.open_run_if_path(file)
+
+
+ALIGNED = {"num_clocks": 2, "hop_s": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("facts", "known"),
+    [
+        (None, {"num_warm_up": 0, "chosen_step": 0, "clocks": None, "reserved_bytes": None, "missing_ranks": [], "job_ranks": None}),
+        (
+            {
+                "num_warm_up": 3, "chosen_step": 1, "clocks": ALIGNED, "reserved_bytes": [5, 6.5], "missing_ranks": [7],
+                "job_ranks": 9, "kind": "torch",
+            },
+            {
+                "num_warm_up": 3, "chosen_step": 1, "clocks": ALIGNED, "reserved_bytes": [5, 6.5], "missing_ranks": [7],
+                "job_ranks": 9, "kind": "torch",
+            },
+        ),
+        (
+            {
+                "num_warm_up": "3", "chosen_step": 1.5, "clocks": [2], "reserved_bytes": ["5"], "missing_ranks": 7,
+                "job_ranks": "9", "step_times_s": [1.0], "emulated": False, "between_steps_s": [], "knows_transfers": True,
+            },
+            {"num_warm_up": 0, "chosen_step": 0, "clocks": None, "reserved_bytes": None, "missing_ranks": [], "job_ranks": None},
+        ),
+    ],
+)  # fmt: skip
+def test_facts_of_a_file_are_of_its_run_and_those_of_another_type_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, facts: Any, known: dict[str, Any]
+) -> None:
+    run = SimpleNamespace(
+        has_own_costs=True, step_times_s=np.array([2.5, 3.5]), gaps_s=(0.25, 0.75), knows_transfers=False
+    )
+    data = {"run": facts}
+    monkeypatch.setattr(reading, "read_json", lambda path: data)
+    monkeypatch.setattr(
+        reading, "run_from_json", lambda content, path: run if (content, path) == (data, "a") else 0
+    )
+    monkeypatch.setattr(reading, "timeline_from_json", lambda content, path: ((content, path), None))
+    monkeypatch.setattr(reading, "with_costs", lambda *given: run if given == (run, "a", "table", "costs") else 0)
+    found = reading._of_file("a", "table", "costs")  # type: ignore[arg-type]
+    of_run = {
+        "emulated": True,
+        "step_times_s": [2.5, 3.5],
+        "between_steps_s": [0.25, 0.75],
+        "knows_transfers": False,
+    }
+    assert found.facts == of_run | known
+    measured = found.measured
+    assert (measured.timeline, measured.run) == ((data, "a"), run)
+    assert (measured.step_times_s, measured.chosen_step) == ([2.5, 3.5], known["chosen_step"])
+
+
+def test_a_run_has_the_costs_of_its_table_but_its_own_network() -> None:
+    table = ppsim.build("1f1b", pp=2, microbatches=4)
+    costs = ppsim.StageCosts(forward_s=1.0, backward_input_s=2.0, backward_weight_s=3.0)
+    own = costs.replace(channel="rank", communication="blocking", receives="ordered")
+    timeline = ppsim.simulate(table, costs)
+    times = timeline.start[None], timeline.end[None]
+    run = Run("a", timeline.graph, own, *times, has_own_costs=False)
+    given = costs.replace(forward_s=7.0)
+    found = reading.with_costs(run, "a", table, given)
+    assert found.has_own_costs
+    network = found.costs.channel, found.costs.communication, found.costs.receives
+    assert (found.costs.forward_s, *network) == (7.0, "rank", "blocking", "ordered")
+
+
+def test_no_run_and_a_negative_warm_up_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--warm-up must not be negative: got -1"):
+        reading.open_run("a", warm_up=-1)
+    with pytest.raises(ConfigError, match="at least one measured run"):
+        reading.open_run(warm_up=0)
