@@ -1,16 +1,21 @@
 """Iteration, overheads and assumptions of plans with times by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from ppsim.base.errors import ConfigError, PpsimError
+from ppsim import StageCosts, build
+from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError
 from ppsim.catalog.build import find
-from ppsim.costs.cost_sources import RankCosts
+from ppsim.costs.cost_sources import RankCosts, RunCosts
+from ppsim.projection import project as project_module
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import (
     assembled_of,
+    communication_of,
     iteration_of,
     outcome_of,
     peaks_of,
@@ -19,6 +24,7 @@ from ppsim.projection.project import (
     seconds_per_launch,
     table_of,
 )
+from ppsim.projection.projection import FROM_RUN
 from tests.projection.by_hand import MEASURED, by_hand, free
 from tests.projection.jobs import job
 
@@ -185,3 +191,128 @@ def test_a_possible_table_is_refused_for_its_stages_and_another_for_its_shape(
     with pytest.raises(PpsimError, match=error):
         table_of(Plan(pp=pp, microbatches=4, schedule="dualpipe"), find("dualpipe"))
     assert asked == ([2] if pp == 2 else []), "of two replicas"
+
+
+def test_stages_are_judged_by_the_plan_the_layers_and_the_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(project_module, "why_no_split", lambda *given: asked.append(given))
+    monkeypatch.setattr(
+        project_module, "why_no_slices", lambda *given, **more: asked.append((*given, more)) or "no"
+    )
+    source = SimpleNamespace(num_layers=11, sequence_length=512, hidden_size=96)
+    plan: Any = SimpleNamespace(
+        has_model=True, modelled_source=source, job=SimpleNamespace(stage_plans=(1, 2, 3)), layer_split_rule="even"
+    )
+    assert project_module._why_no_stages(plan, 4) == "the plan of --plan has 3 stages: got 4"
+    assert project_module._why_no_stages(plan, 3, num_slices=5) == "no"
+    assert asked == [("even", 11, 3), (512, 5, {"hidden_size": 96})]
+    plan.job = None
+    assert project_module._why_no_stages(plan, 4) == "no"
+    assert asked[3] == (512, 1, {"hidden_size": 96})
+    plan.has_model = False
+    assert project_module._why_no_stages(plan, 4) is None
+
+
+def test_a_refusal_without_a_model_names_what_is_projected() -> None:
+    def said(**fields: Any) -> str:
+        source = SimpleNamespace(name=fields.pop("name", "profile x"))
+        plan: Any = SimpleNamespace(**{"job": None, "has_model": True, "source": source} | fields)
+        return project_module._without_model(plan)
+
+    assert said() == "; no --model was given, so profile x is projected"
+    default = f"profile {project_module.DEFAULT}"
+    assert said(name=default) == f"; no --model was given, so {default} (the default) is projected"
+    assert said(job=3) == said(has_model=False) == ""
+
+
+def test_a_search_that_no_table_fits_is_repeated_without_a_limit() -> None:
+    plan: Any = SimpleNamespace(memory_bound_bytes=7.0)
+    limits: list[float | None] = []
+
+    def search(limit: float | None) -> str:
+        limits.append(limit)
+        if limit == 7.0:
+            raise DoesNotFit("it is too large")
+        return "table"
+
+    found = project_module._within_memory(plan, search)
+    assert found == ("table", "; without a memory limit, because it is too large")
+    assert limits == [7.0, None]
+    assert project_module._within_memory(plan, str) == ("7.0", "")
+
+
+def test_launches_and_calls_of_a_plan_are_added_to_its_costs() -> None:
+    own = job(pp=2, launch_s=0.5)
+    schedule = build("1f1b", pp=2, microbatches=4)
+    costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+    plan = Plan(
+        pp=2, microbatches=4, job=own, action_overhead_s=1.0, hop_overhead_s=2.0, message_overhead_s=3.0,
+        step_overhead_s=4.0, first_pass_s=5.0, last_pass_s=6.0, overlap_slowdown=0.25,
+    )  # fmt: skip
+    found = project_module._for_runtime(plan, schedule, costs)
+    assert (found.action_overhead_s, found.hop_overhead_s, found.message_overhead_s) == (1.5, 2.5, 3.5)
+    assert (found.step_overhead_s, found.first_pass_s, found.last_pass_s) == (4.0, 5.0, 6.0)
+    assert (found.overlap_slowdown, found.receives) == (0.25, plan.receives)
+    for runtime, slow_links, channel in (
+        ("torch", None, "pair"),
+        ("torch", np.zeros((1, 5)), "edge"),
+        ("ideal", None, "ideal"),
+    ):
+        linked = costs.replace(slow_links=slow_links)
+        made = project_module._for_runtime(replace(plan, runtime=runtime), schedule, linked)
+        assert made.channel == channel
+    slow = project_module._for_runtime(replace(plan, stragglers=((1, 3.0),)), schedule, costs)
+    assert np.broadcast_to(slow.forward_s, 2).tolist() == [1.0, 3.0]
+
+
+def test_the_slowdown_next_to_messages_is_the_clusters_constant() -> None:
+    constant = SimpleNamespace(value=0.125)
+    for given, slowdown in ((constant, 0.125), (None, 0.0)):
+        cluster = SimpleNamespace(constants=SimpleNamespace(overlap_slowdown=given))
+        assert project_module._slowdown(SimpleNamespace(cluster=cluster)) == slowdown  # type: ignore[arg-type]
+    assert project_module._slowdown(None) == 0.0
+
+
+def test_communication_is_that_of_megatrons_loop_if_it_can_run_the_table() -> None:
+    blocking = by_hand(runtime="megatron").plan
+    assert blocking.communication != "overlap"
+    table = build("1f1b", pp=2, microbatches=4)
+    assert communication_of(blocking, table) == blocking.communication
+    assert communication_of(blocking, build("zb-h1", pp=2, microbatches=4)) == "overlap"
+    assert communication_of(by_hand().plan, table) == "overlap"
+
+
+def test_a_search_for_splits_needs_stages_and_a_model() -> None:
+    for stages, measured, is_searched in ((2, None, True), (1, None, False), (2, MEASURED, False)):
+        plan, schedule = SimpleNamespace(measured=measured), SimpleNamespace(num_model_stages=stages)
+        assert project_module._is_searched(plan, schedule) == is_searched  # type: ignore[arg-type]
+
+
+def test_slow_ranks_of_a_recorded_run_are_named_with_the_time_without_them() -> None:
+    table = build("1f1b", pp=2, microbatches=4)
+    recorded = RunCosts(
+        forward_s=(1.0, 1.0), backward_input_s=(1.0, 1.0), backward_weight_s=(1.0, 1.0), table=table, source="run.json",
+        splits_backward=False, knows_gaps=True, slow_ranks=((1, 2.0, 2.0),), note="a note",
+    )  # fmt: skip
+    plan = Plan(pp=2, microbatches=4, measured=recorded, runtime="ideal")
+    note, fault = project_module._faults_of_run(plan, table)
+    assert note == f"{FROM_RUN}a note"
+    assert fault == (
+        f"{FROM_RUN}1. slow ranks 1 (forward × 2.00, backward × 2.00); if healthy: 15.0 s (--without 1)"
+    )
+    wide = build("1f1b", pp=4, microbatches=4)
+    assert list(project_module._faults_of_run(plan, wide))[1:] == [
+        f"{FROM_RUN}left out, because it has 2 ranks: slow ranks 1 (forward × 2.00, backward × 2.00)"
+    ]
+    assert list(project_module._faults_of_run(by_hand().plan, table)) == []
+
+
+def test_orders_of_microbatches_of_other_lengths_are_compared_with_the_one_that_was_drawn() -> None:
+    plan = Plan(pp=2, job=job(tp=2, pp=2, layers=4), lengths=(4096, 1024, 512, 256, 128))
+    (line,) = [one for one in project(plan).assumptions if one.startswith("order: ")]
+    assert line.startswith("order: as drawn; of the step's time, shortest microbatch first ")
+    assert [", longest first " in line, "packed evenly" in line, "equal microbatches " in line] == [
+        True,
+        False,
+        True,
+    ]
