@@ -377,3 +377,18 @@ def test_what_is_left_out_in_plot_html_has_these_values() -> None:
     assert number_defaults(html_module) == {
         "_input": {"is_checked": True},
     }  # fmt: skip
+
+
+def test_only_a_page_of_errors_has_their_key_and_all_facts_of_its_plans():
+    one, other = timeline_of(), timeline_of(microbatches=4)
+    views = [
+        TimelineView(one, "a", subject="job", about=[("model", "m"), ("layout", "x")]),
+        TimelineView(other, "b", subject="job", about=[("model", "m"), ("layout", "y")]),
+    ]
+    page = timeline_html(views, command="ppsim project", date="today")
+    assert "<kbd>E</kbd>" not in page
+    for name, text in (("model", "m"), ("layout", "x / y"), ("command", "ppsim project"), ("made", "today")):
+        assert f"<dt>{name}</dt><dd>{text}</dd>" in page
+    assert "<title>job: a, b, today</title>" in page
+    assert "<dt>command</dt>" not in timeline_html(views[:1])
+    assert "<kbd>E</kbd>" in timeline_html(views, comparison=compare(one, one))
