@@ -209,3 +209,23 @@ def test_what_fsdp_gathers_is_copied_into_each_parameter_before_each_pass() -> N
         ]
         weights = find_model("llama3-8b").parameters
         assert seconds[0] - seconds[1] == pytest.approx(2 * 2 * size * weights / rate, rel=0.01)
+
+
+class Launches(Bytes):
+    """A device that takes a second for a launch of a kernel that moves bytes, and nothing for the rest."""
+
+    def moved_s(self, kernel, num_bytes, *, launches=1):
+        return launches
+
+
+def test_kernels_are_launched_as_often_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotations: 4 and a repetition of keys and values 2; one per message and sum; norms 5 and 9; a cast 2."""
+    monkeypatch.setitem(globals(), "Bytes", Launches)
+    assert bytes_of(place_of()) == (4 + 2, 4 + 2 + 2, 0)
+    assert bytes_of(place_of(4)) == (4 + 2 + 4, 4 + 2 + 2 + 4, 0)
+    eager, fused = bytes_of(place_of(compile=False)), bytes_of(place_of())
+    assert [one - other for one, other in zip(eager, fused, strict=True)] == [2 * 5 + 1, 2 * 9 + 2, 0]
+    for dtype in ("float8", "float8-row"):
+        narrow = bytes_of(place_of(dtype=dtype))
+        changed = [one - other for one, other in zip(narrow, fused, strict=True)]
+        assert changed == [2 * 4, 2 * (3 + 1 + 2 + 1), 2 * (3 + 1 + 2 + 1)]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -292,3 +293,86 @@ def test_a_step_is_measured_after_one_that_creates_the_state_and_those_that_warm
     assert steps == ["clip", "step"] * (num_warm_up + 1)
     assert (found["parameters"], found["state_bytes"]) == (32, 256)
     assert [found[name]["median"] for name in ("step_s", "gradient_norm_s")] == [3.0, 1.0]
+
+
+def test_a_sweep_says_its_shapes_and_records_its_spans_and_casts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shape of four is in the file, one fails, and the time is over before the last one."""
+    now, said, paced = [100.0], [], []
+
+    def measured(
+        model: Any, key: MeasurementKey, settings: MeasuringSettings, **fields: Any
+    ) -> list[dict[str, Any]]:
+        now[0] += 7.0
+        if key.micro_batch == 2:
+            raise ValueError("odd")
+        return [{"component": "layer", "shape": vars(key)}]
+
+    pace: Any = SimpleNamespace(
+        is_stopped=False, left=", little left", has_time_for=lambda work: work < 4, done=lambda work: paced.append(work),
+        dropped=lambda work: paced.append(-work),
+    )  # fmt: skip
+    monkeypatch.setattr(sweep_module, "measure_shape", measured)
+    monkeypatch.setattr(sweep_module, "require_measurable", lambda *given: None)
+    monkeypatch.setattr(sweep_module, "fused_cast", lambda device, *, compiled: (None, f"cast {device} {compiled}"))
+    monkeypatch.setattr(
+        sweep_module,
+        "estimate_duration",
+        lambda model, key, settings: SimpleNamespace(seconds=float(key.micro_batch)),
+    )
+    monkeypatch.setattr(sweep_module.time, "time", lambda: now[0])
+    monkeypatch.setattr(sweep_module, "raise_clock", lambda device: said.append(str(device)))
+    path = tmp_path / "p.json"
+    keys = [
+        MeasurementKey(size, 8, dtype) for size, dtype in ((3, "fp8"), (1, "fp8"), (2, "float32"), (9, "float32"))
+    ]
+    job = SuiteJob("nano", MODELS["nano"], (keys[0],), path)
+    sweep(job, ONCE, pace=pace, say=said.append)
+    assert said == ["cpu", f"shape 1 of 1: {keys[0]}, little left"]
+    said.clear()
+    content = sweep(SuiteJob("nano", MODELS["nano"], (*keys, keys[1]), path), ONCE, pace=pace, say=said.append)
+    assert said == [
+        f"2 of 5 shapes are in {path} already (--start-over forgets them)", "cpu",
+        f"shape 1 of 3: {keys[1]}, little left", f"shape 2 of 3: {keys[2]}, little left",
+        f"{keys[2]} fails: ValueError: odd; recorded so", f"1 of 5 shapes of {path} are left: the time is over",
+    ]  # fmt: skip
+    assert paced == [3.0, 1.0, -2.0]
+    assert content["provenance"]["measured_at"] == [[100.0, 107.0], [107.0, 121.0]]
+    assert content["provenance"]["notes"][1:] == ["cast cpu False"]
+    assert [part["shape"]["micro_batch"] for part in content["measurements"]] == [3, 1]
+    failure = {"shape": vars(keys[2]), "optimizer": None, "error": "ValueError: odd"}
+    assert content["failed"] == [failure]
+    assert json.loads(path.read_text()) == content
+    again = sweep(job, ONCE, start_over=True, pace=pace)
+    assert again["failed"] == []
+
+
+def test_an_optimizers_step_is_measured_for_each_component(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def step(
+        module: torch.nn.Module, name: str, settings: Any, *, is_hidden: bool, num_units: int
+    ) -> dict[str, Any]:
+        kind = next(module.parameters()).dtype
+        made.append((name, is_hidden, num_units, kind, sum(one.numel() for one in module.parameters())))
+        return {"step_s": len(made)}
+
+    said: list[str] = []
+    monkeypatch.setattr(sweep_module, "measure_step", step)
+    model, key = MODELS["llama-mini"], MeasurementKey(3, 16, "bfloat16", tp=2, cp=2, recompute="full")
+    found = sweep_module.measure_optimizer(model, key, "adamw", ONCE, say=said.append)
+    shard, common = model.shard(tp=2, ep=1), {"optimizer": "adamw", "tp": 2, "ep": 1, "dtype": "bfloat16"}
+    assert found == [
+        {"component": name, **common, "step_s": at} for at, name in enumerate(("embedding", "layer", "head"), 1)
+    ]
+    assert [one[:4] for one in made] == [
+        ("adamw", name == "layer", 4 if name == "layer" else 1, torch.bfloat16)
+        for name in ("embedding", "layer", "head")
+    ]
+    assert made[1][4] == 4 * shapes.layer_parameters(shard.layer)
+    assert said == ["measuring a step of adamw"]
+    sizes = {name: sweep_module._at({"format": "f", "model": {"name": "m"}}, *name) for name in (
+        ("", "format"), ("model", "name"), ("model", "odd"), ("provenance", "name"),
+    )}  # fmt: skip
+    assert list(sizes.values()) == ["f", "m", None, None]

@@ -9,6 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.trainers.primus import read_config as primus_module
 from ppsim.trainers.primus.read_config import from_arguments, from_primus
 from ppsim.trainers.read_config import read_run_config
+from tests.defaults import parameter_defaults
 
 RUN = """
 modules:
@@ -103,6 +104,7 @@ def test_files_extend_others_up_to_a_depth_and_read_the_environment(
     (tmp_path / "18.yaml").write_text("")
     deepest = primus_module._extended({"extends": "2.yaml"}, tmp_path / "x", tmp_path / "x", depth=-1)
     assert deepest == {f"v{number}": number for number in range(2, 18)}
+    assert [parameter_defaults(one)["depth"] for one in (primus_module._file, primus_module._extended)] == [0, 0]
     with pytest.raises(ConfigError, match="extends itself"):
         primus_module._extended({"extends": "1.yaml"}, tmp_path / "x", tmp_path / "x", depth=-1)
 
