@@ -135,3 +135,97 @@ def test_a_message_arrives_its_time_after_it_was_sent(monkeypatch: pytest.Monkey
     emulate._Arrival(net, work, torch.tensor([[sent]], dtype=torch.float64), 3.0, "0SEND_F0").wait()
     assert net.transfers == {"0SEND_F0": (sent, sent + 3.0)}
     assert taken[0] == pytest.approx(2.0, abs=0.1)
+
+
+def test_an_operation_is_posted_to_its_peer_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(emulate.dist, "isend", send := lambda *given, **more: asked.append(("send", given, more)))
+    monkeypatch.setattr(emulate.dist, "irecv", lambda *given, **more: asked.append(("receive", given, more)))
+    for op, name, peer in ((send, "send", "group_dst"), (None, "receive", "group_src")):
+        emulate._post(SimpleNamespace(op=op, tensor="t", group="g", group_peer=5, tag=7))
+        assert asked.pop() == (name, ("t",), {"group": "g", peer: 5, "tag": 7})
+
+
+def test_a_message_on_an_ideal_channel_carries_the_time_at_which_it_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emulate, "_post", lambda operation: f"posted {operation.group_peer}")
+    monkeypatch.setattr(emulate.time, "perf_counter", lambda: 41.5)
+    sender, tensor = network("ideal"), torch.zeros(emulate.PAYLOAD, dtype=torch.float64)
+    assert sender.issue([SimpleNamespace(tensor=tensor, group_peer=1)], "any") == ["posted 1"]
+    assert tensor.view(-1).tolist() == [41.5, *[0.0] * 7]
+    receiver = EmulatedNetwork(COSTS.resolved_for(TABLE), "ideal", 0, lambda: "1RECV_F3")
+    (arrival,) = receiver.issue([SimpleNamespace(tensor=tensor, group_peer=2)])
+    assert (arrival._work, arrival._seconds, arrival._name) == ("posted 2", 0.5, "0SEND_F3")
+    assert arrival._tensor is tensor
+
+
+def test_a_transfer_is_recorded_at_its_receiver_from_the_moment_when_both_have_reached_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, steps = [3.0], []
+
+    def wait() -> None:
+        steps.append("reached")
+        now[0] = 5.0
+
+    monkeypatch.setattr(emulate, "_post", lambda operation: SimpleNamespace(wait=wait))
+    monkeypatch.setattr(emulate.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(
+        emulate, "wait_for", lambda seconds: (steps.append(seconds), now.append(now.pop() + seconds))
+    )
+    net = network("pair")
+    net._carry_out(None, 0.75, "0SEND_F0")
+    assert (net.transfers, steps) == ({"0SEND_F0": (5.0, 5.75)}, ["reached", 0.75])
+    net._carry_out(None, 0.75, "")
+    assert len(net.transfers) == 1
+
+
+def test_transfers_of_one_queue_share_a_thread() -> None:
+    net = EmulatedNetwork(COSTS.resolved_for(TABLE), "pair", 0, lambda: "0SEND_F0")
+    done: list[int] = []
+    net._carry_out = lambda operation, seconds, name: done.append(operation.group_peer)  # type: ignore[method-assign]
+    for transfer in net.issue([SimpleNamespace(group_peer=peer) for peer in (1, 2, 1)]):
+        transfer.wait()
+    assert sorted(net._queues) == [1, 2]
+    assert sorted(done) == [1, 1, 2]
+    threads = list(net._queues.values())
+    assert [thread.name for thread in threads] == ["transfers 1", "transfers 2"]
+    assert all(thread.daemon for thread in threads)
+    net.close()
+    for thread in threads:
+        thread.join(5.0)
+        assert not thread.is_alive()
+
+
+def test_emulated_costs_are_those_of_the_file_by_torchs_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulate, "read_costs", lambda path: COSTS if path == "costs.json" else None)
+    config: Any = SimpleNamespace(emulate_costs="costs.json")
+    given = emulate.emulated_costs(config, TABLE)
+    assert given is not None
+    costs, arrays = given
+    expected = COSTS.with_torch_first_stage(num_stages=2, num_ranks=2)
+    assert costs.backward_weight_s == pytest.approx(expected.backward_weight_s)
+    assert arrays.backward_input_s.tolist() == [0.0, 3.0]
+    assert arrays.backward_weight_s.tolist() == [7.0, 4.0]
+    config.emulate_costs = None
+    assert emulate.emulated_costs(config, TABLE) is None
+
+
+def test_an_emulated_stage_adds_its_parameters_and_passes_gradients_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emulate, "wait_for", lambda seconds: None)
+    stage = EmulatedStage({("F", 0): 1.0, ("B", 0): 2.0}, is_first=True)
+    assert stage.embedding is not None
+    with torch.no_grad():
+        stage.embedding += 3.0
+        stage.weight += 5.0
+    output = stage(torch.full(emulate.PAYLOAD, 2.0, dtype=torch.float64))
+    assert output.tolist() == [[10.0] * 8]
+    stage.running = ("B", 0)
+    output.sum().backward()
+    assert stage.embedding.grad is not None
+    assert stage.embedding.grad.tolist() == [1.0] * 8
+    assert stage.weight.grad is not None
+    assert stage.weight.grad.tolist() == [1.0] * 8
