@@ -107,3 +107,46 @@ def test_what_is_no_job_gets_a_sentence(tmp_path, name, text, sentence):
 
 def test_keys_of_jobs_are_json(tmp_path):
     assert json.dumps(jobs_of(tmp_path, "lora: [16, attention:8]\n"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "typed"),
+    [
+        ("tp", "8", 8), ("tp", 8, 8), ("tp", "8.5", "8.5"), ("price", "0.25", 0.25), ("price", "x", "x"),
+        ("overlap_dp", " TRUE ", True), ("overlap_dp", "False", False), ("overlap_dp", "0", "0"),
+        ("dtype", " bf16 ", "bfloat16"), ("dtype", "Float8", "float8"), ("dtype", "none such", "none such"),
+        ("zero", "3", 3), ("zero", "9", "9"), ("model", "8", "8"), ("split", "even", "even"),
+        ("stragglers", {"3": 1.5, 4: 2.0}, {3: 1.5, 4: 2.0}), ("stragglers", {"x": 1.5}, {"x": 1.5}),
+    ],
+)  # fmt: skip
+def test_a_text_is_what_its_option_takes_or_left_as_it_is(name, text, typed):
+    declared = declared_options(PlanOptions)
+    assert typed_options({name: text, "unknown": "1"}, declared) == {name: typed}
+    assert type(typed_options({name: text}, declared)[name]) is type(typed)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "typed"),
+    [
+        ("tp", "1,2", [1, 2]), ("tp", 4, [4]), ("tp", (1, 2), [1, 2]), ("tp", ["1", 2], [1, 2]), ("tp", "1,x", [1, "x"]),
+        ("schedule", "1f1b, zbv", ["1f1b", "zbv"]), ("schedule", ["zbv "], ["zbv"]), ("gpus", "8", 8),
+    ],
+)  # fmt: skip
+def test_ranges_of_a_search_are_lists(name, given, typed):
+    assert typed_options({name: given}, declared_options(TuneOptions)) == {name: typed}
+
+
+def test_a_row_of_a_csv_may_have_empty_unnamed_cells_and_lines(tmp_path):
+    assert jobs_of(tmp_path, "gpus,,tp\n8,,2\n\n16,,\n", "jobs.csv") == [{"gpus": "8", "tp": "2"}, {"gpus": "16"}]
+    with pytest.raises(ConfigError, match="a row has more cells than the first line has names"):
+        jobs_of(tmp_path, "gpus,,tp\n8,x,2\n", "jobs.csv")
+
+
+def test_tokens_are_of_a_job_and_a_search_is_marked(tmp_path):
+    jobs = jobs_of(
+        tmp_path, "- {gpus: 8, tokens: [1e9, 2e9]}\n- {gpus: 16, tune: 'True'}\n- {gpus: 24, tune: 'false'}\n"
+    )
+    assert [set(job) for job in jobs] == [{"gpus", "tokens"}] * 2 + [{"gpus", "tune"}, {"gpus"}]
+    assert jobs[2]["tune"] is True
+    with pytest.raises(ConfigError, match="job 2: jobs is no option of a search"):
+        jobs_of(tmp_path, "- {gpus: 8}\n- {jobs: 8, tune: true}\n")
