@@ -273,3 +273,87 @@ def test_limits_of_the_harness() -> None:
     names = ("GRAPH_WARM_UP", "_TOLERANCE_16_BIT", "_NOISE", "_OTHERS", "NUM_BLOCKS", "COSTLY_SPLIT", "_NUM_INPUTS")
     assert [getattr(harness, name) for name in names] == [3, 5e-2, 2.0, 3, 4, 1.3, 3]
     assert parameter_defaults(harness._times) == {"num_units": 1}
+
+
+def test_the_provenance_of_a_gpu_has_its_memory_and_data_sheet(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="NVIDIA H100", total_memory=77)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(
+        harness,
+        "data_sheet",
+        lambda name: SimpleNamespace(flops_per_s={"bfloat16": 5.0}, source=f"sheet of {name}"),
+    )
+    found = harness._provenance(MeasuringSettings("cuda", cuda_graphs=True), ["a"])
+    assert found["device"] == {
+        "name": "NVIDIA H100", "kind": "cuda", "memory_bytes": 77, "peak_flops_per_s": {"bfloat16": 5.0},
+    }  # fmt: skip
+    assert found["notes"] == ["a", "peak_flops_per_s: sheet of NVIDIA H100, dense."]
+    assert (found["cuda_graphs"], "compiled" in found, found["software"]["torch"]) == (
+        True,
+        False,
+        torch.__version__,
+    )
+    monkeypatch.setattr(harness, "data_sheet", lambda name: None)
+    unknown = harness._provenance(MeasuringSettings("cuda"), ["a"])
+    assert (unknown["device"].keys(), unknown["notes"]) == ({"name", "kind", "memory_bytes"}, ["a"])
+    cpu = harness._provenance(MeasuringSettings(num_threads=3), [])
+    assert cpu["device"] == {"name": harness._cpu_name(), "kind": "cpu", "num_threads": 3}
+
+
+def test_the_processor_is_named_by_its_first_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text("vendor: A\nmodel name\t: Fast: 9\nmodel name\t: Slow\n")
+    real = open
+    monkeypatch.setattr("builtins.open", lambda name, **how: real(path if name == "/proc/cpuinfo" else name, **how))
+    assert harness._cpu_name() == "Fast: 9"
+    path.unlink()
+    monkeypatch.setattr(harness.platform, "processor", lambda: "")
+    monkeypatch.setattr(harness.platform, "machine", lambda: "m")
+    assert harness._cpu_name() == "m"
+
+
+@pytest.mark.parametrize(
+    ("graphs", "seconds"), [(False, {"F": [2.0], "I": [3.0]}), (False, {"F": [2.0]}), (True, {})]
+)
+def test_launches_are_measured_on_a_device_that_the_host_does_not_wait_for(
+    graphs: bool, seconds: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(harness, "is_asynchronous", lambda where: where.type == "cuda")
+    monkeypatch.setattr(
+        harness, "launch_seconds", lambda subject, **how: asked.append((subject, how)) or {"F": [0.5], "W": [0.25]}
+    )
+    subjects: Any = [SimpleNamespace(module=torch.nn.Linear(3, 3)), "alone"]
+    part = harness.MeasuredPart("layer", subjects, 1.0)
+    samples = [Samples(seconds, 400, 200, 10, 7)]
+    found = _costs_of(part, samples, MeasuringSettings("cuda", cuda_graphs=graphs))
+    assert ("launch" in found) is not graphs
+    if not graphs:
+        assert asked == [("alone", {"device": torch.device("cuda"), "can_split": "I" in seconds})]
+        assert [one and one["median"] for one in found["launch"].values()] == [0.5, None, None, 0.25]
+
+
+def test_components_take_turns_on_a_cpu_only_and_flops_are_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[list[str]] = []
+
+    def costs(parts: Any, settings: Any, *, say: Any) -> list[dict[str, Any]]:
+        groups.append([part.name for part in parts])
+        return [{"cost": part.name} for part in parts]
+
+    monkeypatch.setattr(harness, "measured_costs", costs)
+    parts = [harness.MeasuredPart(name, [], flops) for name, flops in (("layer", 3.0), ("head", 5.0))]
+    said: list[str] = []
+    for device in ("cpu", "cuda"):
+        found = harness.measured_components(parts, MeasuringSettings(device), shape={"tp": 2}, say=said.append)
+        assert found == [
+            {"component": name, "shape": {"tp": 2}, "cost": name, "forward_flops": flops}
+            for name, flops in (("layer", 3.0), ("head", 5.0))
+        ]
+    assert groups == [["layer", "head"], ["layer"], ["head"]]
+    assert said == ["measuring layer, head", "measuring layer", "measuring head"]
+    subject: Any = SimpleNamespace(
+        forward=lambda x: x[0] @ x[1], next_input=lambda: (torch.ones(3, 5), torch.ones(5, 7))
+    )
+    assert harness.count_flops(subject) == (2 * 3 * 5 * 7, 7)
+    subject.forward = lambda x: (x[0] @ x[1]).sum()
+    assert harness.count_flops(subject)[1] == 1
