@@ -45,7 +45,10 @@ _COMPARED = re.compile(r"(?:==?|!=|-(?:eq|ne|[gl][te]))\s*[\"']?([\w.+-]+)")
 _PATTERN = re.compile(r"^\s*\(?[\"']?([\w.+-]+)[\"']?(?:\s*\|[^)\n]*)?\)", re.MULTILINE)
 _MISSING = re.compile(r"line \d+: ([^\s-]\S*): (?:command not found|No such file or directory|Permission denied)")
 _MISSING_FOLDER = re.compile(r"(?:cd|pushd): (.+?): No such file or directory")
-_ERREXIT = re.compile(r"(?m)^(\s*set[ \t].*?)(?:-o[ \t]+errexit\b|-(\w*)e(?=[a-z]*(?:[ \t;]|$))(\w*))")
+_ERREXIT = re.compile(  # among the options of `set`, which end at "--" or at the first other word
+    r"(?m)^([ \t]*set(?:[ \t]+[-+][A-Za-z]*o[ \t]+\w+|[ \t]+[-+][A-Za-z]+)*?[ \t]+)"
+    r"(?:-o[ \t]+errexit\b|-([A-Za-z]*)e([A-Za-z]*)(?![^\s;&|]))"
+)
 _LOST_MESSAGES = (  # messages of bash that the script wrote into a file
     "grep -rhsE ': (command not found|No such file|Permission denied)' --exclude='*.sh' --exclude='*.bash' "
     "--exclude='*.env' {folder} /tmp"
@@ -498,6 +501,8 @@ def _for_bashkit(text: str) -> str:
 
     >>> _for_bashkit("set -euo pipefail"), _for_bashkit("set -e"), _for_bashkit("set -o errexit -u")
     ('set -uo pipefail', 'set +e', 'set +e -u')
+    >>> _for_bashkit('set -u -- --size 2 -e')
+    'set -u -- --size 2 -e'
     """
     loop = r'__each=(); for __one in "\3"; do __each+=("$__one"); done; \1\2=("${__each[@]}")'
     return _ELEMENTS.sub(loop, _ERREXIT.sub(_without_errexit, text))

@@ -44,6 +44,7 @@ def words(text: str, **given: str) -> list[tuple[str, ...]]:
         ("L=2\npushd /opt/$L/m || exit 1\npopd\ncd ../n || exit 1\ntorchrun t.py --l $L", {"--l": "2"}),
         ("set -euo pipefail\nsource /opt/env.sh\nmkdir /a/b\ntorchrun t.py --l 2", {"--l": "2"}),
         ("set -o errexit -o nounset\n. env/bin/activate\ntorchrun t.py --l 2", {"--l": "2"}),
+        ('set -u -- --size 2 --some 3\ntorchrun t.py "$@"', {"--size": "2", "--some": "3"}),
         ("cat > run.sh <<EOF\ntorchrun t.py --l \\$1\nEOF\nnohup ./run.sh 2 > log &", {"--l": "2"}),
         ("echo 'torchrun t.py --l 2' > run.sh\nD=$PWD\nsrun $D/run.sh", {"--l": "2"}),
         ("echo 'torchrun t.py --l 2' > run.sh\ncopy run.sh\n/opt/bin/bash run.sh", {"--l": "2"}),
