@@ -163,12 +163,12 @@ def _numbers_of(trace: RankTrace) -> list[int]:
     return [trace.numbers[entry] for entry in entries if entry >= 0]
 
 
-_NO_TIMES = "cell", "message_bytes", "chunk", "work", "launch_wait_s"
+_NO_TIMES = {"cell", "message_bytes", "chunk", "work", "launch_wait_s"}
 
 
 def _later(content: Any, seconds: float) -> Any:
     if isinstance(content, TimeRange):
-        times = [name for name in (one.name for one in fields(content)) if name not in _NO_TIMES]
+        times = {member.name for member in fields(content)} - _NO_TIMES
         return replace(content, **{name: _later(getattr(content, name), seconds) for name in times})
     return (
         type(content)(_later(one, seconds) for one in content)

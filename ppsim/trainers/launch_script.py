@@ -291,7 +291,7 @@ class LaunchScript:
             )
         if programs := [command.program for command in run.commands if command.is_python]:
             return ConfigError(
-                f"{self.source} starts {programs[0]}, whose options are not those of a trainer that ppsim reads: "
+                f"{self.source} starts {programs[0]}, whose options no trainer that ppsim reads has: "
                 "give its configuration file, or the options of ppsim project"
             )
         said = (
@@ -497,7 +497,7 @@ def _own_commands() -> frozenset[str]:
 def _for_bashkit(text: str) -> str:
     """Return a script that goes on after errors, because commands fail here that do not on the cluster.
 
-    bashkit 0.20 joins the elements of `A=("${B[@]/x/y}")`, but not those of a loop.
+    bashkit 0.20 joins the elements of `A=("${B[@]/x/y}")`, but not elements from a loop.
 
     >>> _for_bashkit("set -euo pipefail"), _for_bashkit("set -e"), _for_bashkit("set -o errexit -u")
     ('set -uo pipefail', 'set +e', 'set +e -u')

@@ -204,8 +204,8 @@ def test_nothing_is_written_or_executed(tmp_path: Path) -> None:
         ("x" * (LARGEST_SCRIPT + 1), "x.sh is larger than 64 KiB: this is no launch script"),
         ("echo\nx " + "$A" * 1001, "x.sh has more than 1000 '.' in line 2"),
         ("ls", "x.sh is not a training configuration: it starts no training command"),
-        ("python -m a.pretrain_llama3 -tp 4", "x.sh starts a.pretrain_llama3, whose options are not those of a trainer"),
-        ("srun torchrun t.py model.x=4", "x.sh starts t.py, whose options are not those of a trainer that ppsim reads"),
+        ("python -m a.pretrain_llama3 -tp 4", "x.sh starts a.pretrain_llama3, whose options no trainer that ppsim reads has"),
+        ("srun torchrun t.py model.x=4", "x.sh starts t.py, whose options no trainer that ppsim reads has: give its configuration"),
     ],
 )  # fmt: skip
 def test_a_script_without_a_training_command_is_refused_with_the_reason(text: str, sentence: str) -> None:
