@@ -377,7 +377,6 @@ def after_fits(name: str | None, selection: str, plan_of: PlanOf, *, announce: C
         if fit.fits:
             fits.append(fit)
         elif name is not None:
-            require_set(name)
             raise ConfigError(
                 f"no row of {name} can be fitted on: mark some fit, name them by number, or take one a dtype (one)"
             )

@@ -102,6 +102,7 @@ def test_options_of_the_launcher_are_not_options_of_the_program() -> None:
         ("ray job submit", "ray", False),
         ("t.py --l 2", "t.py", True),
         ("python -m a.b t.py", "a.b", True),
+        ("python -m a.b", "a.b", True),
         ("ray start -m", "ray", False),
         ("python -m torch.distributed.run", "python", False),
     ],
