@@ -296,7 +296,7 @@ def _nothing(layer: Measurement) -> Measurement:
         component="head",
         shape=layer.shape,
         forward_s=free,
-        backward_s=free if layer.backward_s else None,
+        backward_s=free,
         backward_input_s=free,
         backward_weight_s=free,
         activation_bytes=0,

@@ -7,11 +7,13 @@ import pytest
 
 from ppsim import build
 from ppsim.base.errors import ConfigError
-from ppsim.costs.cost_sources import ProfileSource, RankCosts, RankSource, RunCosts
+from ppsim.costs.assemble_profile import assemble, layer_costs_of
+from ppsim.costs.cost_sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource, RunCosts
+from ppsim.costs.profile import Profile
 from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
-from tests.costs.profiles import example, profile
+from tests.costs.profiles import EXAMPLE, example, profile, quantity
 
 GIB = 2**30
 
@@ -217,3 +219,103 @@ def test_a_profile_is_used_at_its_first_shape() -> None:
     given = ProfileSource.of(data, shape, num_layers=3, transfer_s=1.0, bandwidth_bytes_per_s=2.0)
     assert (given.num_layers, given.transfer_s, given.bandwidth_bytes_per_s) == (3, 1.0, 2.0)
     assert np.asarray(given.assemble(table(2), "even").costs.transfer_s).max() == 1.0
+
+
+def source_of(measured: Profile, **changes: Any) -> ProfileSource:
+    nothing = dict.fromkeys(("num_layers", "transfer_s", "bandwidth_bytes_per_s"))
+    return ProfileSource.of(measured, None, **(nothing | changes))
+
+
+def test_the_default_profile_is_the_packaged_one_at_its_first_shape() -> None:
+    source = ProfileSource.of(None, None, num_layers=None, transfer_s=None, bandwidth_bytes_per_s=None)
+    assert (source.profile.name, source.num_layers) == ("zb-a100-6.2b", 30)
+    assert source.shape == source.profile.shape_at()
+
+
+def test_ranks_of_a_profile_count_tensor_and_context_parallel_gpus() -> None:
+    shape = {"micro_batch": 5, "sequence_length": 7, "dtype": "bf16", "tp": 2, "cp": 3}
+    measured = profile(example(measurements=[part | {"shape": shape} for part in EXAMPLE["measurements"]]))
+    source = source_of(measured)
+    assert (source.gpus_per_rank, source.tokens_per_microbatch) == (6, 35)
+    described = source.to_json()["profile"]
+    assert described.pop("shape") == shape | {"ep": 1, "recompute": "none"}
+    assert described == {
+        "name": "example", "provenance": "measured", "source": "by hand", "device": "a device", "model": "a model",
+    }  # fmt: skip
+
+
+def test_a_profile_gives_its_transfers_and_layers_to_the_costs() -> None:
+    """64 B at 128 B/s take 0.5 s."""
+    source = source_of(profile(), bandwidth_bytes_per_s=128.0, num_layers=5)
+    costs = source.assemble(table(2), "even")
+    assert (costs.costs.transfer_s, costs.split) == (0.5, [3, 2])
+    other = source_of(profile(), num_layers=7).assemble(table(2), "even")
+    assert other.split == assemble(profile(), table(2), num_layers=7, split="even").split
+    layers, direct = source.layer_costs(), layer_costs_of(profile(), profile().shape_at(), 5)
+    assert layers.work_s.tolist() == direct.work_s.tolist() == [2.75] * 5
+
+
+def test_the_variation_of_a_layer_is_a_part_of_its_interquartile_range() -> None:
+    """A normal distribution has 1.349 standard deviations between its quartiles; a free layer has no variation."""
+    embedding, layer, head = EXAMPLE["measurements"]
+    spread = {"median": 4.0, "low": 3.5, "high": 3.5 + 2 * 1.349}
+    varied = profile(example(measurements=[embedding, layer | {"forward_s": spread}, head]))
+    assert source_of(varied).jitter() == pytest.approx(2 / 4)
+    free = profile(example(measurements=[embedding, layer | {"forward_s": quantity(0.0)}, head]))
+    assert source_of(free).jitter() is None
+
+
+def test_the_peak_of_a_profile_is_its_data_sheet_or_its_fastest_gemm() -> None:
+    """A GEMM of 2 × 3 × 5 takes 60 FLOPs: 120 FLOP/s in half a second."""
+    assert source_of(profile()).peak() == (1e12, [])
+    unknown = example()
+    unknown["provenance"]["device"]["peak_flops_per_s"] = {}
+    assert source_of(profile(unknown)).peak() == (None, [])
+    gemm = {"m": 2, "n": 3, "k": 5, "form": "forward", "dtype": "bf16", "seconds": quantity(0.5)}
+    unknown["device_facts"] = {"products": [gemm]}
+    peak, lines = source_of(profile(unknown)).peak()
+    assert peak == 120.0
+    assert lines == ["MFU: of the best product measured, no data sheet being known"]
+
+
+def test_measured_times_replace_those_of_a_profile_and_leave_its_bytes() -> None:
+    fields = vars(source_of(profile(), num_layers=4))
+    source = MeasuredProfileSource(**fields, costs=RankCosts(2.0, 3.0, 5.0, transfer_s=0.25))
+    stages, of_profile = (
+        source.assemble(table(2), "even"),
+        source_of(profile(), num_layers=4).assemble(table(2), "even"),
+    )
+    assert (stages.costs.forward_s, stages.costs.transfer_s) == (2.0, 0.25)
+    assert list(stages.costs.activation_bytes) == list(of_profile.costs.activation_bytes)
+    assert stages.split == [2, 2]
+
+
+def test_a_stage_without_layers_is_corrected_as_the_layer_after_it() -> None:
+    """Or as the last layer. Layers 0 to 4 are in the recorded stages 0, 1, 2, 2, whose ratios are 2, 3 and 5."""
+    passes = ("forward_s", "backward_input_s", "backward_weight_s")
+    own = StageCostSet(StageCosts(**{name: [1.0, 1.0, 1.0] for name in passes}), [1, 1, 2], 0.0)
+    new = StageCostSet(StageCosts(**{name: [1.0] * 6 for name in passes}), [0, 1, 0, 2, 1, 0], 0.0)
+    corrected = run((2.0, 3.0, 5.0)).correcting(new, own)
+    assert list(corrected.costs.forward_s) == pytest.approx([2.0, 2.0, 3.0, 4.0, 5.0, 5.0])
+
+
+def test_a_transfer_of_a_part_is_used_after_all_its_stages_when_corrected() -> None:
+    passes = ("forward_s", "backward_input_s", "backward_weight_s")
+    own = StageCostSet(StageCosts(**{name: [1.0, 1.0] for name in passes}), [1, 1], 0.0)
+    new = StageCostSet(StageCosts(**{name: [1.0] * 4 for name in passes}), [0, 1, 1, 0], 0.0)
+    corrected = run((2.0, 3.0), transfer_s=(0.25, 0.5)).correcting(new, own)
+    assert corrected.costs.transfer_s == [0.25, 0.25, 0.5, 0.5]
+
+
+def test_three_recorded_stages_have_ends_that_keep_their_excess() -> None:
+    """The median of one stage between is 2; the ends have 5 and 1 s more, beside a third of 2 s each."""
+    divided = replaced(table(3, 3), run((7.0, 2.0, 3.0)))
+    assert list(divided.costs.forward_s) == pytest.approx([17 / 3, *[2 / 3] * 7, 5 / 3])
+
+
+def test_a_slow_link_is_removed_with_both_its_directions() -> None:
+    links = ((0, 1, 0.5, 0.0, 0.25), (2, 1, 0.0, 0.125, 0.0), (1, 0, 0.0, 0.125, 0.0))
+    faulty = run((1.0, 1.0, 1.0), slow_links=links)
+    assert faulty.without(["slow links 0-1"]).slow_links == (links[1],)
+    assert list(faulty.without(["2"]).faults) == ["slow links 0-1"]
+    assert faulty.without(["slow links"]).slow_links == ()
