@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import percent, rate, seconds, size
 from ppsim.costs.affine_layer_cost import line_through
-from ppsim.costs.chunk_costs import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
+from ppsim.costs.chunk_costs import LAYER, ChunkNumbers, short_contents, stages_of
 from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
 from ppsim.costs.stage_cost_set import (
     LayerCosts,
@@ -90,9 +90,6 @@ class _Chunks(_Components):
             return super().layer_seconds(num_layers)
         of_kind = {kind: self._layer_work(kind) for kind in set(self.kinds)}
         return [of_kind[kind] for kind in self.kinds]
-
-    def end_seconds(self) -> tuple[float, float]:
-        return super().end_seconds() if len(set(self.kinds)) == 1 else (self._work(FIRST), self._work(LAST))
 
     def said(self, counts: Sequence[int]) -> Iterator[str]:
         stages = self._stages(counts)

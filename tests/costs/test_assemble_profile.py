@@ -418,6 +418,7 @@ def test_layers_of_two_kinds_weigh_as_one_layer_more_adds_to_a_stage() -> None:
     measured = profile(of_chunks("Et", "t", "u", "uuuu", "uL", kinds="tttttu"))
     assembled = assemble(measured, build("1f1b", pp=2, microbatches=2))
     assert assembled.split == [5, 1]
+    assert list(assembled.costs.forward_s) == pytest.approx([0.5 + 0.25 + 5, 0.25 + 3 + 2])
     assert layer_costs_of(measured, measured.shape_at(), 6).work_s.tolist() == pytest.approx([3.0] * 5 + [9.0])
 
 
@@ -433,6 +434,15 @@ def test_stages_that_are_no_measured_chunk_are_listed_in_their_order(split: list
     measured = profile(of_chunks("Ett", "t", "tttt", "ttL"))
     assembled = assemble(measured, build("1f1b", pp=4, microbatches=4), split=split)
     assert line in assembled.assumptions
+
+
+def test_a_model_of_chunks_with_one_kind_of_layer_may_have_any_number_of_layers() -> None:
+    """A chunk takes 0.25 s and 1 s per layer for F, three times as much for F + B; a layer of four is the mean."""
+    measured = profile(of_chunks("Ett", "t", "tttt", "ttL"))
+    assembled = assemble(measured, build("1f1b", pp=2, microbatches=2), num_layers=31, split=[14, 17])
+    assert list(assembled.costs.forward_s) == pytest.approx([0.5 + 0.25 + 14, 0.25 + 17 + 2])
+    costs = layer_costs_of(measured, measured.shape_at(), 31)
+    assert costs.work_s.tolist() == pytest.approx([3 * 4.25 / 4] * 31)
 
 
 def test_chunks_at_another_shape_are_not_used() -> None:
