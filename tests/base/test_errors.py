@@ -6,7 +6,8 @@ from ppsim.base import errors
 from ppsim.base.errors import MissingExtra, PpsimError
 
 CODES = {
-    "ConfigError": 2, "CostsError": 2, "ScheduleError": 2, "Deadlock": 1, "DoesNotFit": 1, "MissingExtra": 2, "RunFailed": 1,
+    "PpsimError": 2, "ConfigError": 2, "CannotRun": 1, "CostsError": 2, "ScheduleError": 2, "Deadlock": 1, "DoesNotFit": 1,
+    "MissingExtra": 2, "RunFailed": 1,
 }  # fmt: skip
 
 
@@ -15,7 +16,8 @@ def test_wrong_input_exits_with_2_and_impossible_input_with_1(name: str) -> None
     error = getattr(errors, name)
     assert issubclass(error, PpsimError)
     assert error.exit_code == CODES[name]
-    assert issubclass(error, ValueError) == (name in ("ConfigError", "CostsError", "ScheduleError", "Deadlock"))
+    values = ("ConfigError", "CannotRun", "CostsError", "ScheduleError", "Deadlock")
+    assert issubclass(error, ValueError) == (name in values)
 
 
 def test_a_long_line_of_a_message_keeps_its_ends() -> None:

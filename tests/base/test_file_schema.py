@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import FrozenInstanceError, asdict, field, replace
 from importlib import resources
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ from ppsim.base.file_schema import (
     LARGEST_COUNT,
     AboveZero,
     Bounds,
+    ConvertAfter,
     ConvertBefore,
     Count,
     FileSchema,
@@ -24,6 +25,7 @@ from ppsim.base.file_schema import (
     load_packaged,
     non_default_fields,
     validated,
+    with_field_types,
 )
 from ppsim.base.files import read_json, read_toml
 from ppsim.costs.profile import Profile, packaged_profiles
@@ -116,3 +118,74 @@ def test_numbers_are_within_their_bounds(kind: Any, allowed: list[Any], refused:
     for value in refused:
         with pytest.raises(ConfigError, match="value"):
             validated(Row, {"value": value}, "a file")
+
+
+def test_a_file_of_20_wrong_keys_has_a_sentence_for_each() -> None:
+    with pytest.raises(ConfigError) as refused:
+        validated(Inner, dict.fromkeys((f"numbr{at}" for at in range(19)), 1), "file")
+    assert "more" not in str(refused.value)
+    assert str(refused.value).splitlines()[0] == "file is wrong: number: missing"
+
+
+def test_objects_of_a_schema_compare_by_class_and_fields() -> None:
+    class Same(FileSchema):
+        number: float
+
+    inner = Inner(number=1.0)
+    assert inner == Inner(number=1.0)
+    assert hash(inner) == hash(Inner(number=1.0)) == hash((1.0,))
+    assert inner != Inner(number=2.0)
+    assert inner != Same(number=1.0)
+    assert repr(inner) == "Inner(number=1.0)"
+
+
+def test_fields_are_given_by_name_or_have_a_default_and_do_not_change() -> None:
+    class Row(FileSchema):
+        number: float
+        notes: list[str] = field(default_factory=list)
+        word: str = "a"
+
+    row, other = Row(number=2.0), Row(number=2.0, notes=["b"])
+    assert (row.notes, row.word, other.notes) == ([], "a", ["b"])
+    assert row.notes is not Row(number=2.0).notes
+    with pytest.raises(TypeError, match="Row has no field 'numbr'"):
+        Row(numbr=2.0)
+    with pytest.raises(TypeError, match="Row needs the field 'number'"):
+        Row(word="b")
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'word'"):
+        row.word = "b"  # type: ignore[misc]
+
+
+def test_fields_of_a_schema_may_get_other_types_and_defaults() -> None:
+    kind = with_field_types(Inner, {"number": float, "count": int}, {"count": 7})
+    assert (kind.__name__, validated(kind, {"number": 3}, "file").count) == ("Inner", 7)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="file is wrong: number: missing"):
+        validated(kind, {"count": 2}, "file")
+
+
+def test_a_packaged_file_is_converted_without_checks() -> None:
+    class Row(FileSchema):
+        number: Annotated[float, ConvertAfter(lambda number: number + 1), ConvertBefore(lambda text: text[1:])]
+        inner: Inner | None = None
+        by_name: dict[str, float] = field(default_factory=dict)
+        rows: list[Inner] = field(default_factory=list)
+
+    row = load_packaged(
+        Row, {"number": "a3", "inner": {"number": 2}, "by_name": {"b": 5}, "rows": [{"number": -7}]}
+    )
+    assert (row.number, row.inner, row.by_name) == (4.0, Inner(number=2.0), {"b": 5.0})
+    assert isinstance(row.by_name["b"], float)
+    assert row.rows == [Inner(number=-7.0)]
+    assert load_packaged(Row, {"number": "a3", "inner": None}).inner is None
+
+
+def test_a_number_in_place_of_a_list_has_no_index_in_its_path() -> None:
+    class Row(FileSchema):
+        several: OneOrMany
+
+    with pytest.raises(ConfigError, match="file is wrong: several: must be at least 0, got -1"):
+        validated(Row, {"several": -1}, "file")
+    with pytest.raises(ConfigError, match=r"file is wrong: several\[1\]: must be at least 0, got -1"):
+        validated(Row, {"several": [2, -1]}, "file")
+    with pytest.raises(ConfigError, match="file is wrong: the whole: must be a JSON object, got 5"):
+        validated(Row, 5, "file")

@@ -12,6 +12,8 @@ from ppsim.base import files as files_module
 from ppsim.base.errors import ConfigError, CostsError, DoesNotFit
 from ppsim.base.files import (
     csv_text,
+    data_folder,
+    markdown_table,
     prefix_errors,
     read_head,
     read_json,
@@ -184,3 +186,18 @@ def test_what_is_left_out_in_base_files_has_these_values() -> None:
         "read_text": {"most": 1048576},
         "read_head": {"most": 1048576},
     }  # fmt: skip
+
+
+def test_a_bar_in_a_cell_of_markdown_is_escaped_and_none_is_empty() -> None:
+    rows = [{"rank": 0, "note": "a|b"}, {"rank": None, "note": 3}]
+    assert markdown_table(rows) == "| rank | note |\n| --- | --- |\n| 0 | a\\|b |\n|  | 3 |\n"
+
+
+def test_a_table_of_an_iterator_needs_a_header() -> None:
+    assert csv_text(iter([{"a": 1}]), ("b", "a")) == "b,a\n,1\n"
+
+
+def test_data_is_in_the_package_or_next_to_it() -> None:
+    package = Path(files_module.__file__).parents[1]
+    assert data_folder("base") == package / "base"
+    assert data_folder("no such folder") == package.parent / "no such folder"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ppsim.base.help_front_page import _wrapped, page_width
+from ppsim.base.help_front_page import COMMANDS, _wrapped, front_page, page_width
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,29 @@ def test_a_line_is_as_long_as_it_may_be() -> None:
     assert _wrapped("one two three", 6) == ["one", "two", "three"]
     assert _wrapped("exceeding it", 3) == ["exceeding", "it"]
     assert _wrapped("", 3) == [""]
+
+
+def test_a_command_is_followed_by_two_spaces_at_least_and_its_line() -> None:
+    page = front_page(100)
+    longest = max(len(name) for name in COMMANDS)
+    assert longest < len("-h, --help") == 10
+    assert "\n  -h, --help  Show this message and exit.\n" in page
+    assert f"\n  {'schedules':10}  List the schedules, or print the properties of one.\n" in page
+    assert page.startswith("Usage: ppsim [OPTIONS] COMMAND [ARGS]...\n\n  Project training time")
+    assert "\n\nOptions:\n" in page
+    assert page.endswith("exit.\n")
+    assert "\b" not in page
+
+
+def test_lines_of_commands_are_wrapped_to_the_width_with_their_indentation() -> None:
+    """Two spaces, ten of the longest name, two spaces and 26 characters are 40 columns."""
+    assert "\n  --version   Show the version and exit.\n" in front_page(40)
+    assert f"\n  --version   Show the version and\n{'':14}exit.\n" in front_page(39)
+
+
+def test_paragraphs_are_wrapped_and_examples_are_not() -> None:
+    page = front_page(50)
+    paragraph = page.split("\n\n")[1].splitlines()
+    assert all(line.startswith("  ") and len(line) <= 50 for line in paragraph)
+    assert [line.strip() for line in paragraph] == _wrapped(" ".join(paragraph), 48)
+    assert "\n    ppsim project --pp 8 --vpp 2 -o timeline.html          time and causes\n" in page

@@ -210,3 +210,107 @@ def test_what_is_left_out_in_base_plain_yaml_has_these_values() -> None:
     assert number_defaults(plain_yaml_module) == {
         "PlainLoader.construct_mapping": {"deep": False},
     }  # fmt: skip
+
+
+LIMITS = {
+    "CONFIG_BYTES": 2**20, "DATA_BYTES": 2**31, "MOST_UNPACKED": 100, "MOST_VALUES": 200_000, "DEEPEST": 64,
+    "LONGEST_NAME": 200, "MOST_LAYERS": 10_000, "LARGEST": 10**30, "LARGEST_COUNT": 10**15, "BYTES_BUILT": 160,
+    "BYTES_PROJECTED": 4_800,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_have_these_values(name: str) -> None:
+    assert getattr(limits, name) == LIMITS[name]
+
+
+def test_lists_may_be_64_levels_deep() -> None:
+    limits.check_tree(json.loads(nested(64)), "F")
+    with pytest.raises(ConfigError, match="F has lists or tables more than 64 levels deep"):
+        limits.check_tree(json.loads(nested(65)), "F")
+    limits.check_events(yaml.parse(nested(63)), "F")
+    with pytest.raises(ConfigError, match="F has lists or tables more than 64 levels deep"):
+        limits.check_events(yaml.parse(nested(64)), "F")
+
+
+@pytest.mark.parametrize(
+    ("tree", "path"),
+    [
+        (10**30, "the whole"), (-(10**30), "the whole"), ([1, 10**30], "[1]"), ({"a": [{"b": -(10**30)}]}, "a[0].b"),
+    ],
+)  # fmt: skip
+def test_an_integer_of_31_digits_is_refused_with_its_path(tree: Any, path: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        limits.check_tree(tree, "F")
+    assert str(refused.value).startswith(f"F: {path} is 10000" if "-" not in str(tree) else f"F: {path} is -10000")
+    limits.check_tree([10**30 - 1, 1 - 10**30, True, 1e300, {"a": 10**29}], "F")
+
+
+def test_counts_and_numbers_may_be_their_bounds() -> None:
+    assert count_from(3, "key", least=3, most=5) == 3
+    assert count_from(5, "key", least=3, most=5) == 5
+    with pytest.raises(ConfigError, match="key must be a whole number of 3 or more: got 2"):
+        count_from(2, "key", least=3)
+    with pytest.raises(ConfigError, match="key must be at most 1,000: got 1001"):
+        count_from(1001, "key", most=1000)
+    assert (number_from(0.5, "key", least=0.5), number_from(2, "key", most=2.0)) == (0.5, 2.0)
+    with pytest.raises(ConfigError, match=r"^key must be a number from 0\.5 to 2: got 3$"):
+        number_from(3, "key", least=0.5, most=2.0)
+    with pytest.raises(ConfigError, match=r"^key must be a number from 0 to 2: got inf$"):
+        number_from(float("inf"), "key", least=0.0, most=2.0)
+    with pytest.raises(ConfigError, match=r"^key must be a number: got 'two'$"):
+        number_from("two", "key", least=0.0)
+
+
+def test_a_text_of_60_characters_is_printed_whole() -> None:
+    assert short_text("a" * 58) == f"'{'a' * 58}'"
+    assert short_text("a" * 59) == f"'{'a' * 56}…"
+    assert short_text(10**30) == f"1{'0' * 30}"
+    assert short_text(10**30 + 1) == short_text(-(10**30) - 1) == "a number of 31 digits"
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert short_text(deep) == "a list"
+
+
+@pytest.mark.parametrize(("characters", "is_read"), [(400, True), (401, False)])
+def test_a_number_of_yaml_has_at_most_400_characters(characters: int, is_read: bool) -> None:
+    events = yaml.parse("a:\n- 1\n- " + "7" * characters)
+    if is_read:
+        limits.check_events(events, "F")
+    else:
+        with pytest.raises(ConfigError, match="F has a number of 401 characters in line 3"):
+            limits.check_events(events, "F")
+    limits.check_events(yaml.parse("n" * 500), "F")
+
+
+def test_a_tag_is_refused_with_its_line() -> None:
+    with pytest.raises(ConfigError, match="F has the tag !new in line 2: only plain"):
+        limits.check_events(yaml.parse("a: !!str 1\nb: !new 2"), "F")
+
+
+def test_a_request_for_more_than_the_free_memory_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """40 actions of 2**20 B are 40 MiB; requests up to 16 MiB are always allowed."""
+    monkeypatch.setattr(limits, "_MEMORY", tmp_path / "meminfo")
+    (tmp_path / "meminfo").write_text("MemTotal: 99999 kB\nMemAvailable:   40960 kB\nBuffers: 7 kB\n")
+    assert limits.free_bytes() == 40 * 2**20
+    limits.require_memory(40, bytes_each=2**20)
+    with pytest.raises(ConfigError, match=r"41 actions .* about 41\.0 MiB, and 40\.0 MiB .* enough for 40$"):
+        limits.require_memory(41, bytes_each=2**20)
+    (tmp_path / "meminfo").write_text("MemAvailable: 0 kB")
+    limits.require_memory(16, bytes_each=2**20)
+    with pytest.raises(ConfigError):
+        limits.require_memory(17, bytes_each=2**20)
+
+
+def test_without_a_report_all_physical_memory_counts_as_free(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pages = {"SC_PHYS_PAGES": 3, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr("os.sysconf", pages.__getitem__)
+    monkeypatch.setattr(limits, "_MEMORY", tmp_path / "absent")
+    assert limits.free_bytes() == 3 * 4096
+    (tmp_path / "absent").write_text("MemTotal: 5 kB")
+    assert limits.free_bytes() == 3 * 4096

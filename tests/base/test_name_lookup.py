@@ -97,3 +97,29 @@ def test_what_is_left_out_in_base_name_lookup_has_these_values() -> None:
     assert number_defaults(name_lookup_module) == {
         "NameLookup.nearest": {"number": 3},
     }  # fmt: skip
+
+
+def test_at_most_three_names_are_suggested_those_that_begin_alike_first() -> None:
+    names = name_lookup_module.NameLookup("thing", ["abcd", "abce", "abcf", "abcg", "zabc"])
+    assert names.hint("abc") == "did you mean abcd or abce or abcf?"
+    assert names.hint("qqqq") == "there are abcd, abce, abcf, abcg, zabc"
+
+
+@pytest.mark.parametrize(("number", "listed_by"), [(30, "ppsim things"), (31, "")])
+def test_up_to_30_names_or_names_that_no_command_lists_are_listed(number: int, listed_by: str) -> None:
+    names = name_lookup_module.NameLookup("thing", [f"{at:05}" for at in range(number)], listed_by=listed_by)
+    assert names.hint("qqqq").startswith("there are 00000, 00001, ")
+
+
+def test_the_nearest_of_more_names_have_the_command_that_lists_all() -> None:
+    names = name_lookup_module.NameLookup("thing", [f"{at:05}" for at in range(31)], listed_by="ppsim things")
+    hint = names.hint("qqqq")
+    assert hint.startswith("the nearest of 31 names are ")
+    assert hint.endswith("; ppsim things lists all")
+    assert hint.count(", ") == 2
+
+
+@pytest.mark.parametrize(("similarity", "hint"), [("abqq", "did you mean abcd?"), ("aqqq", "there are abcd")])
+def test_a_suggested_name_shares_half_of_its_letters(similarity: str, hint: str) -> None:
+    """2 · 2 of 8 letters are a ratio of 0.5."""
+    assert name_lookup_module.NameLookup("thing", ["abcd"]).hint(similarity) == hint

@@ -250,3 +250,24 @@ def test_what_is_left_out_in_base_numba_jit_has_these_values() -> None:
     assert number_defaults(numba_jit_module) == {
         "_compiled": {"is_called_by_another": False},
     }  # fmt: skip
+
+
+def test_after_a_block_its_engine_listener_and_limit_no_longer_apply() -> None:
+    variables = compiling._ENGINE, compiling._ALL, compiling._TOLD, compiling._UNTIL_S
+    before = [variable.get() for variable in variables]
+    with compiling.running_on("plain"), every_kernel_compiled(), announce_compiling(print), time_limit(1e6):
+        assert [variable.get() for variable in variables[:3]] == ["plain", True, print]
+        assert compiling._UNTIL_S.get() - working_clock() == pytest.approx(1e6, abs=60)
+    assert [variable.get() for variable in variables] == before
+
+
+def test_nested_compilations_count_once_with_the_time_of_the_outer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 13.0, 20.0, 25.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    said: list[str] = []
+    counts = compiling.Compilations()
+    with announce_compiling(said.append):
+        for step in "((()))()":
+            (counts.on_start if step == "(" else counts.on_end)(None)
+    assert (counts.number, counts.seconds, counts.depth) == (2, 3.0 + 5.0, 0)
+    assert said == [COMPILING]

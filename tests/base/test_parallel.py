@@ -4,12 +4,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import psutil
 import pytest
 
 from ppsim.base import parallel as parallel_module
-from ppsim.base.errors import ConfigError, RunFailed
+from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
 from ppsim.base.parallel import in_processes
 from tests.defaults import number_defaults
 from tests.processes import start
@@ -101,3 +103,60 @@ def test_what_is_left_out_in_base_parallel_has_these_values() -> None:
     assert number_defaults(parallel_module) == {
         "in_processes": {"is_ordered": True},
     }  # fmt: skip
+
+
+def test_a_worker_ends_when_its_parent_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gives the children of an ended process to process 1."""
+    parents, waited, codes = iter([7, 7, 1]), [], []
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    parallel_module._end_with(7)
+    assert (waited, codes) == ([1.0, 1.0], [1])
+
+
+def test_the_watch_for_the_parent_does_not_keep_a_worker_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+
+    class Thread:
+        def __init__(self, **given: object) -> None:
+            self.given = given
+
+        def start(self) -> None:
+            started.append(self.given)
+
+    monkeypatch.setattr(parallel_module, "Thread", Thread)
+    monkeypatch.setattr(parallel_module, "reduce_startup", lambda: started.append("reduced"))
+    parallel_module._start_worker(7)
+    assert started == ["reduced", {"target": parallel_module._end_with, "args": [7], "daemon": True}]
+
+
+@pytest.mark.parametrize(("is_ordered", "kind"), [(True, "generator"), (False, "generator_unordered")])
+def test_several_processes_get_a_task_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, is_ordered: bool, kind: str
+) -> None:
+    import joblib
+
+    given: list[object] = []
+
+    def run(**options: object) -> Callable[[Iterable[object]], list[object]]:
+        given.append(options)
+        return lambda calls: [*calls]
+
+    @contextmanager
+    def configure(backend: str, **options: object) -> Iterator[None]:
+        given.append((backend, options))
+        yield
+
+    monkeypatch.setattr(joblib, "Parallel", run)
+    monkeypatch.setattr(joblib, "parallel_config", configure)
+    assert list(in_processes(double, [(3,)], -1, is_ordered=is_ordered)) == [(double, (3,), {})]
+    initial = {"initializer": parallel_module._start_worker, "initargs": (os.getpid(),)}
+    assert given == [("loky", {"n_jobs": -1, **initial}), {"return_as": kind, "batch_size": 1}]
+
+
+def test_several_processes_need_joblib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "joblib", None)
+    with pytest.raises(MissingExtra, match=r"\[tune\]"):
+        list(in_processes(double, [(1,)], 2))
+    assert list(in_processes(double, [(3,)], 1)) == [6]

@@ -17,11 +17,17 @@ def said(code: str, *arguments: str) -> str:
     return done.stdout
 
 
+SETTINGS = {"OPENBLAS_THREAD_TIMEOUT": "4", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+
+
+@pytest.mark.parametrize("given", SETTINGS)
 def test_threads_plug_ins_and_collections_are_turned_off_unless_they_are_set(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
-    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
-    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "mine")
+    for name in SETTINGS:
+        monkeypatch.setenv(name, "own")
+        if name != given:
+            monkeypatch.delenv(name)
     before = gc.get_threshold()
     try:
         with monkeypatch.context() as patch:
@@ -29,10 +35,9 @@ def test_threads_plug_ins_and_collections_are_turned_off_unless_they_are_set(
             patch.setitem(sys.modules, "numpy._core._add_newdocs_scalars", sys)
             reduce_startup()
         assert gc.get_threshold()[0] == 100_000
-        assert (os.environ["OPENBLAS_THREAD_TIMEOUT"], os.environ["PYDANTIC_DISABLE_PLUGINS"]) == ("4", "mine")
+        assert {name: os.environ[name] for name in SETTINGS} == SETTINGS | {given: "own"}
     finally:
         gc.set_threshold(*before)
-        os.environ.pop("OPENBLAS_THREAD_TIMEOUT", None)
 
 
 def test_numpy_does_without_docstrings_what_it_does_with_them() -> None:
