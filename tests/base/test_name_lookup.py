@@ -123,3 +123,16 @@ def test_the_nearest_of_more_names_have_the_command_that_lists_all() -> None:
 def test_a_suggested_name_shares_half_of_its_letters(similarity: str, hint: str) -> None:
     """2 · 2 of 8 letters are a ratio of 0.5."""
     assert name_lookup_module.NameLookup("thing", ["abcd"]).hint(similarity) == hint
+
+
+def test_modules_joined_by_a_plus_are_in_their_usual_order() -> None:
+    joined = name_lookup_module.joined_modules
+    also = {"attn": "core_attn"}
+    assert (
+        joined("--offload", "moe + attn", ["core_attn", "mlp", "moe"], words="none", also=also) == "core_attn+moe"
+    )
+    with pytest.raises(ConfigError) as refused:
+        joined("--offload", "moe+mlpp", ["core_attn", "mlp", "moe"], words="none", near=["mlpq"])
+    assert str(refused.value) == (
+        "--offload must be none or modules joined by +: got 'moe+mlpp' (did you mean mlp or mlpq?)"
+    )
