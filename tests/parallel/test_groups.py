@@ -79,3 +79,17 @@ def test_a_hop_has_the_tier_of_the_furthest_of_its_pairs(order: str, sizes: tupl
         ]
         assert tier_between(layout, sizes, one, other) == max(tier(*pair) for pair in pairs)
     assert hop_tiers(layout, sizes) == tuple(tier_between(layout, sizes, one, (one + 1) % 4) for one in range(4))
+
+
+def test_domains_beyond_the_outermost_count_in_its_extent() -> None:
+    """16 ranks fill 4 domains of 4, and 2 domains of 8, which no tier connects."""
+    assert group(Layout(dp=16), "dp", (4, 8)) == RankGroup("dp", 16, (4, 2 * 2))
+    assert group(Layout(dp=8), "dp", (4, 8)).extents == (4, 2)
+
+
+def test_groups_of_experts_have_their_own_coordinates() -> None:
+    """tp 4 · dp 6 = 24 ranks hold etp 2 · ep 3 · 4 replicas of an expert; ranks of an expert are neighbours."""
+    layout = Layout(tp=4, dp=6, ep=3, etp=2)
+    assert group(layout, "etp", NODES) == RankGroup("etp", 2, (2, 1))
+    assert group(layout, "ep", NODES) == RankGroup("ep", 3, (2, 2))
+    assert group(layout, "expert-dp", NODES) == RankGroup("expert-dp", 4, (1, 4))
