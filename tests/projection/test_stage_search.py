@@ -4,6 +4,7 @@ import itertools
 import random
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from ppsim.errors import ConfigError, PpsimError
 from ppsim.model.pipeline_stages import Stage, StagePlan
 from ppsim.model.recompute import recompute_of
 from ppsim.projection import stage_search
-from ppsim.projection.stage_search import StageProgram, StageSearch, _fastest, _in_flight, program
+from ppsim.projection.stage_search import StageProgram, StageSearch, _fastest, _improved, _in_flight, program
 from tests.cli.running import ppsim as command
 
 TIGHT = {
@@ -105,6 +106,7 @@ def test_ways_off_the_hull_are_left_out() -> None:
         ("gpipe", 1, [[[4, 0]]]),
         ("zb-h1", 0, [[[1, 1]], [[2, 0]]]),
         ("interleaved-1f1b", 1, [[[2, 0], [1, 0]], [[3, 0], [0, 0]]]),  # F1 F1 F3 B3 F3 B3 F1 B1 …
+        ("seq1f1b", 0, [[[1.25, 0]]]),  # five of four slices per microbatch
     ],
 )
 def test_the_moments_in_flight_are_those_that_no_other_exceeds(schedule: str, rank: int, moments: list) -> None:
@@ -308,3 +310,212 @@ def test_a_uniform_plan_beyond_the_memory_is_no_comparison(over: float, found, e
     result = StageSearch.best(search)
     assert (result.uniform_s, result.uniform, result.busiest_s) == expected
     assert result.plans == ("b" if found else uniform[0])
+
+
+def trial_of(seconds: float, *peaks: float, counts: tuple[int, ...] = ()) -> SimpleNamespace:
+    return SimpleNamespace(seconds=seconds, peak_bytes=np.array(peaks), counts=counts)
+
+
+def test_a_plan_ranks_by_its_largest_excess_then_by_its_time() -> None:
+    search: Any = SimpleNamespace(limit_bytes=100.0)
+    search._over = lambda trial: StageSearch._over(search, trial)
+    ranks = [
+        StageSearch._rank_of(search, ((), trial))
+        for trial in (trial_of(2.0, 70, 100), trial_of(3.0, 120, 104), trial_of(1.0, 99, 107))
+    ]
+    assert ranks == [(0.0, 2.0), (pytest.approx(20.0), 3.0), (pytest.approx(7.0), 1.0)]
+
+
+def test_a_plan_is_simulated_once() -> None:
+    simulated: list[Any] = []
+    search: Any = SimpleNamespace(_trials={}, simulate=lambda *given: simulated.append(given) or len(simulated))
+    full, none = StagePlan("full"), StagePlan("none")
+    runs = [([2, 1], [full, none]), ((2, 1), (full, none)), ("even", [full, none]), ([1, 2], [full, none]),
+            ("even", (full, none)), ([2, 1], [none, full])]  # fmt: skip
+    assert [StageSearch._run(search, *run) for run in runs] == [1, 1, 2, 3, 2, 4]
+    assert simulated == [runs[0], runs[2], runs[3], runs[5]]
+
+
+def uniform_of(trials: dict[tuple[str, str], tuple[float, float]], *words: str, layers: int = 4) -> Any:
+    """Return the recomputation of the best uniform plan, and those whose split was searched for.
+
+    `trials` has the seconds and the excess of recomputations and splits, in a limit of 100 bytes. A search halves
+    the excess, and makes a plan 0.5 s faster.
+    """
+    searched = []
+
+    def run(split: str, plans: tuple[StagePlan, ...]) -> SimpleNamespace:
+        assert len(plans) == 4
+        if (plans[0].recompute, split) not in trials:
+            raise PpsimError(f"{plans[0].recompute} {split}")
+        seconds, over = trials[plans[0].recompute, split]
+        return SimpleNamespace(seconds=seconds, over=over)
+
+    def with_split(word: str) -> Any:
+        searched.append(word)
+        best = min((one for (text, _), one in trials.items() if text == word), key=lambda one: one[::-1])
+        return word, SimpleNamespace(seconds=best[0] - 0.5, over=best[1] / 2)
+
+    search: Any = SimpleNamespace(
+        options=SimpleNamespace(useful_words=words), num_stages=4, limit_bytes=100.0, _run=run, _with_split=with_split,
+        job=SimpleNamespace(model=SimpleNamespace(layers=range(layers))), _over=lambda trial: trial.over,
+        _rank_of=lambda planned: (planned[1].over, planned[1].seconds),
+    )  # fmt: skip
+    return StageSearch._best_uniform(search)[0], searched
+
+
+def test_the_split_is_searched_for_uniform_plans_that_fit_nearly_and_are_faster_than_all_that_fit() -> None:
+    trials = {
+        ("none", "balanced"): (1.0, 15.0), ("none", "even"): (0.9, 16.0), ("a", "even"): (2.0, 15.5), ("b", "even"): (3.0, 0.0),
+        ("full", "balanced"): (5.0, 0.0), ("block/1", "balanced"): (3.5, 0.0), ("block/2", "even"): (2.5, 10.0),
+    }  # fmt: skip
+    assert uniform_of(trials, "none", "a", "b", "full", layers=10) == ("b", ["none", "block/2", "b"])
+
+
+def test_at_most_four_splits_are_searched_for_and_the_split_of_the_best_uniform_plan() -> None:
+    trials = {(word, "even"): (float(index), 1.0) for index, word in enumerate("abcde", start=1)}
+    assert uniform_of(trials | {("f", "even"): (6.0, 0.0)}, *"fedcba") == ("f", ["a", "b", "c", "d", "f"])
+    assert uniform_of({("a", "even"): (1.0, 99.0), ("b", "even"): (2.0, 98.0)}, *"ab") == ("b", ["b"])
+
+
+def test_blocks_of_layers_are_uniform_plans_if_full_recomputation_is() -> None:
+    block = {("block/1", "even"): (1.0, 0.0)}
+    assert uniform_of(block | {("full", "even"): (2.0, 0.0)}, "full", layers=5)[0] == "block/1"
+    assert uniform_of(block | {("none", "even"): (2.0, 0.0)}, "none", layers=5)[0] == "none"
+    assert uniform_of(block | {("full", "even"): (2.0, 0.0)}, "full", layers=4)[0] == "full"
+    with pytest.raises(PpsimError, match="^none balanced$"):
+        uniform_of({}, "none", "full")
+
+
+@pytest.mark.parametrize(("limit", "given"), [(64.0, 64.0), (float("inf"), None)])
+def test_the_split_of_a_uniform_plan_is_searched_for_without_offloading(
+    limit: float, given: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def best(simulate: Any, layer: Any, limit_bytes: float | None) -> Any:
+        return simulate(None), simulate((2, 1)), layer, limit_bytes
+
+    monkeypatch.setattr(stage_search, "SplitSearch", lambda *all_of: SimpleNamespace(best=lambda: best(*all_of)))
+    monkeypatch.setattr(stage_search, "layer_costs_of", lambda ledger: ledger.job)
+    job = replace(ppsim.job(**SMALL), offload_modules="core_attn")
+    search: Any = SimpleNamespace(job=job, num_stages=2, limit_bytes=limit, _run=lambda *run: run)
+    plans, (balanced, moved, searched, limit_bytes) = StageSearch._with_split(search, "full")
+    assert plans == (StagePlan("full"),) * 2
+    assert (balanced, moved) == (("balanced", plans), ((2, 1), plans))
+    assert (searched.execution.recompute, searched.offload_modules) == ("full", "")
+    assert limit_bytes == given
+
+
+@pytest.mark.parametrize(
+    ("peaks", "limits", "chosen"),
+    [
+        ([(110, 90), (105, 101), (100, 100), (1, 1)], [[100, 100], [90, 100], [85, 99]], 2),
+        ([(130, 90), (120, 120), (125, 90), (140, 90), (1, 1)], [[100, 100], [70, 100], [50, 80], [25, 80]], 1),
+    ],
+)
+def test_the_limit_of_a_rank_is_lowered_by_its_simulated_excess_for_another_attempt(
+    peaks: list[tuple[int, int]], limits: list[list[float]], chosen: int
+) -> None:
+    """At most four; the plan with the smallest excess is returned."""
+    tried: list[list[float]] = []
+    attempts = iter(peaks)
+    search: Any = SimpleNamespace(
+        ranks=[[0], [1]], limit_bytes=100.0, plans_for=lambda counts, given: tried.append(given.tolist()) or len(tried),
+        _run=lambda counts, plans: trial_of(float(plans), *next(attempts)),
+    )  # fmt: skip
+    search._rank_of = lambda planned: (max(0.0, planned[1].peak_bytes.max() - 100), planned[1].seconds)
+    plans, trial = StageSearch._planned(search, (3, 4))
+    assert tried == [[pytest.approx(limit) for limit in attempt] for attempt in limits]
+    assert (plans, trial.peak_bytes.tolist()) == (chosen + 1, list(peaks[chosen]))
+
+
+def test_plans_of_ranks_are_in_the_order_of_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_search, "stages_of", lambda model, counts: [f"{model} {one}" for one in counts])
+    search: Any = SimpleNamespace(
+        job=SimpleNamespace(model="m"), ranks=[[0, 3], [1, 2]], in_flight=["f0", "f1"], num_stages=4,
+        of_rank=lambda stages, in_flight, limit: (0.0, [f"{stage} {in_flight} {limit}" for stage in stages]),
+    )  # fmt: skip
+    plans = StageSearch.plans_for(search, [2, 3, 5, 7], np.array([11.0, 13.0]))
+    assert plans == ("m 2 f0 11.0", "m 3 f1 13.0", "m 5 f1 13.0", "m 7 f0 11.0")
+
+
+@pytest.mark.parametrize(
+    ("over", "seconds", "plans"), [(0.0, 4.5, [("s1", 1.0, "m"), ("s2", 3.5, "m")]), (6.0, np.inf, [("s1", 7.0, ""), ("s2", 7.0, "")])]
+)  # fmt: skip
+def test_a_rank_has_the_fastest_way_besides_transient_bytes_and_offload_buffers(
+    over: float, seconds: float, plans: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no way fits, it has the one with the smallest excess, and takes infinitely long."""
+
+    def points(*of_stages: float) -> list[FrontierPoint]:
+        return [FrontierPoint(one, 0.0, ()) for one in of_stages]
+
+    ways = {88.0: (points(2, 3), over), 83.0: (points(1, 3.5), over), 68.0: (points(7, 7), 4.0), 63.0: (points(0, 0), 5.0)}  # fmt: skip
+    monkeypatch.setattr(
+        stage_search, "_Choices", lambda options, stage, allowed, offload: (stage, allowed, offload)
+    )
+    monkeypatch.setattr(stage_search, "plan_of", lambda layers, point, offload: (layers, point.seconds, offload))
+
+    def fastest(choices: Any, in_flight: Any, room: float) -> Any:
+        assert [stage.layers for stage, _, _ in choices] == ["s1", "s2"]
+        assert {(allowed, offload == "m") for _, allowed, offload in choices} == {({88: "A", 83: "A", 68: "B", 63: "B"}[room], room in (83, 63))}  # fmt: skip
+        return ways[room]
+
+    monkeypatch.setattr(stage_search, "_fastest", fastest)
+    stages: Any = [SimpleNamespace(layers="s1", buffer=2.0), SimpleNamespace(layers="s2", buffer=1.0)]
+    options = SimpleNamespace(
+        transients=lambda given: [(10.0, "A"), (30.0, "B")], offloads=["", "m"],
+        buffers=lambda stage, offload: stage.buffer + 5 * (offload == "m"),
+    )  # fmt: skip
+    search: Any = SimpleNamespace(options=options)
+    assert StageSearch.of_rank(search, stages, np.zeros(0), 100.0) == (seconds, plans)
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "fastest", "last"), [(1, 5, 6), (1, 99, 46), (10_000, 99, 38), (50_000, 99, 6), (10**9, 99, 6)]
+)
+def test_a_search_climbs_until_no_neighbour_is_better_or_it_has_tried_enough(
+    num_nodes: int, fastest: int, last: int
+) -> None:
+    """Neighbours of n are n − 1 and n + 1. Of 0 to `last` and −1 there are 48, 40 or 8."""
+    tried: list[int] = []
+    over: set[bool] = set()
+
+    def plan(at: int) -> Any:
+        timeline = SimpleNamespace(graph=SimpleNamespace(num_nodes=num_nodes))
+        return at, SimpleNamespace(seconds=abs(at - fastest), counts=(at,), step=SimpleNamespace(timeline=timeline))
+
+    def neighbours(trial: Any, *, is_over: bool) -> Any:
+        over.add(is_over)
+        return [(trial.counts[0] - 1,), (trial.counts[0] + 1,)]
+
+    def planned(counts: tuple[int]) -> Any:
+        tried.append(counts[0])
+        return plan(counts[0])
+
+    search: Any = SimpleNamespace(
+        _neighbours=neighbours, _planned=planned, _rank_of=lambda one: (float(num_nodes == 10_000), one[1].seconds)
+    )
+    assert StageSearch._climb(search, plan(0))[0] == min(fastest, last)
+    assert tried == [-1, *range(1, last + 1)]
+    assert over == {num_nodes == 10_000}
+
+
+def test_memory_left_goes_to_the_stage_that_gains_most() -> None:
+    """In 9 bytes; faster points of the first stage save 2 or 3 s, of the second 1 or 5 s."""
+    choices: Any = choices_of([(1.0, 10), (2.0, 5), (4.0, 2)], [(1.0, 6), (5.0, 3), (6.0, 1)])
+
+    def over(chosen: Any) -> float:
+        return float(sum(choice.saved[at] for choice, at in zip(choices, chosen, strict=True))) - 9
+
+    assert _improved([2, 2], choices, over) == [2, 0]
+    assert _improved([1, 1], choices, over) == [1, 1]
+    assert _improved([1, 2], choices, over) == [1, 1]
+
+
+@pytest.mark.parametrize(("layers", "counts"), [(2, (0, 1, 1, 0)), (1, (1, 0, 0, 0))])
+def test_inner_stages_have_a_layer_if_there_are_enough(layers: int, counts: tuple[int, ...]) -> None:
+    """A layer takes 1 s on the first stage, 2 s on the last and 9 s between."""
+    seconds = (1.0, 9.0, 9.0, 2.0)
+    fastest = program(layers, 4, lambda stage, first, last: (last - first) * seconds[stage], num_microbatches=5)
+    assert fastest is not None
+    assert (fastest.counts, fastest.seconds) == (counts, 5 * max(np.array(counts) * seconds))
