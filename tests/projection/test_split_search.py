@@ -2,18 +2,23 @@
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ppsim
+from ppsim.costs.stage_cost_set import LayerCosts
 from ppsim.parallel.layer_balance import LinearFunctions, balance_ranks, move_layer, possible_moves
 from ppsim.parallel.layer_partition import even_split
 from ppsim.projection import split_search
 from ppsim.projection.project import iteration_of
+from ppsim.projection.split_search import SplitSearch
 from tests.costs.profiles import profile
 from tests.costs.test_chunk_costs import BESIDE, chunk, of_chunks
 
@@ -250,3 +255,169 @@ def test_the_random_jobs_of_the_benchmark_are_near_the_best_of_all_splits(capsys
     benchmark.main(10, 1)
     sys.modules.pop("splits", None)
     assert "within 0.3 % in 10 of 10" in capsys.readouterr().out.splitlines()[-2]
+
+
+LAYERS = LayerCosts(work_s=np.ones(12), passes_s=np.zeros(4), exposed_s=np.zeros(4))
+SECONDS, END_S = np.array([5.0, 3.0, 2.0, 7.0]), np.array([1.0, 0.0, 0.0, 4.0])
+
+
+def search_of(
+    monkeypatch: pytest.MonkeyPatch,
+    start: tuple[int, ...],
+    *,
+    limit: float | None = None,
+    num_nodes: int = 1,
+    seconds: float = 1.0,
+) -> tuple[SplitSearch, list[Any]]:
+    """A search over four stages with 5, 3, 2 and 7 s per layer, 1 s before and 4 s after; a layer takes 10 bytes.
+
+    The iteration takes as long as the busiest stage, times `seconds`. Also return the splits that were simulated.
+    """
+    simulated: list[Any] = []
+
+    def simulate(counts: tuple[int, ...] | None) -> Any:
+        simulated.append(counts)
+        split = start if counts is None else counts
+        of_stages = SECONDS * split + END_S
+        graph = SimpleNamespace(graph=SimpleNamespace(num_nodes=num_nodes))
+        return SimpleNamespace(
+            counts=split, of_stages=of_stages, seconds=seconds * of_stages.max(), peak_bytes=10.0 * np.array(split),
+            step=SimpleNamespace(timeline=graph),
+        )  # fmt: skip
+
+    monkeypatch.setattr(
+        split_search, "rank_bounds", lambda trial, _: (np.diag(SECONDS), trial.counts, trial.of_stages)
+    )
+    monkeypatch.setattr(split_search, "path_weights", lambda trial, _: SECONDS * (np.arange(4) == trial.of_stages.argmax()))  # fmt: skip
+    monkeypatch.setattr(split_search, "byte_weights", lambda trial, _: 10.0 * np.eye(4))
+    return SplitSearch(simulate, LAYERS, limit), simulated
+
+
+def test_a_search_begins_with_the_balanced_and_the_even_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, simulated = search_of(monkeypatch, (2, 4, 5, 1), limit=60.0)
+    assert simulated == [None, (3, 3, 3, 3)]
+    assert (len(search._seconds), len(search._bytes), search._limit) == (4 + 2, 8, 60 * (1 + 1e-12))
+    assert search._tick_s == 12 * 1e-10  # 3 · 4 s
+    search, simulated = search_of(monkeypatch, (3, 3, 3, 3), seconds=0.0)
+    assert simulated == [None]
+    assert (len(search._seconds), len(search._bytes), search._limit, search._tick_s) == (4 + 1, 0, np.inf, 1.0)
+
+
+@pytest.mark.parametrize(("num_nodes", "most"), [(1, 24), (416, 24), (500, 20), (1_666, 6), (10**6, 6)])
+def test_of_large_tables_fewer_splits_are_simulated(
+    num_nodes: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert search_of(monkeypatch, (3, 3, 3, 3), num_nodes=num_nodes)[0]._most_trials == most
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [(None, 12), (40.0, 16), (30.0, 25), (20.0, 12)])
+def test_a_search_finds_the_fastest_split_that_fits(
+    limit: float | None, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(2, 4, 5, 1), (3, 4, 4, 1) and (3, 3, 3, 3). In 20 bytes no split fits, and the limit does not count."""
+    search, _ = search_of(monkeypatch, (9, 1, 1, 1), limit=limit)
+    assert search.best().seconds == seconds
+
+
+def test_the_best_split_fits_best_then_is_fastest_then_most_even() -> None:
+    def trial(counts: tuple[int, ...], seconds: float, *peaks: float) -> Any:
+        return SimpleNamespace(counts=counts, seconds=seconds, peak_bytes=np.array(peaks))
+
+    trials = [
+        trial((4, 0), 4.0, 101, 90), trial((3, 1), 5.0, 100, 90), trial((2, 2), 5.0 * (1 + 9e-10), 90, 100), trial((1, 3), 5.0001, 1, 1),
+    ]  # fmt: skip
+    search = SplitSearch.__new__(SplitSearch)
+    search._trials, search._limit = {one.counts: one for one in trials}, 100.0
+    assert search._best is trials[2]
+    search._limit = np.inf
+    assert search._best is trials[0]
+    search._trials, search._limit = {one.counts: one for one in trials[:3]}, 90.0
+    assert search._best is trials[2]
+    assert search._over(np.array([[95.0, 80.0], [92.0, 91.0]])).tolist() == [7.0, 1.0], "summed over ranks"
+
+
+def neighbours_by_hand(search: SplitSearch, counts: tuple[int, ...], most: int) -> list[Any]:
+    """All moves of a layer, evaluated one by one."""
+    giving, taking = possible_moves(counts)
+    moves = [move_layer(counts, *pair) for pair in zip(giving.tolist(), taking.tolist(), strict=True)]
+    if len(moves) > most:
+        is_over = bool(search._over(search._bytes.values(counts)))
+        functions = search._bytes if is_over else search._seconds
+        largest = int(functions.values(counts).argmax())
+        moves.sort(key=lambda move: round(functions.values(move)[largest], 6))
+        moves = moves[:most]
+    ranks = [
+        (float(search._over(search._bytes.values(move)).round()), round(search._seconds.values(move).max() / 0.5) * 0.5, index, move)
+        for index, move in enumerate(moves)
+    ]  # fmt: skip
+    return [(over, seconds, move) for over, seconds, _, move in sorted(ranks)[:12]]
+
+
+@pytest.mark.parametrize("limit", [35.0, 1e9])
+@pytest.mark.parametrize("num_stages", [5, 18])
+def test_neighbours_are_the_twelve_moves_with_the_lowest_bounds_up_to_a_tick(num_stages: int, limit: float) -> None:
+    """Of 306 moves, only the 256 that lower the largest bound most are looked at; a tick is 0.5 s here."""
+    dice = np.random.default_rng(3)
+    counts = tuple(dice.integers(2, 6, num_stages).tolist())
+    search = SplitSearch.__new__(SplitSearch)
+    search._tick_s, search._limit = 0.5, limit
+    search._seconds = LinearFunctions([1.0] * sum(counts), num_stages)
+    search._bytes = LinearFunctions([1.0] * sum(counts), num_stages)
+    for functions, size in ((search._seconds, 3), (search._bytes, num_stages)):
+        weights = dice.integers(1, 40, (size, num_stages)) / 3
+        functions.add(weights, counts, dice.integers(1, 60, size).astype(float))
+    assert search._neighbours(counts) == neighbours_by_hand(search, counts, 256)
+
+
+def lowest_of(bounds: Callable[[int], tuple[float, float]], enough: Any, *, ways: int = 1) -> tuple[Any, list[int]]:
+    """Return the lowest split of numbers n with neighbours up to n ± `ways`, from 0, and the numbers looked around."""
+    looked: list[int] = []
+
+    def neighbours(counts: tuple[int, ...]) -> list[Any]:
+        looked.append(counts[0])
+        steps = [step for step in range(-ways, ways + 1) if step]
+        return [(*bounds(counts[0] + step), (counts[0] + step,)) for step in steps if abs(counts[0] + step) <= 50]
+
+    search: Any = SimpleNamespace(_trials={(0,): None}, _best=SimpleNamespace(counts=(0,)), _neighbours=neighbours)
+    return SplitSearch._lowest(search, enough), looked
+
+
+def test_a_search_looks_further_until_a_bound_is_low_enough() -> None:
+    lowest, looked = lowest_of(lambda n: (0.0, 10.0 - n), (0.0, 5.0, ()))
+    assert lowest == (0.0, 4.0, (6,))
+    assert sorted(looked) == [*range(-5, 6)]
+
+
+def test_a_search_gives_up_after_six_moves_without_progress() -> None:
+    lowest, looked = lowest_of(lambda n: (0.0, 9.0 + abs(n)), (0.0, 5.0, ()))
+    assert lowest == (0.0, 10.0, (-1,))
+    assert sorted(looked) == [*range(-6, 7)]
+    lowest, looked = lowest_of(lambda n: (0.0, 9.0 + n), (0.0, -99.0, ()))
+    assert lowest == (0.0, -41.0, (-50,)), "with progress, it goes on to the end"
+
+
+def test_a_search_looks_around_six_splits_at_once() -> None:
+    _, looked = lowest_of(lambda n: (0.0, 9.0 + abs(n)), (0.0, 5.0, ()), ways=5)
+    assert looked[:7] == [0, -1, 1, -2, 2, -3, 3]
+    assert len(looked) == 1 + 6 * 6
+
+
+def test_a_search_looks_for_a_split_that_fits_if_bounds_are_lower_but_none_fits() -> None:
+    lowest, _ = lowest_of(lambda n: (float(max(0, 3 - n)), 9.0), (5.0, 99.0, ()))
+    assert lowest == (0.0, 9.0, (3,))
+
+
+@pytest.mark.parametrize(("second", "number"), [((0.0, 9.996, (5,)), 3), ((0.0, 9.998, (5,)), 2), ((1.0, 1.0, (5,)), 2)])  # fmt: skip
+def test_a_split_is_simulated_if_its_bound_is_three_in_ten_thousand_lower(second: Any, number: int) -> None:
+    """The best takes 10 s and fits, and four may be simulated."""
+    bounds = iter([(0.0, 9.0, (4,)), second, (0.0, 10.0, (6,))])
+    enoughs: list[Any] = []
+    best = SimpleNamespace(counts=(1,), seconds=10.0, peak_bytes=np.zeros(1))
+    search: Any = SimpleNamespace(
+        _trials={(1,): best}, _most_trials=4, _best=best, _over=lambda peak: peak.sum(), _simulate=lambda counts: counts,
+        _lowest=lambda enough: enoughs.append(enough) or next(bounds),
+    )  # fmt: skip
+    search._add = lambda counts: search._trials.update({counts: best})
+    SplitSearch._search(search)
+    assert len(search._trials) == number
+    assert enoughs[0] == (0.0, pytest.approx(10 * (1 - 3e-4), rel=1e-12), ())

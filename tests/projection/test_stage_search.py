@@ -383,7 +383,7 @@ def test_blocks_of_layers_are_uniform_plans_if_full_recomputation_is() -> None:
     assert uniform_of(block | {("full", "even"): (2.0, 0.0)}, "full", layers=5)[0] == "block/1"
     assert uniform_of(block | {("none", "even"): (2.0, 0.0)}, "none", layers=5)[0] == "none"
     assert uniform_of(block | {("full", "even"): (2.0, 0.0)}, "full", layers=4)[0] == "full"
-    with pytest.raises(PpsimError, match="^none balanced$"):
+    with pytest.raises(PpsimError, match=r"^none balanced$"):
         uniform_of({}, "none", "full")
 
 
