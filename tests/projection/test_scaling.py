@@ -7,6 +7,7 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.projection.scaling import Scaling, note_of, row_of_plan, shares_in
+from tests.projection.by_hand import by_hand
 
 BATCH_TOKENS = 1000.0
 
@@ -122,7 +123,39 @@ def test_the_parts_of_a_row_are_its_iteration():
         ({"model": "mixtral-8x7b", "gpus": 8, "zero": 1}, None),
         ({"model": "mixtral-8x7b", "gpus": 8, "zero": 3}, "experts gathered, not exchanged"),
         ({"model": "gpt2"}, "1 GPU assumed"),
+        ({"model": "gpt2", "tp": 2}, "2 GPUs assumed"),
+        ({"model": "mixtral-8x7b", "tp": 2, "zero": 3}, "2 GPUs assumed, experts gathered, not exchanged"),
     ],
 )
 def test_doubts_about_a_plan_are_noted(options, note):
     assert note_of(ppsim.job(pp=1, **options)) == note
+
+
+def test_a_cause_of_the_last_row_alone_grows_from_nothing_and_growth_below_a_thousandth_is_none():
+    rows = [row_of(8, 1.0, bubble=0.1), row_of(16, 2.0, bubble=0.1) | {"rest (s)": 0.5}]
+    assert scaling_of(*rows).growing_cause == ("rest", 0.0, 0.25)
+    rows[1]["rest (s)"] = 0.0019
+    assert scaling_of(*rows).growing_cause is None
+    assert scaling_of(*rows).to_json()["growing_cause"] is None
+
+
+def test_a_deadline_is_met_on_its_day_and_throughput_of_1_6_times_is_no_knee():
+    rows = [row_of(8, 1.6, days=30), row_of(16, 1.0, days=20)]
+    assert scaling_of(*rows, deadline_days=30).in_time["num_gpus"] == 8
+    assert scaling_of(*rows).knee is None
+    rows[1]["tokens_per_s"] = None
+    assert scaling_of(*rows).knee is None
+
+
+def test_a_row_has_the_numbers_of_its_plan_and_what_is_unknown_without_a_model():
+    made = by_hand(runtime="ideal")
+    row = row_of_plan(made.plan)
+    interval_s = made.summary.iteration_time_interval_s
+    assert [row[f"iteration_time_{end}s"] for end in ("", "low_", "high_")] == [16.0, *interval_s]
+    unknown = ("headroom_bytes", "stack_name", "stack_basis", "note")
+    assert (row["verdict"], [row[name] for name in unknown]) == ("unknown", [None] * 4)
+    job = ppsim.job(model="gpt2", pp=1, global_batch=8, stack="plain")
+    limited = ppsim.project(job=job)
+    row = row_of_plan(limited.plan)
+    assert (row["verdict"], row["headroom_bytes"]) == (limited.verdict.word, limited.verdict.headroom_bytes)
+    assert [row[name] for name in unknown[1:]] == ["plain", None, "1 GPU assumed"]
