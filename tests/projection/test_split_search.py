@@ -288,7 +288,9 @@ def search_of(
     monkeypatch.setattr(
         split_search, "rank_bounds", lambda trial, _: (np.diag(SECONDS), trial.counts, trial.of_stages)
     )
-    monkeypatch.setattr(split_search, "path_weights", lambda trial, _: SECONDS * (np.arange(4) == trial.of_stages.argmax()))  # fmt: skip
+    monkeypatch.setattr(
+        split_search, "path_weights", lambda trial, _: SECONDS * (np.arange(4) == trial.of_stages.argmax())
+    )
     monkeypatch.setattr(split_search, "byte_weights", lambda trial, _: 10.0 * np.eye(4))
     return SplitSearch(simulate, LAYERS, limit), simulated
 
@@ -407,7 +409,9 @@ def test_a_search_looks_for_a_split_that_fits_if_bounds_are_lower_but_none_fits(
     assert lowest == (0.0, 9.0, (3,))
 
 
-@pytest.mark.parametrize(("second", "number"), [((0.0, 9.996, (5,)), 3), ((0.0, 9.998, (5,)), 2), ((1.0, 1.0, (5,)), 2)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("second", "number"), [((0.0, 9.996, (5,)), 3), ((0.0, 9.998, (5,)), 2), ((1.0, 1.0, (5,)), 2)]
+)
 def test_a_split_is_simulated_if_its_bound_is_three_in_ten_thousand_lower(second: Any, number: int) -> None:
     """The best takes 10 s and fits, and four may be simulated."""
     bounds = iter([(0.0, 9.0, (4,)), second, (0.0, 10.0, (6,))])

@@ -449,7 +449,12 @@ def test_a_rank_has_the_fastest_way_besides_transient_bytes_and_offload_buffers(
     def points(*of_stages: float) -> list[FrontierPoint]:
         return [FrontierPoint(one, 0.0, ()) for one in of_stages]
 
-    ways = {88.0: (points(2, 3), over), 83.0: (points(1, 3.5), over), 68.0: (points(7, 7), 4.0), 63.0: (points(0, 0), 5.0)}  # fmt: skip
+    ways = {
+        88.0: (points(2, 3), over),
+        83.0: (points(1, 3.5), over),
+        68.0: (points(7, 7), 4.0),
+        63.0: (points(0, 0), 5.0),
+    }
     monkeypatch.setattr(
         stage_search, "_Choices", lambda options, stage, allowed, offload: (stage, allowed, offload)
     )
