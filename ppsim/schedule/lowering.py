@@ -179,8 +179,8 @@ def _add_stage_actions(
 def _want_next(fused: Any, upcoming: Any, entry: Any, end: Any, wanted: Any) -> Any:
     """Mark the next NUM_UNSHARDED chunks of a rank, and all chunks of the fused cell that has the last of these.
 
-    Returns the first entry of an unmarked chunk: until then the marks stay valid. Returns 0 if that entry is in a
-    fused cell, whose other chunks could change the marks earlier.
+    Returns the first entry of an unmarked chunk: until then the marks stay valid. Returns 0 if a fused cell could
+    change the marks earlier: the cell of that entry, or the cell for which more than NUM_UNSHARDED are marked.
     """
     for c in range(len(wanted)):
         wanted[c] = False
@@ -191,10 +191,10 @@ def _want_next(fused: Any, upcoming: Any, entry: Any, end: Any, wanted: Any) -> 
             if not wanted[c] and upcoming[c] < end and (nearest == -1 or upcoming[c] < upcoming[nearest]):
                 nearest = c
         if nearest == -1:
-            return end
+            return end if num_wanted <= NUM_UNSHARDED else 0
         same_cell = fused[upcoming[nearest]] != -1 and fused[upcoming[nearest]] == fused[horizon]
         if num_wanted >= NUM_UNSHARDED and not same_cell:
-            return upcoming[nearest] if fused[upcoming[nearest]] == -1 else 0
+            return upcoming[nearest] if fused[upcoming[nearest]] == -1 and num_wanted == NUM_UNSHARDED else 0
         wanted[nearest] = True
         horizon = upcoming[nearest]
         num_wanted += 1
