@@ -1,5 +1,6 @@
 """Rules and transfers of a job's stages."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from ppsim.costs.assemble_job import (
     _balanced,
     _encoded_bytes,
     _hops,
+    _max_in_flight,
     _require_backwards,
     _require_pairs,
     _why_not_in_megatron,
@@ -23,7 +25,7 @@ from ppsim.costs.pair_overlap import pair_s
 from ppsim.costs.time_breakdown import work_of
 from ppsim.machine.collectives import point_to_point_s
 from ppsim.model.encoder import EncoderPart
-from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.pipeline_stages import stages_of, stages_of_layout
 from tests.projection.jobs import job
 
 FULL = "full recomputation (give --recompute none, or modules such as layernorm+moe_act)"
@@ -193,3 +195,29 @@ def test_ends_and_further_tokens_weigh_in_the_balance_of_stages() -> None:
     assert seen["args"] == (pytest.approx(layers), 1)
     assert (seen["embedding_s"], seen["head_s"], seen["mtp_s"]) == pytest.approx((embedding, 2 * head, mtp))
     assert seen["balanced"][2] == pytest.approx((embedding, mtp + 2 * head))
+
+
+def test_a_single_stage_has_the_microbatches_in_flight_of_its_schedule() -> None:
+    assert _max_in_flight(build("gpipe", pp=1, microbatches=3)) == 3
+    assert _max_in_flight(build("1f1b", pp=1, microbatches=3)) == 1
+    assert _max_in_flight(build("seq1f1b", pp=1, microbatches=2, num_slices=4)) == pytest.approx(1)
+    assert _max_in_flight(build("1f1b", pp=2, microbatches=3)) == math.inf
+
+
+def test_megatron_needs_virtual_stages_and_at_most_one_further_token() -> None:
+    own = moe()
+    with pytest.raises(ScheduleError, match="--overlap-ep megatron with --pp above 1 needs virtual stages"):
+        _require_pairs(own, build("1f1b", pp=2, microbatches=1))
+    _require_pairs(own, build("1f1b", pp=1, microbatches=1))
+    further = own.model.layers[-1]
+    models = [replace(own, model=replace(own.model, mtp=(further,) * number)) for number in (1, 2)]
+    assert [_why_not_in_megatron(one) for one in models] == [None, "more than one layer of multi-token prediction"]
+
+
+def test_hidden_states_of_further_tokens_go_on_to_the_head() -> None:
+    own = job("deepseek-v3", layers=4, pp=3)
+    num_bytes, link = 4096 * 7168 * 2, own.cluster.tiers[0].p2p_link
+    table = build("1f1b", pp=3, microbatches=3)
+    for layout, tokens in ((["Ettt", "tm", "L"], [1, 2, 2]), (["E", "tttt", "mL"], [1, 1, 2])):
+        hops, _ = _hops(own, table, stages_of_layout(own.model, layout))
+        assert hops == pytest.approx([point_to_point_s(number * num_bytes, link) for number in tokens])

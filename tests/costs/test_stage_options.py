@@ -144,3 +144,23 @@ def test_offloading_is_an_option_if_the_job_has_modules_and_full_backwards() -> 
     stage = Stage(found.job.model.layers[:2])
     assert (found.buffers(stage, ""), found.buffers(stage, "core_attn")) == (0.0, gone.buffer_bytes)
     assert found.buffers(Stage(()), "core_attn") == 0.0
+
+
+def test_the_ends_of_a_stage_have_its_further_tokens_and_a_pass_of_the_head_for_each() -> None:
+    found = StageOptions(Ledger(job("mimo-7b", layers=2)), False)
+    costs, model = found.job.costs, found.job.model
+    embedding, head = (work_of(end) for end in costs.ends)
+    [further] = model.mtp
+    last_s, last_bytes = found._ends(Stage((), head=True, mtp=model.mtp))
+    assert last_s == pytest.approx(2 * head + work_of(costs.mtp(further)))
+    assert last_bytes > found._ends(Stage((), head=True))[1]
+    assert found._ends(Stage((), embedding=True))[0] == pytest.approx(embedding)
+    assert found._ends(Stage(()))[0] == 0
+
+
+@pytest.mark.parametrize(("layers", "is_convex"), [(4, False), (5, True)])
+def test_a_few_layers_per_rank_may_have_any_way_that_no_other_beats(layers: int, is_convex: bool) -> None:
+    found = StageOptions(Ledger(job("llama3-8b", layers=layers)), False)
+    ways = [way("a", 1, 9), way("b", 2, 8), way("c", 3, 1)]
+    assert found._useful(ways) == _hull(ways, is_convex=is_convex)
+    assert _hull(ways, is_convex=True) != _hull(ways, is_convex=False)

@@ -9,7 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.model import config as config_module
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import Attention, FeedForward
-from ppsim.model.config import model_from
+from ppsim.model.config import model_from, remember_trace
 from ppsim.model.registry import find_model, read_model
 from tests.defaults import number_defaults
 from tests.model.reader_cases import LENGTH, OF_CONFIG, H, in_windows, require_layers_of
@@ -532,3 +532,12 @@ def test_what_is_left_out_in_model_config_has_these_values() -> None:
         "_qwen": {"has_experts": False},
         "_qwen3_next": {"has_experts": True},
     }  # fmt: skip
+
+
+def test_a_trace_is_found_whatever_the_order_of_the_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_module, "_TRACED", {})
+    unknown = {"model_type": "new", "num_layers": 2}
+    remember_trace(unknown, {"model_type": "llama", **OF_CONFIG["llama"][0]})
+    assert model_from({"num_layers": 2, "model_type": "new"}).layers == OF_CONFIG["llama"][1]
+    with pytest.raises(ConfigError, match="unknown model_type 'new'"):
+        model_from({"num_layers": 3, "model_type": "new"})

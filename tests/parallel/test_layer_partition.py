@@ -18,6 +18,7 @@ from ppsim.parallel.layer_partition import (
     given_split,
     layer_split,
     partition,
+    require_layers,
     rule_of,
     split_layers,
     why_no_split,
@@ -366,3 +367,12 @@ def test_a_split_is_even_balanced_given_or_by_megatrons_rule() -> None:
         with pytest.raises(ConfigError):
             partition(costs, number)
     assert (partition([0.0, 0.0], 2), partition([1.0, 2.0], 2)) == ([1, 1], [1, 1])
+
+
+def test_a_model_has_1_to_10_000_layers() -> None:
+    require_layers(1)
+    require_layers(10_000)
+    with pytest.raises(ConfigError, match="num_layers must be at least 1: got 0"):
+        require_layers(0)
+    with pytest.raises(ConfigError, match="--layers must be at most 10,000: got 10001"):
+        require_layers(10_001, "--layers")

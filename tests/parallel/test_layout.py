@@ -11,6 +11,7 @@ from ppsim.parallel import layout as layout_module
 from ppsim.parallel.groups import group, hop_tiers
 from ppsim.parallel.layout import (
     Layout,
+    _nearest,
     assumed_devices,
     assumed_replicas,
     fewest_replicas,
@@ -224,3 +225,8 @@ def test_there_are_1_to_a_million_devices() -> None:
         layout_on(0)
     with pytest.raises(ConfigError, match="1000001"):
         Layout(dp=1_000_001)
+
+
+def test_the_nearest_values_are_others() -> None:
+    assert _nearest(4, [1, 2, 4, 8]) == "2 or 8"
+    assert (_nearest(1, [1, 2]), _nearest(9, [1, 2])) == ("2", "2")
