@@ -9,7 +9,11 @@ import pytest
 import ppsim
 from ppsim.costs.ledger import Ledger, layer_muon_flops, muon_flops
 from ppsim.costs.stage_rules import accumulated
-from ppsim.model.pipeline_stages import stages_of
+from ppsim.costs.time_breakdown import NO_COST, work_of
+from ppsim.model.memory_rows import kept_of_layer
+from ppsim.model.optimizer import Optimizer
+from ppsim.model.pipeline_stages import Stage, stages_of
+from tests.projection.jobs import job as small_job
 
 SMALL = {"model": "llama3-8b", "cluster": "dgx-h100", "gpus": 8, "pp": 4, "global_batch": 32, "seq_len": 4096}
 SPARSE = {"model": "deepseek-v2-lite", "cluster": "dgx-h100", "gpus": 16, "pp": 2, "ep": 4, "global_batch": 64,
@@ -110,3 +114,48 @@ def test_the_update_has_no_buffers_of_offloading() -> None:
     assert max(offload.ahead for offload in offloading.stage_cost_set.offloads) > 0
     assert offloading.timeline.memory.peak_bytes[0] == plain.timeline.memory.peak_bytes[0]
     assert sum(offloading.peak_components_bytes.values()) == offloading.timeline.memory.peak_bytes[0]
+
+
+def test_a_rank_counts_layers_of_further_tokens_and_its_heads() -> None:
+    job = small_job("mimo-7b", layers=3, optimizer=Optimizer(name="muon"))
+    assert len(job.model.mtp) == 1
+    first, last = stages_of(job.model, [1, 2])
+    ledger = Ledger(job)
+    both, head = ledger.ranks([[first, last], [last]])
+    assert [(rank.num_layers, rank.num_heads) for rank in (both, head)] == [(4, 1), (3, 1)]
+    of_layer, of_further = (
+        layer_muon_flops(one, job.settings.cut)[0] for one in (job.model.layers[0], job.model.mtp[0])
+    )
+    assert both.muon_flops == (pytest.approx(3 * of_layer + of_further), 0)
+
+
+def test_each_further_token_has_a_layer_and_a_pass_of_the_head() -> None:
+    job = small_job("mimo-7b", layers=3)
+    ledger, costs = Ledger(job), job.costs
+    middle = Stage(job.model.layers[:2])
+    last = Stage(job.model.layers[2:], head=True, mtp=job.model.mtp)
+    layer, further, (_, head) = costs.layer(job.model.layers[0]), costs.mtp(job.model.mtp[0]), costs.ends
+    assert ledger.estimate(Stage(())) == NO_COST
+    assert work_of(ledger.estimate(middle)) == pytest.approx(2 * work_of(layer))
+    assert work_of(ledger.estimate(last)) == pytest.approx(work_of(layer) + work_of(further) + 2 * work_of(head))
+    in_order = ledger.costs_in_order(last)
+    assert [work_of(cost) for cost in in_order] == pytest.approx([work_of(layer), work_of(further)])
+    assert ledger.layer_times(Stage(())) == []
+
+
+def test_a_stage_saves_its_bytes_with_slack_a_part_before_its_experts() -> None:
+    usual, slack = (small_job(layers=2, allocator_slack=slack) for slack in (1.0, 1.5))
+    (plain,), (more,) = (Ledger(job).stages([Stage(job.model.layers)]) for job in (usual, slack))
+    assert (more.saved_bytes, more.weight_bytes) == pytest.approx(
+        (1.5 * plain.saved_bytes, 1.5 * plain.weight_bytes)
+    )
+    assert 0 < plain.weight_bytes < plain.saved_bytes
+    saved = kept_of_layer(usual.model.layers[0], usual.settings, "none")
+    assert plain.before_experts == pytest.approx(1 - saved["feed-forward"] / sum(saved.values()))
+    assert more.before_experts == pytest.approx(plain.before_experts)
+
+
+def test_a_newton_schulz_iteration_is_of_the_shorter_side() -> None:
+    """4 m² n + 2 m³ of 2 × 5, five times by default."""
+    assert muon_flops(10, 5) == muon_flops(10, 2) == 5 * (4 * 4 * 5 + 2 * 8)
+    assert muon_flops(10, 5, iterations=3) == 3 * (4 * 4 * 5 + 2 * 8)

@@ -89,6 +89,8 @@ def test_grouped_gemms_go_by_the_rows_of_a_group() -> None:
     assert times.product_s("forward", 8, 8, 16, groups=2) == pytest.approx(7e-6)
     assert times.product_s("forward", 24, 8, 16, groups=6) == pytest.approx(3 * 7e-6)
     assert times.product_s("forward", 4, 8, 16) == 1e-6
+    shallow = curves(*PRODUCTS, gemm("weight", 4, 8, 1, 3e-6), gemm("weight", 4, 8, 2, 5e-6))
+    assert shallow.product_s("weight", 4, 8, 2, groups=3) == pytest.approx(3 * 3e-6), "one token at least"
     several = curves(gemm("forward", 8, 8, 16, 7e-6, groups=2), gemm("forward", 96, 8, 16, 9e-6, groups=3))
     assert several.product_s("forward", 32, 8, 16, groups=8) == pytest.approx(4 * 7e-6)
     assert several.product_s("forward", 192, 8, 16, groups=6) == pytest.approx(2 * 9e-6)
