@@ -134,3 +134,9 @@ def test_the_middle_of_bounds_is_the_offset_and_bounds_of_others_follow_from_it(
     assert _middles(late, "a")[1] == INF
     with pytest.raises(ConfigError, match="a: the clock of rank 1 cannot be aligned: no message goes between it"):
         _middles(np.array([[0.0, INF], [INF, 0.0]]), "a")
+
+
+def test_messages_may_arrive_two_microseconds_per_clock_too_early() -> None:
+    _require_order(np.diag([0.0, -4e-6]), np.array([0, 1]), "a")
+    with pytest.raises(ConfigError, match="around rank 1 messages arrive"):
+        _require_order(np.diag([0.0, -4.1e-6]), np.array([0, 1]), "a")

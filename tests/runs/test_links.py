@@ -6,15 +6,20 @@ import pytest
 from benchmarks.made_steps import Made, made
 from ppsim import StageCosts, Timeline, build, simulate
 from ppsim.runs.links import (
+    _CANDIDATES,
     LinkTimes,
     RankPairs,
     SlowPairs,
+    _beyond,
+    _by_pair,
+    _fit_of,
     input_times,
     links_of,
     median_of_some,
     pairs_of,
     queue_s,
     slow_links_of,
+    slow_pairs_excess,
 )
 from ppsim.runs.loss_attribution import attribute_losses
 from ppsim.runs.pauses import pauses_between
@@ -220,3 +225,111 @@ def test_a_wait_is_the_gap_of_the_rank_and_then_the_transit_of_what_it_needs(
     assert (links.transit_s, links.gap_s, links.spread_s) == (2.0, 0.2, pytest.approx(3.4))
     found = links.parts_of(*(np.array([[one]]) for one in (start, before, made)))
     assert [float(one[0, 0]) for one in found] == pytest.approx([float(one) for one in parts])
+
+
+def test_waits_below_a_tenth_of_the_extra_time_are_not_said() -> None:
+    for queue_time_s, is_said in ((0.05, False), (0.0625, True)):
+        (sentence,) = SlowPairs(np.zeros((1, 1)), np.zeros(1), {"rank 0 → 1": (0.5, 0.0, queue_time_s)}).told
+        assert ("for earlier messages" in sentence) is is_said
+
+
+def links_with(
+    taken: list[int],
+    sent: list[int],
+    transits: list[float],
+    gaps: list[float],
+    queue: list[list[float]],
+    queues: tuple[int, ...] = (),
+) -> LinkTimes:
+    """Return times of pairs of three ranks that never vary."""
+    pairs = RankPairs(3, np.array(taken), np.array(sent))
+    return LinkTimes(
+        pairs, np.array([transits] * 3), np.array([gaps] * 3), np.array(queue), queues=frozenset(queues)
+    )
+
+
+def test_rows_of_slow_pairs_have_extra_seconds_in_a_queue_or_later_or_blocked() -> None:
+    """Pairs 1, 3, 5 and 7 are 0 → 1, 1 → 0, 1 → 2 and 2 → 1; the last one is not slow."""
+    links = links_with([NONE, 5, 1, 3, 7], [NONE] * 5, [0.0] * 5, [0.0] * 5, [[0.0] * 5], queues=(5,))
+    named = {"rank 0 → 1": (0.75, 0.25, 0.0), "rank 1 → 0": (0.25, 0.5, 0.0), "rank 1 → 2": (0.625, 0.125, 0.0)}
+    assert SlowPairs(np.zeros((1, 5)), np.zeros(5), named).rows(links) == (
+        (0, 1, 0.0, 0.5, 0.25), (1, 0, 0.0, 0.0, 0.5), (1, 2, 0.5, 0.0, 0.125),
+    )  # fmt: skip
+
+
+def test_the_excess_of_slow_pairs_is_above_the_faster_pair_and_the_largest_sum_is_first() -> None:
+    """Messages of pair 3 take 3 s longer, and wait up to 2 s; sends of pair 1 block for 4 s more."""
+    links = links_with(
+        [NONE, 1, 3, 3], [NONE, 3, 1, 1], [0.0, 1.0, 4.0, 4.0], [0.0, 1.0, 5.0, 5.0],
+        [[9.0, 8.0, 0.0, 2.0], [0.0, 7.0, 1.0, 0.0]],
+    )  # fmt: skip
+    slow = slow_pairs_excess(links, pass_s=1.0)
+    assert list(slow.named.items()) == [("rank 0 → 1", (0.0, 4.0, 0.0)), ("rank 1 → 0", (3.0, 0.0, 2.0))]
+    assert slow.transit_s.tolist() == [[0.0, 0.0, 3.0, 5.0], [0.0, 0.0, 4.0, 3.0]]
+    assert slow.block_s.tolist() == [0.0, 0.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("slow", "pass_s", "excess"),
+    [
+        ((2.625, 3.125, 4.0), 0.0, 1.125),
+        ((2.625, 3.0, 4.0), 0.0, 0.0),
+        ((2.5, 3.125, 4.0), 0.0, 0.0),
+        ((2.625, 5.0, 6.0), 29.0, 3.0),
+        ((2.625, 5.0, 6.0), 30.0, 0.0),
+    ],
+)
+def test_a_slow_pair_exceeds_half_the_usual_time_a_tenth_of_a_pass_and_the_upper_quartile(
+    slow: tuple[float, float, float], pass_s: float, excess: float
+) -> None:
+    """Quartiles of the two usual pairs are 1, 2 and 2.5 s."""
+    times = np.array([(0.0, 0.0, 0.0), (1.0, 2.0, 2.5), slow, (1.0, 2.0, 2.5), slow]).T
+    assert _beyond(np.array([NONE, 1, 3, 5, 3]), times, pass_s).tolist() == [0.0, 0.0, excess, 0.0, excess]
+    assert _beyond(np.array([NONE, NONE]), np.ones((3, 2)), pass_s).tolist() == [0.0, 0.0]
+
+
+def test_a_pair_has_its_own_quartiles_from_four_messages_in_half_of_the_steps() -> None:
+    """Pairs 1, 3 and 4 have them; the middle one of these, pair 3, is used for pair 2 with too few messages."""
+    pair = np.array([1, 1, 2, 2, 2, 2, 5, 3, 4])
+    values, chosen = np.full((4, 9), 7.0), np.zeros((4, 9), dtype=bool)
+    values[:2, :2], chosen[:2, :2] = [[1.0, 2.0], [3.0, 4.0]], True
+    chosen[0, 2:6] = True  # four messages in a quarter of the steps
+    chosen[:3, 6] = True  # three messages
+    values[:, 7], chosen[:, 7] = [10.0, 20.0, 30.0, 40.0], True
+    values[:, 8], chosen[:, 8] = 100.0, True
+    first, usual, last = [1.75, 2.5, 3.25], [17.5, 25.0, 32.5], [100.0] * 3
+    quartiles = _by_pair(pair, values, chosen).T.tolist()
+    assert quartiles == [first, first, *[usual] * 4, usual, usual, last]
+
+
+def test_without_a_pair_of_enough_messages_all_messages_have_one_time() -> None:
+    values = np.array([[1.0, 2.0], [3.0, 4.0]])
+    assert _by_pair(np.array([1, 2]), values, np.array([True, False])).T.tolist() == [[1.5, 2.0, 2.5]] * 2
+    assert not _by_pair(np.array([1, 2]), values, np.zeros(2, dtype=bool)).any()
+
+
+LATE = np.array([[3.0, 5.0, 7.0, 9.0]])
+
+
+def test_messages_that_arrive_three_seconds_apart_are_of_a_queue() -> None:
+    """Without a queue, 3 s fit best: the others are 2 + 4 + 6 s too late."""
+    queued_s, constant_s, errors = _fit_of(
+        np.array([[0.0, 1.0, 2.0, 3.0]]), LATE, LATE, np.ones((1, 4), dtype=bool)
+    )
+    assert (queued_s, constant_s, errors.tolist()) == (3.0, 3.0, [0.0, 12.0])
+
+
+def test_messages_that_take_the_same_time_need_no_queue() -> None:
+    sent, since = np.array([[0.0, 10.0, 20.0, 30.0]]), np.full((1, 4), 2.0)
+    queued_s, constant_s, errors = _fit_of(sent, since, since, np.ones((1, 4), dtype=bool))
+    assert (queued_s, constant_s, errors.tolist()) == (2.0, 2.0, [0.0, 0.0])
+
+
+@pytest.mark.parametrize(("wait", "late"), [(np.full((1, 4), 2.0), [True] * 4), (LATE, [True, True, True, False])])
+def test_a_blocked_receiver_or_three_late_messages_have_no_fit(wait: np.ndarray, late: list[bool]) -> None:
+    queued_s, constant_s, errors = _fit_of(np.array([[0.0, 100.0, 200.0, 300.0]]), LATE, wait, np.array([late]))
+    assert (queued_s, constant_s, errors.tolist()) == (0.0, 0.0, [0.0, 0.0])
+
+
+def test_every_sixteenth_is_a_candidate_for_the_time_of_a_message() -> None:
+    assert _CANDIDATES.tolist() == [number / 16 for number in range(17)]

@@ -114,9 +114,12 @@ def test_the_rank_that_stopped_is_named_and_not_a_rank_that_waits_for_it(is_sent
         assert re.fullmatch(rf"step 4: rank {rank}, \d+ ms before {FOUR_RANKS[entry + 1]}", detail)
 
 
-def test_a_last_result_that_comes_late_leaves_two_ranks() -> None:
-    last = int(FOUR_RANKS.rank_offsets[2]) - 1
-    assert stop_of(FOUR_RANKS, last, is_sent=False) == "step 4: rank 0 or 1, 800 ms before 0B4 or after 1B4"
+@pytest.mark.parametrize("rank", [1, 3])
+def test_a_last_result_that_comes_late_leaves_two_ranks(rank: int) -> None:
+    last = int(FOUR_RANKS.rank_offsets[rank + 1]) - 1
+    assert stop_of(FOUR_RANKS, last, is_sent=False) == (
+        f"step 4: rank {rank - 1} or {rank}, 800 ms before {rank - 1}B4 or after {rank}B4"
+    )
 
 
 def test_a_recorded_receive_shows_that_its_rank_waited_and_other_work_names_the_pause() -> None:
@@ -134,3 +137,8 @@ def test_ranks_that_begin_closer_together_than_gaps_differ_are_named_together() 
     detail = stop_of(FOUR_RANKS, entry, is_sent=False, gaps_s=2e-3)
     assert re.fullmatch(r"step 4: rank 2 or 3, (80.|79.) ms before 2B1 or 3F2", detail)
     assert stop_of(FOUR_RANKS, entry, is_sent=True, gaps_s=2e-3).startswith("step 4: rank 2, ")
+
+
+def test_limits_of_pauses() -> None:
+    names = ("LONG", "PART_OF_STEP", "_CERTAIN", "_AS_GOOD", "MOST_PLACES")
+    assert [getattr(pauses_module, name) for name in names] == [1.5, 0.02, 1.5, 0.9, 4]
