@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -694,3 +694,168 @@ def test_extra_times_that_rows_cannot_separate_from_a_rate_are_undetermined() ->
     }
     names = [*(f"compute_share.{dtype}" for dtype in ("bfloat16", "float8", "float16")), "kernel_s.bfloat16"]
     assert [fit_module._is_measured(name, measured) for name in names] == [True, True, False, False]
+
+
+KINDS_OF_KERNELS = ("gemm", "narrow gemm", "experts", "attention", "memory", "optimizer")
+
+
+def multipliers(
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: dict[str, float],
+    *,
+    dtype: str = "bfloat16",
+    projected: dict[str, float] | None = None,
+    counts: dict[str, float] | None = None,
+) -> dict[str, float]:
+    """Return measured / projected seconds by kind, for two ranks with the same kernels and 0.5 s between them."""
+    projected_s = {
+        "gemm-bfloat16": 2.0, "gemm-float8": 4.0, "experts-bfloat16": 8.0, "experts-float8": 8.0, "attention": 16.0,
+        "memory": 32.0, **(projected or {}),
+    }  # fmt: skip
+    parts = SimpleNamespace(step_costs=SimpleNamespace(optimizer_s=5.0))
+    monkeypatch.setattr(fit_module, "assembled_of", lambda plan: (None, parts))
+    monkeypatch.setattr(fit_module, "_busy_s", lambda plan: ["busy"])
+    monkeypatch.setattr(fit_module, "_projected_s", lambda plan, job, kind, busy: projected_s[kind])
+    monkeypatch.setattr(fit_module, "_by_messages", lambda job, recorded: [("all-reduce", 7.0)])
+    device = SimpleNamespace(efficiency=SimpleNamespace(kernel_s=0.5))
+    job = SimpleNamespace(cluster=SimpleNamespace(device=device), execution=SimpleNamespace(dtype=dtype))
+    kernels = [SimpleNamespace(seconds=seconds, counts=counts or {})] * 2
+    recorded = SimpleNamespace(kernels=kernels, source="r")
+    return dict(fit_module._by_kernels(SimpleNamespace(pp=2), job, recorded))
+
+
+def test_named_kernels_of_all_ranks_are_divided_by_the_projected_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = dict(zip(KINDS_OF_KERNELS, (3.0, 5.0, 7.0, 11.0, 13.0, 17.0), strict=True))
+    both = {"attention": 22 / 16, "memory": 26 / 32, "optimizer": 34 / 10, "all-reduce": 7.0}
+    assert multipliers(monkeypatch, seconds) == {**both, "gemm-bfloat16": 6 / 2, "experts-bfloat16": 14 / 8}
+    assert multipliers(monkeypatch, seconds, dtype="float8") == {
+        **both, "gemm-bfloat16": 6 / 2, "gemm-float8": 10 / 4, "experts-float8": 14 / 8,
+    }  # fmt: skip
+    with_gaps = multipliers(monkeypatch, seconds, counts={"attention": 6.0})
+    assert with_gaps["attention"] == 2 * (11 + 0.5 * 6) / 16
+
+
+def test_gemms_whose_names_do_not_separate_them_have_one_multiplier(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"gemm": 3.0, "narrow gemm": 5.0}
+    pooled = 2 * (3 + 5) / (2 + 8)
+    assert multipliers(monkeypatch, seconds) == {
+        "gemm-bfloat16": pooled, "experts-bfloat16": pooled, "all-reduce": 7.0
+    }  # fmt: skip
+    dense = multipliers(monkeypatch, seconds, projected={"experts-bfloat16": 0.0})
+    assert dense == {"gemm-bfloat16": 6 / 2, "all-reduce": 7.0}
+    assert multipliers(monkeypatch, {}) == {"all-reduce": 7.0}
+    only_memory = multipliers(monkeypatch, {"memory": 13.0, "attention": 11.0}, projected={"attention": 0.0})
+    assert only_memory == {"memory": 26 / 32, "all-reduce": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "pp", "is_refused"), [(1, 1, False), (1, 2, True), (2, 2, False), (2, 3, True)]
+)
+def test_kernels_are_of_each_pipeline_rank(
+    monkeypatch: pytest.MonkeyPatch, num_ranks: int, pp: int, is_refused: bool
+) -> None:
+    monkeypatch.setattr(fit_module, "_busy_s", lambda plan: (_ for _ in ()).throw(LookupError))
+    job = SimpleNamespace(cluster=SimpleNamespace(device=SimpleNamespace(efficiency=SimpleNamespace(kernel_s=0.5))))
+    recorded = SimpleNamespace(kernels=[None] * num_ranks, source="r")
+    with pytest.raises(ConfigError if is_refused else LookupError):
+        list(fit_module._by_kernels(SimpleNamespace(pp=pp), job, recorded))
+
+
+def test_errors_beyond_the_spread_of_the_gpu_type_weigh_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a row 5 spreads off, the information is a fifth."""
+    monkeypatch.setattr(fit_module, "features_of", lambda job: job)
+    monkeypatch.setattr(fit_module, "spread_of", lambda plan: 0.2)
+    monkeypatch.setattr(fit_module, "job_covariance", lambda *_: np.eye(2))
+    monkeypatch.setattr(fit_module, "_ROUNDS_OF_WEIGHTS", 1)
+    monkeypatch.setattr(Line, "STARTS", np.array([1.0, 0.1]))
+    asked: list[Any] = []
+
+    def most_probable(*given: Any) -> posterior._State:
+        asked.append(given[3])
+        return posterior._State(np.zeros(0), Line.STARTS)
+
+    problem = line(earlier=False)
+    monkeypatch.setattr(Line, "_most_probable", most_probable)
+    made = problem.solved([])
+    expected = np.diag([1 / 5, 1.0]) / (0.2**2 + made.sigmas**2)
+    assert asked[0] == pytest.approx(expected)
+
+
+def test_a_step_that_a_slow_host_explains_determines_the_time_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes 1 s and 100,000 times the time of a launch."""
+    monkeypatch.setattr(fit_module, "project_run", lambda case, plan: 1 + 1e5 * plan.launch_s)
+    monkeypatch.setattr(
+        fit_module, "with_launches_of", lambda plan, launch_s: SimpleNamespace(job=plan.job, launch_s=launch_s)
+    )
+    monkeypatch.setattr(fit_module, "spread_of", lambda plan: 0.05)
+    monkeypatch.setattr(fit_module, "EAGER_LAUNCH_S", 1e-4)
+    slow_s: list[float | None] = [11.0]
+    monkeypatch.setattr(fit_module, "slow_host_s", lambda plan, seconds, seconds_of: slow_s[0])
+
+    def log_of(measured_s: float) -> float | None:
+        device = SimpleNamespace(efficiency=SimpleNamespace(host_s=1e-6))
+        row = row_of(SimpleNamespace(cluster=SimpleNamespace(device=device)), measured_s=measured_s)
+        row.plan.launch_s = 1e-6
+        return fit_module._log_of_launch(row)
+
+    found = log_of(6.0)
+    assert found is not None
+    assert np.exp(found) == pytest.approx(5e-5, rel=0.003)
+    assert log_of(11.0) is not None
+    assert (log_of(11.1), log_of(1.1 * np.exp(0.1) - 1e-6)) == (None, None)
+    slow_s[0] = None
+    assert log_of(6.0) is None
+
+
+def test_launches_of_several_steps_have_their_geometric_mean_and_the_largest_spread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fit_module, "_log_of_launch", lambda row: row.measured_s or None)
+    monkeypatch.setattr(fit_module, "spread_of", lambda plan: plan.job)
+    rows = [
+        row_of(0.5, measured_s=np.log(2e-6)),
+        row_of(0.25, measured_s=np.log(8e-6)),
+        row_of(0.1, measured_s=0.0),
+    ]
+    (launch,) = fit_module._launching(rows).values()
+    assert (launch.value, launch.sigma) == (4e-6, 2e-6)
+    assert fit_module._launching(rows[2:]) == {}
+
+
+def test_operators_of_several_runs_have_their_geometric_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = {
+        "a": {"operator_time.memory": Constant(value=2.0), "operator_time.attention": Constant(value=3.0)},
+        "b": {"operator_time.memory": Constant(value=8.0)},
+    }
+    monkeypatch.setattr(fit_module, "operator_constants", lambda plan, source: recorded[source])
+    rows = [row_of(None, case=SimpleNamespace(recorded=source)) for source in ("a", "b", None)]
+    operators = fit_module._operators(rows)
+    assert {name: (one.value, one.sigma) for name, one in operators.items()} == {
+        "operator_time.memory": (4.0, 0.08), "operator_time.attention": (3.0, 0.06),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "is_measured"),
+    [("compute_share.bfloat16", True), ("compute_share.float8", True), ("compute_share.float16", False),
+     ("link_efficiency.bfloat16", False)],
+)  # fmt: skip
+def test_the_rate_of_measured_gemms_is_not_fitted(name: str, is_measured: bool) -> None:
+    operators = dict.fromkeys(("operator_time.gemm-bfloat16", "operator_time.experts-float8"), Constant(value=1.0))
+    assert fit_module._is_measured(name, operators) is is_measured
+
+
+def test_rows_beyond_two_spreads_are_outliers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit_module, "spread_of", lambda plan: 0.125)
+    rows = [row_of(None, name=name) for name in "abc"]
+    doubts = fit_module._doubts(rows, [0.25, -0.375, 0.1])
+    assert [(doubt.row, doubt.times) for doubt in doubts] == [("b", 3.0)]
+    assert doubts[0].error == pytest.approx(np.exp(-0.375) - 1)
+
+
+@pytest.mark.parametrize("factor", [0.05, 20.0])
+def test_multipliers_that_are_not_plausible_are_refused(factor: float) -> None:
+    with pytest.raises(ConfigError, match="memory takes"):
+        fit_module._constant("memory", factor, "r")
+    inner = fit_module._constant("memory", factor * (1.2 if factor < 1 else 0.8), "r")
+    assert inner.sigma == pytest.approx(0.02 * inner.value)

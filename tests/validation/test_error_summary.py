@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import ppsim
+from ppsim.base.errors import ConfigError
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of
+from ppsim.validation import error_summary
 from ppsim.validation.error_summary import (
     CaseError,
     SetValidation,
@@ -20,6 +22,7 @@ from ppsim.validation.error_summary import (
     hardware_scores,
     rank_correlation,
     score_of,
+    validate_set,
 )
 
 
@@ -159,3 +162,119 @@ def test_a_constant_mfu_is_the_mean_of_the_fit_rows_or_the_best_fit() -> None:
     assert constant((1000.0, "fit", job()), memory=True) == ([None], "")
     assert constant((1000.0, "fit", None)) == ([None], "")
     assert _best_share([(10.0, 5.0), (10.0, 8.0), (10.0, 4.0)]) == 0.5
+
+
+def published(
+    name: str, seconds: float, *, group: str = "", unexpressed: str = "", is_memory: bool = False
+) -> SimpleNamespace:
+    """A row that is projected to take `seconds`, and was measured to take twice the length of its name."""
+    properties = SimpleNamespace(group=group, unexpressed=unexpressed, use="test")
+    return SimpleNamespace(properties=properties, options={"name": name, "seconds": seconds}, is_memory=is_memory)
+
+
+@pytest.fixture
+def projected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Projections of `published` rows, with a spread of a tenth and a slow host of twice the time."""
+    monkeypatch.setattr(error_summary, "require_set", lambda name: f"set {name}")
+    monkeypatch.setattr(error_summary, "measured_of", lambda case, plan: 2.0 * len(plan.name))
+    monkeypatch.setattr(error_summary, "project_run", lambda case, plan: plan.seconds)
+    monkeypatch.setattr(
+        error_summary, "_constant_mfu", lambda cases: ([seconds + 1 for *_, seconds in cases], "basis")
+    )
+    monkeypatch.setattr(error_summary, "_interval_of", lambda plan, seconds: (seconds / 10, 2 * seconds))
+
+
+def plan_of(options: Any) -> Any:
+    if options["seconds"] < 0:
+        raise ConfigError("is negative\nand more")
+    return SimpleNamespace(**options)
+
+
+@pytest.mark.usefixtures("projected")
+def test_rows_that_cannot_be_projected_are_listed_and_the_others_compared() -> None:
+    cases: Any = [
+        published("ab", 5.0), published("abc", 7.0, unexpressed="no schedule"), published("a", -1.0),
+        published("abcd", 9.0, is_memory=True),
+    ]  # fmt: skip
+    found = validate_set("own", plan_of, cases)
+    assert (found.name, found.properties, found.mfu_basis) == ("own", "set own", "basis")
+    assert [(one.measured, one.projected, one.constant_mfu, one.spread, one.longest_s) for one in found.rows] == [
+        (4.0, 5.0, 5.0, 0.5, 10.0), (8.0, 9.0, 9.0, 0.0, 0.0),
+    ]  # fmt: skip
+    assert [(case.options["name"], reason) for case, reason in found.skipped] == [
+        ("abc", "no schedule"), ("a", "is negative"),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("projected")
+def test_groups_of_two_rows_or_more_have_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: Any = [
+        published("a", 1.0, group="right"), published("ab", 3.0, group="right"), published("abc", 1.0, group="wrong"),
+        published("abcd", 3.0, group="wrong"), published("abcde", 2.0, group="wrong"),
+        published("a", 1.0, group="single"), published("ab", 1.0),
+    ]  # fmt: skip
+    monkeypatch.setattr(error_summary, "cases_of", {"own": rows}.__getitem__)
+    found = validate_set("own", plan_of)
+    assert found.rank_correlations == {"right": pytest.approx(1.0), "wrong": pytest.approx(0.5)}
+    assert found.groups_in_order == 1
+    assert len(found.rows) == 7
+
+
+def test_an_interval_has_the_spread_of_the_fit_or_else_of_the_source_and_the_slowest_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan: Any = "plan"
+    asked: list[Any] = []
+    monkeypatch.setattr(error_summary, "outcome_of", lambda other: (len(other), None))
+    monkeypatch.setattr(error_summary, "spread_of", lambda plan: 0.25)
+    monkeypatch.setattr(
+        error_summary, "fitted_spread",
+        lambda plan, seconds, seconds_of, spread: asked.append((plan, seconds, seconds_of("abc"), spread)) or fitted,
+    )  # fmt: skip
+    monkeypatch.setattr(error_summary, "source_spread", lambda plan: 0.75)
+    monkeypatch.setattr(error_summary, "slow_host_s", lambda plan, seconds, seconds_of: host_s)
+    monkeypatch.setattr(error_summary, "exposed_dp_s", lambda plan, seconds, seconds_of: 3 * seconds_of(plan))
+    fitted, host_s = 0.5, None
+    assert _interval_of(plan, 5.0) == (0.5, 12.0)
+    fitted, host_s = None, 13.0
+    assert _interval_of(plan, 5.0) == (0.75, 13.0)
+    assert asked == [("plan", 5.0, 3, 0.25)] * 2
+
+
+def test_the_content_of_a_set_has_its_rows_scores_and_skipped_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_summary, "non_default_fields", lambda properties: {"metric": properties.use})
+    monkeypatch.setattr(CaseError, "to_json", lambda row: {"error": row.error})
+    case: Any = SimpleNamespace(properties=SimpleNamespace(use="test"), command="ppsim project")
+    properties: Any = SimpleNamespace(
+        title="Own", source="a page", notes="two nodes", order_only=False, other_tool="", section="memory"
+    )
+    rows = [row(1.0, 1.25, use="fit"), row(1.0, 0.5), row(1.0, 1.25, other=2.0)]
+    content = SetValidation("own", properties, rows, "basis", {"g": 0.5}, 3, [(case, "no schedule")]).to_json()
+    assert content["errors"] == {
+        "ppsim": {"num_rows": 2, "mean": -0.125, "mean_absolute": 0.375, "worst": -0.5},
+        "other": {"num_rows": 1, "mean": 1.0, "mean_absolute": 1.0, "worst": 1.0},
+    }
+    assert (content["num_test_rows"], content["num_calibration_rows"]) == (2, 1)
+    assert content["calibration_errors"] == {"mean_absolute": 0.25}
+    assert content["rows"] == [{"error": 0.25}, {"error": -0.5}, {"error": 0.25}]
+    assert content["skipped"] == [{"metric": "test", "command": "ppsim project", "reason": "no schedule"}]
+    empty = SetValidation("own", properties, [], "", {}, 0, []).to_json()
+    assert (empty["errors"], empty["calibration_errors"]) == ({}, None)
+
+
+@pytest.mark.parametrize("is_memory", [False, True])
+def test_the_content_of_a_row_has_its_gpus_and_unit(monkeypatch: pytest.MonkeyPatch, is_memory: bool) -> None:
+    monkeypatch.setattr(error_summary, "non_default_fields", lambda properties: {})
+    properties = SimpleNamespace(use="fit", table="3", title="Own", other=None, value=1.0)
+    case: Any = SimpleNamespace(
+        is_memory=is_memory, properties=properties, settings={"pp": 3}, command="ppsim project"
+    )
+    plan: Any = SimpleNamespace(
+        job=job("float8"), pp=3, source=SimpleNamespace(gpus_per_rank=5), schedule_name="zb-h1"
+    )
+    content = CaseError(case, plan, 4.0, 5.0, None).to_json()
+    unit = "bytes" if is_memory else "s"
+    assert (content["gpus"], content["cluster"], content["dtype"]) == (15, "own", "float8")
+    assert (content[f"measured_{unit}"], content[f"projected_{unit}"], content["error"]) == (4.0, 5.0, 0.25)
+    plan.job = None
+    assert not {"cluster", "dtype"} & CaseError(case, plan, 4.0, 5.0, None).to_json().keys()
