@@ -252,3 +252,136 @@ def test_a_label_has_two_lines_of_its_text_and_the_rest_is_cut() -> None:
     assert second.endswith("…")
     assert len(second) == runs.WIDTH
     assert runs._labelled("remedy", "") == []
+
+
+LOSSES: Any = [
+    SimpleNamespace(cause="bubble", gain_s=0.5, detail="half of it", remedy="more microbatches"),
+    SimpleNamespace(cause="host", gain_s=0.25, detail="", remedy="CUDA graphs"),
+]
+
+
+@pytest.fixture
+def explanation(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of a period of 4 s, with the sentences and tables by hand."""
+    sentences: dict[str, Any] = {
+        "title": lambda of: f"title of {of.period_s:g} s", "notable_losses": lambda of: of.losses,
+        "reasons": lambda of: ["first", "second"], "remedy": lambda loss, of: f"{loss.remedy} in {of.period_s:g} s",
+        "table_of": lambda of: [{"cause": "bubble", "time": "500 ms"}],
+        "faults": lambda of: of.late, "whole_difference": lambda against, step_s: f"{against.name} and {step_s:g} s",
+        "lacks": lambda against, step_s: [f"{against.name} lacks {part} of {step_s:g} s" for part in ("a", "b")],
+        "differences_of": lambda against: [{"part": "F", "error": "+1 %", "detail": "hidden"}],
+    }  # fmt: skip
+    for name, sentence in sentences.items():
+        monkeypatch.setattr(runs.words, name, sentence)
+    return SimpleNamespace(
+        note="a note", step_s=3.0, period_s=4.0, num_steps=1, comparison=None, losses=LOSSES, late=[]
+    )
+
+
+def explained(of: Any, capsys: pytest.CaptureFixture[str], **changes: Any) -> list[str]:
+    full = changes.pop("full", False)
+    print_explanation(SimpleNamespace(**vars(of) | changes), full=full)
+    return capsys.readouterr().out.splitlines()
+
+
+AGAINST: Any = SimpleNamespace(name="plan", note="its note")
+MORE = "more: --full · -o explain.html"
+
+
+def test_an_explanation_has_its_largest_losses_with_evidence_and_remedy(
+    explanation: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = [
+        "1. bubble   500 ms per step (12.50 %)", "   evidence  half of it", "   remedy    more microbatches in 4 s",
+        "2. host   250 ms per step (6.25 %)", "   remedy    CUDA graphs in 4 s",
+    ]  # fmt: skip
+    head = ["a note", "title of 4 s", runs.words.GAINS]
+    assert explained(explanation, capsys) == [*head, *losses, MORE]
+    assert explained(explanation, capsys, losses=[]) == [*head, "first", "second", MORE]
+    against = ["plan and 3 s", "plan lacks a of 3 s", "plan lacks b of 3 s"]
+    assert explained(explanation, capsys, comparison=AGAINST) == [*against, *head, *losses, MORE]
+
+
+def test_losses_that_would_fill_the_screen_are_left_out(
+    explanation: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = explained(explanation, capsys, losses=LOSSES[1:] * 99)
+    shown = (runs.SCREEN_LINES - 3 - 1) // 2
+    assert [line[:2] for line in lines if ". host" in line] == [f"{number}."[:2] for number in range(1, shown + 1)]
+    assert runs.SCREEN_LINES - 1 <= len(lines) <= runs.SCREEN_LINES
+
+
+def test_a_full_explanation_has_tables_faults_and_the_comparison(
+    explanation: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = explained(explanation, capsys, full=True)
+    assert lines[:9] == [
+        "a note", "title of 4 s", runs.words.GAINS, "1. first", "2. second", "", "cause   time", "bubble  500 ms", "",
+    ]  # fmt: skip
+    text = " ".join(lines[9:])
+    assert text.startswith(
+        "time: time per step due to each cause. The simulator replays the steps and removes the causes"
+    )
+    assert "quartiles" not in text
+    assert text.endswith("rest: error of the replay with all causes.")
+    lines = explained(explanation, capsys, full=True, late=["rank 3"], comparison=AGAINST, num_steps=2)
+    assert lines[8:19] == [
+        "", "ranks that others wait for", "rank 3", "", "plan and 3 s", "its note", "1. plan lacks a of 3 s",
+        "2. plan lacks b of 3 s", "", "part  error", "F      +1 %",
+    ]  # fmt: skip
+    assert "the step. quartiles: of the time, over all steps. gain if removed:" in " ".join(lines)
+    silent = SimpleNamespace(name="plan", note="")
+    assert "its note" not in explained(explanation, capsys, full=True, comparison=silent)
+
+
+def test_a_log_that_restarted_says_so_and_one_without_timers_has_no_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    totals: dict[str, Any] = {
+        "iterations_s": [2.0], "iteration_time_s": 2.0, "num_warm_up": 0, "memory_bytes": {}, "num_garbled": 0,
+        "num_restarts": 2, "timers_s": {},
+    }  # fmt: skip
+    print_totals(SimpleNamespace(**totals))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "iteration     2.00 s, the median of 1 logged after 0 of warm-up (2.00 s … 2.00 s)",
+        "restarts      2: the iteration number goes back; only the last run is shown",
+    ]
+    assert lines[2].startswith("not recorded  a timeline: a log has totals.")
+    assert lines[-1].endswith("(rank, kind, stage, microbatch, start, end)")
+
+
+def test_a_recording_of_some_ranks_says_which_are_missing_and_what_is_doubtful(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    facts = {
+        "schedule": {"sentence": "1f1b"}, "step_times_s": [12.0], "missing_ranks": [2, 3], "memory": {"ranks": []} | {"a": 1},
+        "between_steps_s": [0.0], "question": "is it?", "clocks": {"num_clocks": 1, "uncertainty_s": 1e-6, "hop_s": 5e-6, "drift": 2.5e-6},
+    }  # fmt: skip
+    lines = measured_texts(StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0), facts, capsys)
+    assert lines[-3:] == [
+        "drift          2.5 ppm between the fastest and the slowest clock, removed",
+        f"not recorded   rank {runs.shortened([2, 3])} of the job",
+        "question       is it?",
+    ]
+
+
+def test_a_calibration_has_the_sizes_of_its_transfers_its_line_and_its_notes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fit = FittedConstant(0.002, (0.001, 0.004), 12, 0.0005)
+    residual = Residual("run.json", 2.0, 1.5, -0.25, -0.5, (), "no transfer was recorded")
+    print_calibration(
+        FittedOverheads(
+            action=fit, hop=None, slowdown=None, step=None, hops=[TransferTime(2**20, fit)], latency_s=5e-6,
+            bandwidth_bytes_per_s=25e9, spreads=TimeSpreads(rank=0.02, rank_deviation=0.004), not_fitted={}, residuals=[residual],
+        )
+    )  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:6] == [
+        "spread between actions of a kind: not measurable in this run", "spread between ranks: 2.00 % ± 0.40 %",
+        "P2P transfer of 1.00 MiB: 2.00 ms (12 samples)", "latency 5.00 µs, bandwidth 25.0 GB/s",
+    ]  # fmt: skip
+    assert lines[-2:] == [
+        "run.json: no transfer was recorded", "errors: on the runs of the fit, so they do not test a projection",
+    ]  # fmt: skip

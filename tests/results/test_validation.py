@@ -8,19 +8,25 @@ import numpy as np
 import pytest
 
 import ppsim
+from ppsim.machine.cluster import Constant
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.results.validation import (
+    cells_of_skipped,
+    describe_run,
     markdown,
     markdown_table,
     print_after_fits,
     print_fits,
     print_fitted,
+    print_source_errors,
     print_validations,
+    source_rows,
 )
 from ppsim.validation.bayesian_fit import ConstantEstimate, MeasuredStep, OutlierRow, Posterior, Prior
 from ppsim.validation.error_summary import CaseError, SetValidation
 from ppsim.validation.fit_result import AfterFit, AfterFits, FitResult, FittedCluster
 from ppsim.validation.published_runs import CaseSet, PublishedRun, RowProperties
+from ppsim.validation.source_errors import SourceErrors
 from ppsim.validation.validation_result import ValidationReport
 from tests.projection.jobs import job
 
@@ -285,3 +291,146 @@ def test_columns_of_a_markdown_table_are_right_aligned_between_the_first_and_the
     ]
     assert markdown_table([{"a": "1", "b": "2"}])[1] == "|---|---|"
     assert markdown_table([]) == []
+
+
+def test_a_list_of_sets_has_its_rows_if_they_are_asked_for_and_ends_with_the_meaning_of_its_columns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_validations(ValidationReport([TIMES]), with_rows=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("set ")
+    assert " ".join(lines[3:]) == (
+        "Errors are projected / measured - 1 of test rows (* marks sets with fitted rows only): positive means that "
+        "the projection is slower or larger. MAPE: mean absolute error; constant MFU and others: the MAPE of other "
+        "methods on the same rows. skipped: rows whose source does not state a needed setting. "
+        "in 90 %: measurements inside the projection's 90 % interval. "
+        "order: mean rank correlation of schedules; groups in which each pair has the measured order."
+    )
+    print_validations(ValidationReport(ALL), with_rows=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line in ("times   T", "bytes   T", "order   T")] == [
+        "times   T", "bytes   T", "order   T",
+    ]  # fmt: skip
+    assert "times of all sets, by hardware" in lines
+    print_validations(ValidationReport(ALL))
+    lines = capsys.readouterr().out.splitlines()
+    assert " ".join(lines[-4:]) == (
+        "Errors are projected / measured - 1: positive means that the projection is slower. MAPE: mean absolute "
+        "error. fitted: rows that constants were fitted on, in no error. skipped: rows that cannot be projected. "
+        "more: --full (every set, by hardware) · ppsim validate SET (its rows)"
+    )
+
+
+def test_errors_of_memory_are_bytes_and_of_an_order_have_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    print_validations(ValidationReport([MEMORY]))
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[2]
+        .startswith("test  1.00 GiB  2.00 GiB  +100.00 %             –  llama3-8b")
+    )
+    print_validations(ValidationReport([ORDER]))
+    assert capsys.readouterr().out.splitlines()[2].split()[:7] == ["test", "1.00", "s", "1.50", "s", "–", "–"]
+
+
+def test_rows_of_a_file_to_which_a_cluster_was_fitted_are_no_test(capsys: pytest.CaptureFixture[str]) -> None:
+    made = PLAN.job
+    assert made is not None
+    constants = replace(made.cluster.constants, fitted_on=("other.csv, mine.csv",))
+    fitted = replace(PLAN, job=replace(made, cluster=replace(made.cluster, constants=constants)))
+    run_set = replace(ONLY_FITTED, name="folder/mine.csv", rows=[replace(row(2.0, 2.2), plan=fitted)])
+    print_validations(ValidationReport([run_set]))
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        "fitted the constants of dgx-h100 were fitted on rows of a file named mine.csv: errors of these rows are not a test"
+        in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("within", "between", "cells"),
+    [
+        (0.03, 0.04, ["dense", "12", "3", "25.00 %", "3.00 %", "4.00 %", "7.50 %", "75.00 %"]),
+        (None, None, ["dense", "12", "3", "25.00 %", "–", "–", "–", "75.00 %"]),
+    ],
+)
+def test_a_class_of_jobs_has_errors_within_and_between_its_sources(
+    within: float | None, between: float | None, cells: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The interval is ± 1.5 · √(3² + 4²) %."""
+    classes = [SourceErrors("dense", 12, 3, 0.25, within, between, 0.75)]
+    [cells_of_class] = source_rows(classes)
+    assert [*cells_of_class.values()] == cells
+    assert [*cells_of_class] == ["jobs", "rows", "sources", "MAPE", "within", "between", "±", "in 90 %"]
+    print_source_errors(classes)
+    lines = capsys.readouterr().out.splitlines()
+    assert " ".join(lines[2:4]).startswith(" Each source of published runs is projected without the constants")
+    assert " ".join(lines[-2:]).endswith(
+        "Not left out: constants that all GPU types share (host_s, kernel_s, routing_host_s, jitter)."
+    )
+
+
+def test_constants_of_operators_come_first_and_nothing_found_is_a_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    operators = {
+        "attention_s": Constant(value=0.002, sigma=0.0005, source="a microbenchmark"), "gemm": Constant(value=0.125, source="b"),
+    }  # fmt: skip
+    print_fitted(FitResult(replace(POSTERIOR, operators=operators), "dgx-h100", "runs.csv", []))
+    assert capsys.readouterr().out.splitlines()[2:5] == [
+        "attention_s  2.00 ms  25.00 %        –        –  a microbenchmark",
+        "gemm           0.125   0.00 %        –        –  b",
+        "kernel_s     30.0 µs  25.00 %  20.0 µs  50.00 %  a guess",
+    ]
+    one_row = replace(
+        POSTERIOR, found=[], left=[], rows=POSTERIOR.rows[:1], before=[-0.2], after=[-0.01], outliers=[]
+    )
+    print_fitted(FitResult(one_row, "dgx-h100", "runs.csv", []))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "dgx-h100   fitted to 1 measured step of runs.csv", "no cluster constant: the rows do not determine any of them",
+    ]  # fmt: skip
+    assert not [line for line in lines if line.startswith(("at their priors", "priors", "far off", "skipped"))]
+
+
+def test_priors_decide_if_there_are_fewer_rows_than_constants(capsys: pytest.CaptureFixture[str]) -> None:
+    as_many = replace(POSTERIOR, left=[])  # two rows for two constants
+    print_fitted(FitResult(as_many, "dgx-h100", "runs.csv", []))
+    assert "\npriors" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "text"),
+    [
+        ({}, {}, "llama3-8b, 16 GPUs, tp2 pp2, b 32/1, 4k, 1f1b"),
+        ({"sequence_length": 1023}, {}, "llama3-8b, 16 GPUs, tp2 pp2, b 32/1, 1023, 1f1b"),
+        ({"sequence_length": 1024}, {"recompute": "none"}, "llama3-8b, 16 GPUs, tp2 pp2, b 32/1, 1k, 1f1b"),
+        ({"model_name": "gpt"}, {"layers": 32}, "gpt, 16 GPUs, tp2 pp2, b 32/1, 4k, 1f1b"),
+    ],
+)
+def test_a_run_is_described_by_its_model_sizes_batch_length_and_schedule(
+    changes: dict[str, Any], settings: dict[str, Any], text: str
+) -> None:
+    made = PLAN.job
+    assert made is not None
+    described = replace(row(2.0, 2.2), plan=replace(PLAN, job=replace(made, **changes)))
+    assert describe_run(replace(described, case=case(settings=settings))) == text
+
+
+def test_a_run_of_eight_bits_stages_and_experts_says_so_and_one_without_a_job_has_its_title() -> None:
+    made = job("mixtral-8x7b", tp=2, dp=4, ep=2, etp=1, dtype="float8")
+    alone = replace(row(2.0, 2.2), plan=ppsim.Plan(pp=1, job=made))
+    assert describe_run(alone) == "mixtral-8x7b, 8 GPUs, tp2 ep2 etp1, b 16/1, 4k, fp8"
+    by_profile = replace(row(2.0, 2.2), plan=ppsim.Plan(pp=2, vpp=1))
+    assert describe_run(by_profile) == f"{by_profile.plan.source.name}, 1f1b"
+    assert describe_run(replace(by_profile, case=case(title="T"))) == "T, 1f1b"
+
+
+def test_a_skipped_run_is_described_by_its_title_and_the_sizes_that_are_not_one() -> None:
+    skipped = case(
+        metric="tokens_per_s", value=430, remarks="estimated", settings={"tp": 1, "cp": 2, "ep": 4, "vpp": 3}
+    )
+    assert cells_of_skipped(skipped, "there is no 'x': there are y") == {
+        "use": "test", "published": "430 tokens per s", "run": "? GPUs, cp2 ep4 vpp3 (estimated)", "why": "there is no 'x'",
+    }  # fmt: skip
+    assert cells_of_skipped(case(use="fit", title="T"), "no x: did you mean z?")["why"] == "no x"
+    assert cells_of_skipped(case(use="fit", title="T"), "")["use"] == "fitted"
