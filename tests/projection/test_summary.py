@@ -295,3 +295,31 @@ def test_stacks_are_compared_in_the_order_of_their_times(plan: Plan) -> None:
 
     assert list(_by_stack(own, project).items()) == [("torchtitan", 1.5), ("plain", 2.0)]
     assert _by_stack(SimpleNamespace(plan=plan, iteration_time_s=2.0), project) == {}  # type: ignore[arg-type]
+
+
+def test_a_calibration_run_has_the_spread_of_measurements_and_the_drift_of_the_machine() -> None:
+    measured_here: Any = SimpleNamespace(job=None, rehearsal=SimpleNamespace(pace_drift=0.03))
+    assert spread_of(measured_here) == hypot(MEASURED_SPREAD, 0.03) > MEASURED_SPREAD
+    assert source_spread(measured_here) == spread_of(measured_here)
+
+
+def test_short_documents_shorten_fine_tuning_alone_and_only_if_it_is_notable(plan: Plan) -> None:
+    """A share of 0.95 or more is no matter, nor is one that the job refuses."""
+    assert plan.job is not None
+    tuned = replace(plan, job=replace(plan.job, freeze="embedding"))  # type: ignore[arg-type]
+
+    def refused(other: Plan) -> float:
+        raise ConfigError("no")
+
+    def takes(share: float) -> float:
+        return short_documents_share(tuned, 4.0, lambda other: 4.0 * share)
+
+    assert (takes(0.5), takes(0.94), takes(0.95), takes(1.5)) == (0.5, 0.94, 1.0, 1.0)
+    assert short_documents_share(tuned, 4.0, refused) == 1.0
+    assert short_documents_share(plan, 4.0, lambda other: 2.0) == 1.0, "no fine-tuning"
+    assert short_documents_share(Plan(pp=2), 4.0, lambda other: 2.0) == 1.0
+    lengths: list[Any] = []
+    short_documents_share(tuned, 4.0, lambda other: lengths.append(other.job.document_length) or 4.0)  # type: ignore[union-attr, func-returns-value]
+    assert lengths == [1]
+    packed = replace(tuned, job=replace(tuned.job, document_length=64))  # type: ignore[arg-type]
+    assert short_documents_share(packed, 4.0, lambda other: 2.0) == 1.0

@@ -1,9 +1,13 @@
 """Text of simulated steps."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 import ppsim
-from ppsim.results.steps import _bounds, print_report, print_run, print_simulated
+from ppsim.results import steps
+from ppsim.results.steps import _bounds, print_report, print_run, print_several, print_simulated, print_trained
 from ppsim.simulation.report import report_of
 
 ONE_SECOND = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
@@ -130,3 +134,33 @@ rank    busy    idle  warm-up  cool-down  waiting  comm  peak   at
     text = capsys.readouterr().out
     assert "emulated on cpu with torch 2.9" in text
     assert not any(line.startswith(("loss", "against", "peak act")) for line in text.splitlines())
+
+
+def test_several_tables_are_compared_with_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = {
+        name: {"step_time_s": step_s, "bubble_ratio": bubble, "ranks": [{"peak_activation_bytes": peak} for peak in peaks]}
+        for name, step_s, bubble, peaks in (("a", 5.0, 0.25, (2**30, 2**31)), ("b", 4.0, 0.125, (2**30, 2**29)))
+    }  # fmt: skip
+    print_several(reports)
+    expected = """\
+table  step time   vs best   bubble  peak activations
+a         5.00 s  +25.00 %  25.00 %          2.00 GiB
+b         4.00 s   +0.00 %  12.50 %          1.00 GiB
+"""
+    assert capsys.readouterr().out == expected
+
+
+def test_a_result_of_training_is_its_run_and_its_timeline(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeline = ppsim.simulate(ppsim.build("1f1b", pp=2, microbatches=4), ONE_SECOND)
+    printed: list[Any] = []
+    monkeypatch.setattr(steps, "print_run", lambda *run, with_rows: printed.append((*run, with_rows)))
+    trained = SimpleNamespace(report=lambda: "report", facts="facts", timeline=timeline)
+    print_trained(trained)
+    assert (printed, capsys.readouterr().out.splitlines()[1]) == (
+        [("report", "facts", False)],
+        "rank  0 s to 15.0 s",
+    )
+    print_trained(trained, with_rows=True, with_timeline=False)
+    assert (printed[1:], capsys.readouterr().out) == ([("report", "facts", True)], "")

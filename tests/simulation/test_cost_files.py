@@ -8,7 +8,8 @@ from hypothesis import given
 
 from ppsim import build, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.simulation.cost_files import costs_from, costs_to_json, read_costs
+from ppsim.simulation import cost_files
+from ppsim.simulation.cost_files import costs_from, costs_to_json, message_bytes_in, read_costs
 from ppsim.simulation.stage_costs import OVERHEADS
 from tests.strategies import tables_and_costs
 
@@ -81,3 +82,33 @@ def test_a_slow_link_queues_delays_or_blocks(times: tuple[float, ...], starts: l
 def test_a_slow_link_has_two_ranks_and_three_times():
     with pytest.raises(ConfigError, match=r"slow_links is .*; give rows of two ranks and three times"):
         costs_from({**REQUIRED, "slow_links": [[0.0, 1.0, 2.0]]})
+
+
+def test_without_pydantic_a_file_is_checked_by_the_costs_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(cost_files, "find_spec", lambda name: None)
+    path = tmp_path / "C.json"
+    path.write_text(json.dumps(REQUIRED))
+    assert read_costs(path).forward_s == 1.0
+    for text, sentence in (
+        ("[1]", "the whole must be a JSON object"),
+        ('{"forward": 1}', r"got an unexpected keyword argument 'forward'"),
+        ('{"forward_s": -1, "backward_s": 1}', "costs are wrong: forward_s holds -1"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=rf"^{path} is wrong: {sentence}"):
+            read_costs(path)
+
+
+def test_a_message_has_the_bytes_of_its_link(tmp_path):
+    path = tmp_path / "C.json"
+    path.write_text(json.dumps(REQUIRED | {"transfer_s": {"bytes": 3, "bandwidth_bytes_per_s": 2}}))
+    assert message_bytes_in(path) == 3.0
+    path.write_text(json.dumps(REQUIRED | {"transfer_s": 0.5}))
+    assert message_bytes_in(path) is None
+
+
+def test_costs_without_split_backwards_need_only_the_full_backward():
+    costs = costs_from({"forward_s": 1.0, "backward_s": 3.0})
+    assert (costs.backward_input_s, costs.backward_weight_s) == (None, None)
+    with pytest.raises(ConfigError, match="backward_weight_s: missing"):
+        costs_from({"forward_s": 1.0, "backward_s": 3.0, "backward_input_s": 1.0})

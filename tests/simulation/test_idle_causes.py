@@ -4,6 +4,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.schedule.grammar import parse_table
+from ppsim.schedule.rounds import repeat_rounds
 from ppsim.simulation import idle_causes as causes_module
 from ppsim.simulation import idle_causes as explain
 from ppsim.simulation.idle_causes import CAUSES, compute_causes, critical_path, gaps, idle_by_cause_s
@@ -73,3 +74,20 @@ def test_the_gap_before_an_action_is_compute_then_communication_then_host_time()
 def test_causes_are_numbered_in_their_order() -> None:
     assert (causes_module._WARM_UP, causes_module._COOL_DOWN, causes_module._WAITING) == (0, 1, 2)
     assert causes_module._AT_ONCE == 32768
+
+
+def test_each_round_warms_up_and_cools_down_and_the_gap_between_rounds_is_communication() -> None:
+    """On rank 0, which starts the rounds; rank 1 waits for its input."""
+    table = repeat_rounds(build("1f1b", pp=2, microbatches=2), 2)
+    names = [list(CAUSES)[cause][:4] for cause in compute_causes(table)]
+    assert names == ["warm", "warm", "warm", "cool"] * 2 + ["warm", "warm", "wait", "cool"] * 2
+    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, between_rounds_s=0.5)
+    timeline = simulate(table, costs)
+    waits = gaps(timeline)
+    assert waits.communication_s.tolist() == [0.5 * (entry == 4) for entry in range(16)]
+    assert not waits.overhead_s.any()
+    assert gaps(timeline, range(1)).communication_s.tolist() == [0, 0, 0, 0, 0.5, 0, 0, 0]
+    assert not gaps(timeline, range(1, 2)).communication_s.any()
+    host = simulate(table, costs.replace(action_overhead_s=0.25))
+    later = gaps(host)
+    assert (later.communication_s[4], later.overhead_s[4]) == (0.5, 0.25)

@@ -316,3 +316,13 @@ def test_each_round_reduces_its_own_gradients_and_gathers_again() -> None:
     reduces = [(one.start_s, one.end_s) for one in found.pieces if one.kind == "reduce"]
     gathers = [(one.start_s, one.end_s) for one in found.pieces if one.kind == "gather"]
     assert (reduces, gathers) == ([(12.5, 14.5), (24.5, 26.5)], [(0.0, 0.5), (14.5, 15.0)])
+
+
+@pytest.mark.parametrize(
+    ("reduce_s", "between_s"), [([0.0, 2.0], 0.0), ([0.0, 3.0], 0.0), ([0.0, 4.0], 1.0), ([2.0, 0.0], 2.0)]
+)
+def test_rounds_wait_for_the_rank_that_takes_longest(reduce_s: list[float], between_s: float) -> None:
+    """A round takes 15 s on rank 0 and 12 s on rank 1; a reduction there matters from 3 s on."""
+    table = repeat_rounds(build("1f1b", pp=2, microbatches=4), 2)
+    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+    assert between_rounds_s(table, costs, StepCosts(reduce_s=reduce_s, overlap_reduce=False)) == between_s

@@ -10,7 +10,7 @@ from ppsim.schedule.graph import build_graph
 from ppsim.simulation import variation as variation_module
 from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.simulate import durations_s
-from ppsim.simulation.variation import relative_spread, with_variation
+from ppsim.simulation.variation import _overhead_s, relative_spread, with_variation
 
 COSTS = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, transfer_s=0.1, hop_overhead_s=0.05)
 
@@ -52,3 +52,12 @@ def test_a_normal_distribution_has_so_many_deviations_between_its_quartiles() ->
     assert (variation_module._LOW, variation_module._HIGH) == (0.25, 0.75)
     limits = ("_DRAWS", "_MOST_DRAWN", "_LEAST_DRAWS", "_ROUNDS", "_STEP")
     assert [getattr(variation_module, name) for name in limits] == [100, 2_000_000, 16, 12, 1e-3]
+
+
+@pytest.mark.parametrize("overhead_s", [0.25, 2.0])
+def test_an_overhead_makes_a_step_longer_by_as_much_as_it_varies(overhead_s: float) -> None:
+    table = ppsim.build("1f1b", pp=2, microbatches=2)
+    graph, costs = build_graph(table), ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+    usual, longer = (ppsim.simulate(table, costs.replace(variation_s=each)) for each in (0.0, overhead_s))
+    assert _overhead_s(graph, costs, longer.step_time_s - usual.step_time_s) == pytest.approx(overhead_s)
+    assert _overhead_s(graph, costs, 0.0) == _overhead_s(graph, costs, -1.0) == 0.0

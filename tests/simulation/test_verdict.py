@@ -63,3 +63,51 @@ def test_a_verdict_keeps_5_to_8_gib_free() -> None:
     assert (verdict_module._MARGIN, verdict_module._SAFE_MARGIN) == (5 * 2**30, 8 * 2**30)
     assert (verdict_module._MOST_NAMED, verdict_module._SMALLEST_BYTES) == (4, 80e9)
     assert verdict_module._FRAGMENTING_SHARE == 0.75
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        (MemoryVerdict(1, 61.0 * GIB, MemoryLimit.given(60 * GIB)), "DOES NOT FIT: rank 1 needs 61.0 GiB, 60.0 GiB usable"),
+        (MemoryVerdict(2, 59.0 * GIB, MemoryLimit.given(60 * GIB)), "fits: rank 2 needs 59.0 GiB, 60.0 GiB usable"),
+        (MemoryVerdict(0, 1.0 * GIB, None), "fit unknown: rank 0 needs 1.00 GiB (--memory-limit sets the usable memory)"),
+        (
+            MemoryVerdict(0, 1.0 * GIB, MemoryLimit.given(60 * GIB), activations_only=True),
+            "fit unknown: rank 0 needs 1.00 GiB for activations alone, 60.0 GiB usable",
+        ),
+        (
+            MemoryVerdict(0, 61.0 * GIB, MemoryLimit.given(60 * GIB), assumed_gpus=1, find_gpus=lambda: 8),
+            "on 1 GPU (assumed): needs 61.0 of 60.0 GiB; fits on 8: give --gpus",
+        ),
+        (
+            MemoryVerdict(0, 61.0 * GIB, MemoryLimit.given(60 * GIB), assumed_gpus=2),
+            "on 2 GPUs (assumed): needs 61.0 of 60.0 GiB; give --gpus, and larger --tp or --pp",
+        ),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_a_sentence(verdict: MemoryVerdict, text: str) -> None:
+    assert str(verdict) == text
+
+
+def test_a_larger_number_of_gpus_is_sought_only_for_an_assumed_number_that_is_too_small() -> None:
+    limit = MemoryLimit.given(60 * GIB)
+
+    def fits_on(peak_gib: float, assumed: int | None) -> int | None:
+        return MemoryVerdict(0, peak_gib * GIB, limit, assumed_gpus=assumed, find_gpus=lambda: 8).fits_on
+
+    assert (fits_on(61, 1), fits_on(59, 1), fits_on(61, None)) == (8, None, None)
+
+
+def test_a_verdict_names_four_ignored_options_and_has_all_in_json() -> None:
+    limit = MemoryLimit.of_device(79.2 * GIB)
+    verdict = MemoryVerdict(3, 50.0 * GIB, limit, ignored_memory_options=("a", "b", "c", "d", "e"))
+    assert verdict.notes == ["ignored options that change memory: a, b, c, d, …"]
+    few = MemoryVerdict(3, 50.0 * GIB, limit, ignored_memory_options=("a", "b", "c", "d"))
+    assert few.notes == ["ignored options that change memory: a, b, c, d"]
+    assert verdict.to_json() == {
+        "rank": 3, "peak_bytes": 50.0 * GIB, "limit_bytes": limit.usable_bytes, "tight_above_bytes": limit.safe_bytes,
+        "ignored_memory_options": ["a", "b", "c", "d", "e"], "assumed_gpus": None, "fits_on_gpus": None,
+        "activations_only": False, "headroom_bytes": limit.usable_bytes - 50 * GIB,
+    }  # fmt: skip
+    unknown = MemoryVerdict(0, 1.0, None).to_json()
+    assert [unknown[name] for name in ("limit_bytes", "tight_above_bytes", "headroom_bytes")] == [None] * 3
