@@ -1,13 +1,14 @@
 """`build auto`: within the memory, never behind the catalogue, at the optimum of small cases, honest about the rest."""
 
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppsim import StageCosts, build, check, simulate
+from ppsim import Op, StageCosts, build, check, simulate
 from ppsim.base import numba_jit as compiling
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.catalog import auto
@@ -18,6 +19,7 @@ from ppsim.catalog.build import TABLES, every_schedule, find, optimise_entry
 from ppsim.catalog.search.best_table import SearchTimeout, tables_without_end
 from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.analysis_cache import KEPT
+from ppsim.schedule.grammar import parse_table
 from ppsim.schedule.placement import STYLES
 from ppsim.simulation.bounds.for_table import bounds_of, problem_of
 from tests.defaults import number_defaults
@@ -314,3 +316,79 @@ def test_what_is_left_out_in_catalog_auto_has_these_values() -> None:
     assert number_defaults(auto_module) == {
         "optimise": {"vpp": 1, "time_limit_s": 10.0, "seed": 0},
     }  # fmt: skip
+
+
+def test_rounds_of_a_search_take_new_tables_and_report_the_best_time_and_the_bound(monkeypatch):
+    """A table that a round repeats is not simulated again; the search ends at the bound, or with its rounds."""
+    tables = [build(name, pp=2, microbatches=4) for name in ("gpipe", "1f1b", "zb-h1", "zb-h2")]
+    first, second, third, fourth = (SimpleNamespace(schedule=lambda name, table=table: table) for table in tables)
+    for rounds, max_rounds, bound_s, num_told in (
+        ([first, first, second, third], 3, 0.0, 3), ([first, first], None, 0.0, 2), ([first, third, fourth], None, 13.0, 2),
+    ):  # fmt: skip
+        search, told, asked = auto._Search([0, 1], 4, UNIT, None, "step"), [], []
+        search.bound_s = bound_s
+        monkeypatch.setattr(
+            auto,
+            "tables_without_end",
+            lambda *given, asked=asked, rounds=rounds, **more: asked.append(more) or iter(rounds),
+        )
+        search.run(np.inf, max_rounds, 7, lambda *seen, told=told: told.append(seen))
+        assert asked == [{"start": None, "seed": 7}]
+        best_s = [simulate(table, UNIT).step_time_s for table in tables]
+        assert told[0] == (best_s[0], bound_s)
+        assert len(told) == num_told
+        assert search.start_s == best_s[0]
+        assert search.value_s == told[-1][0] == min(told)[0]
+
+
+def test_a_table_is_taken_if_it_runs_fits_and_is_faster():
+    costs = UNIT.replace(channel="pair", receives="deferred")
+    search = auto._Search([0, 1], 4, costs, 3.0, "step")
+    gpipe, eager = build("gpipe", pp=2, microbatches=4), build("zb-h1", pp=2, microbatches=4)
+    assert not search._take(gpipe), "it holds four activations"
+    assert not search._take(build("1f1b", pp=2, microbatches=4)), "a deadlock on this network"
+    assert (search.best, search.value_s) == (None, np.inf)
+    search = auto._Search([0, 1], 4, UNIT, None, "step")
+    assert search._take(gpipe)
+    assert (search.best, search.value_s) == (gpipe, simulate(gpipe, UNIT).step_time_s)
+    assert search._take(eager)
+    assert not search._take(gpipe)
+    assert not search._take(eager)
+    assert (search.best, search.value_s) == (eager, simulate(eager, UNIT).step_time_s)
+    spans = auto._Search([0, 1], 4, UNIT, None, "span")
+    assert spans._take(eager)
+    assert spans.value_s == simulate(eager, UNIT).span_s
+
+
+def test_full_backwards_are_tried_where_they_are_faster_and_on_the_first_stage_alone(monkeypatch):
+    costs = StageCosts(
+        forward_s=1, backward_input_s=1, backward_weight_s=1, backward_s=[1.5, 2.5, 1.5], activation_bytes=1
+    )
+    search, taken = auto._Search([0, 1, 2], 3, costs, None, "step"), []
+    assert search.is_joining_worth_it.tolist() == [True, False, True]
+    monkeypatch.setattr(search, "_take", taken.append)
+    table = parse_table("0F0,0I0,0W0\n1F0,1I0,1W0\n2F0,2I0,2W0\n")
+    search._take_split_or_joined(table)
+    assert taken[0] is table
+    assert [sorted({*one.stage[one.op == Op.B].tolist()}) for one in taken] == [[], [0, 2], [0]]
+
+
+@pytest.mark.parametrize(
+    ("value_s", "bound_s", "gap", "proof"),
+    [
+        (5.0, 4.0, 0.25, "at most 25.00 % above the best possible"), (4.0, 4.0, 0.0, "optimal"),
+        (4.0 * (1 + 5e-10), 4.0, pytest.approx(5e-10), "optimal"), (3.0, 4.0, 0.0, "optimal"), (1.0, 0.0, 0.0, "at most 0.00 % above the best possible"),
+    ],
+)  # fmt: skip
+def test_a_table_at_the_bound_is_optimal_and_another_has_a_gap(value_s, bound_s, gap, proof):
+    found = auto.OptimisedSchedule(
+        build("1f1b", pp=2, microbatches=2), "step", value_s, bound_s, "1f1b", 9.0, "loop"
+    )
+    assert (found.gap, found.proof) == (gap, proof)
+
+
+def test_a_search_asks_for_memory_for_three_actions_per_stage_and_microbatch(monkeypatch):
+    asked = []
+    monkeypatch.setattr(auto, "require_memory", asked.append)
+    auto._require(pp=2, vpp=3, microbatches=5, placement="v")
+    assert asked == [90]

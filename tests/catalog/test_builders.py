@@ -45,6 +45,8 @@ def test_a_group_smaller_than_pp_is_refused_because_it_deadlocks(monkeypatch):
         build("interleaved-1f1b", pp=4, vpp=2, microbatches=16, group_size=2)
     with pytest.raises(ConfigError, match="leaves a last group of 3, smaller than pp=4"):
         build("interleaved-1f1b", pp=4, vpp=2, microbatches=11, group_size=4)
+    with pytest.raises(ConfigError, match=r"smaller than pp=4 \(nearest: 4 or 6\)"):
+        build("combined-1f1b", pp=4, vpp=2, microbatches=16, group_size=2)
     monkeypatch.setattr(interleaved, "why_group_size_fails", lambda *_: None)
     for m, group_size in ((12, 2), (13, 4)):
         table = build("interleaved-1f1b", pp=4, vpp=4, microbatches=m, group_size=group_size)

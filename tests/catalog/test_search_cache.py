@@ -1,6 +1,7 @@
 """What a search has found is read from disk by the next process that asks the same, and by no other."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,3 +127,36 @@ def test_the_answers_asked_for_longest_ago_go_first(place, monkeypatch):
         assert cached_result(kept, never) == table
     with pytest.raises(AssertionError):
         cached_result(1, never)
+
+
+def test_the_folder_is_the_named_one_or_in_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    assert answers.folder() == tmp_path
+    monkeypatch.setenv(FOLDER, "")
+    assert answers.folder() is None
+    monkeypatch.delenv(FOLDER)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert answers.folder() == Path("/caches/ppsim")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(answers.Path, "home", lambda: Path("/home/someone"))
+    assert answers.folder() == Path("/home/someone/.cache/ppsim")
+
+    def homeless():
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(answers.Path, "home", homeless)
+    assert answers.folder() is None
+
+
+def test_the_state_of_the_code_is_numpys_version_and_the_files_of_the_searches():
+    version, *files = answers._state_of_code()
+    assert version == np.__version__
+    names = [name for name, _, _ in files]
+    assert {"catalog/search/anneal.py", "base/numba_jit.py", "schedule/table.py", "simulation/simulate.py"} <= {
+        *names
+    }
+    assert not [name for name in names if name.startswith(("api/", "model/"))]
+    package = Path(answers.__file__).parents[1]
+    for name, size, modified_ns in files[:3]:
+        state = (package / name).stat()
+        assert (size, modified_ns) == (state.st_size, state.st_mtime_ns)

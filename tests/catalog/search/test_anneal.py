@@ -169,3 +169,25 @@ def test_a_window_fits_if_its_forwards_are_within_the_cap_and_its_backwards_have
         memory = TARGET.memory._replace(cap=np.array([4.0 if least_cap is None else least_cap + more, 99.0]))
         fits = anneal._window_fits(PIPELINE, memory, repeated, 0, np.zeros(6, dtype=np.int64))
         assert fits == (least_cap is not None and is_enough)
+
+
+@pytest.mark.parametrize("num_moves", [1, 2])
+def test_every_move_is_drawn_unless_the_bound_is_met(num_moves: int) -> None:
+    def state_after(number: int, bound_s: float = 0.0, state: int = 1) -> int:
+        rolled, order = dice(state), codes(*ORDER)
+        rules = anneal.AnnealParameters(np.zeros(2), bound_s, heat_s=0.0, num_moves=number, reach=2)
+        anneal.anneal(
+            PIPELINE,
+            TARGET.memory,
+            rules,
+            rolled,
+            order,
+            order.copy(),
+            empty_timing(PIPELINE),
+            np.zeros(12, dtype=np.int64),
+        )
+        return int(rolled[0])
+
+    assert state_after(num_moves) != state_after(num_moves - 1)
+    assert state_after(num_moves, bound_s=16.0) == 1, "the order takes 16 s"
+    assert state_after(num_moves, bound_s=15.9) != 1

@@ -9,6 +9,7 @@ import pytest
 
 from ppsim.catalog.search import v_shape_search as module
 from ppsim.catalog.search.target import SearchTarget
+from ppsim.catalog.search.v_kernels import VChoices
 from tests.fitting import in_a_v
 
 TARGET = SearchTarget(
@@ -170,3 +171,29 @@ def test_weight_gradients_are_placed_in_a_table_of_their_own(monkeypatch: pytest
     assert again is not None
     assert again.end_s.tolist() == candidate.end_s.tolist()
     assert module.fill_weight_gradients(TARGET, passes[::-1].copy(), 0.0) is None
+
+
+@pytest.mark.parametrize("p", [2, 3])
+@pytest.mark.parametrize("m", [1, 2, 5])
+def test_the_heuristic_gives_up_or_makes_a_complete_table_within_the_cap(p: int, m: int) -> None:
+    """From the memory of one microbatch on; with that of all microbatches, it gives up nowhere."""
+    given_up = []
+    for cap in range(2, 2 * m + 3):
+        problem = in_a_v(
+            num_ranks=p, num_microbatches=m, forward_s=2, backward_input_s=3, backward_weight_s=1, transfer_s=0.5, cap=cap,
+            activation_kept_for_weight=0.5,
+        )  # fmt: skip
+        target = SearchTarget(problem, engine="plain")
+        for first_gradient, forward in ((True, True), (False, True), (False, False)):
+            choices = VChoices(before_forward=forward, before_first_gradient=first_gradient)
+            candidate, idle_s = module._run(target, np.zeros(p), choices)
+            given_up.append(candidate is None)
+            if candidate is not None:
+                assert candidate.fits
+                assert np.bincount(candidate.order).tolist() == [m] * 6 * p
+                again = target.timed(candidate.order)
+                assert again is not None
+                assert again.end_s.tolist() == candidate.end_s.tolist()
+                assert (idle_s >= 0).all()
+    assert not any(given_up[-3:])
+    assert any(given_up) == (m > 1 and p > 1)
