@@ -231,3 +231,28 @@ def test_a_faster_schedule_of_the_trainer_saves_a_hundredth(
     assert {name for name, _ in asked} == {trainer}
     expected = None if saves_s is None else ("--schedule zb-0 --vpp 3", pytest.approx(saves_s))
     assert found == expected
+
+
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_a_projection_to_compare_with_has_its_interval_its_speed_and_its_runs(is_measured: bool) -> None:
+    """The step ends 1.5 s before the iteration, and so does its interval."""
+    timeline = by_hand(runtime="ideal").timeline
+    rehearsal = SimpleNamespace(pace_s=0.25, reference_ends_s=[0.5, 0.75], reference_work="work")
+    asked: list[Any] = []
+
+    def summarise(**options: Any) -> Any:
+        asked.append(options)
+        return SimpleNamespace(iteration_time_interval_s=(16.0, 19.0))
+
+    projection: Any = SimpleNamespace(
+        plan=SimpleNamespace(rehearsal=rehearsal if is_measured else None, fitted_runs=("one", "two")),
+        timeline=timeline, iteration_time_s=timeline.step_time_s + 1.5, summarise=summarise,
+    )  # fmt: skip
+    expectation = measured._expectation(projection)
+    assert expectation.iteration_time_interval_s == (14.5, 17.5)
+    assert expectation.fitted_runs == ("one", "two")
+    assert asked == [{"with_advice": False}]
+    pace = expectation.pace
+    assert (pace is not None) == is_measured
+    if pace is not None:
+        assert (pace.work, pace.layer_s, pace.ends_s) == ("work", 0.25, (0.5, 0.75))

@@ -1,7 +1,9 @@
 """A config.json whose model_type is unknown is traced, and what is missing for it is said."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,3 +63,17 @@ def test_only_files_of_unknown_models_are_traced(
     model_traces.trace_if_unknown(unheard)
     data = {"model_type": "unheard", "hidden_size": 8}
     assert traced == [(data, unheard), (data, "kept")]
+
+
+def test_a_type_that_transformers_does_not_know_is_refused(unheard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(is_known=lambda kind: kind == "heard", trace=lambda data, where: (data, where))
+    monkeypatch.setitem(sys.modules, "ppsim.profiling.trace_model", module)  # type: ignore[arg-type]
+    without(monkeypatch)
+    data = {"model_type": "unheard"}
+    with pytest.raises(ConfigError, match=r"^c\.json: transformers does not know model_type 'unheard'$"):
+        model_traces._traced(data, "c.json", None)
+    unknown: Any = ValueError("unknown model_type 'unheard'")
+    with pytest.raises(ConfigError, match=r"^unknown model_type 'unheard'; transformers does not know .* either$"):
+        model_traces._traced(data, "c.json", unknown)
+    heard = {"model_type": "heard"}
+    assert model_traces._traced(heard, "c.json", None) == (heard, "c.json")

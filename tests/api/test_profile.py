@@ -1,6 +1,7 @@
 """Which sizes and shapes `ppsim.profile` measures by its options."""
 
 import gc
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -241,3 +242,15 @@ def test_settings_have_a_second_per_component_unless_repeats_are_given(
 def test_settings_that_cannot_be_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         settings_from(SETTINGS | options)
+
+
+def test_the_profile_of_a_module_is_written_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "p.json"
+    asked: list[Any] = []
+    monkeypatch.setattr("ppsim.api.profile.require_extra", lambda name: None)
+    monkeypatch.setattr("ppsim.api.profile.require_device", asked.append)
+    monkeypatch.setattr("ppsim.api.profile.profiled_module", lambda options, settings: {"of": options["module"]})
+    monkeypatch.setattr("ppsim.costs.profile.load_profile", lambda path: json.loads(Path(path).read_text()))
+    assert ppsim.profile(module="own.py:layers", output=path) == {"of": "own.py:layers"}
+    assert json.loads(path.read_text()) == {"of": "own.py:layers"}
+    assert asked == ["cpu"]

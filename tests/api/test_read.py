@@ -292,3 +292,47 @@ def test_no_run_and_a_negative_warm_up_are_refused() -> None:
         reading.open_run("a", warm_up=-1)
     with pytest.raises(ConfigError, match="at least one measured run"):
         reading.open_run(warm_up=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_device", "expected"),
+    [
+        ("trace", True, (["a:p", "b:p"], "traces of torch.profiler", "the device's work")),
+        ("sqlite", False, (["a.0", "a.1", "b.0", "b.1"], "exports of Nsight Systems", "ranges on the host")),
+    ],
+)
+def test_traces_have_a_rank_per_file_and_exports_several(
+    kind: str, on_device: bool, expected: tuple[list[str], str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rank(name: str) -> Any:
+        return SimpleNamespace(name=name, on_device=on_device)
+
+    patterns: Any = "p"
+    monkeypatch.setattr(reading, "is_dump", lambda path: False)
+    monkeypatch.setattr(reading, "files_of", lambda path: [path])
+    monkeypatch.setattr(reading, "file_format", lambda file: kind)
+    monkeypatch.setattr(reading, "read_trace", lambda file, patterns: rank(f"{file}:{patterns}"))
+    monkeypatch.setattr(
+        reading.nsight, "read_processes", lambda file, patterns: [rank(f"{file}.{number}") for number in range(2)]
+    )
+    recordings = reading.read_recordings(["a", Path("b")], patterns)
+    names, title, passes_by = expected
+    assert [trace.name for trace in recordings.traces] == names  # type: ignore[attr-defined]
+    assert (recordings.source, recordings.kind, recordings.passes_by) == ("a", title, passes_by)
+
+
+def test_spans_dumps_and_rows_have_readers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns: Any = ()
+    monkeypatch.setattr(reading, "files_of", lambda path: [str(path)])
+    monkeypatch.setattr(reading, "is_dump", lambda path: str(path) == "dump")
+    monkeypatch.setattr(reading, "read_dump", lambda path, *, num_ranks: ("dump", path, num_ranks))
+    monkeypatch.setattr(reading, "read_spans", lambda files, *, num_ranks: ("spans", files, num_ranks))
+    monkeypatch.setattr(reading.rows, "read_rows", lambda file: ("rows", file))
+    assert reading.read_recordings(["dump"], patterns, num_ranks=3) == ("dump", Path("dump"), 3)
+    monkeypatch.setattr(reading, "file_format", lambda file: "spans")
+    assert reading.read_recordings(["a", "dump"], patterns, num_ranks=5) == ("spans", ["a", "dump"], 5)
+    monkeypatch.setattr(reading, "file_format", lambda file: "csv")
+    assert reading.read_recordings(["a"], patterns) == ("rows", "a")
+    monkeypatch.setattr(reading, "file_format", lambda file: "other")
+    with pytest.raises(ConfigError, match=r"^a are no ranks of one run"):
+        reading.read_recordings(["a"], patterns)

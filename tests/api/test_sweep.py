@@ -2,15 +2,17 @@
 
 import csv
 import json
+import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import ppsim
 from ppsim.api import sweep as module
 from ppsim.api.sweep import row_of_job, sweep
-from ppsim.base.errors import ConfigError, DoesNotFit
+from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra
 from ppsim.base.parallel import in_processes
 
 SMALL = {"model": "gpt2", "gpus": 2, "pp": 1, "global_batch": 8}
@@ -206,3 +208,109 @@ def test_lines_of_the_partial_file_are_json(tmp_path, computed):
         sweep(JOBS, tmp_path / "a.csv", partial(stopping, 2))
     lines = (tmp_path / "a.csv.partial.jsonl").read_text().splitlines()
     assert [json.loads(line)["row"] for line in lines][1] == {"error": "tp 2 does not divide 1"}
+
+
+def test_blocks_of_a_sweep_follow_the_seconds_of_its_rows(tmp_path, computed):
+    """A job takes 0.1 s here: after the first, five at once."""
+    sizes = []
+
+    def run_at_once(function, tasks):
+        for (block,) in tasks:
+            sizes.append(len(block))
+            yield 0.1 * len(block), function(block)[1]
+
+    sweep([{"gpus": number} for number in range(2, 10)], tmp_path / "a.csv", run_at_once)
+    assert sizes == [1, 5, 2]
+
+
+def test_progress_counts_rows_and_those_that_the_output_had(tmp_path, computed):
+    output, seen = tmp_path / "a.csv", []
+
+    def run_in_turn(function, tasks):
+        for (block,) in tasks:
+            yield 10.0, function(block)[1]
+
+    sweep(JOBS[:2], output, run_in_turn)
+    sweep([*JOBS[:4], JOBS[3]], output, run_in_turn, progress=lambda *counts: seen.append(counts))
+    assert seen == [(2, 2), (3, 2), (5, 2)]
+
+
+def test_a_partial_file_without_rows_is_removed_and_one_with_rows_stays(tmp_path, computed):
+    output, partial_file = tmp_path / "a.csv", tmp_path / "a.csv.partial.jsonl"
+    for number, is_there in ((0, False), (1, True)):
+        with pytest.raises(KeyboardInterrupt):
+            sweep(JOBS, output, partial(stopping, number))
+        assert partial_file.exists() == is_there
+
+
+def test_a_full_disk_is_named_with_the_partial_file(tmp_path, computed):
+    def fill(function, tasks):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(ConfigError, match=r"^cannot write .*a\.csv\.partial\.jsonl: No space left on device$"):
+        sweep(JOBS, tmp_path / "a.csv", fill)
+
+
+def test_a_row_is_of_a_projection_or_of_a_search_with_the_tokens_of_the_job(monkeypatch):
+    monkeypatch.setattr(module, "tune", lambda **options: ("tuned", options))
+    monkeypatch.setattr(module, "plan_of_keywords", lambda options: ("plan", options))
+    monkeypatch.setattr(module, "row_of_search", lambda tuned, tokens: {"row": tuned, "tokens": tokens})
+    monkeypatch.setattr(module, "row_of_plan", lambda plan, tokens: {"row": plan, "tokens": tokens})
+    job = {"model": "gpt2", "gpus": "4", "tokens": "2e9"}
+    assert row_of_job(job) == {"row": ("plan", {"model": "gpt2", "gpus": 4}), "tokens": 2e9}
+    assert row_of_job(job | {"tune": True, "tp": "2"}) == {
+        "row": ("tuned", {"model": "gpt2", "gpus": 4, "tp": [2]}), "tokens": 2e9,
+    }  # fmt: skip
+    assert row_of_job({"gpus": 4})["tokens"] is None
+
+
+def test_jobs_have_a_price_by_option_or_by_cluster(tmp_path, computed, monkeypatch):
+    module._has_price.cache_clear()
+    prices = {"priced": 2.5, "free": None}
+
+    def load(name):
+        if name not in prices:
+            raise ConfigError(f"no cluster {name}")
+        return SimpleNamespace(price_per_gpu_hour=prices[name])
+
+    monkeypatch.setattr(module, "load_cluster", load)
+    assert [module._has_price(name) for name in ("priced", "free", "unknown")] == [True, False, False]
+    module._require_prices([{"cluster": "priced"}, {"price": 3}])
+    module._require_prices([{"cluster": "free"}, {"cluster": "unknown"}])
+    clusters = [{"cluster": name} for name in ("priced", "e", "d", "free", "c", "b")]
+    with pytest.raises(ConfigError, match="1 of 6 jobs have a price, and jobs on e, d, free have none"):
+        module._require_prices(clusters)
+    module._has_price.cache_clear()
+
+
+def test_parquet_needs_pyarrow_and_other_suffixes_are_refused(monkeypatch):
+    for name in ("a.csv", "a.jsonl", "a.md"):
+        module.require_suffix(name)
+    with pytest.raises(ConfigError, match=r"\.txt|a\.txt"):
+        module.require_suffix("a.txt")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtra, match=r"a\.parquet needs pyarrow.*write \.csv or \.jsonl"):
+        module.require_suffix("a.parquet")
+
+
+def test_a_key_is_of_the_options_of_a_job_and_of_the_content_of_its_files(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("a")
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "r.json").write_text("1")
+
+    def key(**job):
+        module._digest_of_path.cache_clear()
+        return module._key_of(job)
+
+    options, files = key(run_config=str(path), gpus=2).split("-")
+    assert key(gpus=2, run_config=str(path)) == f"{options}-{files}", "in any order"
+    path.write_text("b")
+    again = key(run_config=str(path), gpus=2).split("-")
+    assert again[0] == options
+    assert again[1] != files
+    assert key(run_config=str(path), gpus=4).split("-")[0] != options
+    before = key(run=str(folder))
+    (folder / "r.json").write_text("12")
+    assert key(run=str(folder)) != before

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.api.project import plan_of_options
-from ppsim.api.to_config import _milliseconds, _weight_cache, refusal_of
+from ppsim.api.project import plan_of_keywords, plan_of_options
+from ppsim.api.to_config import _milliseconds, _stages, _weight_cache, refusal_of
 from ppsim.base.errors import PpsimError
 from ppsim.base.option_declarations import allowed_values, declared_options
 from ppsim.catalog.build import CATALOG
@@ -21,6 +21,7 @@ from ppsim.cli.project import project as command
 from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.projection.options import PlanOptions
 from ppsim.trainers import ConfigTarget
+from ppsim.trainers.megatron.write_schedule import layout_string, parse_layout
 from ppsim.trainers.stacks import stacks
 
 NUM_PLANS = int(
@@ -275,3 +276,25 @@ def test_milliseconds_are_those_seconds_again(seconds: float) -> None:
     assert milliseconds / 1e3 == seconds
     assert milliseconds == pytest.approx(1e3 * seconds)
     assert _milliseconds([seconds, 2.0]) == [milliseconds, 2000.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        ({"split": "even"}, [3, 3, 3, 3]), ({"split": "even", "vpp": 2}, [1, 1, 2, 2, 2, 2, 1, 1]),
+        ({"split": "even", "schedule": "dualpipe", "microbatches": 8}, [3, 3, 3, 3]), ({"split": [2, 4, 4, 2]}, [2, 4, 4, 2]),
+        ({"split": "megatron", "decoder_first_pipeline_num_layers": None}, [3, 3, 3, 3]),
+        ({"decoder_first_pipeline_num_layers": 6}, [6, 2, 2, 2]),
+    ],
+)  # fmt: skip
+def test_splits_are_compared_by_the_layers_of_each_stage(options: dict[str, Any], layers: list[int]) -> None:
+    given = {"model": "gpt2", "gpus": 4, "pp": 4, "stack": "plain"} | options
+    plan = plan_of_keywords({name: value for name, value in given.items() if value is not None})
+    assert _stages(plan, plan.job, None) == parse_layout(layout_string(layers))  # type: ignore[arg-type]
+    assert _stages(plan, plan.job, [1, 5, 5, 1]) == parse_layout(layout_string([1, 5, 5, 1]))  # type: ignore[arg-type]
+
+
+def test_a_plan_without_a_pipeline_has_all_layers_on_one_stage_and_auto_is_no_split() -> None:
+    for options, stages in (({"pp": 1}, "all"), ({"pp": 2}, "auto")):
+        plan = plan_of_keywords({"model": "gpt2", "gpus": 4, "stack": "plain", **options})
+        assert _stages(plan, plan.job, None) == stages  # type: ignore[arg-type]
