@@ -15,11 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ppsim.model import shapes
-from ppsim.profiling.checkpointing import recompute_result
+from ppsim.profiling import checkpointing
+from ppsim.profiling.checkpointing import recompute_result, save_as_usual
 from ppsim.profiling.harness import why_not_split
 from ppsim.profiling.layers import AttentionCoreModule, build_layer
 from ppsim.profiling.measure import MeasuredModule, measure
-from ppsim.runtime.live_bytes import watch_saved_tensors
+from ppsim.runtime.live_bytes import SavedTensor, watch_saved_tensors
 from tests.profiling.once import ONCE
 
 from .test_layers import BATCH, LAYERS, SEQUENCE, SHARDS, shard_of
@@ -172,6 +173,76 @@ def test_what_can_be_computed_again_is_not_kept() -> None:
     with watch_saved_tensors(lambda held: kept.append(held.tensor().data_ptr())):
         Counted()(x)
     assert x.data_ptr() in kept
+
+
+class Sums:
+    """Counts the calls of a function of two tensors; it has no parameters."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, first: Tensor, second: Tensor) -> Tensor:
+        self.calls += 1
+        return first.exp() + 2 * second
+
+
+def test_views_of_a_result_are_taken_of_the_recomputed_one_and_inputs_without_gradients_get_none() -> None:
+    """Three GEMMs save the result, its transpose and a part of it: one recomputation for all of them."""
+    sums = Sums()
+    first, second = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+    weight = torch.randn(4, 4, requires_grad=True)
+
+    def output_of(result: Tensor) -> Tensor:
+        return (result @ weight).sum() + (result.T @ weight).sum() + (result[1:, 2:] @ weight[:2]).sum()
+
+    expected = torch.autograd.grad(output_of(first.exp() + 2 * second), (first, weight))
+    with recompute_result(sums, first, second) as result:
+        assert torch.equal(result, first.exp() + 2 * second)
+        output = output_of(result)
+    assert checkpointing._ACTIVE.get() == ()
+    gradients = torch.autograd.grad(output, (first, weight), retain_graph=True)
+    for gradient, reference in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, reference)
+    assert sums.calls == 2
+    for calls in (3, 4):  # the three references of W share a result, which is released then
+        (gradient,) = torch.autograd.grad(output, (weight,), retain_graph=True)
+        torch.testing.assert_close(gradient, expected[1])
+        assert sums.calls == calls
+
+
+def test_a_result_of_a_result_is_recomputed_from_the_first_input() -> None:
+    inner, outer = nn.LayerNorm(8), nn.LayerNorm(8)
+    x = torch.randn(3, 8, requires_grad=True)
+    held: list[int] = []
+    with (
+        watch_saved_tensors(lambda saved: held.append(saved.tensor().data_ptr())),
+        recompute_result(inner, x) as first,
+        recompute_result(outer, first) as second,
+    ):
+        output = (second * first).sum()
+    assert set(held) == {x.data_ptr()}
+    expected = torch.autograd.grad(
+        (outer(inner(x)) * inner(x)).sum(), (x, *inner.parameters(), *outer.parameters())
+    )
+    output.backward()
+    gradients = (x.grad, *(parameter.grad for parameter in (*inner.parameters(), *outer.parameters())))
+    for gradient, reference in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, reference)
+
+
+def test_only_tensors_in_the_memory_of_a_result_are_recomputed() -> None:
+    with recompute_result(torch.exp, torch.ones(3, requires_grad=True)) as result:
+        assert isinstance(checkpointing._reference(result.detach()[1:]), checkpointing._View)
+        assert isinstance(checkpointing._reference(torch.ones(3)), SavedTensor)
+    assert isinstance(checkpointing._reference(result.detach()), SavedTensor)
+    with recompute_result(torch.exp, torch.ones(0, requires_grad=True)):
+        assert isinstance(checkpointing._reference(torch.ones(0)), SavedTensor), "all empty tensors are at 0"
+
+
+def test_without_recomputation_a_result_is_saved() -> None:
+    x = torch.randn(3, requires_grad=True)
+    with save_as_usual(torch.add, x, torch.ones(3)) as result:
+        assert torch.equal(result, x + 1)
 
 
 def test_a_context_parallel_rank_attends_as_the_whole_sequence_does_where_its_keys_are_its_own() -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -215,3 +216,134 @@ def test_where_repeats_take_longer_than_their_time_they_are_few_and_so_is_what_w
 def test_limits_of_a_measurement() -> None:
     assert (measure_module.LAUNCHES, measure_module.LAUNCHES_BEFORE) == (5, 1)
     assert (measure_module.FEWEST_WARM_UPS, measure_module._FEWEST_GRADS) == (2, 3)
+
+
+class Passes:
+    """A module whose passes are recorded, with the number of their microbatch."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.number = -1
+        self.module = SimpleNamespace(zero_grad=lambda set_to_none: self.calls.append(f"to none: {set_to_none}"))
+
+    def next_input(self) -> int:
+        self.number += 1
+        return self.number
+
+    def forward(self, x: int) -> str:
+        self.calls.append(f"F{x}")
+        return f"output {x}"
+
+    def grad_of(self, output: str) -> str:
+        return output.replace("output", "gradient")
+
+    def backward(self, x: int, output: str, grad: str) -> None:
+        assert (output, grad) == (f"output {x}", f"gradient {x}")
+        self.calls.append(f"B{x}")
+
+    def backward_input(self, x: int, output: str, grad: str) -> str:
+        assert (output, grad) == (f"output {x}", f"gradient {x}")
+        self.calls.append(f"I{x}")
+        return f"groups {x}"
+
+    def backward_weight(self, x: int, output: str, grad: str, groups: str) -> None:
+        assert (output, grad, groups) == (f"output {x}", f"gradient {x}", f"groups {x}")
+        self.calls.append(f"W{x}")
+
+
+def timed(work: Any, *arguments: Any) -> tuple[Any, Any]:
+    name = work.__name__
+    return work(*arguments), lambda: name
+
+
+@pytest.mark.parametrize("can_split", [True, False])
+def test_two_later_microbatches_are_held_during_a_backward(can_split: bool) -> None:
+    subject: Any = Passes()
+    run = measuring._Run(subject, timed, can_split=can_split)
+    taken = [{name: seconds() for name, seconds in run.repeat().items()} for _ in range(2)]
+    names = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+    assert taken == [names if can_split else {name: names[name] for name in "FB"}] * 2
+    whole = ["F0", "F1", "F2", "B0", "F3", "I1", "W1", "F4", "B2", "F5", "I3", "W3"]
+    assert subject.calls == (whole if can_split else ["F0", "F1", "F2", "B0", "F3", "B2"])
+    run.forget()
+    assert subject.calls[-1] == "to none: True"
+    assert run._waiting == []
+
+
+def test_launches_are_timed_five_times_after_an_untimed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter(range(100))
+
+    def time_launch(work: Any, *arguments: Any) -> tuple[Any, Any]:
+        moment = next(moments)
+        return work(*arguments), lambda: float(moment)
+
+    monkeypatch.setattr(measuring, "clock_of", lambda device: SimpleNamespace(time_launch=time_launch))
+    subject: Any = Passes()
+    taken = measuring.launch_seconds(subject, device=torch.device("cpu"), can_split=False)
+    # The forwards 0 and 1 are of later microbatches, 2 and 3 of the untimed repeat.
+    assert taken == {"F": [2.0, 4.0, 6.0, 8.0, 10.0], "B": [5.0, 7.0, 9.0, 11.0, 13.0]}
+    assert subject.calls[-1] == "to none: True"
+
+
+def test_inputs_take_turns_and_only_numbers_have_gradients() -> None:
+    inputs = [(torch.full((2,), float(number)), torch.tensor([number, 7])) for number in range(3)]
+    subject = MeasuredModule(nn.Linear(2, 2), inputs)
+    assert [subject.next_input()[0].tolist()[0] for _ in range(4)] == [1.0, 2.0, 0.0, 1.0]
+    assert [part.requires_grad for part in subject.next_input()] == [True, False]
+    first = MeasuredModule(nn.Linear(2, 2), inputs, is_first=True)
+    assert [part.requires_grad for part in first.next_input()] == [False, False]
+
+
+def test_the_last_stage_has_a_loss_and_no_gradient_of_its_output() -> None:
+    subject = MeasuredModule(nn.Linear(2, 2), [torch.ones(3, 2)], loss=lambda output: output.sum())
+    x = subject.next_input()
+    output = subject.forward(x)
+    assert (output.shape, subject.grad_of(output)) == ((), None)
+    groups = subject.backward_input(x, output, None)
+    subject.backward_weight(x, output, None, groups)
+    weight = subject.module.weight
+    assert isinstance(weight, nn.Parameter)
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [[3.0, 3.0], [3.0, 3.0]]
+
+
+def test_gradients_are_made_anew_for_an_output_of_another_shape() -> None:
+    subject = MeasuredModule(nn.Linear(2, 2), [torch.ones(3, 2)])
+    for rows in (3, 5):
+        grad = subject.grad_of(torch.zeros(rows, 2))
+        assert grad is not None
+        assert grad.shape == (rows, 2)
+
+
+def test_gradients_accumulate_until_the_measurement_is_over() -> None:
+    subject = MeasuredModule(nn.Linear(2, 2), [torch.ones(3, 2)])
+    for _ in range(2):
+        subject.pass_once(subject.next_input())
+    weight = subject.module.weight
+    assert isinstance(weight, nn.Parameter)
+    assert weight.grad is not None
+    measure([subject], ONCE)
+    assert weight.grad is None
+
+
+@pytest.mark.parametrize("can_split", [True, False])
+def test_bytes_after_the_backward_of_inputs_are_those_without_what_only_it_needs(can_split: bool) -> None:
+    """A layer of 4 → 8 columns saves 3 × 4 floats for W, and tanh 3 × 8 floats for I; no gradients are left."""
+    module = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Tanh())
+    subject = MeasuredModule(module, [torch.randn(3, 4)])
+    saved, kept, output = measuring._saved_bytes(subject, can_split=can_split)
+    assert (saved, output) == ((12 + 24) * 4, 24 * 4)
+    assert kept == (12 * 4 if can_split else saved)
+    assert module[0].weight.grad is None
+
+
+def test_released_memory_of_a_gpu_is_returned_once_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(measuring.gc, "collect", lambda: calls.append("collect"))
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name))
+    for is_initialized, expected in ((False, ["collect"]), (True, ["collect", "synchronize", "empty_cache"])):
+        calls.clear()
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda is_initialized=is_initialized: is_initialized)
+        measuring.release_memory()
+        assert calls == expected

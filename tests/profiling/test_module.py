@@ -1,8 +1,10 @@
 """A module of one's own: measured like any other, and what is said where its backward cannot be split."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,13 @@ from ppsim.base.file_schema import validated
 from ppsim.cli import main
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.profiling import module as own_chunks
+from ppsim.profiling.chunks import LayerWindow
 from ppsim.profiling.harness import profile_module
+from ppsim.profiling.module import UserChunkBuilder, profile_made, profile_pipeline
+from ppsim.profiling.settings import MeasuringSettings
 from ppsim.profiling.suite import SUITES
 from ppsim.projection.project import project, project_all
+from ppsim.runtime.user_model import UserFunction, function_of
 
 
 class Reentrant(nn.Module):
@@ -303,3 +309,212 @@ def test_a_pipeline_that_cannot_be_measured_is_refused_in_a_sentence(
     assert made.exit_code == 2, made.output
     assert told in " ".join(made.stderr.split())
     assert [path.name for path in folder.iterdir() if path.is_file()] == ["own.py"]
+
+
+def layer_widths(module: nn.Module) -> list[int]:
+    """Return the inner widths of the layers of a stage of `own.py`."""
+    return [part[0].out_features for part in module.rows if isinstance(part, nn.Sequential)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("window", "widths", "has_embedding", "has_head"),
+    [
+        (LayerWindow(0, 0, is_first=True), [], True, False),
+        (LayerWindow(0, 6, is_first=True, is_last=True), [16] * 3 + [24] * 3, True, True),
+        (LayerWindow(2, 5), [16, 24, 24], False, False),
+        (LayerWindow(0, 1), [16], False, False),
+        (LayerWindow(5, 6, is_last=True), [24], False, True),
+        (LayerWindow(6, 6, is_last=True), [], False, True),
+    ],
+)
+def test_a_chunk_has_the_layers_of_its_window(
+    folder: Path, window: LayerWindow, widths: list[int], has_embedding: bool, has_head: bool
+) -> None:
+    chunk = UserChunkBuilder(function_of("own.py:mixed"), 6, 3, "cpu").build(window)
+    assert layer_widths(chunk.module) == widths if window.is_first or window.start else True
+    assert isinstance(chunk.module.rows[0], nn.Embedding) is has_embedding  # type: ignore[index]
+    assert (chunk.loss is not None) is has_head
+    assert [layer_widths(layer) for layer in chunk.layers] == [[width] for width in widths]
+    assert all(parameter.is_meta for layer in chunk.layers for parameter in layer.parameters())
+
+
+def test_the_loss_of_the_last_chunk_is_of_the_targets_of_its_inputs(folder: Path) -> None:
+    builder = UserChunkBuilder(function_of("own.py:mixed"), 6, 3, "cpu")
+    chunk = builder.build(LayerWindow(0, 6, is_first=True, is_last=True))
+    assert chunk.loss is not None
+    (tokens, targets), output = builder._made.rows(3, 0), torch.randn(3, 4, 16)
+    assert torch.equal(builder.input_of(LayerWindow(0, 2, is_first=True)), tokens)
+    assert chunk.loss(output) == nn.functional.cross_entropy(output.flatten(0, 1), targets.flatten())
+    assert builder.shape() == {"micro_batch": 3, "sequence_length": 4, "dtype": "float32"}
+
+
+def test_the_input_of_a_later_chunk_is_random_with_the_shape_of_what_is_sent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder, built = UserChunkBuilder(function_of("own.py:mixed"), 6, 3, "cpu"), []
+    build = UserChunkBuilder.build
+    monkeypatch.setattr(
+        UserChunkBuilder, "build", lambda builder, window: built.append(window) or build(builder, window)
+    )
+    first, second = (builder.input_of(LayerWindow(2, 4)) for _ in range(2))
+    assert first.shape == second.shape == (3, 4, 8)
+    assert not torch.equal(first, second)
+    assert built == [LayerWindow(0, 2, is_first=True)], "the chunk before is run once"
+    assert not builder._sent[2].requires_grad
+
+
+class Pipelines:
+    """Stand-ins for the measurements of a pipeline: chunks by micro-batch, and a calibration run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, layer_kinds: str) -> None:
+        self.layer_kinds, self.checked = layer_kinds, []
+        self.said: list[str] = []
+        monkeypatch.setattr(own_chunks, "check_user_model", self.check)
+        monkeypatch.setattr(own_chunks, "profile_chunks", self.chunks)
+        monkeypatch.setattr(own_chunks, "_calibration_run", self.calibration)
+
+    def check(self, function: Any, counts: Sequence[int], **how: Any) -> tuple[list[Any], str]:
+        self.checked.append((counts, how))
+        return [SimpleNamespace(shape=[2, size]) for size in (4, 8, 16)], "float32"
+
+    def chunks(self, builder: UserChunkBuilder, splits: Any, settings: Any, **how: Any) -> dict[str, Any]:
+        how["model"]["layer_kinds"] = self.layer_kinds
+        return {"chunks": [(builder.micro_batch, builder.num_layers, splits)], "model": how["model"]}
+
+    def calibration(self, function: Any, content: Any, settings: Any, *, num_processes: int, say: Any) -> str:
+        assert settings.device == "cpu"
+        return f"{function.name} of {len(content['chunks'])} chunks in {num_processes} processes"
+
+    def profile(self, device: str = "cpu", *, pp: int = 2, num_layers: int | None = 5) -> dict[str, Any]:
+        function = UserFunction("own.py:stages", lambda layers=(7,): None, "")
+        return profile_pipeline(
+            function, MeasuringSettings(device), pp=pp, num_layers=num_layers, micro_batches=[3, 1],
+            say=self.said.append,
+        )  # fmt: skip
+
+
+def test_the_profile_of_a_pipeline_has_the_chunks_of_each_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_ins = Pipelines(monkeypatch, "ttttt")
+    content = stand_ins.profile()
+    assert content["chunks"] == [(3, 5, [[3, 2]]), (1, 5, [[3, 2]])]
+    assert content["model"] == {"name": "stages", "hidden_size": 8, "layer_kinds": "ttttt"}
+    assert content["rehearsal"] == "stages of 2 chunks in 2 processes"
+    assert [how["micro_batch"] for _, how in stand_ins.checked] == [3, 1]
+    assert stand_ins.said == []
+    assert stand_ins.profile(pp=5)["chunks"][0] == (3, 5, [[1] * 5])
+    with pytest.raises(ConfigError, match=r"--pp 6 is more than the 5 layers of own\.py:stages"):
+        stand_ins.profile(pp=6)
+
+
+@pytest.mark.parametrize(
+    ("device", "layer_kinds", "reason"),
+    [("cuda", "tt", "it takes a cuda device for each rank"), ("cpu", "tu", "its layers are not alike")],
+)
+def test_a_pipeline_on_a_gpu_or_of_different_layers_has_no_calibration_run(
+    monkeypatch: pytest.MonkeyPatch, device: str, layer_kinds: str, reason: str
+) -> None:
+    stand_ins = Pipelines(monkeypatch, layer_kinds)
+    assert "rehearsal" not in stand_ins.profile(device)
+    (sentence,) = stand_ins.said
+    assert sentence.startswith(f"no calibration run with 2 processes: {reason}")
+
+
+def made_with(monkeypatch: pytest.MonkeyPatch, call: Any, **how: Any) -> dict[str, Any]:
+    """Profile a function as `profile_made` does, with functions in place of the measurements."""
+    monkeypatch.setattr(own_chunks, "function_of", lambda where: UserFunction(where, call, ""))
+    for name in ("profile_pipeline", "_profile_stages"):
+        monkeypatch.setattr(own_chunks, name, lambda function, settings, name=name, **how: {"by": name, **how})
+    monkeypatch.setattr(
+        own_chunks, "profile_module", lambda module, inputs, **how: {"module": module, "inputs": inputs, **how}
+    )
+    given = {"num_layers": None, "micro_batches": None, "pp": 1, "say": print, **how}
+    return profile_made("own.py:stages", given.pop("settings", MeasuringSettings()), **given)
+
+
+def test_a_model_is_measured_as_a_pipeline_or_by_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stages(layers: Sequence[int]) -> None:
+        """Never called."""
+
+    piped = made_with(monkeypatch, stages, pp=2)
+    assert (piped["by"], piped["pp"], piped["micro_batches"]) == ("profile_pipeline", 2, [2])
+    assert made_with(monkeypatch, stages, pp=2, micro_batches=[3])["micro_batches"] == [3]
+    alone = made_with(monkeypatch, stages, num_layers=7)
+    assert (alone["by"], alone["num_layers"], alone["micro_batches"]) == ("_profile_stages", 7, None)
+
+
+def test_a_layer_is_measured_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = nn.Linear(2, 2), torch.zeros(3, 2)
+    settings = MeasuringSettings("meta", 7, 3, 5, least_s=11.0, cuda_graphs=True)
+    profile = made_with(monkeypatch, lambda: [layer, [x, 13]], settings=settings)
+    assert profile.pop("module") is layer
+    assert layer.weight.is_meta
+    moved, number = profile.pop("inputs")
+    assert (moved.is_meta, number) == (True, 13)
+    assert profile == {
+        "name": "stages", "num_layers": 1, "num_repeats": 7, "num_warm_up": 3, "num_threads": 5, "least_s": 11.0,
+        "cuda_graphs": True, "say": print,
+    }  # fmt: skip
+    assert made_with(monkeypatch, lambda: (nn.ReLU(), x), num_layers=17)["num_layers"] == 17
+    with pytest.raises(ConfigError, match="leave out --micro-batch-size"):
+        made_with(monkeypatch, lambda: (layer, x), micro_batches=[2])
+    with pytest.raises(ConfigError, match="--pp 2 measures the stages of a pipeline"):
+        made_with(monkeypatch, lambda: (layer, x), pp=2)
+
+
+@pytest.mark.parametrize("returned", [nn.ReLU(), (nn.ReLU(),), (nn.ReLU(), 3), (torch.zeros(2), torch.zeros(2))])
+def test_a_layer_is_a_module_and_its_inputs(monkeypatch: pytest.MonkeyPatch, returned: Any) -> None:
+    with pytest.raises(ConfigError, match="returns a torch module and its example inputs, a tuple"):
+        made_with(monkeypatch, lambda: returned)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [("CUDA out of memory", "own.py:stages does not fit the memory of this device"), ("odd\neven", "fails: odd")],
+)
+def test_an_error_of_torch_is_a_sentence_and_garbage_is_collected_again(
+    monkeypatch: pytest.MonkeyPatch, error: str, sentence: str
+) -> None:
+    calls: list[str] = []
+    collector = SimpleNamespace(freeze=lambda: calls.append("freeze"), unfreeze=lambda: calls.append("unfreeze"))
+    monkeypatch.setattr(own_chunks, "gc", collector)
+
+    def failing(settings: Any, device: str) -> None:
+        calls.append("measured")
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(own_chunks, "_layer_made", failing)
+    with pytest.raises(ConfigError, match=f"{sentence}$"):
+        made_with(monkeypatch, lambda: None)
+    assert calls == ["freeze", "measured", "unfreeze"]
+
+
+def test_parts_of_a_model_have_the_flops_of_one_layer_and_the_threads_of_the_settings(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four layers are measured in a row; a model without its layers has the inputs' sequences of 4 tokens."""
+    threads: list[int] = []
+    asked: list[Any] = []
+
+    def measured(parts: Any, settings: Any, *, shape: Any, say: Any) -> list[dict[str, Any]]:
+        asked.append(([(part.name, len(part.subjects), part.flops, part.num_units) for part in parts], shape))
+        return [{"micro_batch": shape["micro_batch"]}]
+
+    monkeypatch.setattr(own_chunks, "measured_components", measured)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    content = own_chunks._profile_stages(
+        function_of("own.py:alike"),
+        MeasuringSettings(num_threads=3),
+        num_layers=None,
+        micro_batches=None,
+        say=print,
+    )
+    tokens = 2 * 4
+    assert asked == [
+        (
+            [("embedding", 1, 0, 1), ("layer", 2, tokens * 2 * 2 * 8 * 16, 4), ("head", 1, tokens * 2 * 8 * 16, 1)],
+            {"micro_batch": 2, "sequence_length": 4, "dtype": "float32"},
+        )
+    ]
+    assert threads == [3]
+    assert content["model"] == {"name": "alike", "num_layers": 5, "hidden_size": 8}
+    assert content["measurements"] == [{"micro_batch": 2}]

@@ -61,6 +61,14 @@ def test_no_garbage_is_collected_within_a_measurement(is_enabled: bool, monkeypa
         (gc.enable if was_enabled else gc.disable)()
 
 
+def test_garbage_is_collected_and_memory_kept_before_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(timing, "keep_freed_memory", lambda: calls.append("memory"))
+    monkeypatch.setattr(timing.gc, "collect", lambda: calls.append("garbage"))
+    with without_interruptions():
+        assert calls == ["memory", "garbage"]
+
+
 def test_errors_of_a_device_are_a_sentence() -> None:
     assert is_out_of_memory(RuntimeError("[enforce fail] can't allocate memory: you tried"))
     assert is_out_of_memory(RuntimeError("CUDA out of memory. Tried"))
