@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,14 +22,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ppsim.cli import main
 from ppsim.costs.profile import load_profile
 from ppsim.model.shapes import Recompute
-from ppsim.profiling import harness, measure
-from ppsim.profiling.duration_estimate import SHAPE_S, assumed_rate, estimate_duration
+from ppsim.profiling import harness, measure, suite
+from ppsim.profiling.duration_estimate import (
+    FACTS_S,
+    SHAPE_S,
+    DurationEstimate,
+    assumed_rate,
+    estimate_duration,
+)
 from ppsim.profiling.grids import QUICK
 from ppsim.profiling.harness import measure_shape
 from ppsim.profiling.measuring_progress import MeasuringProgress
 from ppsim.profiling.model_shapes import MODELS
 from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings
-from ppsim.profiling.suite import SUITES, run_jobs
+from ppsim.profiling.suite import SUITES, Suite, SuiteModel, expected_of, run_jobs, waiting_keys
 from ppsim.profiling.sweep import SuiteJob
 from tests.profiling.emulated import Allocator, Counting
 
@@ -319,3 +326,151 @@ def test_a_folder_with_other_files_of_that_name_is_left_alone(tmp_path: Path) ->
     assert result.exit_code == 2
     assert f"{tmp_path / 'moe-mini.json'} is no profile: give another file" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["moe-mini.json"]
+
+
+def keys_of(*micro_batches: int) -> tuple[MeasurementKey, ...]:
+    return tuple(MeasurementKey(size, 16, "float32") for size in micro_batches)
+
+
+def test_shapes_of_a_model_vary_by_micro_batch_then_length_then_parallel_sizes() -> None:
+    part = SuiteModel("nano", ((1, 2), (4, 3)), (16, 8), (5, 7), "bfloat16")
+    keys = part.keys()
+    assert [(key.tp, key.ep, key.sequence_length, key.micro_batch) for key in keys] == [
+        (1, 2, 16, 5), (1, 2, 16, 7), (1, 2, 8, 5), (1, 2, 8, 7),
+        (4, 3, 16, 5), (4, 3, 16, 7), (4, 3, 8, 5), (4, 3, 8, 7),
+    ]  # fmt: skip
+    assert {key.dtype for key in keys} == {"bfloat16"}
+    own = Suite((part, SuiteModel("nano", ((1, 1),), (16,), (3, 5), "float32")), MeasuringSettings())
+    assert own.micro_batches == [3, 5, 7]
+
+
+def test_shapes_of_a_file_that_are_measured_do_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = SuiteJob("nano", MODELS["nano"], keys_of(1, 2, 3), tmp_path / "p.json")
+    assert waiting_keys(job) == [*keys_of(1, 2, 3)]
+    job.path.write_text("{}")
+    monkeypatch.setattr(suite, "read_unfinished", lambda path: path)
+    monkeypatch.setattr(suite, "finished_keys", lambda path: {*keys_of(2)} if path == job.path else None)
+    assert waiting_keys(job) == [*keys_of(1, 3)]
+
+
+def test_the_estimate_of_a_job_is_the_sum_over_its_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        suite, "estimate_duration",
+        lambda model, key, settings: DurationEstimate(100.0 * key.micro_batch, settings.least_s + key.micro_batch),
+    )  # fmt: skip
+    job = SuiteJob("nano", MODELS["nano"], keys_of(1, 2, 3), Path("p.json"))
+    assert expected_of(job, job.keys[1:], MeasuringSettings(least_s=0.5)) == DurationEstimate(500.0, 6.0)
+
+
+class Sweeps:
+    """Stand-ins for the measurements of jobs, whose keys take a second per sequence."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.jobs = [
+            SuiteJob("first", MODELS["nano"], keys_of(1, 2), folder / "a.json"),
+            SuiteJob("second", MODELS["nano"], keys_of(4), folder / "b.json"),
+            SuiteJob("third", MODELS["nano"], keys_of(8, 16), folder / "a.json"),
+        ]
+        self.swept: list[tuple[str, bool]] = []
+        self.continued: list[str] = []
+        self.totals_s: list[float] = []
+        self.said: list[str] = []
+        self.empty: set[str] = set()
+        monkeypatch.setattr(suite, "sweep", self.sweep)
+        monkeypatch.setattr(suite, "continue_profile", lambda path, fresh: self.continued.append(path.name))
+        monkeypatch.setattr(suite, "waiting_keys", lambda job: list(job.keys[1:]))
+        monkeypatch.setattr(
+            suite, "estimate_duration", lambda model, key, settings: DurationEstimate(0.0, float(key.micro_batch))
+        )
+
+    def sweep(
+        self, job: SuiteJob, settings: Any, *, optimizers: Any, start_over: bool, say: Any, pace: Any
+    ) -> dict[str, Any]:
+        self.swept.append((job.model_name, start_over))
+        say(f"measuring {job.model_name}")
+        content = {name: [] for name in ("measurements", "does_not_fit", "failed")}
+        if job.model_name not in self.empty:
+            content["failed"] = [job.model_name]
+        job.path.write_text(json.dumps(content))
+        return content
+
+    def run(self, jobs: list[SuiteJob] | None = None, **how: Any) -> list[Any]:
+        watch = {"watch": lambda pace: self.totals_s.append(pace.total)}
+        contents = run_jobs(jobs or self.jobs, MeasuringSettings(), say=self.said.append, **watch, **how)
+        return [content["failed"] for content in contents]
+
+
+def test_every_file_is_checked_before_a_measurement_and_has_its_last_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeps = Sweeps(monkeypatch, tmp_path)
+    sweeps.jobs[1].path.write_text("{}")
+    assert sweeps.run() == [["third"], ["second"]]
+    assert sweeps.continued == ["b.json"]
+    assert sweeps.swept == [("first", False), ("second", False), ("third", False)]
+    assert sweeps.said[:2] == [f"first: 2 shapes, into {tmp_path / 'a.json'}", "measuring first"]
+    assert sweeps.totals_s == [2.0 + 16.0] * (1 + 3 * 3), "at the start, and after each sentence and each job"
+
+
+def test_to_start_over_measures_all_shapes_and_begins_each_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeps = Sweeps(monkeypatch, tmp_path)
+    sweeps.jobs[1].path.write_text("{}")
+    sweeps.run(start_over=True)
+    assert sweeps.continued == []
+    assert sweeps.swept == [("first", True), ("second", True), ("third", False)]
+    assert sweeps.totals_s[0] == 1 + 2 + 4 + 8 + 16
+
+
+def test_a_job_without_any_shape_is_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps = Sweeps(monkeypatch, tmp_path)
+    sweeps.empty = {"second"}
+    assert sweeps.run() == [["first"]]
+    assert [name for name, _ in sweeps.swept] == ["first", "second"]
+    assert sweeps.run(sweeps.jobs[:1]) == [["first"]]
+    assert sweeps.said[-1] == "measuring first", "a single job needs no title"
+
+
+def test_facts_of_a_device_are_written_into_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps = Sweeps(monkeypatch, tmp_path)
+    known_before: list[Any] = []
+
+    def with_facts(job: SuiteJob, content: Any, settings: Any, *, known: Any, **how: Any) -> dict[str, Any]:
+        known_before.append((known, how["grid"]))
+        job.path.write_text(json.dumps(content | {"failed": ["facts", job.model_name]}))
+        return {"facts": job.model_name}
+
+    monkeypatch.setattr(suite, "_with_facts", with_facts)
+    assert sweeps.run(facts=QUICK) == [["facts", "third"], ["facts", "second"]]
+    assert known_before == [({}, QUICK), ({"facts": "first"}, QUICK), ({"facts": "second"}, QUICK)]
+
+
+def test_facts_are_taken_from_the_file_then_from_another_file_then_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "has_facts", lambda facts, dtype: facts.get("dtype") == dtype)
+    added: list[Any] = []
+    monkeypatch.setattr(
+        suite, "add_facts",
+        lambda path, settings, dtype, *, grid, say: added.append((path, dtype, grid)) or {"measured": True},
+    )  # fmt: skip
+    job, said = SuiteJob("nano", MODELS["nano"], keys_of(1), tmp_path / "p.json"), []
+    asked: list[float] = []
+
+    def facts_of(content: dict[str, Any], known: dict[str, Any], *, has_time: bool = True) -> dict[str, Any]:
+        pace: Any = SimpleNamespace(has_time_for=lambda seconds: asked.append(seconds) or has_time)
+        return suite._with_facts(
+            job, content, MeasuringSettings(), known=known, grid=QUICK, pace=pace, say=said.append
+        )
+
+    own, other = {"dtype": "float32", "of": "file"}, {"dtype": "float32", "of": "another file"}
+    assert facts_of({"device_facts": own}, other) == own
+    assert not job.path.exists()
+    assert facts_of({"device_facts": None, "name": "n"}, other) == other
+    assert json.loads(job.path.read_text()) == {"device_facts": other, "name": "n"}
+    assert (asked, added) == ([], [])
+    assert facts_of({}, {"dtype": "float64"}) == {"measured": True}
+    assert (asked, added) == ([FACTS_S["cpu"]], [(str(job.path), "float32", QUICK)])
+    assert facts_of({}, {}, has_time=False) == {}
+    assert (said, len(added)) == (["facts of the device are left: the time is over"], 1)
