@@ -472,3 +472,48 @@ def test_the_expected_time_is_of_a_forward_and_twice_a_backward(monkeypatch: pyt
 def test_the_table_has_so_many_microbatches_per_rank() -> None:
     table = rehearsal._table(3, 4)
     assert (table.num_ranks, table.num_microbatches, table.num_stages) == (3, 12, 3)
+
+
+@pytest.mark.parametrize(
+    ("there", "is_done"),
+    [
+        (None, True),
+        ({"num_processes": 3, "num_threads": 5}, True),
+        ({"num_processes": 3, "num_threads": 5, "reference_ends_s": []}, True),
+        ({"num_processes": 3, "num_threads": 5, "reference_ends_s": [1.0]}, False),
+        ({"num_processes": 2, "num_threads": 5, "reference_ends_s": [1.0]}, True),
+        ({"num_processes": 3, "num_threads": 4, "reference_ends_s": [1.0]}, True),
+    ],
+)
+def test_a_calibration_run_of_the_same_conditions_is_kept(
+    there: Any, is_done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({"name": "n", "rehearsal": there}))
+    model: Any = SimpleNamespace(layer=SimpleNamespace(hidden_size=22, num_heads=11), vocab_size=257)
+    key = MeasurementKey(micro_batch=2, sequence_length=17, dtype="float32")
+    monkeypatch.setattr(rehearsal, "validated", lambda kind, content, source: (kind, content, source))
+
+    def measured(profile: Any, model_of: Any, *given: Any, **how: Any) -> dict[str, Any]:
+        assert profile == (Profile, {"name": "n", "rehearsal": None}, str(path))
+        assert (given[0], how["num_processes"]) == (key, 3)
+        return {"model": repr(model_of(6))}
+
+    monkeypatch.setattr(rehearsal, "rehearsal_of", measured)
+    rehearsal.run_calibration(path, model, key, MeasuringSettings(num_threads=5), num_processes=3)
+    new = {"model": repr(GPTShape(6, 22, 11, 17, 257))}
+    assert json.loads(path.read_text()) == {"name": "n", "rehearsal": new if is_done else there}
+
+
+def test_the_limit_of_turns_is_their_time_and_half_of_it_more() -> None:
+    limits = rehearsal._Turns(most=1, microbatches=4, num_steps=1, num_warm_up=1, seconds=9.0).turns
+    assert list(vars(limits).values()) == [1, 1, 30.0]
+
+
+def test_turns_are_joined_without_the_gaps_between_their_steps(published: Profile) -> None:
+    first, second = (simulated(published, layers).run for layers in (1, 1))
+    turns = [replace(first, reference_s=[(1.0,), (2.0,)], gaps_s=(5.0,)), replace(second, reference_s=[(3.0,)])]
+    joined = rehearsal.join_turns(turns).run
+    assert joined.start.tolist() == [*first.start.tolist(), *second.start.tolist()]
+    assert joined.end.tolist() == [*first.end.tolist(), *second.end.tolist()]
+    assert (list(joined.reference_s), list(joined.gaps_s)) == ([(1.0,), (2.0,), (3.0,)], [])

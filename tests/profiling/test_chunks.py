@@ -150,3 +150,56 @@ def test_single_layers_and_pairs_come_first_inner_ones_before_those_at_the_ends(
     ends = [end for count in (1, 2, 3) for end in ((4 - count, 4, False, True), (0, count, True, False))]
     expected = [(*span, False, False) for spans in inner for span in spans] + ends
     assert list(dict.fromkeys(found)) == expected
+
+
+def test_a_chunk_has_three_inputs_and_the_first_one_does_its_backward_at_once() -> None:
+    stack, drawn = Stack([0] * 4), []
+    input_of = stack.input_of
+    stack.input_of = lambda window: drawn.append(window) or input_of(window)  # type: ignore[method-assign]
+    for window in (LayerWindow(0, 2, is_first=True), LayerWindow(2, 4, is_last=True)):
+        subject = chunks.subject_of(stack, window)
+        assert (subject.is_first, subject.loss is not None) == (window.is_first, window.is_last)
+        assert drawn == [window] * 3
+        assert len({id(one) for (one,) in subject._inputs}) == 3
+        drawn.clear()
+
+
+def test_weights_are_drawn_alike_and_threads_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[str, int]] = []
+    for name in ("manual_seed", "set_num_threads"):
+        monkeypatch.setattr(torch, name, lambda number, name=name: called.append((name, number)))
+    monkeypatch.setattr(chunks, "_wanted", lambda kinds, splits: {})
+    settings = MeasuringSettings(num_threads=3)
+    profile_chunks(Stack([0] * 2), [[2]], settings, model={"name": "s"}, notes=[], say=lambda message: None)
+    assert called == [("set_num_threads", 3), ("manual_seed", 0)]
+
+
+@pytest.mark.parametrize("flops", [None, 77.0])
+def test_the_first_chunk_has_no_backward_of_its_inputs_and_flops_are_by_formula_or_counted(
+    flops: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, released = Stack([0] * 4), []
+    stack.forward_flops = lambda contents: flops  # type: ignore[method-assign]
+    monkeypatch.setattr(chunks, "release_memory", lambda: released.append(True))
+    costs = {
+        "backward_input_s": 1.0,
+        "backward_weight_s": 2.0,
+        "activation_bytes": 5,
+        "activation_bytes_kept_for_weight": 3,
+    }
+    monkeypatch.setattr(chunks, "measured_costs", lambda parts, settings, say: [dict(costs)])
+    counted = 2 * 2 * (2 * 4) * WIDTH * WIDTH
+    for window, expected in (
+        (LayerWindow(0, 1, is_first=True), [None, None, 5, 5]), (LayerWindow(1, 2), [1.0, 2.0, 5, 3]),
+    ):  # fmt: skip
+        found = chunks._measured(stack, window, "t", MeasuringSettings(), lambda message: None)
+        assert found == {**dict(zip(costs, expected, strict=True)), "forward_flops": flops or counted}
+    assert len(released) == 2
+
+
+def test_more_kinds_of_layers_than_letters_are_refused() -> None:
+    number = len(chunks.KINDS)
+    stack = Stack([0] * number, widths=list(range(1, number + 1)))
+    assert kinds_of(stack, [number]) == chunks.KINDS
+    with pytest.raises(ConfigError, match=f"the layers are of more than {number} kinds"):
+        kinds_of(Stack([0] * (number + 1), widths=list(range(1, number + 2))), [number + 1])

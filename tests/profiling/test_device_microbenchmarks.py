@@ -373,3 +373,23 @@ def test_operands_are_random_and_enough_to_exceed_a_cache() -> None:
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2])
+def test_attention_is_causal_and_grouped_if_heads_share_keys(
+    num_kv_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = dataclasses.replace(
+        QUICK.attention[0], micro_batch=1, sequence_length=3, num_heads=4, num_kv_heads=num_kv_heads, head_size=2
+    )
+    attend, asked = facts_module.functional.scaled_dot_product_attention, []
+    monkeypatch.setattr(
+        facts_module.functional, "scaled_dot_product_attention",
+        lambda q, k, v, **how: asked.append((q, k, v, how)) or attend(q, k, v, **how),
+    )  # fmt: skip
+    output = Timed(dataclasses.replace(QUICK, attention=(shape,), rotated_bytes=1))
+    list(facts_module._attention(output))
+    q, _, v, how = asked[-1]
+    assert how == {"is_causal": True, "enable_gqa": num_kv_heads == 2}
+    torch.testing.assert_close(output.results[0][0, 0, 0], v[0, 0, 0])
+    assert (q.shape[1], v.shape[1]) == (4, num_kv_heads)

@@ -96,3 +96,27 @@ def test_what_cannot_be_captured_is_said_in_the_words_of_torch(
     with pytest.raises(RunFailed, match=r"cannot be captured \(operation not permitted when stream is capturing\)"):
         replay_graph(Watched(), ONCE)
     assert captures == []
+
+
+def test_the_warm_up_is_on_a_stream_between_two_waits(captures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream beside waits for the current one, which waits for it before the capture."""
+    names = iter(("beside", "current", "current"))
+
+    class Named(Stream):
+        def __init__(self) -> None:
+            self.name = next(names)
+
+        def wait_stream(self, other: Stream) -> None:
+            assert isinstance(other, Named)
+            captures.append(f"{self.name} waits for {other.name}")
+
+    subject = Watched()
+    pass_once = subject.pass_once
+    monkeypatch.setattr(subject, "pass_once", lambda x: captures.append("warm-up") or pass_once(x))
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, Named)
+    replay_graph(subject, MeasuringSettings(num_repeats=1, num_warm_up=0))
+    assert captures[:6] == [
+        "beside waits for current", *["warm-up"] * 3, "current waits for beside", "capture"
+    ]  # fmt: skip
+    assert all(parameter.grad is None for parameter in subject.module.parameters())

@@ -1,6 +1,7 @@
 """Layer kinds: formulas against torch's own counters, gradients against a plain computation, shards."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 
@@ -291,3 +292,20 @@ def test_positions_are_no_weights_of_a_layer() -> None:
     cut = build_layer(LayerShape("llama", **WEIGHTS), 8, cp=2)
     assert not {name.rpartition(".")[2] for name in cut.state_dict()} & {"cos", "sin", "peers", "mask"}
     assert layers.ROTARY_BASE == 500_000.0
+
+
+def test_experts_on_a_gpu_are_one_grouped_gemm_of_the_ends_of_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        functional, "grouped_mm", lambda rows, weights, *, offs: asked.append((rows, weights, offs)) or "product"
+    )
+    rows, counts = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16), torch.tensor([2, 0, 3])
+    assert layers.grouped_mm(rows, "weights", counts) == "product"  # type: ignore[arg-type, comparison-overlap]
+    ((first, second, ends),) = asked
+    assert (first, second, ends.tolist(), ends.dtype) == (rows, "weights", [2, 2, 5], torch.int32)
+
+
+def test_experts_elsewhere_are_a_gemm_each() -> None:
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    weights = torch.tensor([[[1.0], [10.0]], [[7.0], [7.0]], [[100.0], [1.0]]])
+    assert layers.grouped_mm(rows, weights, torch.tensor([1, 0, 2])).tolist() == [[21.0], [304.0], [506.0]]

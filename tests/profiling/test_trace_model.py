@@ -1,6 +1,7 @@
 """Traced models agree with those that ppsim knows by name, and others are refused in one sentence."""
 
 import json
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -444,3 +445,28 @@ def test_a_configuration_is_read_for_a_decoder_without_dropout() -> None:
             trace_model._config({"model_type": kind, "architectures": ["BertModel", architecture]}, "here")
     assert trace_model._config({"model_type": "gpt2", "architectures": "GPT2ForMaskedLM"}, "here")[2] == []
     assert (trace_model.is_known("gpt2"), trace_model.is_known("gpt0")) == (True, False)
+
+
+@pytest.mark.parametrize("package", ["transformers", "own"])
+def test_loops_over_tokens_of_transformers_are_replaced_during_a_trace(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Model(nn.Module):
+        """Of a file with a loop over tokens."""
+
+    Model.__module__ = f"{package}.modeling_own"
+    names = ("torch_chunk_gated_delta_rule", "mamba2_chunk_scan")
+    file = SimpleNamespace(**dict.fromkeys(names, "loop"), other="other")
+    monkeypatch.setitem(sys.modules, Model.__module__, file)
+
+    def trace_and_fail() -> None:
+        with trace_model._stand_ins(Model()):
+            replaced = [getattr(file, name) for name in names]
+            stand_ins = [trace_model.STAND_INS[name] for name in names]
+            assert replaced == (stand_ins if package == "transformers" else ["loop", "loop"])
+            assert (file.other, hasattr(file, "mamba_selective_scan")) == ("other", False)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        trace_and_fail()
+    assert [getattr(file, name) for name in names] == ["loop", "loop"]

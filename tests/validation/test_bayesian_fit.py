@@ -1,6 +1,6 @@
 """Fits of a machine: what rows tell and with what certainty, what they do not, and what a projection makes of it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
@@ -859,3 +859,42 @@ def test_multipliers_that_are_not_plausible_are_refused(factor: float) -> None:
         fit_module._constant("memory", factor, "r")
     inner = fit_module._constant("memory", factor * (1.2 if factor < 1 else 0.8), "r")
     assert inner.sigma == pytest.approx(0.02 * inner.value)
+
+
+def test_the_projected_seconds_of_a_kind_are_added_if_it_takes_twice_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ranks take 3 and 5 s and the multiplier, which is 1.5, then 3."""
+
+    @dataclass(frozen=True)
+    class Job:
+        cluster: Any
+
+    @dataclass(frozen=True)
+    class OwnPlan:
+        job: Job
+
+    constants = SimpleNamespace(having=lambda given: given)
+    cluster = SimpleNamespace(constants=constants, with_constants=lambda given: given)
+    monkeypatch.setattr(fit_module, "_before", lambda job, kind: {"memory": 1.5}[kind])
+    monkeypatch.setattr(
+        fit_module, "_busy_s",
+        lambda plan: [3 + plan.job.cluster["operator_time.memory"].value, 5 + plan.job.cluster["operator_time.memory"].value],
+    )  # fmt: skip
+    job = Job(cluster)
+    seconds = fit_module._projected_s(OwnPlan(job), job, "memory", [4.5, 6.5])  # type: ignore[arg-type]
+    assert seconds == 2 * 1.5
+
+
+def test_a_multiplier_that_a_cluster_has_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    efficiency = SimpleNamespace(operator_time={"memory": 1.5, "attention": 0.0})
+    job = SimpleNamespace(cluster=SimpleNamespace(device=SimpleNamespace(efficiency=efficiency)))
+    times = {"memory": 3.0, "attention": 2.0, "all-reduce": 7.0}
+    for name, other in (("_by_kernels", "_by_passes"), ("_by_passes", "_by_kernels")):
+        monkeypatch.setattr(fit_module, name, lambda plan, job, recorded: times.items())
+        monkeypatch.setattr(fit_module, other, lambda plan, job, recorded: {}.items())
+        recorded = SimpleNamespace(kernels=["kernel"] * (name == "_by_kernels"), source="r")
+        constants = fit_module.operator_constants(SimpleNamespace(job=job), recorded)  # type: ignore[arg-type]
+        assert {kind: one.value for kind, one in constants.items()} == {
+            "operator_time.memory": 4.5, "operator_time.all-reduce": 7.0
+        }  # fmt: skip
