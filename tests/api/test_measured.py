@@ -223,6 +223,7 @@ def test_a_faster_schedule_of_the_trainer_saves_a_hundredth(
     def project_all(plan: Any, names: list[str]) -> Any:
         assert (plan.schedule, plan.vpp) == (None, None)
         assert "1f1b" in names
+        assert "zb-auto" not in names, "it would be searched for"
         return SimpleNamespace(projections=others)
 
     monkeypatch.setattr("ppsim.projection.project.project_all", project_all)

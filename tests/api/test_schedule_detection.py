@@ -1,7 +1,8 @@
 """The schedule of a run is found in the catalogue, action by action, or the nearest is named."""
 
 from ppsim import Schedule, build
-from ppsim.api.schedule_detection import detect_schedule
+from ppsim.api.schedule_detection import _common, detect_schedule
+from ppsim.schedule.grammar import parse_table
 
 
 def test_every_table_of_the_catalogue_is_known_by_its_name() -> None:
@@ -41,3 +42,13 @@ def test_a_placement_that_the_catalogue_does_not_have_has_no_nearest_schedule() 
     found = detect_schedule(Schedule.from_rows([rows[1], rows[0], *rows[2:]]))
     assert (found.names, found.nearest, found.difference) == ([], None, "")
     assert "no schedule of the catalogue" in found.sentence
+
+
+def test_actions_in_common_are_those_before_the_first_difference_of_each_rank() -> None:
+    table, other = (
+        parse_table("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
+        parse_table("0F0,0F1,0B1,0B0\n1F0,1B0,1F1,1B1\n"),
+    )
+    assert _common(table, table) == 8
+    assert _common(table, other) == 2 + 4
+    assert _common(parse_table("0F0,0B0\n"), parse_table("0F0,0B0,0F1,0B1\n")) == 2

@@ -12,13 +12,21 @@ import pytest
 
 import ppsim
 from ppsim.api.project import plan_of_keywords, plan_of_options
-from ppsim.api.to_config import _milliseconds, _stages, _weight_cache, refusal_of
+from ppsim.api.to_config import (
+    _Comments,
+    _milliseconds,
+    _stages,
+    _weight_cache,
+    inexpressible_differences,
+    refusal_of,
+)
 from ppsim.base.errors import PpsimError
 from ppsim.base.option_declarations import allowed_values, declared_options
 from ppsim.catalog.build import CATALOG
 from ppsim.cli.click_options import options_in
 from ppsim.cli.project import project as command
 from ppsim.machine.cluster_files import packaged_clusters
+from ppsim.model.pipeline_stages import StagePlan
 from ppsim.projection.options import PlanOptions
 from ppsim.trainers import ConfigTarget
 from ppsim.trainers.megatron.write_schedule import layout_string, parse_layout
@@ -298,3 +306,30 @@ def test_a_plan_without_a_pipeline_has_all_layers_on_one_stage_and_auto_is_no_sp
     for options, stages in (({"pp": 1}, "all"), ({"pp": 2}, "auto")):
         plan = plan_of_keywords({"model": "gpt2", "gpus": 4, "stack": "plain", **options})
         assert _stages(plan, plan.job, None) == stages  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("needed", ["", "a", "bd", "abcde", "e"])
+def test_options_that_change_nothing_are_left_out_of_the_comments(needed: str) -> None:
+    """All at once if none is necessary, otherwise half by half."""
+    asked: list[str] = []
+
+    def differing(config: Any, added: Any) -> list[str]:
+        asked.append("".join(added))
+        return sorted(set(needed) - set(added))
+
+    comments: Any = SimpleNamespace(_differing=differing)
+    comments._needed = lambda *given, **more: _Comments._needed(comments, *given, **more)
+    assert "".join(comments._needed(None, [*"abcde"], [*"abcde"])) == needed
+    assert asked[0] == ""
+    assert len(asked) <= 9
+    assert len(set(asked)) == len(asked), "no set is tried twice"
+
+
+def test_the_differences_of_fields_without_an_option_are_named() -> None:
+    plan = plan_of_keywords({"model": "gpt2", "gpus": 4, "pp": 2, "stack": "plain"})
+    assert plan.job is not None
+    assert inexpressible_differences(plan, replace(plan, seed=3, vpp=2)) == []
+    assert inexpressible_differences(replace(plan, first_pass_s=0.5), plan) == ["first_pass_s 0.5"]
+    changed = replace(plan.job, stage_plans=(StagePlan("full"), StagePlan("none")))
+    [text] = inexpressible_differences(replace(plan, job=changed), plan)
+    assert text.startswith("the plan of each stage (write it with -o plan.toml")

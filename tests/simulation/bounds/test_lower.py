@@ -139,3 +139,13 @@ def test_many_chunks_have_each_w_as_if_of_another_microbatch() -> None:
     # Two further microbatches share 2 bytes beside the 5 of the last forward; 12 s remain with 2 bytes held.
     assert found._most_left(found.backward_s, 4, whole_s=30.0) == pytest.approx(12.0)
     assert found._most_left(found.backward_s, 0, whole_s=30.0) == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "sizes", "reachable"),
+    [
+        (2.3, [0.5, 1.0, 0.0], 2.0), (2.3, [0.5], 2.0), (17.0, [4, 6], 16.0), (17.5, [4.0, 6.5], 17.5), (9.0, [3.0, 6.0], 9.0),
+    ],
+)  # fmt: skip
+def test_a_capacity_is_a_multiple_of_the_sizes(capacity: float, sizes: list[float], reachable: float) -> None:
+    assert lower._reachable(capacity, sizes) == reachable

@@ -80,3 +80,9 @@ def test_the_problem_of_costs_has_the_memory_that_static_bytes_leave() -> None:
     assert found.activation.tolist() == [8] * 4
     assert found.kept.tolist() == [3] * 4
     assert np.isinf(problem_of(V, 4, costs).cap).all()
+
+
+def test_transfers_and_host_times_are_nothing_if_they_are_not_given() -> None:
+    ideal = problem()
+    assert (ideal.hop_s.tolist(), ideal.forward_s.tolist(), ideal.overhead_s) == ([0.0] * 3, [1.0] * 4, 0.0)
+    assert problem(hop_overhead_s=0.25).hop_s.tolist() == [0.25, 0.0, 0.25]
