@@ -135,3 +135,13 @@ def test_the_assumptions_tell_what_was_drawn_and_whether_sequences_are_repeated(
     assert "lengths: 16 of 3 sequences, drawn with seed 3, some more than once; " in text([512, 4096, 1024])
     assert text([512] * 16).startswith("lengths: 16 of 16 sequences, drawn with seed 3; 1024 to 1024 tokens per")
     assert "1024 in the mean" in text([512] * 17)
+
+
+def test_the_quadratic_part_of_a_job_is_that_of_causal_attention():
+    """FLOPs per token are linear in the length; at one token, attention is nothing but a token's own."""
+    plan = ppsim.project(**JOB).plan
+    model = plan.job.model
+    at_one, at_all = (model.training_flops(tokens, causal=True) for tokens in (1, 4096))
+    assert quadratic_part(plan) == pytest.approx(1 - at_one / at_all)
+    h, layers = 4096, 32
+    assert at_all - at_one == pytest.approx(4095 * layers * 6 * h)  # 12 · s · h for all pairs, half of them causal

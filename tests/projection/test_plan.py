@@ -650,3 +650,8 @@ def test_memory_is_fragmented_by_experts_and_graphs() -> None:
     assert memory_limit_of(experts) != memory_limit_of(dense)
     assert "experts" in str(memory_limit_of(experts))
     assert "experts" not in str(memory_limit_of(dense))
+
+
+def test_a_schedule_has_the_name_of_the_catalogue() -> None:
+    names = ("ZB_H1", "1F1B", "ScheduleZBVZeroBubble", "auto", None)
+    assert [Plan(pp=2, schedule=name).schedule for name in names] == ["zb-h1", "1f1b", "zbv-fixed", "auto", None]

@@ -112,3 +112,9 @@ def test_a_recorded_run_and_its_slow_ranks_are_options(monkeypatch: pytest.Monke
     vars(plan)["measured"] = measured
     options = options_of(plan, by_hand().timeline.schedule, 2)
     assert (options["run"], options["slow"]) == ("run.json", "slow rank 1, slow link")
+
+
+def test_a_gpt_may_have_a_single_layer() -> None:
+    made = ppsim.job(model="gpt", layers=1, hidden=256, heads=8, kv_heads=2, vocab=1000, seq_len=128)
+    sizes = sizes_of(made)
+    assert (sizes["layers"], sizes["heads"], sizes["kv_heads"], sizes["tied_embeddings"]) == (1, 8, 2, None)

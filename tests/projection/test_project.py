@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ppsim import StageCosts, build
-from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError
+from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
 from ppsim.catalog.build import find
 from ppsim.costs.cost_sources import RankCosts, RunCosts
 from ppsim.projection import project as project_module
@@ -316,3 +316,45 @@ def test_orders_of_microbatches_of_other_lengths_are_compared_with_the_one_that_
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize(
+    "function", [project_module.project, project_module.project_all, project_module.outcome_of]
+)
+def test_a_plan_that_needs_too_much_memory_of_this_machine_is_refused_first(
+    function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two actions per stage, microbatch and slice."""
+    asked: list[Any] = []
+
+    def refuse(number: int, *, bytes_each: int) -> None:
+        asked.append((number, bytes_each))
+        raise ConfigError("too large")
+
+    monkeypatch.setattr(project_module, "require_memory", refuse)
+    for fields, number in (({}, 2 * 3 * 5), ({"vpp": 2}, 2 * 3 * 2 * 5), ({"num_slices": 7}, 2 * 3 * 5 * 7)):
+        with pytest.raises(ConfigError, match=r"^too large$"):
+            function(Plan(pp=3, microbatches=5, measured=MEASURED, **fields))
+        assert asked.pop() == (number, project_module.BYTES_PROJECTED)
+
+
+def test_only_schedules_with_groups_have_the_groups_of_the_plan() -> None:
+    plan = Plan(pp=2, vpp=2, microbatches=8, group_size=4, measured=MEASURED)
+    found = project_all(plan, ["interleaved-1f1b", "1f1b-v"])
+    groups = {one.plan.schedule_name: one.plan.group_size for one in found.projections}
+    assert groups == {"interleaved-1f1b": 4, "1f1b-v": None}
+
+
+def test_a_schedule_that_deadlocks_has_the_first_line_as_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(plan: Plan, table: Any, *, note: str | None) -> Any:
+        raise ScheduleError(f"deadlock of {plan.schedule_name}\n  rank 0: 0F0")
+
+    monkeypatch.setattr(project_module, "project_table", stuck)
+    found = project_all(Plan(pp=2, microbatches=4, measured=MEASURED), ["1f1b", "gpipe"])
+    assert (found.projections, found.rejected) == ([], {name: f"deadlock of {name}" for name in ("1f1b", "gpipe")})
+
+
+def test_a_search_for_a_table_needs_a_layer_per_stage() -> None:
+    plan = Plan(pp=2, vpp=99, microbatches=4, schedule="auto")
+    with pytest.raises(ConfigError, match=r"; no --model was given, so profile .* \(the default\) is projected$"):
+        project_module._costs_on(plan, "loop", 99)

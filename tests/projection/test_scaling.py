@@ -6,6 +6,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
+from ppsim.projection import scaling
 from ppsim.projection.scaling import Scaling, note_of, row_of_plan, shares_in
 from tests.projection.by_hand import by_hand
 
@@ -159,3 +160,14 @@ def test_a_row_has_the_numbers_of_its_plan_and_what_is_unknown_without_a_model()
     row = row_of_plan(limited.plan)
     assert (row["verdict"], row["headroom_bytes"]) == (limited.verdict.word, limited.verdict.headroom_bytes)
     assert [row[name] for name in unknown[1:]] == ["plain", None, "1 GPU assumed"]
+
+
+def test_a_row_is_summarised_without_advice_and_with_the_tokens_of_the_training(monkeypatch):
+    asked, made = [], by_hand(runtime="ideal")
+    summarise = type(made).summarise
+    monkeypatch.setattr(
+        type(made), "summarise", lambda of, **options: asked.append(options) or summarise(of, with_advice=False)
+    )
+    monkeypatch.setattr(scaling, "values", lambda projection, columns: {"columns": columns})
+    assert row_of_plan(made.plan, tokens=7.0)["columns"] == "sweep"
+    assert asked == [{"tokens": 7.0, "with_advice": False}]

@@ -524,3 +524,19 @@ def test_inner_stages_have_a_layer_if_there_are_enough(layers: int, counts: tupl
     fastest = program(layers, 4, lambda stage, first, last: (last - first) * seconds[stage], num_microbatches=5)
     assert fastest is not None
     assert (fastest.counts, fastest.seconds) == (counts, 5 * max(np.array(counts) * seconds))
+
+
+def test_no_more_neighbours_are_tried_at_once_than_are_left() -> None:
+    """20 worse neighbours, of which a large table allows seven."""
+    tried: list[int] = []
+
+    def plan(at: int) -> Any:
+        step = SimpleNamespace(timeline=SimpleNamespace(graph=SimpleNamespace(num_nodes=10**6)))
+        return at, SimpleNamespace(seconds=at, counts=(at,), step=step)
+
+    search: Any = SimpleNamespace(
+        _neighbours=lambda trial, *, is_over: [(number,) for number in range(1, 21)], _rank_of=lambda one: (0.0, one[1].seconds),
+        _planned=lambda counts: tried.append(counts[0]) or plan(counts[0]),
+    )  # fmt: skip
+    assert StageSearch._climb(search, plan(0))[0] == 0
+    assert tried == [1, 2, 3, 4, 5, 6, 7]
