@@ -179,7 +179,8 @@ def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
 
 
 def _is_of_torchtitan(flags: Mapping[str, Any]) -> bool:
-    return "--module" in flags or any(name.startswith(("--parallelism.", "--training.")) for name in flags)
+    sections = ("--parallelism.", "--training.", "--job.")
+    return "--module" in flags or any(name.startswith(sections) for name in flags)
 
 
 def _is_claimed(flags: Mapping[str, Any]) -> bool:

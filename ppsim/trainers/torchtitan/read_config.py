@@ -86,5 +86,6 @@ def _model(arguments: Arguments) -> tuple[Model | None, str]:
 def model_of(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
     full_name = known_name(f"{name}-{flavor}") or known_name(flavor)
     if full_name is None:
-        return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
+        asked = " ".join(filter(None, (name, flavor))) or "the model"
+        return None, f"{source}: the sizes of {asked} are not known: give --model"
     return find_model(full_name), ""

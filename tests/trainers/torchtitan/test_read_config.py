@@ -250,6 +250,20 @@ def test_a_command_of_0_2_is_read_with_the_toml_that_it_names(tmp_path: Path) ->
     assert "options that the command does not set are those of configs/llama3_8b.toml" in found.assumed
     with pytest.raises(ConfigError, match=r"job.config_file other.toml is neither in .* nor in a folder above it"):
         read(tmp_path, text.replace("configs/llama3_8b.toml", "other.toml"))
+    (tmp_path / "run_train.sh").write_text(
+        "CONFIG_FILE=${CONFIG_FILE:-configs/llama3_8b.toml}\n"
+        'torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file ${CONFIG_FILE} "$@"\n'
+    )
+    assert read_run_config(tmp_path / "run_train.sh").options["micro_batch"] == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [("", "the model"), ("--model.name llama3", "llama3"), ("--model.name llama3 --model.flavor 9B", "llama3 9B")],
+)
+def test_a_model_without_sizes_is_named_as_far_as_the_options_do(tmp_path: Path, options: str, asked: str) -> None:
+    found = read(tmp_path, f"torchrun -m torchtitan.train --training.seq_len 2048 {options}\n")
+    assert found.why_no_model.endswith(f": the sizes of {asked} are not known: give --model")
 
 
 @pytest.mark.parametrize("line", ['dtype = "bfloat16"', 'mixed_precision_param = "float32"'])
