@@ -46,14 +46,15 @@ def _rows(path: str | Path) -> Iterator[Mapping[str, Any]]:
     if suffix == ".csv":
         import csv
 
-        reader = csv.DictReader(StringIO(read_text(path, most=DATA_BYTES)), restkey="", restval="")
+        reader = csv.DictReader(StringIO(read_text(path, most=DATA_BYTES)), restval="")
         names = [name for name in reader.fieldnames or () if name.strip()]
         if twice := [name for name, number in Counter(names).items() if number > 1]:
             raise ConfigError(f"{path} has two columns {twice[0]}: remove one of them")
         for row in reader:
-            if further := row.pop("", None):
+            unnamed = [row.pop("", ""), *row.pop(None, ())]
+            if further := [cell for cell in unnamed if cell.strip()]:
                 raise ConfigError(f"{path}: a row has more cells than the first line has names: {further}")
-            yield {name: cell for name, cell in row.items() if cell.strip()}  # an unnamed column is empty
+            yield {name: cell for name, cell in row.items() if cell.strip()}
     elif suffix == ".jsonl":
         for number, line in enumerate(read_text(path, most=DATA_BYTES).splitlines(), start=1):
             if line.strip():

@@ -137,7 +137,9 @@ def test_ranges_of_a_search_are_lists(name, given, typed):
 
 
 def test_a_row_of_a_csv_may_have_empty_unnamed_cells_and_lines(tmp_path):
-    assert jobs_of(tmp_path, "gpus,,tp\n8,,2\n\n16,,\n", "jobs.csv") == [{"gpus": "8", "tp": "2"}, {"gpus": "16"}]
+    for blank in ("", " "):
+        text = f"gpus,,tp\n8,{blank},2,{blank}\n\n16,,\n"
+        assert jobs_of(tmp_path, text, "jobs.csv") == [{"gpus": "8", "tp": "2"}, {"gpus": "16"}]
     with pytest.raises(ConfigError, match="a row has more cells than the first line has names"):
         jobs_of(tmp_path, "gpus,,tp\n8,x,2\n", "jobs.csv")
 
