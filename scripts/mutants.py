@@ -257,7 +257,8 @@ def tests_near(path: Path) -> list[list[str]]:
     table = tomllib.loads((ROOT / "tests" / "module_tests.toml").read_text())
     own = table.get(str(path), [str(package / f"test_{path.stem}.py")])
     folder = Path(*package.parts[:2]) if len(path.parts) > 2 else Path("tests/api")
-    return [[str(path), *own], [str(folder)]]
+    examples = [str(path)] if ">>>" in (ROOT / path).read_text() else []
+    return [[*examples, *own], [str(folder)]]
 
 
 if __name__ == "__main__":

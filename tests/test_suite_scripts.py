@@ -95,5 +95,5 @@ def test_a_module_has_the_tests_of_its_name_or_of_the_table_then_its_folder(
     tests_near = importlib.import_module("mutants").tests_near
     engine, step_costs = Path("ppsim/simulation/engine.py"), Path("ppsim/simulation/step.py")
     folder = ["tests/simulation"]
-    assert tests_near(engine) == [[str(engine), "tests/simulation/test_engine.py"], folder]
+    assert tests_near(engine) == [["tests/simulation/test_engine.py"], folder]
     assert tests_near(step_costs) == [[str(step_costs), "tests/simulation/test_step.py"], folder]
