@@ -51,7 +51,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class OfSharedFixtures(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/validation" if nodeid.startswith("tests/validation/") else nodeid.partition("::")[0]
+            shared = (folder for folder in ("tests/runtime", "tests/validation") if nodeid.startswith(f"{folder}/"))
+            return next(shared, nodeid.partition("::")[0])
 
     config.option.loadscopereorder = False  # it would begin with the files of many tests
     return OfSharedFixtures(config, log)
@@ -80,6 +81,14 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="ppsim-answers-", ignore_cleanup_errors=True)
         os.environ[ANSWERS] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _modules_stay_exempt() -> Iterator[None]:
+    """`ppsim.profile` ends with `gc.unfreeze`: each collection after it would look through all modules again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", gc.freeze)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -25,8 +25,12 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def cpu_s() -> float:
     """Return the CPU seconds of this process, of its children that ended, and of all descendants that run."""
-    both = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return sum(one.ru_utime + one.ru_stime for one in both) + descendants_cpu_s(Path("/proc/self"))
+    usages = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    total_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    with suppress(ChildProcessError):  # there is no child: /proc need not be read
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        total_s += descendants_cpu_s(Path("/proc/self"))
+    return total_s
 
 
 def descendants_cpu_s(process: Path) -> float:
@@ -65,10 +69,13 @@ class CpuSeconds:
         self.last_s = cpu_s()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        now_s = cpu_s()
-        report.cpu_s, self.last_s = now_s - self.last_s, now_s
+        if call.when == "teardown":
+            now_s = cpu_s()
+            report.cpu_s, self.last_s = now_s - self.last_s, now_s
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

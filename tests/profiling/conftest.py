@@ -7,6 +7,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def frozen() -> None:
-    """Else each collection looks through all of torch and what it imports later, which takes a third of a second."""
-    gc.collect()
+    """Else each collection looks through all of torch and what it imports later, which takes most of a second."""
     gc.freeze()
