@@ -33,7 +33,7 @@ from ppsim.trainers.megatron.write_schedule import layout_string, parse_layout
 from ppsim.trainers.stacks import stacks
 
 NUM_PLANS = int(
-    os.environ.get("PPSIM_ROUND_TRIPS", "40" if os.environ.get("HYPOTHESIS_PROFILE") == "long" else "20")
+    os.environ.get("PPSIM_ROUND_TRIPS", "40" if os.environ.get("HYPOTHESIS_PROFILE") == "long" else "8")
 )
 """Random plans per trainer."""
 
@@ -215,7 +215,9 @@ def test_every_option_is_drawn_or_tested_elsewhere() -> None:
     "trainer", ["primus", *(pytest.param(name, marks=pytest.mark.search) for name in ("megatron", "torchtitan"))]
 )
 def test_the_best_of_a_search_is_read_back_as_an_equal_plan(trainer: ConfigTarget, tmp_path: Path) -> None:
-    found = ppsim.tune(model="llama3-8b", gpus=16, global_batch=32, seq_len=2048, tp=[2], pp=[4], micro_batch=[1])
+    ranges: dict[str, Any] = {"tp": [2], "pp": [4], "vpp": [1, 2], "micro_batch": [1]}
+    ranges |= {"schedule": ["1f1b", "interleaved-1f1b", "zbv-fixed"]}
+    found = ppsim.tune(model="llama3-8b", gpus=16, global_batch=32, seq_len=2048, **ranges)
     text = ppsim.trainer_options(found, trainer)
     assert "--memory-limit" not in text
     again = read_back(text, tmp_path / "train")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fuzzing.run import fuzz
 
-NUM, SEED = 2_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 200, 20_261_124
+NUM, SEED = 2_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 40, 20_261_124
 MOST_S, MOST_BYTES = 2.0, 500e6
 
 

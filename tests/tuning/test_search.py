@@ -49,7 +49,7 @@ def pareto(points):
             question("mixtral-8x7b", layers=8, gpus=8, batch=8, length=4096, limit_gib=60.0),
             {"cp": [1], "tp": [1, 2], "micro_batch": [1], "vpp": [1, 2]}, marks=pytest.mark.search,
         ),
-        (question("gpt2", gpus=4, batch=8, length=1024, limit_gib=4.0), {}),
+        (question("gpt2", gpus=4, batch=4, length=1024, limit_gib=4.0), {}),
     ],
     ids=["dense", "experts", "tied"],
 )  # fmt: skip
