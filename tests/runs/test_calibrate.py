@@ -404,3 +404,116 @@ def test_a_constant_of_every_second_step_is_dropped():
     assert found.hop is None
     assert found.not_fitted["hop_overhead_s"].startswith("dropped, because the replay of other steps is off by")
     assert calibrate_tested([slow]).hop.value > 6e-3
+
+
+def test_limits_of_a_calibration() -> None:
+    names = ("_LEAST_SPREAD", "_LEAST_PAIRS", "_DEVIATIONS", "_DEVIATIONS_OF_NONE", "_LEAST_HARM", "_LEAST_PASSES")
+    assert [getattr(calibrate_module, name) for name in names] == [0.1, 4, 5, 3, 2e-3, 4]
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"), [(0.0, 1.0), (0.25, 1.0), (0.26, 3.0), (0.625, 3.0), (0.63, 7.0), (1.0, 7.0)]
+)
+def test_a_weighted_quantile_is_the_first_value_with_enough_weight(part: float, expected: float) -> None:
+    """Of 8: 2 for 1, 3 for 3 and 3 for 7."""
+    values, weights = np.array([7.0, 1.0, 3.0]), np.array([3.0, 2.0, 3.0])
+    assert calibrate_module._weighted_quantile(values, weights, part) == expected
+
+
+def test_an_excess_within_three_deviations_is_none() -> None:
+    """The quartiles of 16 samples are 1.35 apart: 1.25 / 4 is the deviation of their median."""
+    not_fitted: dict[str, str] = {}
+    around = np.repeat([-0.675, 0.0, 0.675], [5, 6, 5])
+    for value, expected in ((1.0, 1.0), (0.9, 0.0)):
+        fit = calibrate_module._beyond("first_pass_s", [value + around], not_fitted)
+        assert fit is not None
+        assert (fit.value, fit.deviation) == (pytest.approx(expected), pytest.approx(1.25 / 4))
+    assert not_fitted == {}
+    assert calibrate_module._beyond("first_pass_s", [], not_fitted) is None
+    assert not_fitted == {"first_pass_s": "no kind of action runs 4 times per step on a stage"}
+
+
+def hops_of(*samples: tuple[float, float | None], spread_s: float = 0.0) -> list[Any]:
+    """Return samples of transfers, each with its seconds and bytes, four times around them."""
+    offsets = spread_s * np.array([-1.0, 0.0, 0.0, 1.0])
+    return [
+        calibrate_module._HopSamples(
+            0.5 + seconds + offsets, np.full(4, 0.25), None if size is None else np.full(4, size)
+        )
+        for seconds, size in samples
+    ]
+
+
+def test_transfers_of_two_sizes_have_a_latency_and_a_bandwidth() -> None:
+    """2 s and 5 s for 10 and 40 bytes, after 0.5 s of the host: 1 s and 10 bytes/s; costs of 0.25 s are known."""
+    not_fitted: dict[str, str] = {}
+    beyond, hops, line = calibrate_module._fit_hops([], hops_of((2.0, 10.0), (5.0, 40.0)), 0.5, not_fitted)
+    assert beyond is not None
+    assert beyond.value == 3.5 - 0.25
+    assert [(hop.message_bytes, hop.seconds.value, hop.seconds.num_samples) for hop in hops] == [
+        (10.0, 2.0, 4), (40.0, 5.0, 4),
+    ]  # fmt: skip
+    assert line == pytest.approx((1.0, 10.0))
+    assert not_fitted == {}
+    fast = calibrate_module._fit_hops([], hops_of((2.0, 10.0), (9.0, 40.0)), 0.5, not_fitted)[2]
+    assert fast == pytest.approx((0.0, 30 / 7)), "a latency is not negative"
+
+
+def test_transfers_whose_times_do_not_differ_clearly_have_no_bandwidth() -> None:
+    """Quartiles of ±1 s around the median are half a deviation each: 1.25 · 0.5 / 1.35 / 2 s of the median."""
+    deviation = 1.25 * 0.5 / 1.35 / 2
+    for seconds, has_line in ((2 + 5 * math.hypot(deviation, deviation) + 0.01, True), (2 + 5 * deviation, False)):
+        not_fitted: dict[str, str] = {}
+        samples = hops_of((2.0, 10.0), (seconds, 40.0), spread_s=1.0)
+        line = calibrate_module._fit_hops([], samples, 0.5, not_fitted)[2]
+        assert (line is not None, "transfer" not in not_fitted) == (has_line, has_line)
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes", "sentence"),
+    [
+        (hops_of((2.0, 10.0), (3.0, 10.0)), [10.0], "messages of one size, 2.50 s for 10 B: latency and bandwidth"),
+        (hops_of((2.0, None)), [None], "the message size is unknown"),
+        (hops_of((0.0, None)), [None], "the message size is unknown"),
+        (hops_of((-0.1, None)), [], "the message size is unknown"),
+        (hops_of((-0.1, None), (2.0, 10.0)), [10.0], "messages of one size, 2.00 s"),
+    ],
+)
+def test_transfers_of_one_size_or_an_unknown_size_have_no_bandwidth(
+    samples: list[Any], sizes: list[float | None], sentence: str
+) -> None:
+    not_fitted: dict[str, str] = {}
+    _, hops, line = calibrate_module._fit_hops([], samples, 0.5, not_fitted)
+    assert ([hop.message_bytes for hop in hops], line) == (sizes, None)
+    assert not_fitted["transfer"].startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("num_transfers", "sentence"),
+    [(0, "the table sends nothing between ranks"), (1, "no action of the measured step waits for a message")],
+)
+def test_without_a_transfer_the_reason_is_said(num_transfers: int, sentence: str) -> None:
+    not_fitted: dict[str, str] = {}
+    runs: Any = [type("OwnRun", (), {"graph": type("Graph", (), {"num_transfers": num_transfers})})]
+    assert calibrate_module._fit_hops(runs, [], 0.5, not_fitted) == (None, [], None)
+    assert not_fitted == dict.fromkeys(("hop_overhead_s", "transfer"), sentence)
+
+
+def test_a_line_of_transfers_replaces_the_overhead_and_the_time_of_a_message() -> None:
+    costs = calibrate_module.with_overheads(
+        COSTS, {"hop_overhead_s": 9.0, "action_overhead_s": 3.0}, (2.0, 5.0), 40.0
+    )
+    assert (costs.hop_overhead_s, costs.transfer_s, costs.action_overhead_s) == (2.0, 8.0, 3.0)
+    for line, message_bytes in ((None, 40.0), ((2.0, 5.0), None)):
+        plain = calibrate_module.with_overheads(COSTS, {"hop_overhead_s": 9.0}, line, message_bytes)
+        assert (plain.hop_overhead_s, plain.transfer_s) == (9.0, COSTS.transfer_s)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "bandwidth", "line"), [(2.0, 5.0, (2.0, 5.0)), (None, 5.0, None), (2.0, None, None)]
+)
+def test_latency_and_bandwidth_are_known_together(
+    latency_s: float | None, bandwidth: float | None, line: tuple[float, float] | None
+) -> None:
+    found = calibrate_module.FittedOverheads(None, None, None, None, [], latency_s, bandwidth)
+    assert found.line == line

@@ -1,13 +1,23 @@
 """Two timelines side by side: what cannot be compared is refused."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.runs.compare import Comparison, OpError, compare, pace_of, replay_s
+from ppsim.runs import compare as compare_module
+from ppsim.runs.compare import (
+    Comparison,
+    OpError,
+    compare,
+    expected_costs,
+    pace_of,
+    replay_s,
+    summary_of,
+)
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.timeline import Timeline
@@ -135,3 +145,45 @@ def test_the_pace_is_of_the_same_work():
     assert pace_of(run, Reference("F and B")) == {}
     run.reference_s, run.reference_work = [1.0], ""
     assert pace_of(run, Reference("")) == {"reference_works": ("", "")}
+
+
+def test_costs_of_a_replay_have_the_slow_down_by_transfers_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_module, "unslowed_costs", lambda run, slowdown: ("unslowed", slowdown))
+    monkeypatch.setattr(
+        compare_module,
+        "with_overheads",
+        lambda costs, constants, line, message_bytes: (costs, constants, message_bytes),
+    )
+
+    def costs_of(slowdown: float, **fields: bool) -> object:
+        run = SimpleNamespace(costs="costs", message_bytes=7.0, **fields)
+        return expected_costs(run, {"overlap_slowdown": slowdown})  # type: ignore[arg-type]
+
+    kept = {"overlap_slowdown": 0.25}
+    assert costs_of(0.25, has_own_costs=True, knows_transfers=True) == ("costs", kept, 7.0)
+    assert costs_of(0.25, has_own_costs=False, knows_transfers=True) == (("unslowed", 0.25), kept, 7.0)
+    assert costs_of(0.25, has_own_costs=False, knows_transfers=False) == ("costs", {"overlap_slowdown": 0.0}, 7.0)
+    assert costs_of(0.0, has_own_costs=False, knows_transfers=True) == ("costs", {"overlap_slowdown": 0.0}, 7.0)
+
+
+def test_without_recorded_transfers_a_replay_has_the_median_gap_before_each_action():
+    """Two ranks wait 0.25 s before each of eight actions."""
+    slow = simulate(TABLE, UNIT.replace(action_overhead_s=0.25))
+    actions = slow.num_actions
+    start, end = slow.start.copy(), slow.end.copy()
+    start[actions:] = end[actions:]
+    found = compare(replace(slow, start=start, end=end), simulate(TABLE, UNIT))
+    assert (found.replay_gap_s, found.replay_hop_s) == (0.25, None)
+    assert found.replay_s == pytest.approx(slow.step_time_s, abs=0.25)
+
+
+def test_a_summary_has_all_errors_and_the_fitted_constants():
+    found = comparison(between_s=(1.0, 2.0), pace=0.5, iteration_time_interval_s=(14.0, 16.0))
+    summary = summary_of(found, None)
+    assert (summary["schedule"], summary["measured_step_time_s"]) == ("1f1b", 15.0)
+    assert summary["periods_s"] == [16.0, found.projected.step_time_s + 2]
+    assert summary["projected_interval_s"] == [14.0, 16.0]
+    assert (summary["reference_works"], summary["pace"], "fitted" in summary) == (None, 0.5, False)
+    assert [row["error"] for row in summary["ops"]] == [0.0, 1.0, 0.0, 0.0]
+    fitted = SimpleNamespace(to_json=lambda: {"action": 1.0})
+    assert summary_of(comparison(), fitted)["fitted"] == {"action": 1.0}  # type: ignore[arg-type]

@@ -371,3 +371,7 @@ def test_gaps_and_waits_are_described_by_their_medians_without_pauses_and_slow_l
     assert gaps.detail.startswith("1.50 ms per gap (median of 6)")
     assert gaps.without(steps).after_own[0, :3] == pytest.approx([0.0, 0.003, 0.003])
     assert gaps.without_others(steps).after_own[0, :3] == pytest.approx([0.0, 0.003, 0.004])
+
+
+def test_limits_of_slow_ranks_and_stages() -> None:
+    assert [getattr(loss_causes, name) for name in ("_ALIKE", "_CLEARLY", "_NOTHING")] == [0.03, 0.05, 0.1]

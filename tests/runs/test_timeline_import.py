@@ -7,6 +7,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import RunFailed
+from ppsim.runs import timeline_import
 from ppsim.runs.timeline_import import import_result, import_run, require_agreement, run_of
 from ppsim.schedule.table import Op
 
@@ -221,3 +222,7 @@ def test_rounding_explains_differences_up_to_its_tolerance(dtype: str, most: flo
     require_agreement(None, dtype)
     with pytest.raises(RunFailed):
         require_agreement({"loss": float("nan"), "gradient": 0.0}, dtype)
+
+
+def test_waits_below_a_tenth_of_a_millisecond_count_as_none() -> None:
+    assert timeline_import._NO_WAIT_S == 1e-4

@@ -133,3 +133,8 @@ def test_lines_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(csv_rows, "MOST_KEPT", 2)
     with pytest.raises(ConfigError, match=r"p.csv has more than 2 lines"):
         read(tmp_path, text)
+
+
+def test_a_pass_without_a_step_is_of_step_0(tmp_path: Path) -> None:
+    [trace] = read(tmp_path, "rank,step,kind,start,end\n0,,F,1,2\n0,0,B,3,4\n0,1,F,5,6\n")
+    assert [len(step) for step in trace.steps] == [2, 1]

@@ -122,3 +122,15 @@ def test_files_are_packed_by_their_content_or_name(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(stream, "LEAST_UNPACKED", 700)
     with opened(packed) as file:
         assert len(file.read()) == 700
+
+
+@pytest.fixture
+def _as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the small windows of the other tests."""
+    monkeypatch.undo()
+
+
+@pytest.mark.usefixtures("_as_shipped")
+def test_a_file_is_read_in_parts_of_4_mib_with_values_of_up_to_64_mib() -> None:
+    names = ("_CHUNK", "LONGEST", "LEAST_UNPACKED", "_MARGIN")
+    assert [getattr(stream, name) for name in names] == [4_194_304, 67_108_864, 67_108_864, 16]
