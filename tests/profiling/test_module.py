@@ -26,7 +26,7 @@ from ppsim.profiling import module as own_chunks
 from ppsim.profiling.chunks import LayerWindow
 from ppsim.profiling.harness import profile_module
 from ppsim.profiling.module import UserChunkBuilder, profile_made, profile_pipeline
-from ppsim.profiling.settings import MeasuringSettings
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.profiling.suite import SUITES
 from ppsim.projection.project import project, project_all
 from ppsim.runtime.user_model import UserFunction, function_of
@@ -270,7 +270,7 @@ def test_a_pipeline_of_layers_alike_is_rehearsed_with_the_functions_own_stages(
     command = ["profile", "--module", "own.py:alike", "--pp", "2", "--repeats", "2", "-o", "own.json"]
     made = CliRunner().invoke(main, command)
     assert made.exit_code == 0, made.output
-    assert (told["key"].micro_batch, told["key"].sequence_length) == (2, 4)
+    assert told["key"] == MeasurementKey(2, 4, "float32")
     assert told["model"].num_layers == 4
     assert [tuple(one.shape) for one in told["model"].boundaries] == [(2, 4), (2, 4, 8), (2, 4, 16)]
     profile = load_profile("own.json")

@@ -18,6 +18,7 @@ from ppsim.model.pipeline_stages import stages_of
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.projection.options import PlanOptions
 from ppsim.trainers.recipe_table import find_recipe
+from ppsim.validation import published_runs
 from ppsim.validation.error_summary import rank_correlation
 from ppsim.validation.published_runs import (
     FOLDER,
@@ -314,3 +315,69 @@ def test_of_releases_after_the_constants_no_row_fits() -> None:
     cases = [case for name in ("bridge-moe-2608-h100", "moe-folding") for case in cases_of(name)]
     assert len(cases) == 11 + 44
     assert {case.properties.use for case in cases} == {"test"}
+
+
+def test_rows_with_the_same_errors_are_described_once() -> None:
+    wrong = {" is wrong: a": [1, 3, 4], " is wrong: b": [2], " is wrong: c": [5, 6]}
+    assert published_runs._described("own.csv", wrong) == [
+        "own.csv, row 1 is wrong: a",
+        "  2 more rows have the same errors",
+        "own.csv, row 2 is wrong: b",
+        "own.csv, row 5 is wrong: c",
+        "  1 more row has the same errors",
+    ]
+
+
+def test_twenty_kinds_of_errors_are_described_and_the_rows_of_the_others_counted() -> None:
+    wrong = {f" is wrong: {number}": [2 * number, 2 * number + 1] for number in range(22)}
+    lines = published_runs._described("own.csv", wrong)
+    assert len(lines) == 2 * 20 + 1
+    assert lines[-2:] == ["  1 more row has the same errors", "… and 4 more rows"]
+    del wrong[" is wrong: 21"], wrong[" is wrong: 20"]
+    assert len(published_runs._described("own.csv", wrong)) == 2 * 20
+
+
+def test_rows_are_numbered_and_files_that_they_name_are_beside_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(
+        "# ours\nuse,pp,run-config,metric,value\njudge,2,a.yaml,iteration_s,3\n# not ours\nfit,,,iteration_s,5\n"
+    )
+    first, second = read_cases(path, {"pp": 7})
+    assert (first.number, second.number) == (1, 2)
+    assert (first.properties.use, second.properties.use) == ("test", "fit")
+    assert first.options == {"pp": 2, "run_config": str(tmp_path / "a.yaml")}
+    assert second.options == {"pp": 7}
+    assert PublishedRun(first.properties, {}).number == 0
+
+
+def test_defaults_of_a_set_are_not_for_rows_with_a_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("recipe,metric,value\nr,iteration_s,3\n,iteration_s,3\n")
+    with_recipe, without = read_cases(path, {"pp": 7})
+    assert (with_recipe.options, without.options) == ({"recipe": "r"}, {"pp": 7})
+
+
+def test_only_memory_is_measured_in_bytes() -> None:
+    metrics = {
+        metric: PublishedRun(RowProperties(metric=metric, value=1.0), {}).is_memory
+        for metric in ("iteration_s", "mfu_percent", "peak_gib", "peak_gb")
+    }
+    assert metrics == {"iteration_s": False, "mfu_percent": False, "peak_gib": True, "peak_gb": True}
+
+
+def test_a_csv_file_is_a_set_of_its_own_and_other_names_are_refused() -> None:
+    assert require_set("runs/own.CSV").source == "runs/own.CSV"
+    with pytest.raises(ConfigError, match=r"unknown set 'own\.txt'"):
+        require_set("own.txt")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentences"),
+    [
+        ({"model": "gpt", "schedule": "auto"}, 0), ({"model": "no such model"}, 1), ({}, 0),
+        ({"model": "no such model", "cluster": "no such cluster", "schedule": "no such schedule"}, 3),
+        ({"model": "no such model", None: ["more"]}, 0), ({"model": "no such model", "tp": None}, 0),
+    ],
+)  # fmt: skip
+def test_unknown_names_of_a_row_of_all_cells_are_listed(given: dict[str | None, object], sentences: int) -> None:
+    assert len(published_runs._unknown_names(given)) == sentences
