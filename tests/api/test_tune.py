@@ -232,3 +232,14 @@ def test_progress_is_told_to_the_caller_or_shown(monkeypatch: pytest.MonkeyPatch
 
     assert tune(**DENSE, progress=show) is show
     assert callable(tune(**DENSE))
+
+
+def test_schedules_that_the_trainer_of_a_recipe_refuses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("ppsim.trainers.read_recipe.require_accepted", lambda *given: asked.append(given))
+    recipe: Any = "recipe"
+    module._require_schedules(recipe, {"schedule": ["1f1b", "zb-h1"], "tp": 2})
+    assert asked == [("recipe", {"schedule": name, "tp": 2}, {"schedule": name}) for name in ("1f1b", "zb-h1")]
+    asked.clear()
+    module._require_schedules(recipe, {"schedule": None, "tp": 2})
+    assert asked == []

@@ -519,8 +519,8 @@ def test_memory_left_goes_to_the_stage_that_gains_most() -> None:
 
 @pytest.mark.parametrize(("layers", "counts"), [(2, (0, 1, 1, 0)), (1, (1, 0, 0, 0))])
 def test_inner_stages_have_a_layer_if_there_are_enough(layers: int, counts: tuple[int, ...]) -> None:
-    """A layer takes 1 s on the first stage, 2 s on the last and 9 s between."""
-    seconds = (1.0, 9.0, 9.0, 2.0)
+    """A layer takes 0.125 s on the first stage, 0.25 s on the last and 4 s between."""
+    seconds = (0.125, 4.0, 4.0, 0.25)
     fastest = program(layers, 4, lambda stage, first, last: (last - first) * seconds[stage], num_microbatches=5)
     assert fastest is not None
     assert (fastest.counts, fastest.seconds) == (counts, 5 * max(np.array(counts) * seconds))
@@ -540,3 +540,17 @@ def test_no_more_neighbours_are_tried_at_once_than_are_left() -> None:
     )  # fmt: skip
     assert StageSearch._climb(search, plan(0))[0] == 0
     assert tried == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_stages_of_a_rank_have_the_lowest_common_price_per_byte_at_which_they_fit() -> None:
+    """In 20 GB. At 0.25 s per GB, the second stage is slower by 1 s for 4 GB; at 0.5, the first for 2 GB, and both fit.
+
+    From the fewest bytes on, the first stage would gain most: 2 and 11 s.
+    """
+    giga = 1e9
+    stages = choices_of(
+        [(2.0, 12 * giga), (3.0, 10 * giga), (11.0, 6 * giga)], [(7.0, 13 * giga), (8.0, 9 * giga), (11.0, 6 * giga)]
+    )
+    for moments in ([[[1, 0], [1, 0]]], [[[1, 0], [1, 0]], [[0, 0], [1, 0]], [[0.5, 0], [0, 0]]]):
+        points, over = _fastest(stages, np.array(moments, dtype=float), 20 * giga)  # type: ignore[arg-type]
+        assert ([point.seconds for point in points], over) == ([3.0, 8.0], 0.0)
