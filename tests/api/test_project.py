@@ -2,17 +2,22 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import ppsim
+from ppsim.api import project
+from ppsim.api.keyword_options import option_types
 from ppsim.api.project import plan_of_keywords
 from ppsim.costs.cost_sources import RankCosts
 from ppsim.costs.profile import DEFAULT, CalibrationRun, load_profile
 from ppsim.errors import ConfigError
 from ppsim.parallel.layer_partition import MegatronSplit
+from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import Plan
+from ppsim.trainers.same_settings import MEGATRON_SPLIT
 
 PIPELINE: dict[str, Any] = {"pp": 4, "microbatches": 8}
 BY_HAND = PIPELINE | {"forward_ms": 1.0, "backward_input_ms": 2.0, "backward_weight_ms": 3.0}
@@ -182,3 +187,64 @@ def test_a_profile_s_calibration_run_gives_overheads_of_pipelines_and_factors_of
     plan = plan_of(pp=pp, profile=profile)
     assert (plan.action_overhead_s, plan.hop_overhead_s) == overheads
     assert plan.pass_factors == factors
+
+
+@pytest.mark.parametrize(
+    ("given", "schedule", "num_stages"),
+    [({"split": "even"}, "interleaved-1f1b", 8), ({"split": "even"}, "dualpipe", 4), ({"split": "even"}, "auto", 8), ({"vpp": 2}, None, None)],
+)  # fmt: skip
+def test_a_split_of_a_file_that_does_not_fit_is_named(
+    given: dict[str, Any], schedule: str | None, num_stages: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 4 ranks with two stages each, or two chains of four stages."""
+    asked: list[Any] = []
+
+    def refuse(job: Any, number: int, split: Any, ranks: Any) -> None:
+        asked.append((job, number, split, ranks))
+        raise ConfigError("odd")
+
+    monkeypatch.setattr("ppsim.costs.assemble_job.stages_of_split", refuse)
+    config: Any = SimpleNamespace(source="run.sh", options={"split": "even"})
+    plan = plan_of(**MODEL | {"pp": 4, "vpp": 2, "split": "even", "schedule": schedule})
+    options = dict.fromkeys(("split", *MEGATRON_SPLIT)) | given
+    if num_stages is None:
+        project._require_split_of(config, plan, options)
+        assert asked == []
+        return
+    with pytest.raises(ConfigError, match=r"^odd; --split is from run\.sh: replace it, as by --split even$"):
+        project._require_split_of(config, plan, options)
+    assert asked == [(plan.job, num_stages, "even", [[stage] for stage in range(num_stages)])]
+    asked.clear()
+    project._require_split_of(config, replace(plan, job=None), options)
+    project._require_split_of(config, plan, options | {"split": "auto"})
+    assert asked == [], "there are no layers, or the user replaced the file's"
+
+
+def test_a_recorded_run_fills_in_what_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ppsim.build("zbv", pp=4, microbatches=8)
+    asked: list[Any] = []
+
+    def costs_of(*given: Any) -> Any:
+        asked.append(given)
+        return SimpleNamespace(schedule="zbv", costs=SimpleNamespace(table=table))
+
+    monkeypatch.setattr("ppsim.api.recorded_costs.recorded_costs", costs_of)
+    open_ = dict.fromkeys([*option_types(PlanOptions)]) | {"run": "r.json"}
+
+    def filled(**given: Any) -> list[Any]:
+        options = open_ | given
+        project._recorded(options)
+        return [options[name] for name in ("schedule", "vpp", "pp", "microbatches")]
+
+    assert filled() == ["zbv", 2, 4, 8]
+    assert asked.pop() == ("r.json", None, "even", ())
+    assert filled(schedule="1f1b") == ["1f1b", None, 4, 8]
+    assert filled(vpp=1) == [None, 1, 4, 8]
+    assert filled(pp=2, microbatches=16) == ["zbv", 2, 2, 16]
+    assert filled(global_batch=64) == ["zbv", 2, 4, None]
+    assert filled(job="a job") == ["zbv", 2, 4, None]
+    asked.clear()
+    config = SimpleNamespace(options={"split": "auto"})
+    filled(activation_memory="1KiB,2KiB", without=["host"], run_config=config)
+    assert asked == [("r.json", (1024, 2048), "auto", ["host"])]
+    assert project._recorded(open_ | {"run": None}) is None
