@@ -170,3 +170,62 @@ def test_what_is_left_out_in_schedule_grammar_has_these_values() -> None:
         "parse_table": {"num_replicas": 1},
         "read_schedule": {"num_replicas": 1},
     }  # fmt: skip
+
+
+def test_lines_of_windows_are_read_by_column():
+    columns = grammar._columns_of("0F0,,0B0\r\n1F0,1B0\r\n")
+    assert columns is not None
+    assert [column.tolist() for column in columns] == [
+        [Op.F, Op.IDLE, Op.B, Op.F, Op.B], [0, -1, 0, 1, 1], [0, -1, 0, 0, 0], [-1] * 5, [0, 3, 5],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("12F345,6B78\n", [[Op.F, Op.B], [12, 6], [345, 78], [-1] * 2, [0, 2]]),
+        ("999999F0,0I123456\n0W1\n", [[Op.F, Op.I, Op.W], [999999, 0, 0], [0, 123456, 1], [-1] * 3, [0, 2, 3]]),
+        (",0F0\n", [[Op.IDLE, Op.F], [-1, 0], [-1, 0], [-1] * 2, [0, 2]]),
+        (",\n0F0\n", [[Op.IDLE, Op.IDLE, Op.F], [-1, -1, 0], [-1, -1, 0], [-1] * 3, [0, 2, 3]]),
+        ("0F0", [[Op.F], [0], [0], [-1], [0, 1]]),
+    ],
+)
+def test_columns_have_the_numbers_of_each_cell(text, columns):
+    read = grammar._columns_of(text)
+    assert read is not None
+    assert [column.tolist() for column in read] == columns
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n", "0F0\n\n1F0\n", "1234567F0\n", "0F1234567\n", "0F0,F0\n", "0F\n", "7\n", "0F0B\n", "7,0F0\n", "0X0\n",
+     " 0F0\n", "(0F0;0B0)OVERLAP_F_B\n", "0SEND_F0\n", "0F0,0UNSHARD\n"],
+)  # fmt: skip
+def test_other_cells_and_blank_rows_are_left_to_the_reader_of_cells(text):
+    assert grammar._columns_of(text) is None
+
+
+def test_eight_malformed_cells_are_shown_and_the_others_counted():
+    for number, more in ((8, ""), (9, "\n  … and 1 more"), (11, "\n  … and 3 more")):
+        with pytest.raises(ScheduleError) as error:
+            parse_table(",".join(["x"] * number), source="T.csv")
+        shown = "".join(
+            f"\n  row 1 (rank 0), column {column}: 'x' is no action, which reads <stage><op><microbatch> as in 3F0"
+            for column in range(1, 9)
+        )
+        assert str(error.value) == f"T.csv is malformed:{shown}{more}"
+
+
+def test_a_blank_row_and_a_broken_quote_are_named():
+    with pytest.raises(
+        ScheduleError, match=r"^the table is malformed:\n  row 2 is blank; a rank needs at least one action$"
+    ):
+        parse_table("0F0\n\n1F0\n")
+    with pytest.raises(ScheduleError, match=r"^T\.csv is not a CSV file: "):
+        parse_table('0F0,"0B0"x\n', source="T.csv")
+    with pytest.raises(ScheduleError, match=r"^T\.csv is empty; a schedule has one row per rank$"):
+        parse_table("", source="T.csv")
+
+
+def test_a_table_without_actions_has_an_empty_row_per_rank():
+    assert grammar.format_rows(Schedule.outline([0, 1, 1, 0], num_microbatches=2)) == ["", ""]

@@ -3,6 +3,8 @@
 import pytest
 
 from ppsim import build
+from ppsim.base.errors import ScheduleError
+from ppsim.schedule.grammar import parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.networks import name_of, network_of_table
 
@@ -54,3 +56,14 @@ def test_actions_come_before_transfers():
     names = [name_of(graph, node) for node in range(graph.num_nodes)]
     assert names[:8] == [str(action) for action in TABLE]
     assert all("SEND" in name for name in names[8:])
+
+
+def test_a_broken_table_has_no_network():
+    with pytest.raises(ScheduleError, match="0F1 is missing"):
+        network_of_table(parse_table("0F0,0B0,0B1\n1F0,1F1,1B0,1B1\n"))
+
+
+def test_a_split_backward_has_its_kinds():
+    network = network_of_table(build("zb-h1", pp=2, microbatches=2))
+    kinds = {name: node["kind"] for name, node in network.nodes(data=True)}
+    assert {kinds[name] for name in ("0I0", "1W1", "1SEND_B1", "0SEND_F0")} == {"I", "W", "SEND_B", "SEND_F"}
