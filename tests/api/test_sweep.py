@@ -314,3 +314,25 @@ def test_a_key_is_of_the_options_of_a_job_and_of_the_content_of_its_files(tmp_pa
     before = key(run=str(folder))
     (folder / "r.json").write_text("12")
     assert key(run=str(folder)) != before
+
+
+def test_a_cut_line_of_a_partial_file_is_removed_from_it(tmp_path):
+    path = tmp_path / "a.csv.partial.jsonl"
+    lines = '{"key": "a", "row": {"note": "é ü"}}\n{"key": "b", "row": {}}\n'
+    path.write_text(lines + '{"key": "c", "ö', encoding="utf-8")
+    assert list(module._read_lines(path)) == [("a", {"note": "é ü"}), ("b", {})]
+    assert path.read_text(encoding="utf-8") == lines
+    assert list(module._read_lines(path)) == [("a", {"note": "é ü"}), ("b", {})]
+    path.write_text("")
+    assert list(module._read_lines(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "number", "size"), [(1.0, 10, 5), (8.9, 20, 1), (0.0, 3, 500), (0.011, 11, 500), (0.02, 11, 275)]
+)
+def test_a_block_takes_half_a_second_and_has_one_to_five_hundred_jobs(seconds, number, size):
+    blocks = module._Blocks(())
+    assert blocks._size() == 1
+    for _ in range(2):
+        blocks.note(seconds, number)
+        assert blocks._size() == size, "by the mean of all"
