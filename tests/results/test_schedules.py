@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ppsim.catalog.build import find
+from ppsim.results import schedules
 from ppsim.results.schedules import print_catalog, print_check, print_entry
 
 
@@ -81,3 +82,14 @@ def test_long_circular_waits_are_shortened(capsys: pytest.CaptureFixture[str]) -
     assert " ".join(printed(capsys, [finding("error", seven)], [])) == (
         "the table: error (order): 0 waits; 1 waits; 2 waits; … 3 more, which --json has …; 6 waits"
     )
+
+
+def test_errors_are_red_and_warnings_yellow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "styled", lambda text, colour: f"{text} in {colour}")
+    findings = [finding("error", "no"), finding("warning", "late")]
+    assert printed(capsys, findings, []) == [
+        "the table: error in 31 (order): no",
+        "the table: warning in 33 (order): late",
+    ]

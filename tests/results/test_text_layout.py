@@ -162,3 +162,12 @@ def test_nothing_to_print_is_no_line(capsys: pytest.CaptureFixture[str]) -> None
     page.add()
     page.add("", "a")
     assert capsys.readouterr().out == "\na\n"
+
+
+def test_the_header_of_a_table_and_the_names_of_facts_are_bold() -> None:
+    table = TableLines(["name", "size"], [["a", "1 B"], ["b", "20 B"]])
+    name, size = bold("name"), bold("size")
+    assert list(table.lines(40)) == [f"{name}  {size}", "a      1 B", "b     20 B"]
+    assert [line.rstrip() for line in facts([("one", "1"), ("two", ["2", "and 2"])]).lines(40)] == [
+        f"{bold('one')}  1", f"{bold('two')}  2", "     and 2",
+    ]  # fmt: skip
