@@ -549,7 +549,8 @@ def test_stages_of_a_rank_have_the_lowest_common_price_per_byte_at_which_they_fi
     """
     giga = 1e9
     stages = choices_of(
-        [(2.0, 12 * giga), (3.0, 10 * giga), (11.0, 6 * giga)], [(7.0, 13 * giga), (8.0, 9 * giga), (11.0, 6 * giga)]
+        [(2.0, 12 * giga), (3.0, 10 * giga), (11.0, 6 * giga)],
+        [(7.0, 13 * giga), (8.0, 9 * giga), (11.0, 6 * giga)],
     )
     for moments in ([[[1, 0], [1, 0]]], [[[1, 0], [1, 0]], [[0, 0], [1, 0]], [[0.5, 0], [0, 0]]]):
         points, over = _fastest(stages, np.array(moments, dtype=float), 20 * giga)  # type: ignore[arg-type]
