@@ -83,6 +83,7 @@ def test_random_times_widen_an_interval_and_the_step() -> None:
     assert 0.02 < np.log(high_s / low_s) / 2 / 1.645 < 0.06
     of_ranks = interval(made, spread=0.0, jitter=0.0, rank_spread=0.1)
     assert np.log(of_ranks[1] / of_ranks[0]) > np.log(high_s / low_s), "a rank's actions vary together"
+    assert np.log(of_ranks[1] / of_ranks[0]) / 2 / 1.645 < 0.11, "a step varies no more than a rank"
     assert interval(made, spread=0.0, jitter=0.1, seed=1) != (low_s, high_s)
 
 

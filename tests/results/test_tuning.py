@@ -121,6 +121,9 @@ def test_three_faster_configurations_of_other_trainers_are_rows_or_a_line(
     assert lines[2].split()[:3] == ["schedule", "runs", "in"]
     assert [line.split()[0] for line in lines[3:8]] == ["1f1b", "1f1b", "zb-h1", "zb-h1", "zb-h1"]
     assert [line.split()[1] for line in lines[3:6]] == ["megatron", "megatron", "torch,"]
+    assert not any("--schedule any ranks all" in line for line in lines)
+    alone = lines_of(capsys, of_megatron(names_trainer=True))
+    assert not any("--schedule any ranks all" in line for line in alone)
     lines = lines_of(capsys, of_megatron(names_trainer=True), simulated=simulated)
     assert "with torch or primus: zb-h1 -50.00 % (--schedule any ranks all)" in lines
     assert lines[5].startswith("all: schedule 1f1b · runs in megatron · ")
