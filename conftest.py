@@ -8,6 +8,7 @@ import gc
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # idle threads of BLAS and torch 
 
 pytest_plugins = ["tests.cpu_seconds"]
 
+PACKAGE = Path(__file__).parent / "ppsim"
 COSTLY = ("pages", "torch", "browser", "search", "oracle", "slow")
 """Marks of tests that only `pytest --all` runs; pyproject.toml says what each covers."""
 ANSWERS = "PPSIM_CACHE_DIR"
@@ -33,6 +35,12 @@ FIRST = (
     "tests/profiling",
 )
 """What takes long: begun first, no worker has much to do when the others are done."""
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Do not import a module of ours that has no examples to run."""
+    is_module = collection_path.suffix == ".py" and PACKAGE in collection_path.parents
+    return True if is_module and ">>>" not in collection_path.read_text(encoding="utf-8") else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
