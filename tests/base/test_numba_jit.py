@@ -271,3 +271,16 @@ def test_nested_compilations_count_once_with_the_time_of_the_outer_one(monkeypat
             (counts.on_start if step == "(" else counts.on_end)(None)
     assert (counts.number, counts.seconds, counts.depth) == (2, 3.0 + 5.0, 0)
     assert said == [COMPILING]
+
+
+@pytest.mark.parametrize("spec", [None, "a module"])
+def test_kernels_are_compiled_only_if_numba_is_installed(monkeypatch: pytest.MonkeyPatch, spec: str | None) -> None:
+    compiling._has_numba.cache_clear()
+    monkeypatch.setattr(compiling, "find_spec", {"numba": spec}.get)
+    assert compiling._has_numba() is (spec is not None)
+    compiling._has_numba.cache_clear()
+
+
+def test_kernels_release_the_interpreter_and_count_no_references() -> None:
+    options = compiling._compiled(scaled).targetoptions
+    assert (options["nogil"], options["_nrt"]) == (True, False)

@@ -8,7 +8,15 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.assemble_profile import assemble
-from ppsim.costs.chunk_costs import KINDS, ChunkNumbers, layers_of, undetermined_parts
+from ppsim.costs.chunk_costs import (
+    KINDS,
+    ChunkNumbers,
+    _spread,
+    layers_of,
+    require_contents,
+    short_contents,
+    undetermined_parts,
+)
 from tests.costs.profiles import SHAPE, example, profile, quantity
 
 BESIDE, EMBEDDING, HEAD = 0.25, 0.5, 2.0
@@ -172,3 +180,29 @@ def test_wrong_chunks_are_refused(change, words):
 def test_letters_of_layers_are_no_other_letters_of_a_layout():
     assert not set(KINDS) & set("ELm")
     assert len(set(KINDS)) == len(KINDS)
+
+
+def test_quartiles_of_a_component_are_as_far_apart_as_those_of_the_largest_chunk() -> None:
+    measured = {"forward_s": {"median": 2.0, "low": 1.0, "high": 5.0}}
+    assert _spread(3.0, measured) == {"median": 3.0, "low": 1.5, "high": 7.5}
+    free = {"forward_s": {"median": 0.0, "low": 0.0, "high": 5.0}}
+    assert _spread(3.0, free) == {"median": 3.0, "low": 0.0, "high": 3.0}
+
+
+def test_contents_have_e_first_and_l_last_and_runs_of_three_are_short() -> None:
+    assert [require_contents(contents) for contents in ("E", "L", "tuL", "EtL")] == ["E", "L", "tuL", "EtL"]
+    for wrong in ("", "tE", "Lt", "m", "T"):
+        with pytest.raises(ConfigError, match="a chunk is E, a letter for each layer, and L"):
+            require_contents(wrong)
+    assert short_contents("Ettuuut") == "Ettu*3t"
+
+
+def test_memory_for_the_weight_gradient_is_part_of_the_activations() -> None:
+    """With more bytes for W than saved in all, as by noise in the combination, all saved bytes count."""
+    chunks = [chunk(one) for one in ("t", "ttt", "EtL")]
+    for one in chunks:
+        one["activation_bytes_kept_for_weight"] = one["activation_bytes"] + 7
+    numbers = ChunkNumbers(chunks)
+    assert numbers.number("activation_bytes_kept_for_weight", "tt") == pytest.approx(80.0)
+    assert numbers.number("forward_s", "") == 0
+    assert (numbers.is_measured("ttt"), numbers.is_measured("tt")) == (True, False)

@@ -10,6 +10,7 @@ from ppsim.costs.execution_context import ExecutionContext
 from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.execution import Execution
 from ppsim.parallel.layout import Layout
+from tests.defaults import field_defaults
 
 H100 = load_cluster("dgx-h100")
 
@@ -80,3 +81,7 @@ def test_hybridep_permutes_tokens_only_if_it_exchanges_them() -> None:
     assert context(execution=hybrid, dp=2, ep=2).permutes_in_exchange
     assert not context(execution=hybrid, dp=2).permutes_in_exchange
     assert not context(dp=2, ep=2).permutes_in_exchange
+
+
+def test_a_vocabulary_is_not_padded_by_default() -> None:
+    assert field_defaults(ExecutionContext) == {"vocab_multiple": 1}

@@ -8,6 +8,7 @@ import pytest
 from ppsim.costs import layer_costs
 from ppsim.costs.layer_costs import layer_costs_of
 from ppsim.costs.ledger import Ledger
+from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.pipeline_stages import stages_of
 from tests.projection.jobs import job
@@ -70,3 +71,13 @@ def test_layers_of_two_kinds_count_by_their_number_and_keep_their_own_work() -> 
     for name in ("passes_s", "exposed_s", "reduce_s", "optimizer_s", "static_bytes", "activation_bytes"):
         one, other = getattr(dense, name), getattr(routed, name)
         assert np.asarray(getattr(found, name)) == pytest.approx(np.asarray(one + 3 * other) / 4), name
+
+
+def test_the_fixed_time_of_a_stage_counts_as_layers_of_forward_and_backward() -> None:
+    of = job(layers=2)
+    seconds = (TimeBreakdown(memory_s=time) for time in (0.03, 0.05, 0.07))
+    vars(of.costs)["outside_layers"] = CostEstimate(*seconds)
+    costs = layer_costs_of(Ledger(of))
+    assert costs.passes_s == pytest.approx(layer_costs_of(Ledger(job(layers=2))).passes_s)
+    forward, backward, *_ = costs.passes_s
+    assert costs.fixed == pytest.approx(0.15 / (forward + backward))

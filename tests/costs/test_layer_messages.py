@@ -123,3 +123,14 @@ def test_adapters_gather_their_outputs_and_sum_gradients(tp: int, is_parallel: b
     assert messages.backward_s() - plain.backward_s() == pytest.approx(
         sum(backward for _, backward in found.values())
     )
+
+
+@pytest.mark.parametrize("etp", [1, 4])
+def test_adapters_of_routed_experts_send_among_the_ranks_of_an_expert(etp: int) -> None:
+    tuning = fine_tuning_of("8", "")
+    layer = find_model("mixtral-8x7b").with_layers(1).with_fine_tuning(tuning).layers[0]
+    adapters = LayerMessages.of(timed(layer, place(sequence_parallel=False, etp=etp))).adapters
+    routed = [sum(seconds) for name, seconds in adapters.items() if name.startswith("routed")]
+    assert len(routed) == 4, "A and B of both matrices"
+    assert all((seconds > 0) is (etp > 1) for seconds in routed)
+    assert all(sum(seconds) > 0 for name, seconds in adapters.items() if name.startswith("qkv"))

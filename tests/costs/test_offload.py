@@ -12,9 +12,10 @@ from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.job import Job
 from ppsim.costs.layer_costs import layer_costs_of
 from ppsim.costs.ledger import Ledger
-from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, buffer_bytes, copy_s, offload_of
+from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, _waits_s, buffer_bytes, copy_s, offload_of
+from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown
 from ppsim.model import offloading as offloading_module
-from ppsim.model.offloading import OffloadRules
+from ppsim.model.offloading import Offload, OffloadRules
 from ppsim.model.pipeline_stages import Stage
 from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.plan import Plan
@@ -225,3 +226,36 @@ def test_what_is_left_out_in_model_offloading_has_these_values() -> None:
         "OffloadRules": {"min_offloaded_tensor_size": 1048576, "activation_offload_fraction": 1.0},
         "Offload": {"freed": 0.0, "ahead": 0.0, "ahead_in_forward": 0.0, "forward": 0.0},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("layers", "ahead"), [(0, 75.0), (1, 75.0), (2, 25.0), (4, 0.0), (5, 0.0)])
+def test_a_stage_with_one_microbatch_in_flight_holds_a_layer_at_least(layers: int, ahead: float) -> None:
+    """Of 100 bytes 75 leave and 25 stay, as much as one of four layers."""
+    own = job(offload=0.75)
+    stage = Stage(own.model.layers[:layers])
+    assert offload_of(own, stage, 100.0, by_layer=True) == Offload(75.0, (75.0,), ahead, ahead)
+    assert offload_of(own, stage, 100.0) == Offload(75.0, (75.0,), 150.0, 150.0)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "copies", "waited_s"),
+    [
+        # A layer takes 1 s, a copy 3 s. Each waits for its copy.
+        (0, (3, 3, 3), 9.0),
+        # The second layer is done at 2 s and waits for the first copy until 4 s, the third from 5 s until 7 s.
+        (1, (3, 3, 3), 4.0),
+        (1, (3, 0, 3), 1.0),
+        (2, (3, 3, 3), 1.0),
+        (3, (3, 3, 3), 0.0),
+        (None, (3, 3, 3), 0.0),
+        (0, (), 0.0),
+    ],
+)
+def test_a_forward_waits_for_copies_beyond_those_in_flight(
+    allowed: int | None, copies: tuple[int, ...], waited_s: float
+) -> None:
+    own = away(max_inflight_offloads=allowed)
+    num_bytes = 1 / copy_s(own, 1.0)
+    costs = [CostEstimate(TimeBreakdown(memory_s=1.0), TimeBreakdown(), TimeBreakdown())] * len(copies)
+    copied = tuple(seconds * num_bytes for seconds in copies)
+    assert _waits_s(own, costs, Offload(copied=copied)) == pytest.approx(waited_s)
