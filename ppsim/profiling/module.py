@@ -218,7 +218,6 @@ def _profile_stages(
     num_layers = function.num_layers(num_layers)
     torch.set_num_threads(settings.num_threads)
     measurements: list[dict[str, Any]] = []
-    width = 1
     for micro_batch in micro_batches or [2]:
         check_user_model(function, [0, 1, 0], micro_batch=micro_batch, seed=SEED, device=settings.device)
         builder = UserChunkBuilder(function, NUM_BLOCKS, micro_batch, settings.device)

@@ -211,6 +211,18 @@ def test_views_of_a_result_are_taken_of_the_recomputed_one_and_inputs_without_gr
         assert (sums.calls, recipe._made) == (calls, None)
 
 
+def test_a_result_of_a_module_is_released_after_its_references_and_its_parameters() -> None:
+    norm, x = nn.LayerNorm(4), torch.randn(3, 4, requires_grad=True)
+    first, second = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+    with recompute_result(norm, x) as result:
+        (recipe,) = checkpointing._ACTIVE.get()
+        output = (result @ first).sum() + (result @ second).sum()
+    torch.autograd.grad(output, (x,), retain_graph=True)
+    for _ in range(2):
+        torch.autograd.grad(output, (first, second, norm.weight), retain_graph=True)
+        assert recipe._made is None
+
+
 def test_a_result_of_a_result_is_recomputed_from_the_first_input() -> None:
     inner, outer = nn.LayerNorm(8), nn.LayerNorm(8)
     x = torch.randn(3, 8, requires_grad=True)

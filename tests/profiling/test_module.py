@@ -518,3 +518,24 @@ def test_parts_of_a_model_have_the_flops_of_one_layer_and_the_threads_of_the_set
     assert threads == [3]
     assert content["model"] == {"name": "alike", "num_layers": 5, "hidden_size": 8}
     assert content["measurements"] == [{"micro_batch": 2}]
+
+
+def test_a_model_that_sends_single_numbers_has_one_column(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "own.py").write_text(
+        "import torch\n"
+        "class Stage(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.weight = torch.nn.Parameter(torch.ones(()))\n"
+        "    def forward(self, x):\n"
+        "        return x.mean() * self.weight\n"
+        "def scalar(layers=(3,)):\n"
+        "    stages = [Stage() for _ in layers]\n"
+        "    return stages, torch.ones(4, 3), torch.zeros(4), lambda output, targets: output - targets.mean()\n"
+    )
+    monkeypatch.setattr(own_chunks, "measured_components", lambda parts, settings, shape, say: [])
+    monkeypatch.setattr(UserChunkBuilder, "_layers", [nn.Linear(1, 1)] * 4)
+    content = own_chunks._profile_stages(
+        function_of("own.py:scalar"), MeasuringSettings(), num_layers=None, micro_batches=[2], say=print
+    )
+    assert content["model"] == {"name": "scalar", "num_layers": 3, "hidden_size": 1}

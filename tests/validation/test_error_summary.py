@@ -13,6 +13,7 @@ from ppsim.projection.project import outcome_of
 from ppsim.validation import error_summary
 from ppsim.validation.error_summary import (
     CaseError,
+    ErrorSummary,
     SetValidation,
     _best_share,
     _constant_mfu,
@@ -105,7 +106,7 @@ def test_scores_are_of_the_test_rows() -> None:
     assert validated(row(1.0, 1.0), row(1.0, 1.0, constant=1.0)).constant_mfu is None, "not of all rows"
     assert validated(row(1.0, 1.0)).other is None
     assert validated(row(1.0, 1.0), row(1.0, 1.0, other=2.0)).other == score_of([1.0])
-    assert score_of([]).num_rows == 0
+    assert score_of([]) == ErrorSummary(0, 0.0, 0.0, 0.0)
     assert validated(ranks={"a": 1.0, "b": 0.5}).mean_rank_correlation == 0.75
     assert validated().mean_rank_correlation is None
 

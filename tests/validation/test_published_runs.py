@@ -5,6 +5,7 @@ import json
 import shlex
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -381,3 +382,12 @@ def test_a_csv_file_is_a_set_of_its_own_and_other_names_are_refused() -> None:
 )  # fmt: skip
 def test_unknown_names_of_a_row_of_all_cells_are_listed(given: dict[str | None, object], sentences: int) -> None:
     assert len(published_runs._unknown_names(given)) == sentences
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("model", str), ("stragglers", dict[int, float]), ("gpus", int), ("price", float), ("fully_shard", bool),
+     ("optimizer", Literal["adam", "muon"])],
+)  # fmt: skip
+def test_a_cell_has_the_type_of_its_option(name: str, kind: object) -> None:
+    assert published_runs._type_of(WORDS[name]) == kind
