@@ -499,6 +499,10 @@ def test_parts_of_a_model_have_the_flops_of_one_layer_and_the_threads_of_the_set
         asked.append(([(part.name, len(part.subjects), part.flops, part.num_units) for part in parts], shape))
         return [{"micro_batch": shape["micro_batch"]}]
 
+    checked: list[Any] = []
+    monkeypatch.setattr(
+        own_chunks, "check_user_model", lambda function, layers, **how: checked.append((layers, how))
+    )
     monkeypatch.setattr(own_chunks, "measured_components", measured)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     content = own_chunks._profile_stages(
@@ -516,6 +520,7 @@ def test_parts_of_a_model_have_the_flops_of_one_layer_and_the_threads_of_the_set
         )
     ]
     assert threads == [3]
+    assert checked == [([0, 1, 0], {"micro_batch": 2, "seed": 0, "device": "cpu"})]
     assert content["model"] == {"name": "alike", "num_layers": 5, "hidden_size": 8}
     assert content["measurements"] == [{"micro_batch": 2}]
 
