@@ -17,6 +17,7 @@ from ppsim.costs.profile import Profile
 from ppsim.profiling import chunks
 from ppsim.profiling.chunks import BuiltChunk, LayerWindow, kinds_of, profile_chunks
 from ppsim.profiling.settings import MeasuringSettings
+from tests.defaults import number_defaults
 
 WIDTH = 8
 
@@ -203,3 +204,7 @@ def test_more_kinds_of_layers_than_letters_are_refused() -> None:
     assert kinds_of(stack, [number]) == chunks.KINDS
     with pytest.raises(ConfigError, match=f"the layers are of more than {number} kinds"):
         kinds_of(Stack([0] * (number + 1), widths=list(range(1, number + 2))), [number + 1])
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(chunks) == {"LayerWindow": {"is_first": False, "is_last": False}}

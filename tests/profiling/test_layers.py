@@ -22,6 +22,7 @@ from ppsim.profiling.layers import Experts, build_embedding, build_head, build_l
 from ppsim.profiling.measure import MeasuredModule, measure
 from ppsim.profiling.model_shapes import MODELS, find_model
 from ppsim.runtime.gpt import loss_of
+from tests.defaults import number_defaults
 from tests.profiling.once import ONCE
 
 CPU = torch.device("cpu")
@@ -309,3 +310,7 @@ def test_experts_elsewhere_are_a_gemm_each() -> None:
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     weights = torch.tensor([[[1.0], [10.0]], [[7.0], [7.0]], [[100.0], [1.0]]])
     assert layers.grouped_mm(rows, weights, torch.tensor([1, 0, 2])).tolist() == [[21.0], [304.0], [506.0]]
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(layers) == {"build_layer": {"cp": 1, "compiled": False}}

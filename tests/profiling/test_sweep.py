@@ -26,6 +26,7 @@ from ppsim.profiling.harness import costly_splits, measure_shape
 from ppsim.profiling.model_shapes import MODELS
 from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.profiling.sweep import SuiteJob, measure_step, require_success, sweep
+from tests.defaults import number_defaults
 from tests.profiling.once import ONCE
 
 QUICK = ["--repeats", "2", "--warm-up", "0"]
@@ -376,3 +377,7 @@ def test_an_optimizers_step_is_measured_for_each_component(monkeypatch: pytest.M
         ("", "format"), ("model", "name"), ("model", "odd"), ("provenance", "name"),
     )}  # fmt: skip
     assert list(sizes.values()) == ["f", "m", None, None]
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(sweep_module) == {"measure_step": {"num_units": 1}, "sweep": {"start_over": False}}

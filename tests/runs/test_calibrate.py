@@ -24,6 +24,7 @@ from ppsim.simulation.engine import evaluate
 from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction
 from ppsim.simulation.simulate import durations_s, overheads_s, simulate, simulate_graph
 from ppsim.simulation.variation import with_variation
+from tests.defaults import number_defaults
 
 COSTS = StageCosts(forward_s=20e-3, backward_input_s=20e-3, backward_weight_s=14e-3)
 SIZES = (2e6, 16e6)
@@ -517,3 +518,10 @@ def test_latency_and_bandwidth_are_known_together(
 ) -> None:
     found = calibrate_module.FittedOverheads(None, None, None, None, [], latency_s, bandwidth)
     assert found.line == line
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(calibrate_module) == {
+        "FittedConstant": {"deviation": 0.0},
+        "_fit": {"at_least": float("-inf")},
+    }

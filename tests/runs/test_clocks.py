@@ -7,8 +7,10 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
+from ppsim.runs import clocks as clocks_module
 from ppsim.runs.clocks import _closed, _middles, _require_order, align_clocks
 from ppsim.runs.run import Run, gaps_between
+from tests.defaults import number_defaults
 
 HOP_S, STEP_S = 0.125, 64.0
 COSTS = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, transfer_s=HOP_S)
@@ -140,3 +142,7 @@ def test_messages_may_arrive_two_microseconds_per_clock_too_early() -> None:
     _require_order(np.diag([0.0, -4e-6]), np.array([0, 1]), "a")
     with pytest.raises(ConfigError, match="around rank 1 messages arrive"):
         _require_order(np.diag([0.0, -4.1e-6]), np.array([0, 1]), "a")
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(clocks_module) == {"Alignment": {"drift": 0.0}}

@@ -5,8 +5,10 @@ from collections import Counter
 
 import pytest
 
+from ppsim.runs import kernel_totals as kernel_totals_module
 from ppsim.runs.kernel_totals import KernelTotals, kind_of_kernel
 from ppsim.runs.readers.patterns import NameCounts
+from tests.defaults import number_defaults
 
 
 @pytest.mark.parametrize(
@@ -59,3 +61,7 @@ def test_kernels_are_counted_by_kind_and_divided_by_the_steps() -> None:
     assert totals.per_step(3) == KernelTotals(
         {"gemm": 2 / 3, "memory": 1 / 3}, {"gemm": 2.5, "memory": 0.5}, [("all-reduce", 64.0, 8, 0.5)]
     )
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(kernel_totals_module) == {"kind_of_kernel": {"most": 600}}

@@ -3,7 +3,9 @@
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.runs import log_totals as log_totals_module
 from ppsim.runs.log_totals import FORMAT, LogTotals
+from tests.defaults import number_defaults
 
 
 def test_totals_have_the_median_iteration_and_no_restarts_unless_there_were_some() -> None:
@@ -19,3 +21,9 @@ def test_totals_have_the_median_iteration_and_no_restarts_unless_there_were_some
     assert (given["num_warm_up"], given["num_garbled"], given["num_restarts"]) == (3, 4, 6)
     with pytest.raises(ConfigError, match=r"a.log has no iteration left after 3 of warm-up"):
         LogTotals("a.log", [], num_warm_up=3)
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(log_totals_module) == {
+        "LogTotals": {"num_warm_up": 0, "num_garbled": 0, "num_restarts": 0}
+    }

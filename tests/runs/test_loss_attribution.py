@@ -17,6 +17,7 @@ from benchmarks.made_steps import BLOCKING, INJECTED, Made, draw, mixtures_of
 from ppsim import StageCosts, build, explain, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.cli import main
+from ppsim.runs import loss_attribution as loss_attribution_module
 from ppsim.runs.loss_attribution import (
     Difference,
     Explanation,
@@ -40,6 +41,7 @@ from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.variation import with_variation
 from ppsim.trainers.write_schedule import is_run_by
 from tests.cli.running import ppsim, words_of
+from tests.defaults import number_defaults
 
 DUMP = Path(__file__).parent / "data" / "primus_pp8_1f1b"
 TABLES = [
@@ -637,3 +639,10 @@ def test_terms_are_removed_one_after_the_other_and_the_bubble_and_compute_are_le
         "", "a third stays", "the rest", "idle time of the schedule with 2 ranks, 2 stages and 3 microbatches",
         "mean over the ranks",
     ]  # fmt: skip
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(loss_attribution_module) == {
+        "TimeLoss": {"median_s": 0.0},
+        "attribute_losses": {"variation_s": 0.0, "first_step": 1},
+    }

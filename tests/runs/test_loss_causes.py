@@ -18,6 +18,7 @@ from ppsim.runs.pauses import MOST_PLACES
 from ppsim.runs.step_factors import StepFactors
 from ppsim.runs.step_replay import MeasuredSteps, steps_of
 from ppsim.schedule.graph import build_graph
+from tests.defaults import number_defaults
 
 
 def test_gaps_between_passes_leave_the_wait_for_which_a_slow_link_blocks_the_rank() -> None:
@@ -375,3 +376,10 @@ def test_gaps_and_waits_are_described_by_their_medians_without_pauses_and_slow_l
 
 def test_limits_of_slow_ranks_and_stages() -> None:
     assert [getattr(loss_causes, name) for name in ("_ALIKE", "_CLEARLY", "_NOTHING")] == [0.03, 0.05, 0.1]
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(loss_causes) == {
+        "cause_removals": {"first_step": 1, "variation_s": 0.0},
+        "work_in_words": {"most": 4},
+    }

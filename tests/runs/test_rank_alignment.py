@@ -19,6 +19,7 @@ from ppsim.runs.rank_alignment import (
 )
 from ppsim.runs.traces import CellRange, RankTrace, RunRecordings
 from ppsim.schedule.table import NONE, Action, Op
+from tests.defaults import number_defaults
 from tests.runs.test_calibrate import run_of
 
 
@@ -160,3 +161,7 @@ def test_clocks_are_aligned_where_they_may_differ(clocks, hosts, late_s, apart, 
     assert calls == ([] if apart is None else [(apart, clocks == "step")])
     assert (len(run.start), facts["num_warm_up"], facts["stages_by"], facts["clocks"]) == (2, 1, "names", None)
     assert (facts["emulated"], facts["missing_ranks"], facts["job_ranks"]) == (False, [], None)
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(rank_alignment) == {"_is_ordered": {"early_s": 0.001}}

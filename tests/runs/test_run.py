@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ppsim import StageCosts, build, simulate
+from ppsim.runs import run as run_module
 from ppsim.runs.run import (
     ReferenceSpeed,
     Run,
@@ -16,6 +17,7 @@ from ppsim.runs.run import (
     unslowed_costs,
 )
 from ppsim.schedule.table import Op
+from tests.defaults import number_defaults
 
 COSTS = StageCosts(forward_s=[1.0, 2.0], backward_input_s=3.0, backward_weight_s=[1.0, 2.0], transfer_s=0.5)
 TIMELINE = simulate(build("1f1b", pp=2, microbatches=2), COSTS)
@@ -164,3 +166,7 @@ def test_a_form_of_the_backward_that_a_stage_lacks_is_made_of_the_other(
         found = {name: getattr(costs, name) for name in expected}
         assert {name: value and list(value) for name, value in found.items()} == expected
     assert median_costs(GRAPH, np.zeros((1, ACTIONS)), COSTS).transfer_s == 0.5
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(run_module) == {"Run": {"has_own_costs": True, "knows_transfers": False}}

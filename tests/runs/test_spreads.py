@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from ppsim import Op, build
+from ppsim.runs import spreads as spreads_module
 from ppsim.runs.spreads import TimeSpreads, ends_of, spreads_of
 from ppsim.schedule.graph import build_graph
+from tests.defaults import number_defaults
 
 STAGES = [1.0, 1.0, 1.1, 0.8, 1.0]
 
@@ -60,3 +62,10 @@ def test_one_microbatch_or_no_run_has_no_spread_of_actions() -> None:
 def test_the_ends_are_the_first_entry_of_each_rank_and_the_last_of_the_first_stages_rank() -> None:
     firsts, last = ends_of(build("1f1b", pp=3, microbatches=4))
     assert (firsts.tolist(), last) == ([0, 8, 16], 7)
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(spreads_module) == {
+        "TimeSpreads": {"action_deviation": 0.0, "rank_deviation": 0.0},
+        "spreads_of": {"slowdown": 0.0},
+    }

@@ -10,6 +10,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.runs import timeline_file as timeline_file_module
 from ppsim.runs.timeline_file import (
     _blockers,
     pace_from,
@@ -20,6 +21,7 @@ from ppsim.runs.timeline_file import (
     timeline_to_json,
 )
 from ppsim.runs.timeline_import import import_run
+from tests.defaults import number_defaults
 
 COSTS = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=0.5, transfer_s=0.25)
 TIMELINE = replace(simulate(build("1f1b", pp=2, microbatches=2), COSTS), origin="measured")
@@ -199,3 +201,9 @@ def test_blockers_in_a_circle_are_refused_with_an_entry_of_it(blocker: list[int]
     for wrong in (4, -2):
         with pytest.raises(ConfigError, match=f"timeline.blocker holds {wrong}; there are 4 nodes"):
             _blockers([-1, wrong, 1, 2], "a.json")
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(timeline_file_module) == {
+        "_File": {"replicas": 1, "slices": 1, "gradient_accumulation_steps": 1}
+    }

@@ -226,3 +226,17 @@ def test_rounding_explains_differences_up_to_its_tolerance(dtype: str, most: flo
 
 def test_waits_below_a_tenth_of_a_millisecond_count_as_none() -> None:
     assert timeline_import._NO_WAIT_S == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("wait", "ends_after"), [((0.5, 0.75), 0.5), ((0.5, 3.0), 0.5), ((-0.5, 0.5), 1.0), ((1.0, 1.5), 1.0)]
+)
+def test_an_action_ends_at_the_first_wait_that_begins_in_it(wait: tuple[float, float], ends_after: float) -> None:
+    """1F1 takes 1 s."""
+    entry = [str(action) for action in TABLE].index("1F1")
+    steps = []
+    for begin in BEGINS:
+        at = begin + TIMELINE.start[entry]
+        steps.append(step_at(begin, 1.0, **{"1F1": {"waits": [[at + wait[0], at + wait[1]]]}}))
+    run = run_of(result_with(*steps), TABLE, COSTS)
+    assert run.end[0, entry] - run.start[0, entry] == pytest.approx(ends_after)

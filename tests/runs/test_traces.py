@@ -7,6 +7,7 @@ import pytest
 
 from ppsim import Action, Op
 from ppsim.base.errors import ConfigError
+from ppsim.runs import traces as traces_module
 from ppsim.runs.traces import (
     CellRange,
     RankTrace,
@@ -25,6 +26,7 @@ from ppsim.runs.traces import (
     table_rows_of,
     with_common_steps,
 )
+from tests.defaults import number_defaults
 
 
 def cell(begin: float, end: float, op: Op, stage: int = 0, microbatch: int = 0, **fields: Any) -> CellRange:
@@ -319,3 +321,7 @@ def test_the_records_of_a_step_have_the_passes_messages_and_transfers_of_each_ra
     assert [one["name"] for one in records[1]["records"]] == ["1RECV_F0", "1F0"]
     on_host = [replace(one, on_device=False) for one in traces]
     assert _step_record([first, second], on_host)[0]["records"][0]["begin"] == 0.0
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(traces_module) == {"CellRange": {"launch_wait_s": 0.0}, "RankTrace": {"base_ns": 0}}

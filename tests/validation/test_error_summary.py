@@ -25,6 +25,7 @@ from ppsim.validation.error_summary import (
     score_of,
     validate_set,
 )
+from tests.defaults import number_defaults
 
 
 def job(dtype: str = "bfloat16", peak: float = 10.0, *, has_experts: bool = False) -> Any:
@@ -279,3 +280,7 @@ def test_the_content_of_a_row_has_its_gpus_and_unit(monkeypatch: pytest.MonkeyPa
     assert (content[f"measured_{unit}"], content[f"projected_{unit}"], content["error"]) == (4.0, 5.0, 0.25)
     plan.job = None
     assert not {"cluster", "dtype"} & CaseError(case, plan, 4.0, 5.0, None).to_json().keys()
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(error_summary) == {"CaseError": {"spread": 0.0, "longest_s": 0.0}}

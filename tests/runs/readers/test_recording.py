@@ -11,6 +11,7 @@ from ppsim.runs.readers.patterns import NameCounts, ParsedName, patterns_with
 from ppsim.runs.readers.recording import DeviceWork, Recording, kernels_per_step, launch_wait_s, trace_of
 from ppsim.runs.traces import TimeRange
 from ppsim.schedule.table import NONE, Action, Op
+from tests.defaults import number_defaults
 
 
 def recording(**fields: Any) -> Recording:
@@ -158,3 +159,7 @@ def test_a_recording_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "MOST_KEPT", 27)
     with pytest.raises(ConfigError, match=r"holds more than 27 ranges, .*: profile fewer steps \(schedule=…\)"):
         made.require_room("schedule=…")
+
+
+def test_numbers_that_callers_may_leave_out() -> None:
+    assert number_defaults(module) == {"Recording": {"base_ns": 0}}
