@@ -1,5 +1,7 @@
 """Schedules that are fitted to the costs: `project` and `build` hand them over."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -217,3 +219,34 @@ def test_what_is_left_out_in_catalog_one_f_one_b_has_these_values() -> None:
         "_by_turns": {"splits": False},
         "split_row": {"num_put_off": 0},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "times", "name", "note"),
+    [
+        ({"channel": "edge"}, {"fitted": 5.0, "zb-h1": 4.0, "zb-h2": 4.5}, "zb-auto", "schedule: that of zb-h1, which these channels suit better"),
+        ({"microbatch_factors": [1, 2, 1]}, {"fitted": 5.0, "zb-h1": 4.5, "zb-h2": 4.0}, "zb-auto",
+         "schedule: that of zb-h2, which these microbatches suit better"),
+        ({}, {"fitted": 4.0, "zb-h1": 5.0, "zb-h2": 6.0}, "fitted", "schedule: fitted to the costs of every stage, 20.00 % below zb-h1"),
+        ({}, {"fitted": 4.0, "zb-h1": 4.0, "zb-h2": 4.0}, "fitted", "schedule: fitted to the costs of every stage"),
+        ({}, {"fitted": 4.0, "zb-h1": 4.0 * (1 - 5e-13), "zb-h2": 6.0}, "fitted", "schedule: fitted to the costs of every stage"),
+        ({}, {"fitted": 4.0, "zb-h1": np.inf, "zb-h2": np.inf}, "fitted", "schedule: fitted to the costs of every stage"),
+        ({"microbatch_factors": [1, 2, 1]}, {"fitted": 4.0, "zb-h1": 5.0, "zb-h2": 5.0}, "fitted",
+         "schedule: fitted to the costs of every stage, their mean microbatch and the largest one's bytes; the step is at each "
+         "one's own, 20.00 % below zb-h1"),
+    ],
+)  # fmt: skip
+def test_the_faster_of_a_fitted_table_and_the_published_patterns_is_built_and_its_origin_said(
+    fields: dict[str, Any], times: dict[str, float], name: str, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1).replace(**fields)
+    fitted = ppsim.build("zb-h1", pp=2, microbatches=3).named("fitted")
+    asked: list[Any] = []
+    monkeypatch.setattr(build_module, "_answered", lambda entry, **options: asked.append(options) or fitted)
+    monkeypatch.setattr(
+        "ppsim.catalog.search.best_table.TableEvaluator.__call__", lambda self, table, limit=None: times[table.name]
+    )
+    table, sentence = optimise_entry(find("zb-auto"), costs=costs, pp=2, vpp=1, microbatches=3)
+    assert (table.name, sentence) == (name, note)
+    is_ideal = not fields
+    assert (asked[0]["evaluator"] == "step") == is_ideal

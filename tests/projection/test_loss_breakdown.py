@@ -168,3 +168,14 @@ def test_forwards_that_wait_for_gathered_parameters_are_data_parallelism() -> No
             "deferred weight gradients": 6.0,
         }
     )  # fmt: skip
+
+
+def test_the_gap_between_rounds_is_data_parallelism_although_no_rank_waits_for_the_update() -> None:
+    made = ppsim.project(
+        model="llama3-8b", gpus=8, pp=2, stack="plain", global_batch=64, gradient_accumulation_steps=2, micro_batch=1,
+        overlap_dp=False, schedule="zb-h1", update="post-validated",
+    )  # fmt: skip
+    parts, between_s = loss_budget(made), made.costs.between_rounds_s
+    assert sum(parts.values()) == pytest.approx(made.iteration_time_s)
+    assert parts["data parallelism"] > between_s / 2, "on one of two ranks, and the end of the step"
+    assert parts["exposed P2P"] < between_s / 10

@@ -8,6 +8,7 @@ import pytest
 from ppsim.catalog.build import find
 from ppsim.results import schedules
 from ppsim.results.schedules import print_catalog, print_check, print_entry
+from ppsim.results.text_layout import WIDTH
 
 
 def finding(severity: str, message: str) -> Any:
@@ -93,3 +94,10 @@ def test_errors_are_red_and_warnings_yellow(
         "the table: error in 31 (order): no",
         "the table: warning in 33 (order): late",
     ]
+
+
+def test_rows_below_a_finding_are_cut_to_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    row = "  rank 0: " + "0F0 " * 60
+    lines = printed(capsys, [finding("error", f"wrong\n{row}")], [])
+    assert lines == ["the table: error (order): wrong", row[: len(lines[1])]]
+    assert len(lines[1]) == WIDTH
