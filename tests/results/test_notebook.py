@@ -363,3 +363,39 @@ def test_a_shape_has_its_name_ranks_stages_and_rounds():
     assert notebook._first_of(table, 1) == [str(action) for action in list(table)[12 * 1 * 2 : 12 * 2 + 8]]
     short = ppsim.build("1f1b", pp=2, microbatches=2)
     assert notebook._first_of(short, 1) == ["1F0", "1B0", "1F1", "1B1"]
+
+
+def test_a_rank_has_its_idle_time_by_cause_and_its_peak(monkeypatch):
+    costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=[2**20, 0])
+    timeline = ppsim.simulate(ppsim.build("1f1b", pp=2, microbatches=2), costs)
+    first, second = notebook._rank_rows(timeline)
+    assert first == {
+        "rank": "0", "busy": "6.00 s", "warm up": "2.00 s", "cool down": "1.00 s", "waiting compute": "0 s",
+        "exposed communication": "0 s", "overhead": "0 s", "peak": "2.00 MiB",
+    }  # fmt: skip
+    assert (second["rank"], second["peak"]) == ("1", "–")
+    monkeypatch.setattr(notebook, "_MOST_ROWS", 1)
+    assert [row["rank"] for row in notebook._rank_rows(timeline)] == ["0"]
+
+
+def test_a_schedule_is_drawn_with_passes_of_one_second(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        notebook, "_timelines", lambda timelines, titles: drawn.append((timelines, titles)) or "picture"
+    )
+    table = ppsim.build("zb-h1", pp=2, microbatches=2)
+    assert notebook._outlined(lambda: table) == ("picture", "")
+    [([timeline], titles)] = drawn
+    assert titles == ["with passes of one second"]
+    assert set((timeline.end - timeline.start)[: timeline.num_actions].tolist()) == {1.0}
+    monkeypatch.setattr(notebook, "_MOST_DRAWN", len(table) - 1)
+    assert notebook._outlined(lambda: table) == ("", "")
+    monkeypatch.setattr(notebook, "_MOST_DRAWN", len(table))
+    assert notebook._outlined(lambda: table)[0] == "picture"
+
+
+def test_a_picture_is_higher_with_more_ranks_up_to_800_pixels():
+    costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+    for pp, height in ((2, 420), (21, 800), (30, 800)):
+        timeline = ppsim.simulate(ppsim.build("gpipe", pp=pp, microbatches=1), costs)
+        assert f'style="width:100%;height:{height}px;border:0"' in notebook._timelines([timeline], [""])

@@ -11,7 +11,7 @@ import pytest
 from ppsim import Op, StageCosts, build, simulate
 from ppsim.errors import ScheduleError
 from ppsim.schedule import blocking_calls as blocking_calls_module
-from ppsim.schedule.blocking_calls import megatron_calls
+from ppsim.schedule.blocking_calls import has_megatron_loop, megatron_calls
 from ppsim.schedule.dependencies import transfers_of
 from tests.defaults import number_defaults
 from tests.trainers.trainer_code import require_megatron
@@ -116,4 +116,11 @@ def test_a_message_takes_time_of_the_rank_that_sends_and_of_the_one_that_receive
 def test_what_is_left_out_in_schedule_blocking_calls_has_these_values() -> None:
     assert number_defaults(blocking_calls_module) == {
         "MessageEnds.of": {"turn": 0, "holds": True},
+    }  # fmt: skip
+
+
+def test_megatron_has_loops_for_1f1b_and_interleaved_1f1b_alone() -> None:
+    tables = {name: build(name, pp=2, vpp=vpp, microbatches=4) for name, vpp in (("1f1b", 1), ("interleaved-1f1b", 2), ("zb-h1", 1), ("gpipe", 1))}  # fmt: skip
+    assert {name: has_megatron_loop(table) for name, table in tables.items()} == {
+        "1f1b": True, "interleaved-1f1b": True, "zb-h1": False, "gpipe": False,
     }  # fmt: skip

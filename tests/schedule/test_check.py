@@ -351,3 +351,19 @@ def test_what_is_left_out_in_schedule_lowering_has_these_values() -> None:
         "lower": {"waits": False},
         "lowered_messages": {"waits": False},
     }  # fmt: skip
+
+
+def test_four_findings_of_the_first_broken_rule_are_reported():
+    rows = ",".join(f"0F{number},0F{number},0B{number}" for number in range(6))
+    errors = check(parse_table(f"{rows}\n")).errors
+    assert [error.message.splitlines()[0] for error in errors] == [
+        f"0F{number} runs 2 times" for number in range(4)
+    ]
+
+
+def test_a_report_is_summarised_in_a_line():
+    report = check(build("1f1b", pp=2, microbatches=4))
+    runs = sum(verdict.outcome == "runs" for verdict in report.verdicts)
+    assert report.one_line == f"0 errors, runs on {runs} of 15 kinds of channels and receives"
+    assert 0 < runs < 15
+    assert check(parse_table("0F0\n")).one_line.startswith("1 errors, runs on 0 of 0 kinds")

@@ -161,16 +161,24 @@ def test_published_patterns_are_built_for_the_shape_of_the_problem(monkeypatch: 
     assert list(module.published(TARGET, builders)) == [("a", shape), ("b", shape)]
 
 
-def test_weight_gradients_are_placed_in_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("least_gap", [0.0, 1.0])
+def test_weight_gradients_are_placed_in_a_table_of_their_own(least_gap: float) -> None:
+    """Times are far below a second, so that no start is later than it must be."""
+    problem = in_a_v(
+        num_ranks=2, num_microbatches=2, forward_s=[1 / 64, 2 / 64, 3 / 64, 5 / 64], backward_input_s=7 / 64,
+        backward_weight_s=3 / 64, transfer_s=[0.25 / 64, 0.0, 0.5 / 64], cap=4,
+    )  # fmt: skip
+    target = SearchTarget(problem, engine="plain")
     passes = np.array([0, 3, 7, 4, 0, 3, 7, 4, 1, 2, 6, 5, 1, 2, 6, 5], dtype=np.int32)
-    candidate = module.fill_weight_gradients(TARGET, passes, 0.0)
+    candidate = module.fill_weight_gradients(target, passes, least_gap)
     assert candidate is not None
     assert candidate.passes.tolist() == passes.tolist()
+    assert np.bincount(candidate.order).tolist() == [2] * 12
     assert candidate.fits
-    again = TARGET.timed(candidate.order)
+    again = target.timed(candidate.order)
     assert again is not None
     assert again.end_s.tolist() == candidate.end_s.tolist()
-    assert module.fill_weight_gradients(TARGET, passes[::-1].copy(), 0.0) is None
+    assert module.fill_weight_gradients(target, passes[::-1].copy(), least_gap) is None
 
 
 @pytest.mark.parametrize("p", [2, 3])
@@ -180,7 +188,7 @@ def test_the_heuristic_gives_up_or_makes_a_complete_table_within_the_cap(p: int,
     given_up = []
     for cap in range(2, 2 * m + 3):
         problem = in_a_v(
-            num_ranks=p, num_microbatches=m, forward_s=2, backward_input_s=3, backward_weight_s=1, transfer_s=0.5, cap=cap,
+            num_ranks=p, num_microbatches=m, forward_s=1 / 16, backward_input_s=3 / 32, backward_weight_s=1 / 32, transfer_s=1 / 64, cap=cap,
             activation_kept_for_weight=0.5,
         )  # fmt: skip
         target = SearchTarget(problem, engine="plain")
