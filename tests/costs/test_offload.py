@@ -259,3 +259,10 @@ def test_a_forward_waits_for_copies_beyond_those_in_flight(
     costs = [CostEstimate(TimeBreakdown(memory_s=1.0), TimeBreakdown(), TimeBreakdown())] * len(copies)
     copied = tuple(seconds * num_bytes for seconds in copies)
     assert _waits_s(own, costs, Offload(copied=copied)) == pytest.approx(waited_s)
+
+
+def test_copies_take_their_bytes_at_four_fifths_of_the_line_rate() -> None:
+    own = job()
+    assert own.cluster.device.host_bytes_per_s is not None
+    assert copy_s(own, 7.0) == pytest.approx(7.0 / (0.8 * own.cluster.device.host_bytes_per_s))
+    assert NUM_BUFFERS == 2

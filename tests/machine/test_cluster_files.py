@@ -352,3 +352,20 @@ def test_a_link_of_a_file_is_usual_in_what_it_leaves_out() -> None:
     }  # fmt: skip
     assert field_defaults(cluster_files._Device)["has_runs"] is True
     assert cluster_files._DEEPEST == 8
+
+
+def test_a_calibration_extends_a_cluster_or_has_overheads_alone(tmp_path: Path) -> None:
+    """Its date and its overheads are no constants of a cluster."""
+    text = 'format = "ppsim-calibration/1"\nname = "own"\ndate = "2025-01-01"\n'
+    (tmp_path / "own.toml").write_text(text + 'base = "dgx-h100"\n[overheads]\nlaunch_s = 1e-3\n')
+    assert load_cluster(tmp_path / "own.toml") == replace(load_cluster("dgx-h100"), name="own", base="dgx-h100")
+    (tmp_path / "alone.toml").write_text(text)
+    with pytest.raises(
+        ConfigError, match="has overheads, and no constants of a cluster: give it with --calibration"
+    ):
+        load_cluster(tmp_path / "alone.toml")
+
+
+def test_an_unknown_class_of_devices_gets_the_close_ones() -> None:
+    with pytest.raises(ConfigError, match="unknown class of devices 'h10': did you mean h100"):
+        efficiency_of("h10")

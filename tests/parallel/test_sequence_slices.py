@@ -106,3 +106,9 @@ def test_costs_of_the_stages_of_the_model_are_taken_for_every_replica():
         costs.replace(forward_s=[1, 2]).resolved_for(table)
     moved = costs.with_torch_first_stage(num_stages=8, num_ranks=4, num_replicas=2)
     assert moved.backward_input_s.tolist() == [0, 1, 1, 1, 0, 1, 1, 1]
+
+
+def test_a_slice_may_have_a_single_token() -> None:
+    """With wide layers, tokens take equal times."""
+    assert equal_time_slices(4, 4, hidden_size=10_000) == [1, 1, 1, 1]
+    assert why_no_slices(4, 4, hidden_size=10_000) is None
