@@ -229,3 +229,15 @@ def test_kernels_are_launched_as_often_as_torch_does(monkeypatch: pytest.MonkeyP
         narrow = bytes_of(place_of(dtype=dtype))
         changed = [one - other for one, other in zip(narrow, fused, strict=True)]
         assert changed == [2 * 4, 2 * (3 + 1 + 2 + 1), 2 * (3 + 1 + 2 + 1)]
+
+
+@pytest.mark.parametrize("dtype", ["float8", "float8-row"])
+def test_an_eager_cast_passes_over_an_element_several_times(dtype: str) -> None:
+    """With e = 2: absolute values and their maximum, a copy in float32, scaled, clamped and cast, 33 bytes."""
+    narrow, usual = bytes_of(place_of(dtype=dtype, compile=False)), bytes_of(place_of(compile=False))
+    inputs, outputs = 2 * H + Q + F, 2 * H + Q + 2 * K + 2 * F
+    weights = H * (Q + 2 * K) + Q * H + 3 * H * F
+    is_row = dtype == "float8-row"
+    assert narrow[0] - usual[0] == pytest.approx(33 * (inputs + weights * is_row))
+    assert narrow[1] - usual[1] == pytest.approx(33 * outputs + (33 if is_row else 2) * weights)
+    assert narrow[2] - usual[2] == pytest.approx((33 if is_row else 2) * (inputs + outputs))
