@@ -517,3 +517,56 @@ def test_turns_are_joined_without_the_gaps_between_their_steps(published: Profil
     assert joined.start.tolist() == [*first.start.tolist(), *second.start.tolist()]
     assert joined.end.tolist() == [*first.end.tolist(), *second.end.tolist()]
     assert (list(joined.reference_s), list(joined.gaps_s)) == ([(1.0,), (2.0,), (3.0,)], [])
+
+
+def test_two_pipelines_run_in_turns_as_the_model_was_measured(
+    published: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows 0 and 2 are of few layers, 1 and 3 of more; each has the median reference time of its steps."""
+    launched: list[Any] = []
+    fitted: list[Any] = []
+    done: list[float] = []
+
+    def launch_all(configs: Any, *, quiet: bool, turns: Any, watch: Any) -> list[int]:
+        launched.extend(configs)
+        assert (quiet, turns.least) == (True, 2)
+        watch(1)
+        watch(2)
+        return [0, 1, 2, 3]
+
+    def run_of(number: int, table: Any, given: None, *, source: str) -> SimpleNamespace:
+        assert (table.num_ranks, table.num_microbatches, source) == (3, 4 * 3, "")
+        return SimpleNamespace(
+            number=number, reference_s=[[number, 9.0], [number + 2.0, 7.0]], reference_work="F and B"
+        )
+
+    def fit(profile: Any, shape: Any, pair: Any, *, reference_times_s: Any) -> dict[str, Any]:
+        fitted.append((pair, reference_times_s))
+        return {
+            "slowdown": 1.0,
+            "action_overhead_s": 0.0,
+            "hop_overhead_s": 0.0,
+            "step_spread": 0.3,
+            "pass_factors": [1.0],
+            "reference_s": [1.0],
+        }
+
+    monkeypatch.setattr(rehearsal, "launch_all", launch_all)
+    monkeypatch.setattr(rehearsal, "run_of", run_of)
+    monkeypatch.setattr(rehearsal, "join_turns", lambda runs: [run.number for run in runs])
+    monkeypatch.setattr(rehearsal, "fit_overheads", fit)
+    shape = published.shape_at()
+    key = MeasurementKey(shape.micro_batch, shape.sequence_length, "bfloat16", recompute="full")
+    content = rehearsal.rehearsal_of(
+        published, lambda layers: GPTShape(layers, 64, 4, key.sequence_length), key, MeasuringSettings(num_threads=5),
+        num_processes=3, say=lambda message: None, watch=lambda pace: done.append(pace.done_work),
+    )  # fmt: skip
+    assert [(one.model.num_layers, one.layers_per_stage) for one in launched] == [(3, [1] * 3), (9, [3] * 3)]
+    for config in launched:
+        assert (config.num_ranks, config.micro_batch, config.num_threads) == (3, shape.micro_batch, 5)
+        assert (config.dtype, config.recompute, config.timeout_s) == ("bfloat16", "full", 120.0)
+        assert 1 <= config.num_steps <= 15
+        assert config.num_warm_up == 1
+    assert fitted == [([[0, 2], [1, 3]], [[1.0, 8.0], [2.0, 8.0], [3.0, 8.0], [4.0, 8.0]])]
+    assert done == [1, 2]
+    assert (content["num_processes"], content["num_threads"], content["reference_work"]) == (3, 5, "F and B")

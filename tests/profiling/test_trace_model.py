@@ -355,7 +355,11 @@ def test_a_model_runs_in_float32_if_its_code_needs_it(monkeypatch: pytest.Monkey
             raise errors[-1]
         return f"run {where}"
 
-    monkeypatch.setattr(trace_model, "_model", lambda config, full, where, dtype: dtype)
+    def built(config: str, full_config: str, where: str, dtype: torch.dtype) -> torch.dtype:
+        assert (config, full_config, where) == ("c", "f", "here")
+        return dtype
+
+    monkeypatch.setattr(trace_model, "_model", built)
     monkeypatch.setattr(trace_model, "_recorded", recorded)
     assert trace_model._built_and_recorded("c", "f", "here") == (torch.bfloat16, "run here")
     for sentence in ("expected scalar type Float", "mixed dtype"):

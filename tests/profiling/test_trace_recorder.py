@@ -192,7 +192,7 @@ def test_scans_are_recorded_whole():
             selective_scan, ((1, 64, 6), (1, 64, 6), (64, 16), (1, 16, 6), (1, 16, 6)), "selective scan",
             {"channels": 64, "state": 16},
         ),
-        (linear_attention, ((64,), (64,), (1, 6, 64), (1, 6, 64)), "selective scan", {"channels": 64, "state": 0}),
+        (linear_attention, ((64,), (64,), (1, 6, 64), (1, 6, 64), (1, 64, 3)), "selective scan", {"channels": 64, "state": 0}),
     ):  # fmt: skip
         made = [meta(*shape) for shape in tensors]
         model = Module(lambda self, *given, run=run: run(*given))

@@ -646,3 +646,45 @@ def test_numbers_that_callers_may_leave_out() -> None:
         "TimeLoss": {"median_s": 0.0},
         "attribute_losses": {"variation_s": 0.0, "first_step": 1},
     }
+
+
+def term_of(cause: str, seconds: float, gain: float = 0.0) -> loss_attribution_module._Term:
+    return loss_attribution_module._Term(cause, np.array([seconds]), np.array([gain]), f"of {cause}")
+
+
+def test_time_in_blocking_calls_is_taken_from_waits_and_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take 20 s with calls and 13 s without: of 4 + 9 s of waits and gaps, 6 s are outside the calls."""
+    monkeypatch.setattr(
+        loss_attribution_module, "replayed_step_s",
+        lambda graph, steps, *, hop_s: np.array([{("calls", 0.5): 20.0, ("graph", 0.0): 13.0}[graph, hop_s]]),
+    )  # fmt: skip
+    before = [term_of("waits for messages", 4.0), term_of("compute", 50.0), term_of("gaps between passes", 9.0)]
+    terms: Any = loss_attribution_module._with_calls(before, "graph", "calls", None, 0.5)  # type: ignore[arg-type]
+    assert [(term.cause, *term.seconds, *term.gain, term.detail) for term in terms] == [
+        ("compute", 50.0, 0.0, "of compute"),
+        ("blocking sends and receives", 7.0, 7.0, "500 ms per message in Megatron-LM's own calls"),
+        ("gaps between passes", 6.0, 6.0, "outside these calls; of gaps between passes"),
+    ]
+
+
+def test_gains_of_causes_in_actions_are_those_with_blocking_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of 20 s; pauses gain at least what they gain without the calls."""
+    monkeypatch.setattr(
+        loss_attribution_module, "replayed_step_s",
+        lambda graph, steps, *, hop_s: np.array([{"all": 20.0, "drift": 17.0, "pauses": 15.0}[steps]]) if hop_s else None,
+    )  # fmt: skip
+    causes: Any = [
+        SimpleNamespace(cause=cause, without_others=lambda steps, cause=cause: cause)
+        for cause in ("drift", "pauses", "slow links")
+    ]
+    before = [
+        term_of("drift", 0.0, 9.0), term_of("pauses", 0.0, 7.0), term_of("slow links", 0.0, 2.0), term_of("rest", 0.0, 1.0)
+    ]  # fmt: skip
+    steps: Any = "all"
+    graph: Any = "calls"
+    terms = loss_attribution_module._with_gains(before, causes, graph, steps, 0.5)
+    assert [(term.cause, *term.gain) for term in terms] == [
+        ("drift", 3.0), ("pauses", 7.0), ("slow links", 2.0), ("rest", 1.0),
+    ]  # fmt: skip
+    later = loss_attribution_module._with_gains([term_of("pauses", 0.0, 4.0)], causes, graph, steps, 0.5)
+    assert later[0].gain.tolist() == [5.0]

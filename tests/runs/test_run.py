@@ -148,6 +148,10 @@ def test_a_table_in_words_has_its_name_or_none() -> None:
             [4.0, None], [None, (2.0, 5.0)],
             {"backward_s": [4.0, 7.0], "backward_input_s": [4.0, 2.0], "backward_weight_s": [0.0, 5.0]},
         ),
+        (
+            [4.0, 6.0], [(1.0, 2.0), (3.0, 5.0)],
+            {"backward_s": [4.0, 6.0], "backward_input_s": [1.0, 3.0], "backward_weight_s": [2.0, 5.0]},
+        ),
     ],
 )  # fmt: skip
 def test_a_form_of_the_backward_that_a_stage_lacks_is_made_of_the_other(

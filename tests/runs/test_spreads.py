@@ -59,6 +59,14 @@ def test_one_microbatch_or_no_run_has_no_spread_of_actions() -> None:
     assert alone.rank == pytest.approx(1.48 * 0.1)
 
 
+def test_two_microbatches_are_enough_for_a_spread_of_actions() -> None:
+    """They take 0.95 and 1.05 times the usual time."""
+    spreads = spreads_of([run_of(STAGES, microbatches=2)])
+    assert spreads.action == pytest.approx(0.1 / 1.349)
+    assert spreads.factors is not None
+    assert (spreads.factors[0], spreads.factors[-1]) == pytest.approx((0.95, 1.05))
+
+
 def test_the_ends_are_the_first_entry_of_each_rank_and_the_last_of_the_first_stages_rank() -> None:
     firsts, last = ends_of(build("1f1b", pp=3, microbatches=4))
     assert (firsts.tolist(), last) == ([0, 8, 16], 7)
