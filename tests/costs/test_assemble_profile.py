@@ -344,7 +344,7 @@ def at_shape(changes: dict[str, Any]) -> list[dict[str, Any]]:
     [
         ({}, None),
         ({"cp": 2}, "tp 1, cp 2, ep 1: one rank's part, measured on one device; no collective is in the times"),
-        ({"ep": 4}, "tp 1, ep 4: one rank's part, measured on one device; no collective is in the times"),
+        ({"ep": 2}, "tp 1, ep 2: one rank's part, measured on one device; no collective is in the times"),
         ({"recompute": "full"}, "recomputation: full, of the layers"),
     ],
 )

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 import ppsim
-from ppsim.costs.encoder_costs import encoder_estimate, encoder_place
+from ppsim.costs.encoder_costs import _embedding, _projector, encoder_estimate, encoder_place
+from ppsim.costs.time_breakdown import NO_COST
 from ppsim.errors import ConfigError
+from ppsim.machine.kernels.times import memory_kernel_time
 from ppsim.model.encoder import EncoderPart
 from ppsim.model.pipeline_stages import Stage
 
@@ -173,3 +175,23 @@ def test_tensor_parallel_ranks_sum_the_projectors_rows_forward_and_its_columns_b
     frozen = EncoderPart(replace(encoder, layers=(), trains_layers=False), 0, 0)
     assert encoder_estimate(frozen, place, micro_batch=1).backward_input.tp_s == 0
     assert encoder_estimate(part, place, micro_batch=0).forward.total_s == 0
+
+
+def test_ends_of_an_encoder_read_and_write_what_they_norm_and_copy() -> None:
+    """F passes twice over the projector's inputs and over its outputs, for the decoder, and once more; I three times."""
+    job = ppsim.job(**JOB)
+    [part] = job.model.encoder_parts
+    own = encoder_place(part.encoder, job.place)
+    linears = part.own_projector(job.place.cut)
+    columns = sum(one.rows * one.inputs for one in linears) + 2 * linears[-1].outputs
+    found = _projector(part, job.place, own, 7)
+    for cost, passes in ((found.forward, 2), (found.backward_input, 3)):
+        expected = memory_kernel_time(own.times, "norm", passes * columns * 7 * 2, launches=len(linears))
+        assert cost.memory_s == pytest.approx(expected.memory_s)
+    assert found.backward_weight.memory_s == 0
+    added = memory_kernel_time(own.times, "elementwise", 3 * 7 * part.embedding[-1].outputs * 2).memory_s
+    patches = _embedding(part, own, 7)
+    assert [one.memory_s for one in (patches.forward, patches.backward_weight)] == pytest.approx([added, added])
+    assert patches.backward_input.total_s == 0
+    middle = EncoderPart(part.encoder, 1, 2)
+    assert _projector(middle, job.place, own, 7) == _embedding(middle, own, 7) == NO_COST

@@ -129,6 +129,8 @@ def test_the_core_of_a_recurrent_mixer_grows_with_the_sequence_and_attention_wit
 
 def test_the_backward_of_a_scan_is_two_forwards_and_what_it_computes_again() -> None:
     found = recurrence(MAMBA.attention, place(), tokens=LENGTH)
+    launches = 2 + len(MAMBA.attention.chunk_products(place().cut.tp))
+    assert [one.count for one in found.passes] == [launches, launches, 0]
     flops = sum(one.flops for one in MAMBA.attention.chunk_products()) * LENGTH / 128
     again = sum(one.flops for one in MAMBA.attention.chunk_products() if one.is_again) * LENGTH / 128
     peak = place().cluster.device.peak("bfloat16")

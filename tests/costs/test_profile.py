@@ -1,6 +1,7 @@
 """The profile file: what it must hold, and what is said of one that does not."""
 
 import json
+import math
 from dataclasses import MISSING, fields
 
 import pytest
@@ -198,3 +199,18 @@ def test_a_profile_may_leave_out_what_earlier_versions_did_not_write() -> None:
     assert field_defaults(profile_module.OptimizerStep) == {"tp": 1, "ep": 1, "fused": False}
     for kind in (profile_module.Measurement, profile_module.Chunk):
         assert field_defaults(kind) == {"forward_flops": 0.0}
+
+
+def test_machine_speed_drifts_by_twice_its_variation_between_windows() -> None:
+    """The standard deviation of ln 1 and ln 1.1 is ln 1.1 / √2; variances of T/6 and 2T/3 have a ratio of 4."""
+    run = {
+        "num_processes": 2, "num_threads": 1, "slowdown": 1.0, "action_overhead_s": 0.0, "hop_overhead_s": 0.0,
+        "step_spread": 0.0,
+    }  # fmt: skip
+    windows = profile_module.CalibrationRun(**run, reference_s=[1.0, 1.1])
+    assert windows.pace_s == pytest.approx(1.05)
+    assert windows.pace_spread == pytest.approx(math.log(1.1) / math.sqrt(2))
+    assert windows.pace_drift == pytest.approx(math.sqrt(2) * math.log(1.1))
+    single = profile_module.CalibrationRun(**run, reference_s=[7.0])
+    assert (single.pace_s, single.pace_spread, single.pace_drift) == (7.0, 0.0, 0.0)
+    assert profile_module.CalibrationRun(**run).pace_s is None

@@ -197,3 +197,16 @@ def test_a_head_saves_logits_in_float32_targets_and_its_norm() -> None:
         ModelShape(LLAMA, 3, 100, 48), micro_batch=3, sequence_length=48, dtype="bfloat16", fused_norm=False
     )
     assert unfused == 3 * 48 * (64 * 2 + (2 * 64 + 1) * 4 + 100 * 4 + 8)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_kv_heads": 3},
+        {"kind": "moe", "num_experts": 4, "experts_per_token": 5},
+        {"kind": "moe", "num_experts": 4, "experts_per_token": 0},
+    ],
+)
+def test_heads_or_experts_that_cannot_be_are_refused(sizes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        replace(LLAMA, **sizes)
