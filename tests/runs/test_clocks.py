@@ -146,3 +146,7 @@ def test_messages_may_arrive_two_microseconds_per_clock_too_early() -> None:
 
 def test_numbers_that_callers_may_leave_out() -> None:
     assert number_defaults(clocks_module) == {"Alignment": {"drift": 0.0}}
+
+
+def test_clocks_drift_by_at_most_a_fifth_of_a_thousandth() -> None:
+    assert (clocks_module._SLACK_S, clocks_module._MOST_DRIFT) == (2e-6, 2e-4)

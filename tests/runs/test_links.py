@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.made_steps import Made, made
 from ppsim import StageCosts, Timeline, build, simulate
+from ppsim.runs import links as links_module
 from ppsim.runs.links import (
     _CANDIDATES,
     LinkTimes,
@@ -333,3 +334,8 @@ def test_a_blocked_receiver_or_three_late_messages_have_no_fit(wait: np.ndarray,
 
 def test_every_sixteenth_is_a_candidate_for_the_time_of_a_message() -> None:
     assert _CANDIDATES.tolist() == [number / 16 for number in range(17)]
+
+
+def test_limits_of_links() -> None:
+    names = ("_LEAST_MESSAGES", "_LEAST_STEPS", "_SLOW", "_OF_A_PASS", "_CLEARLY", "_CERTAINTY", "_OVERLAPS")
+    assert [getattr(links_module, name) for name in names] == [4, 0.5, 0.5, 0.1, 0.7, 3, 0.1]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ppsim import Op, build
+from ppsim.runs import step_factors
 from ppsim.runs.step_factors import StepFactors, _outliers, _over, _slope, drift_over_steps
 
 TABLE = build("1f1b", pp=4, microbatches=8)
@@ -182,3 +183,11 @@ def test_what_is_long_in_most_steps_or_first_in_a_single_one_is_no_pause() -> No
         alone = np.ones((1, len(TABLE)))
         alone[0, entry] = 3.0
         assert factors_of(alone, 1).pauses.sum() == pytest.approx(excess)
+
+
+def test_limits_of_step_factors() -> None:
+    names = ("_LEAST_SPREAD", "_DEVIATIONS", "_LEAST_OF_RANK", "_ALIKE", "_TINY", "_CLEARLY", "_LEAST_PASSES")
+    assert [getattr(step_factors, name) for name in names] == [0.05, 4, 6, 0.2, 1e-9, 0.8, 2]
+    names = ("_SLOPE_DEVIATIONS", "_STEP_DEVIATIONS", "_LEAST_DRIFT", "_LEAST_PAIRS", "_LEAST_SLOPE")
+    assert [getattr(step_factors, name) for name in names] == [5, 3, 0.02, 4, 1e-6]
+    assert step_factors._TO_DEVIATION == 1.25 / 1.15

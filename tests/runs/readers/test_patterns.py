@@ -97,3 +97,7 @@ def test_own_patterns_come_before_the_built_in_ones() -> None:
     assert [one.expression.pattern for one in given[:2]] == ["(?P<cell>a)", "(?P<kind>b)"]
     assert given[2:] == PATTERNS
     assert patterns_with("(?P<cell>abc)")[1:] == PATTERNS
+
+
+def test_ten_thousand_names_are_counted_and_six_are_shown() -> None:
+    assert (patterns._MOST_NAMES, patterns._SHOWN) == (10_000, 6)

@@ -163,3 +163,7 @@ def test_a_recording_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_numbers_that_callers_may_leave_out() -> None:
     assert number_defaults(module) == {"Recording": {"base_ns": 0}}
+
+
+def test_a_recording_holds_six_million_entries() -> None:
+    assert module.MOST_KEPT == 6_000_000
