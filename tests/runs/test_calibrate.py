@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ppsim.runs.compare import expected_costs
 from ppsim.runs.links import pairs_of
 from ppsim.runs.run import Run, median_costs, unslowed_costs
 from ppsim.schedule.graph import build_graph
+from ppsim.schedule.table import NONE
 from ppsim.simulation.bounds.for_table import bounds_of
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction
@@ -525,3 +527,91 @@ def test_numbers_that_callers_may_leave_out() -> None:
         "FittedConstant": {"deviation": 0.0},
         "_fit": {"at_least": float("-inf")},
     }
+
+
+@pytest.mark.parametrize("communication", ["overlap", "megatron"])
+def test_waits_are_grouped_by_calls_without_first_actions_and_late_inputs(
+    communication: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks of three actions, which begin 1 to 6 s after the rank was free; the fifth one's input is late."""
+    produced_s = np.array([[0.0, 10.0, 0.0, 0.0, 10.1, 9.0]])
+    monkeypatch.setattr(
+        calibrate_module,
+        "input_times",
+        lambda graph, end: (np.full((2, 6), 10.0), np.tile(produced_s, (2, 1)), None),
+    )
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        calibrate_module, "num_calls_before",
+        lambda schedule, *, overlap: asked.append(overlap) or np.array([5, 1, 2, 7, 1, 1]),
+    )  # fmt: skip
+    schedule = SimpleNamespace(rank_offsets=np.array([0, 3, 6]))
+    start = np.array([[11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 99.0], [10.5, 11.0, 11.5, 12.0, 12.5, 13.0, 99.0]])
+    run: Any = SimpleNamespace(
+        graph=SimpleNamespace(schedule=schedule, num_actions=6),
+        start=start,
+        end=start + 1,
+        communication=communication,
+    )
+    waits = calibrate_module.waits_by_calls(run)
+    assert {calls: [step.tolist() for step in steps] for calls, steps in waits.items()} == {
+        1: [[2.0, 6.0], [1.0, 3.0]], 2: [[3.0], [1.5]],
+    }  # fmt: skip
+    assert asked == [communication == "megatron"]
+
+
+def test_a_transfer_counts_if_its_message_was_sent_while_its_receiver_was_free() -> None:
+    """Entries 1 and 3 begin ranks; 4 waits after entry 3, and 5 after entry 4; transfers follow six actions."""
+    graph: Any = SimpleNamespace(num_actions=6, schedule=SimpleNamespace(rank_offsets=np.array([1, 3, 6])))
+    end = np.array([9.0, 9.0, 9.0, 2.0, 5.0, 9.0])
+    blocker = np.array([NONE] * 6 + [3, 3, 4, 0])
+    waiting, transfer = np.array([1, 4, 4, 5]), np.array([0, 0, 1, 2])
+    for produced_s, expected in (
+        ([2.0, 2.5, 2.0, 5.5], [True, True, False, True]),
+        ([1.9, 2.0, 2.1, 4.9], [False, False, True, False]),
+    ):
+        found = calibrate_module._only_waited(graph, end, blocker, waiting, transfer, np.array(produced_s))
+        assert found.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "has_links"),
+    [
+        ({}, True), ({"communication": "megatron"}, False), ({"knows_transfers": True}, False), ({"named": {}}, False),
+    ],
+)  # fmt: skip
+def test_links_are_slow_only_if_transfers_overlap_and_are_not_known(
+    fields: dict[str, Any], has_links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"communication": "overlap", "knows_transfers": False, "named": {"rank 0 → 1": 1.0}, **fields}
+    monkeypatch.setattr(
+        calibrate_module, "slow_links_of",
+        lambda graph, start, end: SimpleNamespace(named=given["named"], times=(start.tolist(), end.tolist())),
+    )  # fmt: skip
+    run: Any = SimpleNamespace(
+        graph=SimpleNamespace(num_actions=1), start=np.array([[1.0, 2.0]]), end=np.array([[3.0, 4.0]]),
+        communication=given["communication"], knows_transfers=given["knows_transfers"],
+    )  # fmt: skip
+    links: Any = calibrate_module._slow_links(run)
+    assert (links is not None) is has_links
+    if links:
+        assert links.times == ([[1.0]], [[3.0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("action_overhead_s", {"action": None}),
+        ("hop_overhead_s", {"hop": None, "latency_s": None, "bandwidth_bytes_per_s": None}),
+        ("last_pass_s", {"last_pass": None}),
+    ],
+)
+def test_a_constant_that_is_dropped_is_not_fitted(name: str, changed: dict[str, None]) -> None:
+    fit = FittedConstant(1.0, (1.0, 1.0), 4)
+    spreads = calibrate_module.TimeSpreads(0.1, 0.2, (0.9, 1.1))
+    whole = calibrate_module.FittedOverheads(
+        fit, fit, fit, fit, [], 2.0, 3.0, spreads=spreads, first_pass=fit, last_pass=fit
+    )
+    assert calibrate_module._without(whole, name) == replace(whole, **changed)
+    varied = calibrate_module._without(whole, "pass_factors")
+    assert varied == replace(whole, spreads=replace(spreads, factors=None))
