@@ -11,7 +11,7 @@ from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.estimate import estimated
 from ppsim.costs.profile import Profile
 from ppsim.costs.profile_costs import INTERPOLATED, MEASURED, ProfileCosts, _backward_s, _measured
-from ppsim.costs.time_breakdown import BASIS, TimeBreakdown
+from ppsim.costs.time_breakdown import BASIS, CostEstimate, TimeBreakdown
 from ppsim.machine import collectives
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters
@@ -259,3 +259,20 @@ def test_a_backward_is_measured_whole_or_the_sum_of_its_halves() -> None:
     halves = {"backward_s": 0.0, "backward_input_s": 2.0, "backward_weight_s": 3.0}
     assert _backward_s(halves) == 5.0
     assert _backward_s(halves | {"backward_s": 4.0}) == 4.0
+
+
+@pytest.mark.parametrize(("recompute", "again_s"), [("none", 0.003), ("full", 0.010)])
+def test_a_measured_backward_contains_recomputed_compute_and_no_repeated_messages(
+    recompute: str, again_s: float
+) -> None:
+    """Of 5 ms of estimated recomputation, 2 ms are messages; with full recomputation, a measured forward repeats."""
+    profile = measured_profile(recompute=recompute)
+    own = job()
+    spec = CostEstimate(TimeBreakdown(), TimeBreakdown(recompute_s=0.005), TimeBreakdown(), sent_again_s=0.002)
+    measured = ProfileCosts.at(profile, profile.measurements[1].shape)
+    cost, fixed = measured.layer(own.model.layers[0], spec)
+    for part, seconds in ((cost.backward, TIMES["backward"]), (cost.backward_input, TIMES["backward_input"])):
+        assert part.recompute_s == pytest.approx(again_s + 0.002)
+        assert part.measured_loss_s == pytest.approx(seconds - again_s)
+    assert (cost.forward.total_s, cost.backward_weight.total_s) == (TIMES["forward"], TIMES["backward_weight"])
+    assert fixed.forward.total_s == fixed.backward.total_s == 0

@@ -10,8 +10,9 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.recomputation import forward_again
-from ppsim.costs.torch_blocks import num_amax
+from ppsim.costs.torch_blocks import TorchKernels, num_amax
 from ppsim.machine.cluster_files import load_cluster
+from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.execution import Execution
 from ppsim.model.memory_settings import MemorySettings
 from ppsim.model.pipeline_stages import Stage
@@ -241,3 +242,16 @@ def test_an_eager_cast_passes_over_an_element_several_times(dtype: str) -> None:
     assert narrow[0] - usual[0] == pytest.approx(33 * (inputs + weights * is_row))
     assert narrow[1] - usual[1] == pytest.approx(33 * outputs + (33 if is_row else 2) * weights)
     assert narrow[2] - usual[2] == pytest.approx((33 if is_row else 2) * (inputs + outputs))
+
+
+@pytest.mark.parametrize(("compiled", "scattered_s"), [(True, 7.0), (None, 0.0)])
+def test_scatters_of_torch_are_not_repeated_by_operators(
+    monkeypatch: pytest.MonkeyPatch, *, compiled: bool | None, scattered_s: float
+) -> None:
+    """Their outputs are saved; Megatron-LM's kernels copy nothing for a scatter."""
+    where = place_of(4, recompute="selective-op", compile=compiled)
+    again = []
+    for seconds in (0.0, 7.0):
+        monkeypatch.setattr(TorchKernels, "scattered_s", lambda _, s=seconds: KernelTime(memory_s=s))
+        again.append(forward_again(timed(LAYER, where, tokens=8), {})[0].memory_s)
+    assert again[0] - again[1] == pytest.approx(scattered_s)

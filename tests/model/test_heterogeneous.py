@@ -20,7 +20,7 @@ from ppsim.model.registry import _told, find_model
 from ppsim.parallel.sizes import ParallelSizes
 from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_model import model_of
-from tests.model.reader_cases import DELTA, OF_HETEROGENEOUS, OF_MAMBA, mixed, require_layers_of
+from tests.model.reader_cases import DELTA, OF_CONFIG, OF_HETEROGENEOUS, OF_MAMBA, mixed, require_layers_of
 from tests.model.stages import stage_activations
 
 
@@ -284,3 +284,19 @@ def test_delta_nets_of_zebra_llama_have_either_kind() -> None:
         assert found.layers[0].attention == mixer
     tied = {name: value for name, value in data.items() if name != "tie_word_embeddings"}
     assert model_from({"model_type": "zebra_llama", **tied}).tied_embeddings
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("minimax_m3", "sparse_attention_config"), ("step3p5", "attention_other_setting"),
+        ("deepseek_v4", "compress_rates"), ("kimi_linear", "linear_attn_config"),
+    ],
+)  # fmt: skip
+def test_an_unknown_field_of_a_nested_object_is_refused(kind: str, name: str) -> None:
+    """It might be a new kind of layer."""
+    fields, _ = (OF_CONFIG | OF_HETEROGENEOUS)[kind]
+    assert model_from({"model_type": kind, **fields}).layers
+    nested = (fields.get(name) or {}) | {"new_kind_of_gate": 1}
+    with pytest.raises(ConfigError, match=f"{name}: unknown field 'new_kind_of_gate'"):
+        model_from({"model_type": kind, **fields, name: nested})
