@@ -247,3 +247,12 @@ def test_a_figure_of_values_needs_a_possible_one_and_has_the_knee_of_gpus(monkey
     assert drawn_of("micro_batch", {"num_gpus": 16}, [row])[1] == {"knee": None}
     with pytest.raises(ConfigError, match="no value of --micro-batch-size is possible: there is nothing to draw"):
         drawn_of("micro_batch", None, [])
+
+
+def test_an_explanation_is_written_in_the_formats_of_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Any] = []
+    monkeypatch.setattr(outputs, "write", lambda *given: written.append(given))
+    monkeypatch.setattr(outputs, "explanation_content", lambda what: ("content", what))
+    explanation = object.__new__(outputs.Explanation)
+    outputs.save(explanation, Path("x.md"))
+    assert written == [(["x.md"], outputs.EXPLANATION, ("content", explanation))]
