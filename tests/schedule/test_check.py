@@ -48,6 +48,16 @@ BROKEN = {
     "parts of a cell that feed each other": (
         "0F0,0F1,0B0,0B1\n(1F0;2F0)OVERLAP_F_B,2B0,1B0,1F1,2F1,2B1,1B1", "fused", "2F0 is fused with 1F0, whose result it needs",
     ),
+    "a W without its I, with the row around it": (
+        "0F0,0F1,0W0,0B1,,\n1F0,1B0,1F1,1B1", "complete", "0I0 is missing; 0W0 needs it\n  rank 0: 0F0 0F1 [0W0] 0B1",
+    ),
+    "an I without its W, with the row around it": (
+        "0F0,0F1,0B1,0I0\n1F0,1B0,1F1,1B1", "complete", "0W0 is missing; 0I0 needs it\n  rank 0: 0F0 0F1 0B1 [0I0]",
+    ),
+    "fused cells alone that feed each other": (
+        "(0F0;1F0)OVERLAP_F_B,(1B0;0B0)OVERLAP_F_B", "fused",
+        "1F0 is fused with 0F0, whose result it needs\n  rank 0: [0F0] [1F0] 1B0 0B0",
+    ),
     "a cyclic wait": (
         "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1", "deadlock",
         "deadlock: rank 0 waits at 0B0 for 1B0 (rank 1); rank 1 waits at 1F1 for 0F1 (rank 0)\n"

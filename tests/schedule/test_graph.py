@@ -1,5 +1,8 @@
 """Transfers wait as the runtimes make them wait."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from ppsim import StageCosts, build, simulate
@@ -148,3 +151,24 @@ def test_what_is_left_out_in_schedule_graph_has_these_values() -> None:
         "build_graph": {"waits_for_receives": True},
         "graph_of": {"waits_for_receives": True},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("waits", "order", "cycle"),
+    [
+        ([[1], [2], [], [0, 2]], [2, 1, 0, 3], []),
+        ([[], [0, 3], [0], [2]], [0, 2, 3, 1], []),
+        ([[], [1]], None, [1]),
+        ([[1], [2], [1]], None, [1, 2]),  # the first node only leads to the cycle
+        ([[], [0, 3], [], [2, 4], [0, 1]], None, [1, 3, 4]),
+        ([[2], [0], [3, 4], [], [5], [2]], None, [2, 4, 5]),
+    ],
+)
+def test_nodes_are_ordered_after_those_that_they_wait_for_or_a_cycle_is_named(waits, order, cycle):
+    graph = SimpleNamespace(
+        num_nodes=len(waits), offsets=np.cumsum([0, *map(len, waits)], dtype=np.int32),
+        waits_for=np.array([node for some in waits for node in some], dtype=np.int32),
+    )  # fmt: skip
+    ordered, around = graph_module._topological_order(graph)
+    assert around == cycle
+    assert order is None or ordered.tolist() == order
