@@ -58,8 +58,7 @@ def v_heuristic(
 ) -> bool:
     """Run the ZB-V scheduler (arXiv 2401.10241, §6) once; return whether the cap was respected."""
     run = VHeuristicState(pipeline, memory, spare_s, table, backlog, idleness)
-    if not _first_microbatch(run):
-        return False
+    _first_microbatch(run)
     _level(run)
     for _ in range(2 * pipeline.num_microbatches):
         _choose_gradients(run, takes_down)
@@ -110,21 +109,16 @@ def _put_after_weights(run: VHeuristicState, rank: int, code: int, may_fill: boo
     return True
 
 
-def _first_microbatch(run: VHeuristicState) -> bool:
+def _first_microbatch(run: VHeuristicState) -> None:
+    """The cap holds a microbatch on each rank, and `_one_more_fits` leaves memory for the way up."""
     p, num_stages = run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):
-        if exceeds_cap(run.pipeline, run.memory, run.backlog, rank, rank):
-            return False
         _put(run, rank, rank)
     for rank in range(p - 1, -1, -1):
-        up = num_stages - 1 - rank
         while rank < p - 1 and _one_more_fits(run, rank):
             for above in range(rank + 1):
                 _put(run, above, above)
-        if exceeds_cap(run.pipeline, run.memory, run.backlog, rank, up):
-            return False
-        _put(run, rank, up)
-    return True
+        _put(run, rank, num_stages - 1 - rank)
 
 
 def _one_more_fits(run: VHeuristicState, rank: int) -> bool:
