@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ppsim import StageCosts, build, simulate
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.schedule.grammar import parse_table
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.rounds import repeat_rounds
@@ -114,3 +115,14 @@ def test_a_pair_saves_as_much_as_its_smaller_microbatch_or_slice() -> None:
         assert found["1:1F1"] + found["1:1B0"] == pytest.approx(pair_s), factors
         parts = factors[1], 3 * factors[0]
         assert found["1:1F1"] / pair_s == pytest.approx(parts[0] / sum(parts))
+
+
+def test_an_incomplete_table_and_other_kinds_of_objects_are_refused() -> None:
+    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+    with pytest.raises(ScheduleError, match="1F0 is missing"):
+        simulate(parse_table("0F0,0B0\n1B0\n"), costs)
+    wrong: Any = "1f1b"
+    with pytest.raises(ConfigError, match=r"schedule .*a ppsim\.Schedule, as from ppsim\.build"):
+        simulate(wrong, costs)
+    with pytest.raises(ConfigError, match=r"costs .*a ppsim\.StageCosts"):
+        simulate(build("1f1b", pp=2, microbatches=2), wrong)

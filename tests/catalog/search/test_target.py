@@ -163,3 +163,12 @@ def test_ties_go_to_the_other_criterion_then_to_the_first(
     ]
     assert better(*candidates) is candidates[is_second]
     assert best_of(candidates) is candidates[is_second]
+
+
+def test_the_tolerance_is_relative_to_the_longest_time() -> None:
+    problem = Problem.of(
+        stage_to_rank=[0, 1], num_microbatches=2, forward_s=[1 / 8, 1 / 4], backward_input_s=1 / 16, backward_weight_s=0,
+        transfer_s=1 / 2,
+    )  # fmt: skip
+    assert SearchTarget(problem).tolerance_s == 1e-9 / 2
+    assert SearchTarget(replace(problem, hop_s=np.zeros(1))).tolerance_s == 1e-9 / 4
