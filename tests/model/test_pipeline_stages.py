@@ -54,6 +54,8 @@ def test_a_plan_of_a_stage_counts_earlier_layers_of_the_model_and_of_the_rank() 
     assert [[(one.layers, one.recompute) for one in plan] for plan in in_turn] == [
         [(2, "none")], [(1, "none")], [(1, "full"), (1, "none")], [(1, "none"), (1, "full")],
     ]  # fmt: skip
+    alone = plans_of_stages([2], ["full/2"], [])
+    assert [(one.layers, one.recompute) for one in alone[0]] == [(1, "none"), (1, "full")], "of no rank"
     replica = plans_of_stages([2, 1], ["full/3"] * 2, [[0, 1], [1, 0]])
     assert [[one.recompute for one in plan] for plan in replica] == [["none"], ["full"]]
 
