@@ -561,7 +561,10 @@ def test_two_pipelines_run_in_turns_as_the_model_was_measured(
         published, lambda layers: GPTShape(layers, 64, 4, key.sequence_length), key, MeasuringSettings(num_threads=5),
         num_processes=3, say=lambda message: None, watch=lambda pace: done.append(pace.done_work),
     )  # fmt: skip
-    assert [(one.model.num_layers, one.layers_per_stage) for one in launched] == [(3, [1] * 3), (9, [3] * 3)]
+    assert [(config.model.num_layers, config.layers_per_stage) for config in launched] == [
+        (3, [1] * 3),
+        (9, [3] * 3),
+    ]
     for config in launched:
         assert (config.num_ranks, config.micro_batch, config.num_threads) == (3, shape.micro_batch, 5)
         assert (config.dtype, config.recompute, config.timeout_s) == ("bfloat16", "full", 120.0)

@@ -192,13 +192,13 @@ def test_views_of_a_result_are_taken_of_the_recomputed_one_and_inputs_without_gr
     first, second = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
     weight = torch.randn(4, 4, requires_grad=True)
 
-    def output_of(result: Tensor) -> Tensor:
-        return (result @ weight).sum() + (result.T @ weight).sum() + (result[1:, 2:] @ weight[:2]).sum()
+    def output_of(summed: Tensor) -> Tensor:
+        return (summed @ weight).sum() + (summed.T @ weight).sum() + (summed[1:, 2:] @ weight[:2]).sum()
 
     expected = torch.autograd.grad(output_of(first.exp() + 2 * second), (first, weight))
-    with recompute_result(sums, first, second) as result:
-        assert torch.equal(result, first.exp() + 2 * second)
-        output = output_of(result)
+    with recompute_result(sums, first, second) as summed:
+        assert torch.equal(summed, first.exp() + 2 * second)
+        output = output_of(summed)
         (recipe,) = checkpointing._ACTIVE.get()
     assert checkpointing._ACTIVE.get() == ()
     gradients = torch.autograd.grad(output, (first, weight), retain_graph=True)
@@ -212,12 +212,12 @@ def test_views_of_a_result_are_taken_of_the_recomputed_one_and_inputs_without_gr
 
 
 def test_a_result_of_a_module_is_released_after_its_references_and_its_parameters() -> None:
-    norm, x = nn.LayerNorm(4), torch.randn(3, 4, requires_grad=True)
+    norm, inputs = nn.LayerNorm(4), torch.randn(3, 4, requires_grad=True)
     first, second = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
-    with recompute_result(norm, x) as result:
+    with recompute_result(norm, inputs) as normed:
         (recipe,) = checkpointing._ACTIVE.get()
-        output = (result @ first).sum() + (result @ second).sum()
-    torch.autograd.grad(output, (x,), retain_graph=True)
+        output = (normed @ first).sum() + (normed @ second).sum()
+    torch.autograd.grad(output, (inputs,), retain_graph=True)
     for _ in range(2):
         torch.autograd.grad(output, (first, second, norm.weight), retain_graph=True)
         assert recipe._made is None
@@ -225,37 +225,37 @@ def test_a_result_of_a_module_is_released_after_its_references_and_its_parameter
 
 def test_a_result_of_a_result_is_recomputed_from_the_first_input() -> None:
     inner, outer = nn.LayerNorm(8), nn.LayerNorm(8)
-    x = torch.randn(3, 8, requires_grad=True)
+    inputs = torch.randn(3, 8, requires_grad=True)
     held: list[int] = []
     with (
         watch_saved_tensors(lambda saved: held.append(saved.tensor().data_ptr())),
-        recompute_result(inner, x) as first,
+        recompute_result(inner, inputs) as first,
         recompute_result(outer, first) as second,
     ):
         output = (second * first).sum()
-    assert set(held) == {x.data_ptr()}
+    assert set(held) == {inputs.data_ptr()}
     expected = torch.autograd.grad(
-        (outer(inner(x)) * inner(x)).sum(), (x, *inner.parameters(), *outer.parameters())
+        (outer(inner(inputs)) * inner(inputs)).sum(), (inputs, *inner.parameters(), *outer.parameters())
     )
     output.backward()
-    gradients = (x.grad, *(parameter.grad for parameter in (*inner.parameters(), *outer.parameters())))
+    gradients = (inputs.grad, *(parameter.grad for parameter in (*inner.parameters(), *outer.parameters())))
     for gradient, reference in zip(gradients, expected, strict=True):
         torch.testing.assert_close(gradient, reference)
 
 
 def test_only_tensors_in_the_memory_of_a_result_are_recomputed() -> None:
-    with recompute_result(torch.exp, torch.ones(3, requires_grad=True)) as result:
-        assert isinstance(checkpointing._reference(result.detach()[1:]), checkpointing._View)
+    with recompute_result(torch.exp, torch.ones(3, requires_grad=True)) as powers:
+        assert isinstance(checkpointing._reference(powers.detach()[1:]), checkpointing._View)
         assert isinstance(checkpointing._reference(torch.ones(3)), SavedTensor)
-    assert isinstance(checkpointing._reference(result.detach()), SavedTensor)
+    assert isinstance(checkpointing._reference(powers.detach()), SavedTensor)
     with recompute_result(torch.exp, torch.ones(0, requires_grad=True)):
         assert isinstance(checkpointing._reference(torch.ones(0)), SavedTensor), "all empty tensors are at 0"
 
 
 def test_without_recomputation_a_result_is_saved() -> None:
-    x = torch.randn(3, requires_grad=True)
-    with save_as_usual(torch.add, x, torch.ones(3)) as result:
-        assert torch.equal(result, x + 1)
+    inputs = torch.randn(3, requires_grad=True)
+    with save_as_usual(torch.add, inputs, torch.ones(3)) as output:
+        assert torch.equal(output, inputs + 1)
 
 
 def test_a_context_parallel_rank_attends_as_the_whole_sequence_does_where_its_keys_are_its_own() -> None:

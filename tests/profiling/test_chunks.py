@@ -161,7 +161,7 @@ def test_a_chunk_has_three_inputs_and_the_first_one_does_its_backward_at_once() 
         subject = chunks.subject_of(stack, window)
         assert (subject.is_first, subject.loss is not None) == (window.is_first, window.is_last)
         assert drawn == [window] * 3
-        assert len({id(one) for (one,) in subject._inputs}) == 3
+        assert len({id(tensor) for (tensor,) in subject._inputs}) == 3
         drawn.clear()
 
 
@@ -193,8 +193,8 @@ def test_the_first_chunk_has_no_backward_of_its_inputs_and_flops_are_by_formula_
     for window, expected in (
         (LayerWindow(0, 1, is_first=True), [None, None, 5, 5]), (LayerWindow(1, 2), [1.0, 2.0, 5, 3]),
     ):  # fmt: skip
-        found = chunks._measured(stack, window, "t", MeasuringSettings(), lambda message: None)
-        assert found == {**dict(zip(costs, expected, strict=True)), "forward_flops": flops or counted}
+        measured_costs = chunks._measured(stack, window, "t", MeasuringSettings(), lambda message: None)
+        assert measured_costs == {**dict(zip(costs, expected, strict=True)), "forward_flops": flops or counted}
     assert len(released) == 2
 
 

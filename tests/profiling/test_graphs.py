@@ -112,7 +112,7 @@ def test_the_warm_up_is_on_a_stream_between_two_waits(captures: list[str], monke
 
     subject = Watched()
     pass_once = subject.pass_once
-    monkeypatch.setattr(subject, "pass_once", lambda x: captures.append("warm-up") or pass_once(x))
+    monkeypatch.setattr(subject, "pass_once", lambda inputs: captures.append("warm-up") or pass_once(inputs))
     for name in ("Stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, Named)
     replay_graph(subject, MeasuringSettings(num_repeats=1, num_warm_up=0))

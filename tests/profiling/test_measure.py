@@ -263,8 +263,8 @@ def test_two_later_microbatches_are_held_during_a_backward(can_split: bool) -> N
     taken = [{name: seconds() for name, seconds in run.repeat().items()} for _ in range(2)]
     names = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
     assert taken == [names if can_split else {name: names[name] for name in "FB"}] * 2
-    whole = ["F0", "F1", "F2", "B0", "F3", "I1", "W1", "F4", "B2", "F5", "I3", "W3"]
-    assert subject.calls == (whole if can_split else ["F0", "F1", "F2", "B0", "F3", "B2"])
+    order = ["F0", "F1", "F2", "B0", "F3", "I1", "W1", "F4", "B2", "F5", "I3", "W3"]
+    assert subject.calls == (order if can_split else ["F0", "F1", "F2", "B0", "F3", "B2"])
     run.forget()
     assert subject.calls[-1] == "to none: True"
     assert run._waiting == []
@@ -296,11 +296,11 @@ def test_inputs_take_turns_and_only_numbers_have_gradients() -> None:
 
 def test_the_last_stage_has_a_loss_and_no_gradient_of_its_output() -> None:
     subject = MeasuredModule(nn.Linear(2, 2), [torch.ones(3, 2)], loss=lambda output: output.sum())
-    x = subject.next_input()
-    output = subject.forward(x)
+    inputs = subject.next_input()
+    output = subject.forward(inputs)
     assert (output.shape, subject.grad_of(output)) == ((), None)
-    groups = subject.backward_input(x, output, None)
-    subject.backward_weight(x, output, None, groups)
+    groups = subject.backward_input(inputs, output, None)
+    subject.backward_weight(inputs, output, None, groups)
     weight = subject.module.weight
     assert isinstance(weight, nn.Parameter)
     assert weight.grad is not None

@@ -443,9 +443,9 @@ def test_a_model_is_measured_as_a_pipeline_or_by_its_parts(monkeypatch: pytest.M
 
 
 def test_a_layer_is_measured_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x = nn.Linear(2, 2), torch.zeros(3, 2)
+    layer, inputs = nn.Linear(2, 2), torch.zeros(3, 2)
     settings = MeasuringSettings("meta", 7, 3, 5, least_s=11.0, cuda_graphs=True)
-    profile = made_with(monkeypatch, lambda: [layer, [x, 13]], settings=settings)
+    profile = made_with(monkeypatch, lambda: [layer, [inputs, 13]], settings=settings)
     assert profile.pop("module") is layer
     assert layer.weight.is_meta
     moved, number = profile.pop("inputs")
@@ -454,11 +454,11 @@ def test_a_layer_is_measured_as_the_settings_say(monkeypatch: pytest.MonkeyPatch
         "name": "stages", "num_layers": 1, "num_repeats": 7, "num_warm_up": 3, "num_threads": 5, "least_s": 11.0,
         "cuda_graphs": True, "say": print,
     }  # fmt: skip
-    assert made_with(monkeypatch, lambda: (nn.ReLU(), x), num_layers=17)["num_layers"] == 17
+    assert made_with(monkeypatch, lambda: (nn.ReLU(), inputs), num_layers=17)["num_layers"] == 17
     with pytest.raises(ConfigError, match="leave out --micro-batch-size"):
-        made_with(monkeypatch, lambda: (layer, x), micro_batches=[2])
+        made_with(monkeypatch, lambda: (layer, inputs), micro_batches=[2])
     with pytest.raises(ConfigError, match="--pp 2 measures the stages of a pipeline"):
-        made_with(monkeypatch, lambda: (layer, x), pp=2)
+        made_with(monkeypatch, lambda: (layer, inputs), pp=2)
 
 
 @pytest.mark.parametrize("returned", [nn.ReLU(), (nn.ReLU(),), (nn.ReLU(), 3), (torch.zeros(2), torch.zeros(2))])

@@ -427,8 +427,8 @@ def test_an_excess_within_three_deviations_is_none() -> None:
     """The quartiles of 16 samples are 1.35 apart: 1.25 / 4 is the deviation of their median."""
     not_fitted: dict[str, str] = {}
     around = np.repeat([-0.675, 0.0, 0.675], [5, 6, 5])
-    for value, expected in ((1.0, 1.0), (0.9, 0.0)):
-        fit = calibrate_module._beyond("first_pass_s", [value + around], not_fitted)
+    for seconds, expected in ((1.0, 1.0), (0.9, 0.0)):
+        fit = calibrate_module._beyond("first_pass_s", [seconds + around], not_fitted)
         assert fit is not None
         assert (fit.value, fit.deviation) == (pytest.approx(expected), pytest.approx(1.25 / 4))
     assert not_fitted == {}
@@ -518,8 +518,8 @@ def test_a_line_of_transfers_replaces_the_overhead_and_the_time_of_a_message() -
 def test_latency_and_bandwidth_are_known_together(
     latency_s: float | None, bandwidth: float | None, line: tuple[float, float] | None
 ) -> None:
-    found = calibrate_module.FittedOverheads(None, None, None, None, [], latency_s, bandwidth)
-    assert found.line == line
+    overheads = calibrate_module.FittedOverheads(None, None, None, None, [], latency_s, bandwidth)
+    assert overheads.line == line
 
 
 def test_numbers_that_callers_may_leave_out() -> None:
@@ -570,8 +570,8 @@ def test_a_transfer_counts_if_its_message_was_sent_while_its_receiver_was_free()
         ([2.0, 2.5, 2.0, 5.5], [True, True, False, True]),
         ([1.9, 2.0, 2.1, 4.9], [False, False, True, False]),
     ):
-        found = calibrate_module._only_waited(graph, end, blocker, waiting, transfer, np.array(produced_s))
-        assert found.tolist() == expected
+        counted = calibrate_module._only_waited(graph, end, blocker, waiting, transfer, np.array(produced_s))
+        assert counted.tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -609,9 +609,9 @@ def test_links_are_slow_only_if_transfers_overlap_and_are_not_known(
 def test_a_constant_that_is_dropped_is_not_fitted(name: str, changed: dict[str, None]) -> None:
     fit = FittedConstant(1.0, (1.0, 1.0), 4)
     spreads = calibrate_module.TimeSpreads(0.1, 0.2, (0.9, 1.1))
-    whole = calibrate_module.FittedOverheads(
+    overheads = calibrate_module.FittedOverheads(
         fit, fit, fit, fit, [], 2.0, 3.0, spreads=spreads, first_pass=fit, last_pass=fit
     )
-    assert calibrate_module._without(whole, name) == replace(whole, **changed)
-    varied = calibrate_module._without(whole, "pass_factors")
-    assert varied == replace(whole, spreads=replace(spreads, factors=None))
+    assert calibrate_module._without(overheads, name) == replace(overheads, **changed)
+    varied = calibrate_module._without(overheads, "pass_factors")
+    assert varied == replace(overheads, spreads=replace(spreads, factors=None))

@@ -172,16 +172,16 @@ def test_without_recorded_transfers_a_replay_has_the_median_gap_before_each_acti
     actions = slow.num_actions
     start, end = slow.start.copy(), slow.end.copy()
     start[actions:] = end[actions:]
-    found = compare(replace(slow, start=start, end=end), simulate(TABLE, UNIT))
-    assert (found.replay_gap_s, found.replay_hop_s) == (0.25, None)
-    assert found.replay_s == pytest.approx(slow.step_time_s, abs=0.25)
+    compared = compare(replace(slow, start=start, end=end), simulate(TABLE, UNIT))
+    assert (compared.replay_gap_s, compared.replay_hop_s) == (0.25, None)
+    assert compared.replay_s == pytest.approx(slow.step_time_s, abs=0.25)
 
 
 def test_a_summary_has_all_errors_and_the_fitted_constants():
-    found = comparison(between_s=(1.0, 2.0), pace=0.5, iteration_time_interval_s=(14.0, 16.0))
-    summary = summary_of(found, None)
+    compared = comparison(between_s=(1.0, 2.0), pace=0.5, iteration_time_interval_s=(14.0, 16.0))
+    summary = summary_of(compared, None)
     assert (summary["schedule"], summary["measured_step_time_s"]) == ("1f1b", 15.0)
-    assert summary["periods_s"] == [16.0, found.projected.step_time_s + 2]
+    assert summary["periods_s"] == [16.0, compared.projected.step_time_s + 2]
     assert summary["projected_interval_s"] == [14.0, 16.0]
     assert (summary["reference_works"], summary["pace"], "fitted" in summary) == (None, 0.5, False)
     assert [row["error"] for row in summary["ops"]] == [0.0, 1.0, 0.0, 0.0]

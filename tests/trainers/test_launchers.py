@@ -149,7 +149,7 @@ def test_options_are_read_as_argparse_reads_them(words: list[str], options: dict
 
 
 @pytest.mark.parametrize(
-    ("words", "start", "nested"),
+    ("command", "start", "nested"),
     [
         ("srun -N 2 bash -c LINE", 0, (3, "'bash' '-c' 'LINE'")),
         ("run.sh 7", 0, (0, "'bash' 'run.sh' '7'")),
@@ -162,9 +162,9 @@ def test_options_are_read_as_argparse_reads_them(words: list[str], options: dict
     ],
 )
 def test_a_shell_or_a_script_that_a_program_starts_is_nested(
-    words: str, start: int, nested: tuple[int, str] | None
+    command: str, start: int, nested: tuple[int, str] | None
 ) -> None:
-    assert Command(tuple(words.split()), {}).nested(start) == nested
+    assert Command(tuple(command.split()), {}).nested(start) == nested
 
 
 @pytest.mark.parametrize(("program", "nested"), [("/usr/bin/ssh", (2, "cd a; t.py")), ("echo", None)])

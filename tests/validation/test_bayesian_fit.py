@@ -726,10 +726,10 @@ def multipliers(
 
 def test_named_kernels_of_all_ranks_are_divided_by_the_projected_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = dict(zip(KINDS_OF_KERNELS, (3.0, 5.0, 7.0, 11.0, 13.0, 17.0), strict=True))
-    both = {"attention": 22 / 16, "memory": 26 / 32, "optimizer": 34 / 10, "all-reduce": 7.0}
-    assert multipliers(monkeypatch, seconds) == {**both, "gemm-bfloat16": 6 / 2, "experts-bfloat16": 14 / 8}
+    others = {"attention": 22 / 16, "memory": 26 / 32, "optimizer": 34 / 10, "all-reduce": 7.0}
+    assert multipliers(monkeypatch, seconds) == {**others, "gemm-bfloat16": 6 / 2, "experts-bfloat16": 14 / 8}
     assert multipliers(monkeypatch, seconds, dtype="float8") == {
-        **both, "gemm-bfloat16": 6 / 2, "gemm-float8": 10 / 4, "experts-float8": 14 / 8,
+        **others, "gemm-bfloat16": 6 / 2, "gemm-float8": 10 / 4, "experts-float8": 14 / 8,
     }  # fmt: skip
     with_gaps = multipliers(monkeypatch, seconds, counts={"attention": 6.0})
     assert with_gaps["attention"] == 2 * (11 + 0.5 * 6) / 16
@@ -776,8 +776,8 @@ def test_errors_beyond_the_spread_of_the_gpu_type_weigh_less(monkeypatch: pytest
 
     problem = line(earlier=False)
     monkeypatch.setattr(Line, "_most_probable", most_probable)
-    made = problem.solved([])
-    expected = np.diag([1 / 5, 1.0]) / (0.2**2 + made.sigmas**2)
+    solution = problem.solved([])
+    expected = np.diag([1 / 5, 1.0]) / (0.2**2 + solution.sigmas**2)
     assert asked[0] == pytest.approx(expected)
 
 
@@ -798,9 +798,9 @@ def test_a_step_that_a_slow_host_explains_determines_the_time_of_a_launch(monkey
         row.plan.launch_s = 1e-6
         return fit_module._log_of_launch(row)
 
-    found = log_of(6.0)
-    assert found is not None
-    assert np.exp(found) == pytest.approx(5e-5, rel=0.003)
+    log_s = log_of(6.0)
+    assert log_s is not None
+    assert np.exp(log_s) == pytest.approx(5e-5, rel=0.003)
     assert log_of(11.0) is not None
     assert (log_of(11.1), log_of(1.1 * np.exp(0.1) - 1e-6)) == (None, None)
     slow_s[0] = None
@@ -830,7 +830,7 @@ def test_operators_of_several_runs_have_their_geometric_mean(monkeypatch: pytest
     monkeypatch.setattr(fit_module, "operator_constants", lambda plan, source: recorded[source])
     rows = [row_of(None, case=SimpleNamespace(recorded=source)) for source in ("a", "b", None)]
     operators = fit_module._operators(rows)
-    assert {name: (one.value, one.sigma) for name, one in operators.items()} == {
+    assert {name: (constant.value, constant.sigma) for name, constant in operators.items()} == {
         "operator_time.memory": (4.0, 0.08), "operator_time.attention": (3.0, 0.06),
     }  # fmt: skip
 
@@ -895,6 +895,6 @@ def test_a_multiplier_that_a_cluster_has_is_multiplied(monkeypatch: pytest.Monke
         monkeypatch.setattr(fit_module, other, lambda plan, job, recorded: {}.items())
         recorded = SimpleNamespace(kernels=["kernel"] * (name == "_by_kernels"), source="r")
         constants = fit_module.operator_constants(SimpleNamespace(job=job), recorded)  # type: ignore[arg-type]
-        assert {kind: one.value for kind, one in constants.items()} == {
+        assert {kind: constant.value for kind, constant in constants.items()} == {
             "operator_time.memory": 4.5, "operator_time.all-reduce": 7.0
         }  # fmt: skip

@@ -198,12 +198,12 @@ def test_rows_that_cannot_be_projected_are_listed_and_the_others_compared() -> N
         published("ab", 5.0), published("abc", 7.0, unexpressed="no schedule"), published("a", -1.0),
         published("abcd", 9.0, is_memory=True),
     ]  # fmt: skip
-    found = validate_set("own", plan_of, cases)
-    assert (found.name, found.properties, found.mfu_basis) == ("own", "set own", "basis")
-    assert [(one.measured, one.projected, one.constant_mfu, one.spread, one.longest_s) for one in found.rows] == [
+    compared = validate_set("own", plan_of, cases)
+    assert (compared.name, compared.properties, compared.mfu_basis) == ("own", "set own", "basis")
+    assert [(error.measured, error.projected, error.constant_mfu, error.spread, error.longest_s) for error in compared.rows] == [
         (4.0, 5.0, 5.0, 0.5, 10.0), (8.0, 9.0, 9.0, 0.0, 0.0),
     ]  # fmt: skip
-    assert [(case.options["name"], reason) for case, reason in found.skipped] == [
+    assert [(case.options["name"], reason) for case, reason in compared.skipped] == [
         ("abc", "no schedule"), ("a", "is negative"),
     ]  # fmt: skip
 
@@ -216,10 +216,10 @@ def test_groups_of_two_rows_or_more_have_an_order(monkeypatch: pytest.MonkeyPatc
         published("a", 1.0, group="single"), published("ab", 1.0),
     ]  # fmt: skip
     monkeypatch.setattr(error_summary, "cases_of", {"own": rows}.__getitem__)
-    found = validate_set("own", plan_of)
-    assert found.rank_correlations == {"right": pytest.approx(1.0), "wrong": pytest.approx(0.5)}
-    assert found.groups_in_order == 1
-    assert len(found.rows) == 7
+    compared = validate_set("own", plan_of)
+    assert compared.rank_correlations == {"right": pytest.approx(1.0), "wrong": pytest.approx(0.5)}
+    assert compared.groups_in_order == 1
+    assert len(compared.rows) == 7
 
 
 def test_an_interval_has_the_spread_of_the_fit_or_else_of_the_source_and_the_slowest_end(

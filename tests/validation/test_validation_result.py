@@ -40,7 +40,10 @@ def test_a_row_of_memory_has_its_bytes_and_one_of_measured_costs_no_cluster() ->
 
 def test_scores_are_of_sets_with_rows() -> None:
     summaries = {"a": ErrorSummary(2, 0.1, 0.2, -0.3), "b": ErrorSummary(0, 0.0, 0.0, 0.0)}
-    sets: Any = [SimpleNamespace(name=name, rows=[0] * one.num_rows, score=one) for name, one in summaries.items()]
+    sets: Any = [
+        SimpleNamespace(name=name, rows=[0] * summary.num_rows, score=summary)
+        for name, summary in summaries.items()
+    ]
     report = ValidationReport(sets)
     assert report.scores().to_dict("index") == {
         "a": {"num_rows": 2, "mean": 0.1, "mean_absolute": 0.2, "worst": -0.3}
