@@ -189,3 +189,12 @@ def test_a_number_in_place_of_a_list_has_no_index_in_its_path() -> None:
         validated(Row, {"several": [2, -1]}, "file")
     with pytest.raises(ConfigError, match="file is wrong: the whole: must be a JSON object, got 5"):
         validated(Row, 5, "file")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_without_bounds_is_finite(number: float) -> None:
+    class Row(FileSchema):
+        number: float
+
+    with pytest.raises(ConfigError, match="number: must be finite"):
+        validated(Row, {"number": number}, "a file")

@@ -4,6 +4,7 @@ import importlib
 import shutil
 import sys
 import time
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -284,3 +285,24 @@ def test_kernels_are_compiled_only_if_numba_is_installed(monkeypatch: pytest.Mon
 def test_kernels_release_the_interpreter_and_count_no_references() -> None:
     options = compiling._compiled(scaled).targetoptions
     assert (options["nogil"], options["_nrt"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "others", "has_numba", "pays"),
+    [
+        (WORTH_COMPILING, 0, True, True),
+        (WORTH_COMPILING - 1, 0, True, False),
+        (WORTH_COMPILING, 0, False, False),
+        (WORTH_COMPILING - 1, WORTH_COMPILING, False, False),
+    ],
+)
+def test_numba_is_imported_once_the_iterations_of_all_kernels_pay(
+    monkeypatch: pytest.MonkeyPatch, iterations: int, others: int, *, has_numba: bool, pays: bool
+) -> None:
+    monkeypatch.setattr(compiling, "_ITERATIONS", Counter({fill: others}))
+    monkeypatch.setattr(compiling, "_has_numba", lambda: has_numba)
+    monkeypatch.setattr(compiling, "_is_kept", lambda *_: False)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert compiling._pays(scaled, (), iterations) is pays
+    with every_kernel_compiled():
+        assert compiling._pays(scaled, (), 1)
