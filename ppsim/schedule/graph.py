@@ -158,10 +158,10 @@ def graph_of(
 
 
 def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits") -> EventGraph:
+    none = np.zeros(0, dtype=np.int32)
     graph = EventGraph(
-        schedule=compute, source=source, target=target, offsets=waits[0], waits_for=waits[1],
-        order=np.zeros(len(compute) + len(source), dtype=np.int32),
-    )  # fmt: skip
+        schedule=compute, source=source, target=target, offsets=waits[0], waits_for=waits[1], order=none
+    )
     order, cycle = _topological_order(graph)
     if cycle:
         raise Deadlock(explain_cycle(compute, source, target, cycle))

@@ -81,11 +81,11 @@ def test_a_slow_link_takes_longer_one_way_arrives_later_and_blocks_its_sender() 
 
 
 def test_a_message_takes_time_after_its_sender_and_before_its_receiver() -> None:
-    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, message_overhead_s=1)
+    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, message_overhead_s=3)
     graph = graph_of(costs)
     found = by_node(graph, overheads_s(graph, costs))
-    assert [found[f"0:{name}"] for name in ("0F0", "0F1", "0B0", "0B1")] == [0, 1, 2, 1]
-    assert [found[f"1:{name}"] for name in ("1F0", "1B0", "1F1", "1B1")] == [1, 0, 2, 0]
+    assert [found[f"0:{name}"] for name in ("0F0", "0F1", "0B0", "0B1")] == [0, 3, 6, 3]
+    assert [found[f"1:{name}"] for name in ("1F0", "1B0", "1F1", "1B1")] == [3, 0, 6, 0]
 
 
 def test_what_lies_between_rounds_is_before_the_first_action_of_the_first_stage() -> None:
