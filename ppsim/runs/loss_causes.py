@@ -154,7 +154,7 @@ class ActionSpeeds:
     @cached_property
     def even(self) -> Floats:
         even = {(op, stage): self.typical[op] for op, stage in self.medians}
-        for stage in self.all_weight & {stage for op, stage in self.medians if op is Op.W}:
+        for stage in self.all_weight:
             even[Op.I, stage] = self.medians[Op.I, stage]
             even[Op.W, stage] = self.typical[Op.I] + self.typical[Op.W] - self.medians[Op.I, stage]
         return self.factors.each(even)
