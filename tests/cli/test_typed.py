@@ -19,11 +19,12 @@ from tests.cli.running import ppsim
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The current folder has the files that the cases name."""
+    """The current folder has the files that the cases name; `tune` refines nothing, which takes most of its time."""
     folder = tmp_path_factory.mktemp("typed")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         typed.write_inputs(folder)
+        patch.setattr("ppsim.tuning.search.refine", lambda *_: None)
         yield
 
 
