@@ -4,12 +4,15 @@ import json
 import re
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 import ppsim
-from ppsim.base.errors import PpsimError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.projection.plan import memory_limit_of
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.verdict import MemoryLimit
 from ppsim.tuning import refine as refine_module
 from ppsim.tuning.command_line import command_of
@@ -286,18 +289,16 @@ def test_all_layouts_that_fit_only_with_recomputation_have_a_bound_of_their_time
     assert least_recomputed(looks, {}, 9.0) == []
 
 
-def fake_search(**fields):
+def fake_search(**fields: Any) -> Any:
     """A refinement whose parts are given by name."""
     search = object.__new__(RefineState)
     vars(search).update(fields)
     return search
 
 
-def layout(**sizes) -> Configuration:
+def layout(**sizes: Any) -> Configuration:
     """1f1b with tp 2, cp 3, ep 5, dp 7, pp 4, micro-batch 6 and ZeRO 1, except `sizes`."""
-    usual = configurations(question(), space_for(question()))[0]
-    given = {"tp": 2, "cp": 3, "ep": 5, "dp": 7, "pp": 4, "vpp": 1, "micro_batch": 6, "zero": 1, "schedule": "1f1b"}
-    return replace(usual, **given | {"recompute": "none", "split": "even"} | sizes)
+    return replace(Configuration(2, 3, 5, 7, 4, 1, 6, "none", "1f1b", "even"), **sizes)
 
 
 def test_a_layout_is_all_sizes_but_stages_per_rank() -> None:
@@ -307,7 +308,7 @@ def test_a_layout_is_all_sizes_but_stages_per_rank() -> None:
     assert _first_of_layouts(ordered, 9) == [layout(), layout(tp=1), layout(zero=3), layout(cp=1)]
 
 
-def of_job(layers: int, batch: int, **fields):
+def of_job(layers: int, batch: int, **fields: Any) -> Any:
     job = SimpleNamespace(global_batch=batch, model=SimpleNamespace(layers=[None] * layers))
     return fake_search(outlooks=SimpleNamespace(question=SimpleNamespace(job=job)), **fields)
 
@@ -338,7 +339,7 @@ def test_fitted_schedules_need_two_stages_on_each_rank(pp: int, layers: int, nam
     assert [(one.schedule, one.vpp) for one in tried] == [(name, 2) for name in names]
 
 
-def look_of(candidate: Configuration, bound_s: float, least_bytes: float = 0.0):
+def look_of(candidate: Configuration, bound_s: float, least_bytes: float = 0.0) -> Any:
     return SimpleNamespace(candidate=candidate, bound_s=bound_s, least_bytes=least_bytes)
 
 
@@ -395,3 +396,199 @@ def test_blocks_are_the_fewest_that_fit(monkeypatch: pytest.MonkeyPatch) -> None
     search = fake_search(outlooks=outlooks)
     for limit_bytes, expected in ((13.0, ["block/1"]), (12.5, ["block/2"]), (10.0, ["block/4"]), (9.0, [])):
         assert [one.recompute for one in _with_fewest_layers(search, layout(), limit_bytes)] == expected
+
+
+def test_each_layout_has_the_three_configurations_that_need_least_recomputation() -> None:
+    """Full recomputation leaves 1 byte of a limit of 5: 9 bytes need half of its time, and 13 need two thirds."""
+    numbers = {1: (8.0, 9.0), 2: (7.9, 13.0), 3: (7.6, float("inf")), 4: (8.2, 9.0)}
+    looks = [
+        look_of(layout(vpp=vpp, recompute=recompute), full_s if recompute == "full" else 1.0, num_bytes)
+        for vpp, (full_s, _) in numbers.items() for recompute, num_bytes in (("none", 9.0), ("full", 1.0))
+    ]  # fmt: skip
+    verdicts = {layout(vpp=vpp).key: EvaluationResult("does not fit", held) for vpp, (_, held) in numbers.items()}
+    assert least_recomputed(looks, verdicts, 5.0) == [
+        (6.0, layout(vpp=1)), (pytest.approx(6.15), layout(vpp=4)), (pytest.approx(5.925), layout(vpp=2)),
+    ]  # fmt: skip
+    assert least_recomputed(looks, verdicts, 0.5) == [], "full recomputation does not fit"
+    assert len(least_recomputed(looks, verdicts, 1.0)) == 3, "full recomputation just fits"
+    smaller = {layout(vpp=1).key: EvaluationResult("fits", 5.0, 1.0)}
+    assert [one.vpp for _, one in least_recomputed(looks[:2], smaller, 5.0)] == [1], "bounds of 9 bytes do not fit"
+
+
+def test_the_forty_fastest_bounds_are_evaluated_if_they_may_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[int] = []
+
+    def evaluate(tasks: list[Configuration], *, front: tuple[()]) -> list[tuple[str, EvaluationResult]]:
+        assert front == ()
+        evaluated.append(tasks[0].dp)
+        if tasks[0].dp == 5:
+            raise ConfigError("a link has no bandwidth")
+        return [(tasks[0].key, EvaluationResult("fits", 3.0, 7.0))]
+
+    monkeypatch.setattr(refine_module, "task_of", lambda outlooks, look: look.candidate)
+    monkeypatch.setattr(refine_module, "evaluate", evaluate)
+    noted: list[tuple[int, str]] = []
+    search = fake_search(
+        outlooks=None, look=lambda one: None if one.dp == 6 else look_of(one, 100.0 - one.dp),
+        may_win=lambda look: look.candidate.dp != 7,
+        note=lambda one, outcome: noted.append((one.dp, outcome.status)),
+    )  # fmt: skip
+    search.try_all(layout(dp=dp) for dp in [*range(1, 9), *range(1, 9)])
+    assert evaluated == [8, 5, 4, 3, 2, 1]
+    assert noted == [(dp, "fits") for dp in (8, 4, 3, 2, 1)]
+    evaluated.clear()
+    search.try_all(layout(dp=dp) for dp in range(10, 60))
+    assert evaluated == list(range(59, 19, -1))
+
+
+def test_the_fastest_of_all_and_of_those_that_fit_are_listed_once() -> None:
+    """Each layout has its first configuration; switched options and searched splits are listed on request."""
+    limited = SimpleNamespace(
+        is_elsewhere=lambda one: False, verdict=lambda one, peak_bytes: "fits" if peak_bytes < 5 else "fits tightly"
+    )
+    tight, slow, later = layout(tp=1), layout(tp=2), layout(tp=2, vpp=2)
+    switched, searched = layout(tp=4, switched=("offload=0.5",)), layout(tp=8, split="searched")
+    numbers = {tight: (6.0, 2.0), slow: (4.0, 5.0), later: (4.0, 7.0), switched: (4.0, 3.0), searched: (4.0, 4.0)}
+    search = fake_search(
+        outlooks=SimpleNamespace(question=limited), known={one.key: one for one in numbers},
+        verdicts={one.key: EvaluationResult("fits", *of_one) for one, of_one in numbers.items()},
+    )  # fmt: skip
+    search.known["too large"] = layout(tp=16)
+    search.verdicts["too large"] = EvaluationResult("does not fit", 1.0)
+    assert search.fastest(1) == [slow, tight]
+    assert search.fastest(9) == [slow, tight]
+    assert search.fastest(1, switched=True) == [switched, tight]
+    assert search.fastest(2, searched=True) == [searched, slow, tight]
+    assert search.fastest(9, switched=True, searched=True) == [switched, searched, slow, tight]
+
+
+def test_options_are_switched_on_the_best_until_none_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, bool]] = []
+
+    def switched(search: RefineState, start: Configuration, *, saving: bool = False) -> list[Configuration]:
+        calls.append((start.dp, saving))
+        return []
+
+    monkeypatch.setattr(refine_module, "_switched", switched)
+    asked: list[tuple[int, bool]] = []
+    best = iter([[layout(dp=2), layout(dp=3)], [layout(dp=3), layout(dp=4)], [layout(dp=2)], [layout(dp=99)]])
+
+    def fastest(number: int, *, switched: bool) -> list[Configuration]:
+        asked.append((number, switched))
+        return next(best)
+
+    search = fake_search(try_all=list, fastest=fastest)
+    refine_module._switch(search, [layout(dp=1), layout(dp=2)], [layout(dp=7), layout(dp=8)])
+    assert calls == [(7, True), (8, True), *((dp, False) for dp in (1, 2, 3, 4))]
+    assert asked == [(3, True)] * 3
+    endless = iter(range(10, 99))
+    search.fastest = lambda number, *, switched: [layout(dp=next(endless))]
+    calls.clear()
+    refine_module._switch(search, [], [])
+    assert [dp for dp, _ in calls] == list(range(10, 22)), "twelve switches in succession"
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds", "peak", "fits", "is_noted"),
+    [
+        (("fits", 3.0, 10.0), 9.98, 4.0, True, True),
+        (("fits", 3.0, 10.0), 9.995, 4.0, True, False),
+        (("fits", 3.0, 10.0), 9.98, 4.0, None, True),
+        (("fits", 3.0, 10.0), 9.98, 4.0, False, False),
+        (("fits", 3.0, 10.0), 5.0, 6.0, True, False),
+        (("fits", 6.0, 10.0), 12.0, 4.0, True, True),
+        (("does not fit", 9.0, 1.0), 12.0, 6.0, True, True),
+        (None, 12.0, 6.0, True, True),
+        (None, 0.0, 6.0, True, False),
+    ],
+)
+def test_a_plan_of_each_stage_is_a_row_if_it_ranks_a_thousandth_before_the_configuration(
+    before: tuple[Any, ...] | None, seconds: float, peak: float, fits: bool | None, is_noted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """More than 5 bytes fit tightly. A time of zero stands for a schedule that cannot run."""
+
+    def project_table(plan: str, table: str) -> Any:
+        assert (plan, table) == ("plan auto auto", "table of plan auto auto")
+        if not seconds:
+            raise PpsimError("its transfers deadlock")
+        memory = SimpleNamespace(peak_bytes=np.array([1.0, peak]))
+        return SimpleNamespace(timeline=SimpleNamespace(memory=memory), iteration_time_s=seconds, fits=fits)
+
+    monkeypatch.setattr(refine_module, "table_at", lambda plan: f"table of {plan}")
+    monkeypatch.setattr(refine_module, "project_table", project_table)
+    asked = SimpleNamespace(
+        plan_of=lambda one: f"plan {one.recompute} {one.split}", is_elsewhere=lambda one: False,
+        verdict=lambda one, peak_bytes: "fits" if peak_bytes < 5 else "fits tightly",
+    )  # fmt: skip
+    verdicts = {} if before is None else {layout().key: EvaluationResult(*before)}
+    noted: list[Any] = []
+    search = fake_search(
+        outlooks=SimpleNamespace(question=asked), verdicts=verdicts, note=lambda *given: noted.append(given)
+    )
+    refine_module._try_plan(search, layout())
+    planned = layout(recompute="auto", split="auto")
+    assert noted == [(planned, EvaluationResult("fits", peak, seconds))] * is_noted
+    noted.clear()
+    refine_module._try_plan(search, layout(pp=1))
+    search.verdicts[planned.key] = EvaluationResult("fits", 99.0, 99.0)
+    refine_module._try_plan(search, layout())
+    assert noted == []
+
+
+def refinements_of(monkeypatch: pytest.MonkeyPatch, choice: Any) -> list[Any]:
+    """Return the calls of a refinement, of configurations by `dp`; 80 bytes fit, and 100 fit tightly."""
+    calls: list[Any] = []
+    tight = {80.0: [(5.0, layout(dp=1)), (9.0, layout(dp=2))], 100.0: [(7.5, layout(dp=3)), (8.5, layout(dp=4))]}
+
+    def fastest(number: int, **options: bool) -> list[Configuration]:
+        calls.append((number, options))
+        return [layout(dp=50 + number), layout(dp=60 + number, pp=1)]
+
+    def tried(candidates: Any) -> None:
+        calls.append([(one.dp, one.recompute, one.split, one.vpp) for one in candidates])
+
+    search = fake_search(
+        limit=MemoryLimit(usable_bytes=100.0, safe_bytes=80.0), space=SimpleNamespace(start=layout(dp=99)), verdicts={},
+        outlooks=SimpleNamespace(question=SimpleNamespace(job="job", is_elsewhere=lambda one: one.dp == 2)),
+        best_s=[[6.0, 8.0], [9.5, 9.5]], fastest=fastest, try_all=tried,
+    )  # fmt: skip
+    by_limit = {limit * CAP_ROUNDING: rows for limit, rows in tight.items()}
+    monkeypatch.setattr(refine_module, "least_recomputed", lambda looks, verdicts, limit: by_limit[limit])
+    monkeypatch.setattr(refine_module, "recomputed_modules", lambda job: ["mlp", "core_attn"])
+    monkeypatch.setattr(
+        refine_module,
+        "_with_fewest_layers",
+        lambda search, one, limit: [replace(one, recompute=f"block/{limit:g}")],
+    )
+    monkeypatch.setattr(refine_module, "_of_other_stages", lambda search, one: [replace(one, vpp=7)])
+    monkeypatch.setattr(refine_module, "_try_plan", lambda search, one: calls.append(one.dp))
+    monkeypatch.setattr(refine_module, "_descent", lambda search, one: [replace(one, vpp=5)])
+    monkeypatch.setattr(refine_module, "_fits_tightly", lambda search, one: one.dp < 60)
+    monkeypatch.setattr(
+        refine_module, "_switch",
+        lambda search, start, large: calls.append(([one.dp for one in start], [one.dp for one in large])),
+    )  # fmt: skip
+    looks: Any = [look_of(layout(dp=dp), bound_s) for dp, bound_s in ((21, 3.0), (22, 2.0), (23, float("inf")))]
+    refine(search, looks, [choice])
+    assert calls[0] == [(99, "none", "even", 1)], "the plan of the user"
+    return calls[1:]
+
+
+def test_recomputation_is_tried_if_its_bound_beats_the_best_of_the_same_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert refinements_of(monkeypatch, "recompute") == [
+        call for dp, limit in ((1, 80), (2, 80), (3, 100))
+        for call in ([(dp, "mlp", "even", 1), (dp, "core_attn", "even", 1)], [(dp, f"block/{limit}", "even", 1)])
+    ]  # fmt: skip
+
+
+def test_stages_splits_options_and_plans_are_tried_on_the_best_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {choice: refinements_of(monkeypatch, choice) for choice in ("vpp", "split", "plan", "switches")}
+    assert calls["vpp"] == [(10, {}), [(60, "none", "even", 7), (70, "none", "even", 7)]]
+    assert calls["split"] == [(3, {"switched": True}), [(53, "none", "searched", 1)]]
+    assert calls["plan"] == [(3, {"switched": True, "searched": True}), 53, 63, 1, 2]
+    assert calls["switches"] == [
+        (16, {}), [(dp, "none", "even", 5) for dp in (66, 76, 22, 21)], (8, {}), ([99], [1, 2, 3, 4, 58]),
+    ]  # fmt: skip
