@@ -128,4 +128,5 @@ def test_a_table_is_built_or_fitted_to_the_plan(monkeypatch: pytest.MonkeyPatch)
     assert (table.name, table.num_ranks, table.vpp, table.num_microbatches) == ("interleaved-1f1b", 2, 2, 4)
     monkeypatch.setattr(module, "table_of", lambda plan, entry: (f"fitted {entry.name}", "note"))
     assert table_at(plan_with(schedule_name="zb-auto")) == "fitted zb-auto"  # type: ignore[comparison-overlap]
+    assert table_at(plan_with(schedule_name="zbv")) == "fitted zbv"  # type: ignore[comparison-overlap]
     assert table_at(plan_with(schedule_name="v-flex")) == "fitted v-flex"  # type: ignore[comparison-overlap]

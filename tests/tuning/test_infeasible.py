@@ -46,6 +46,7 @@ def bounds_of(*sizes: tuple[float, float]) -> list[Any]:
         ([(6, 9), (1, 8), (2, 7)], 7.0, 7, [8, 7]),
         ([(6, 9), (1, 8), (2, 7)], 8.0, 8, [8]),
         ([(1, 8), (1, 7)], 0.0, 7, [7, 8]),
+        ([(2, 8), (1, 8)], 0.0, 8, [8, 8]),
     ],
 )
 def test_the_smallest_configuration_is_found_by_bounds_until_one_is_small_enough(
@@ -57,6 +58,7 @@ def test_the_smallest_configuration_is_found_by_bounds_until_one_is_small_enough
     nothing: Any = None
     best, least = infeasible._smallest(nothing, bounds_of(*sizes), enough)
     assert (best.candidate, least, seen) == (smallest, smallest, examined)
+    assert best.least_bytes == min(bound for bound, exact in sizes if exact == smallest), "the first in a tie"
 
 
 def test_a_space_fits_if_a_configuration_holds_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,18 @@
 
 import itertools
 import json
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError
+from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
 from ppsim.catalog.build import find
 from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.tuning import search
+from ppsim.tuning.evaluate import EvaluationResult
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Configuration, configurations, space_for
 from tests.tuning.questions import question
@@ -229,3 +233,57 @@ def test_equal_splits_are_tried_once():
         for split, counts in (("auto", (4, 4)), ("even", (4, 4)), ("even", (3, 5)), ("searched", (4, 4)))
     ]
     assert search._distinct(looks) == [looks[0], looks[2]]
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A plan of a data-parallel size, whose schedule is searched."""
+
+    dp: int
+    search_time_s: float = 0.0
+    seed: int = 0
+
+
+def test_tables_are_searched_for_the_three_best_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of dp 1 is known; dp 2 fits, dp 3 does not, and dp 4 has no table."""
+    plans: list[Searched] = []
+
+    def project_of(plan: Searched) -> Any:
+        plans.append(plan)
+        if plan.dp == 4:
+            raise ScheduleError("the memory is too small for any table")
+        memory = SimpleNamespace(peak_bytes=np.array([6.0, 7.0, 5.0]))
+        fits = {2: None, 3: False}[plan.dp]
+        return SimpleNamespace(timeline=SimpleNamespace(memory=memory), iteration_time_s=1.5, fits=fits)
+
+    monkeypatch.setattr(search, "project", project_of)
+
+    def searched_for(sizes: list[int]) -> dict[int, EvaluationResult]:
+        best = [found(1.0, 1.0, dp=dp, schedule=name) for dp in sizes for name in ("1f1b", "zb-h1")]
+        monkeypatch.setattr(search._Search, "found", best)
+        own = found(1.0, 1.0, dp=1, schedule="auto").candidate
+        state = object.__new__(search._Search)
+        asked = SimpleNamespace(plan_of=lambda one: Searched(one.dp))
+        reports: list[int] = []
+        vars(state).update(question=asked, seed=7, known={}, verdicts={own.key: "known"})
+        state.search_tables(2.5, lambda: reports.append(len(state.verdicts)))
+        assert state.verdicts.pop(own.key) == "known"
+        assert reports == [2, 3, 4][: len(state.verdicts)]
+        assert state.known.keys() == state.verdicts.keys()
+        assert all((state.known[key].key, state.known[key].schedule) == (key, "auto") for key in state.known)
+        return {state.known[key].dp: outcome for key, outcome in state.verdicts.items()}
+
+    assert searched_for([1, 2, 3, 4]) == {
+        2: EvaluationResult("fits", 7.0, 1.5), 3: EvaluationResult("does not fit", 7.0),
+    }  # fmt: skip
+    assert searched_for([4, 2, 3]) == {
+        4: EvaluationResult("does not fit", np.inf), 2: EvaluationResult("fits", 7.0, 1.5),
+        3: EvaluationResult("does not fit", 7.0),
+    }  # fmt: skip
+    assert plans[0] == Searched(2, 2.5, 7)
+
+
+def test_a_search_refuses_an_empty_ranking() -> None:
+    for top in (0, -1):
+        with pytest.raises(ConfigError, match=f"top must be at least 1: got {top}"):
+            tune(question("gpt2", gpus=2, batch=4, length=1024), top=top)

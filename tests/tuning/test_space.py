@@ -188,6 +188,8 @@ def test_the_key_of_a_configuration_is_read_again():
     assert (configuration.recompute, configuration.split, configuration.zero) == ("full", "even", 3)
     assert configuration.switches == {"moe_dispatcher": "alltoall", "offload": 0.25}
     assert Configuration.of_key("tp8") is None
+    usual = Configuration(2, 3, 5, 7, 11, 13, 17, "none", "1f1b", "even")
+    assert usual.key == "tp2 cp3 ep5 dp7 pp11 vpp13 mb17 none 1f1b even", "ZeRO 1"
 
 
 def test_a_plan_is_a_configuration_of_its_number_of_gpus():
