@@ -4,12 +4,13 @@ import html
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ppsim.api.views import search_view
 from ppsim.plot import palette
-from ppsim.plot.pareto_page import pareto_html, pareto_plotly
+from ppsim.plot.pareto_page import SearchView, in_columns, pareto_html, pareto_plotly
 from ppsim.plot.plotly_figures import DARK, LIGHT
 from ppsim.schedule.table import Op
 from ppsim.tuning.command_line import command_of
@@ -96,6 +97,73 @@ def test_the_rows_of_the_answer_are_those_that_were_simulated(tuned):
     assert rows["configuration"].tolist() == [one.candidate.key for one in tuned.simulated]
     assert rows["iteration_time_s"].tolist() == [one.iteration_time_s for one in tuned.simulated]
     assert rows[rows["pareto"]]["configuration"].tolist() == [one.candidate.key for one in tuned.pareto]
+
+
+ROW: dict[str, Any] = {
+    "schedule": "zbv", "runs_in": "torchtitan", "recompute": "none", "split": "even", "switched": "--offload 0.5",
+    "tp": 2, "cp": 3, "ep": 5, "dp": 7, "pp": 11, "vpp": 13, "micro_batch": 17, "zero": 3, "iteration_time_s": 1.5,
+    "tokens_per_s": 2000.0, "model_flops_utilization": 0.4321, "peak_bytes": 19.0 * GIB, "verdict": "fits",
+    "command": "ppsim project --tp 2", "elsewhere": False,
+}  # fmt: skip
+COLUMNS = {
+    "schedule": "zbv", "runs in": "torchtitan", "with": "even, --offload 0.5", "tp": "2", "cp": "3", "ep": "5",
+    "dp": "7", "pp": "11", "vpp": "13", "micro-batch": "17", "ZeRO": "3", "iteration": "1.50 s",
+    "tokens/s": "2.00 k", "MFU": "43.21 %", "memory": "19.0 GiB",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "columns"),
+    [
+        ({}, {}),
+        ({"recompute": "auto"}, {"with": "plan of each stage"}),
+        ({"recompute": "full", "split": "auto", "switched": ""}, {"with": "full"}),
+        ({"verdict": "fits tightly"}, {"memory": "19.0 GiB~"}),
+    ],
+)
+def test_a_row_has_unusual_options_and_a_mark_if_it_fits_tightly(
+    fields: dict[str, Any], columns: dict[str, str]
+) -> None:
+    assert in_columns(ROW | fields) == COLUMNS | columns
+
+
+def test_the_page_lists_own_configurations_that_fit_first() -> None:
+    """Then those that fit tightly, and those of other trainers; of equally fast ones, the smaller first."""
+    numbers: list[dict[str, Any]] = [
+        {"elsewhere": True, "iteration_time_s": 0.5}, {"verdict": "fits tightly", "iteration_time_s": 1.0},
+        {"iteration_time_s": 2.0}, {"peak_bytes": 23.0 * GIB}, {},
+    ]  # fmt: skip
+    rows = [ROW | of_row | {"command": f"ppsim project --dp {index}"} for index, of_row in enumerate(numbers)]
+    view = SearchView("<title>", 31, 29.0 * GIB, rows, rows[:3], [rows[4], rows[3]], "graphs need room")
+    page = pareto_html(view)
+    assert re.findall("data-command='ppsim project --dp (.)'", page) == ["4", "3", "2", "1", "0"]
+    assert re.findall("<td>([1-9●]?)</td><td class", page) == ["1", "2", "3", "4", "5"]
+    assert re.findall("<td>(●?)</td></tr>", page) == ["●", "●", "", "", ""]
+    said = "31 configurations, 5 simulated that fit 29.0 GiB a GPU; costs estimated from specifications"
+    assert f"{said}; ~ fits tightly: graphs need room" in page
+    assert page.count("&lt;title&gt;") == 2
+    plain = pareto_html(replace(view, best=rows[2:3]))
+    assert said in plain
+    assert "fits tightly" not in plain
+
+
+def test_axes_have_gibibytes_with_a_margin_of_a_twentieth() -> None:
+    rows = [ROW, ROW | {"peak_bytes": 40.0 * GIB, "iteration_time_s": 1.25}]
+    picture = pareto_plotly(SearchView("", 2, 30.0 * GIB, rows, rows, rows))
+    simulated, front = picture["data"]
+    assert (simulated["x"], simulated["y"]) == ([19.0, 40.0], [1.5, 1.25])
+    assert (front["x"], front["y"]) == ([40.0, 19.0], [1.25, 1.5])
+    assert picture["layout"]["xaxis"]["range"] == [17.0, 42.0]
+    assert simulated["text"][0] == (
+        "<b>zbv</b>  1.50 s<br>tp 2 · cp 3 · ep 5 · dp 7 · pp 11 · vpp 13 · micro-batch 17<br>"
+        "recompute none · split even · ZeRO 3<br>2.00 k tokens/s · MFU 43.21 % · 19.0 GiB"
+    )
+    assert (front["mode"], front["line"]["shape"], front["marker"]) == (
+        "lines+markers",
+        "hv",
+        {"symbol": "square", "size": 8},
+    )
+    assert (simulated["mode"], simulated["marker"]) == ("markers", {"opacity": 0.5, "size": 7})
 
 
 @test_browser.pytestmark[0]

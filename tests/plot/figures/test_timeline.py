@@ -262,3 +262,39 @@ legend ['transfer'] ['#f0e442'] 0.06, 0.871, 0.139, 0.971
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_figure_has_drawn_these_lines_texts_and_cells(name):
     assert lines_of(DRAWN[name]()) == LINES[name].strip().splitlines()
+
+
+def test_timelines_in_given_axes_have_labels_and_a_path_but_no_frame() -> None:
+    """Axes of 4 × 2 inches: the cells of 1 ms have 9.6 points, and a microbatch number needs 4.12."""
+    figure = Figure(figsize=(8.0, 4.0))
+    axes = figure.add_axes((0.1, 0.2, 0.5, 0.5))
+    alone = timeline_of(microbatches=7, costs=COSTS.replace(transfer_s=0.0))
+    draw_timelines(axes, [alone], ["t"])
+    assert [side for side, spine in axes.spines.items() if spine.get_visible()] == []
+    assert len([text for text in axes.texts if text.get_text().isdigit()]) == 4 * 7 * 2
+    path = axes.lines[-1]
+    assert (path.get_color(), path.get_linewidth()) == (palette.CRITICAL_PATH, 1.1)
+    assert axes.get_xlabel() == "time (ms)"
+    draw_timelines(figure.add_axes((0.1, 0.2, 0.2, 0.5)), [alone], ["t"])
+    numbers = [text for text in figure.axes[1].texts if text.get_text().isdigit()]
+    assert len(numbers) == 4 * 7, "F has 3.84 points, B has twice as many"
+
+
+def test_only_the_last_of_timelines_in_given_axes_has_the_time_axis() -> None:
+    figure = Figure(figsize=(8.0, 4.0))
+    draw_timelines(figure.add_axes((0, 0, 1, 1)), [FEW, TINY], ["a", "b"])
+    first, second = figure.axes[0].child_axes
+    assert not figure.axes[0].axison
+    assert [axes.get_xlabel() for axes in (first, second)] == ["", "time (ms)"]
+    assert [axes.xaxis.get_tick_params()["labelbottom"] for axes in (first, second)] == [False, True]
+    assert first.get_xlim() == second.get_xlim() == (0.0, FEW.step_time_s * 1e3)
+    assert "a" in [text.get_text() for text in first.texts]
+
+
+def test_narrow_cells_have_no_edges_and_no_antialiasing() -> None:
+    wide, narrow = (
+        cells_of(timeline_figure([timeline_of(microbatches=number)], panels=["compute"]).axes[0])
+        for number in (8, 160)
+    )
+    assert (wide.get_linewidth(), narrow.get_linewidth()) == ([0.4], [0])
+    assert [cells.get_antialiased()[0] for cells in (wide, narrow)] == [True, False]
