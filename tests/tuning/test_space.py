@@ -1,6 +1,8 @@
 """A space holds every configuration that goes, and none that does not; an empty one says why."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,8 +10,17 @@ import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find
 from ppsim.model.pipeline_stages import StagePlan
+from ppsim.projection.changes import LEAST_TOKENS
 from ppsim.tuning.command_line import command_of
-from ppsim.tuning.space import Configuration, configurations, space_for
+from ppsim.tuning.space import (
+    PLANNED,
+    Configuration,
+    _Refusals,
+    _schedules,
+    configurations,
+    space_for,
+    zero_stages,
+)
 from tests.tuning.questions import question
 
 
@@ -224,3 +235,94 @@ def test_overlapped_experts_need_pairs_of_passes_and_several_expert_parallel_ran
     assert (started.tp, started.pp[-1], started.micro_batch[-1], started.start) == ((1, 2), 5, 11, start)
     assert "tp" in started.fixed
     assert "pp" not in started.fixed
+
+
+def test_the_rejection_after_most_checks_is_told_and_of_those_the_nearest() -> None:
+    refusals = _Refusals()
+    said = []
+    for depth, reason, off_by in (
+        (0, "a", 9), (0, "b", 5), (0, "c", 5), (0, "d", 6), (2, "e", 7), (1, "f", 0), (2, "g", 6), (3, "h", 99),
+    ):  # fmt: skip
+        refusals.note(depth, reason, off_by=off_by)
+        said.append(refusals.sentence)
+    assert said == ["a", "b", "b", "b", "e", "e", "g", "h"]
+    refusals.note(3, ConfigError("i"))
+    assert refusals.sentence == "i"
+
+
+def test_schedules_are_those_that_the_sizes_allow_and_one_without_a_pipeline() -> None:
+    space = space_for(question(), vpp=[1, 2, 4], schedule=["zbv", "1f1b", "interleaved-1f1b"])
+    refusals = _Refusals()
+    assert list(_schedules(space, 4, 8, 12, refusals)) == [(1, "1f1b"), (2, "zbv"), (2, "interleaved-1f1b")]
+    assert refusals.sentence == "12 layers are too few for 16 stages: some would hold nothing"
+    assert list(_schedules(space, 1, 8, 12, refusals)) == [(1, "1f1b")]
+
+
+def sharding(**fields: Any) -> Any:
+    job = {"optimizer": SimpleNamespace(name="adam"), "fully_shard": False, "stack": "megatron-bridge@26.02"}
+    graphs = SimpleNamespace(cuda_graphs=fields.pop("cuda_graphs", "none"))
+    own = fields.pop("own", 1)
+    return SimpleNamespace(zero_for=lambda pp: own, job=SimpleNamespace(**job | fields, execution=graphs))
+
+
+@pytest.mark.parametrize(
+    ("fields", "pp", "stages"),
+    [
+        ({}, 1, (1, 3)),
+        ({}, 2, (1,)),
+        ({"own": 2}, 1, (2,)),
+        ({"optimizer": SimpleNamespace(name="sgd")}, 1, (1,)),
+        ({"fully_shard": True}, 1, (1,)),
+        ({"stack": "torchtitan"}, 1, (1,)),
+        ({"stack": "primus"}, 1, (1, 3)),
+        ({"cuda_graphs": "layer"}, 1, (1,)),
+    ],
+)
+def test_zero_3_is_tried_where_megatron_fsdp_can_shard_the_same_job(
+    fields: dict[str, Any], pp: int, stages: tuple[int, ...]
+) -> None:
+    ranges: Any = SimpleNamespace(zero=None)
+    assert zero_stages(sharding(**fields), ranges, pp) == stages
+    ranges.zero = (0, 2)
+    assert zero_stages(sharding(**fields), ranges, pp) == (0, 2)
+
+
+def test_a_search_stays_in_the_ranges_of_the_user() -> None:
+    usual = Configuration(2, 1, 1, 4, 2, 1, 1, "none", "1f1b", "auto")
+    fixed = space_for(question(), tp=[2], recompute=["none"], split=["auto"], fixed=["moe_dispatcher"])
+    assert fixed.allows(usual)
+    assert fixed.allows(replace(usual, split="searched", pp=8, switched=("offload=0.5",)))
+    assert fixed.allows(replace(usual, recompute=PLANNED))
+    for other in (
+        {"tp": 4}, {"recompute": "full"}, {"split": "even"}, {"switched": ("moe_dispatcher=alltoall",)},
+        {"tp": 4, "recompute": PLANNED},
+    ):  # fmt: skip
+        assert not fixed.allows(replace(usual, **other)), other
+    assert space_for(question()).allows(replace(usual, tp=4, split="even", switched=("moe_dispatcher=alltoall",)))
+    assert not space_for(question(), dp=[8]).allows(usual)
+
+
+def test_default_ranges_follow_from_the_sizes() -> None:
+    """Of 24 GPUs in nodes of 8, tp divides 8 key/value heads; each context-parallel rank has enough tokens."""
+    space = space_for(question(gpus=24, layers=4, length=4 * LEAST_TOKENS))
+    assert (space.tp, space.pp) == ((1, 2, 4, 8), (1, 2, 3, 4, 6))
+    assert (space.cp, space.ep) == ((1, 2, 4), (1,))
+    assert (space.vpp, space.micro_batch) == ((1, 2, 4, 8), (1, 2, 4, 8))
+    assert space_for(question(length=3)).cp == (1,)
+    experts = space_for(question("mixtral-8x7b", layers=4))
+    assert experts.ep == (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "sentence"),
+    [
+        ({"tp": (0,)}, "tp must be at least 1: got 0"),
+        ({"zero": (-1,)}, "zero must be at least 0: got -1"),
+        ({"zero": (4,)}, "--zero takes stages 0 to 3: got 4 (nearest: 3)"),
+        ({"split": ()}, "there must be at least one split to try"),
+    ],
+)
+def test_a_range_has_possible_numbers(ranges: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        space_for(question(), **ranges)
+    assert str(refused.value) == sentence
