@@ -12,7 +12,7 @@ import pytest
 import ppsim
 from ppsim.base.errors import CannotRun, ConfigError
 from ppsim.cli import BEGAN_S, WORDS
-from ppsim.cli.click_options import _in_short, number_meant
+from ppsim.cli.click_options import Choice, OneOrSeveral, Several, _in_short, _pairs, number_meant
 from ppsim.cli.common import (
     check_outputs,
     drawing_options,
@@ -194,3 +194,37 @@ def test_a_layout_is_given_by_ranks_or_by_a_file(name: str) -> None:
     nothing = dict.fromkeys(("pp", "run_config", "recipe", "run"))
     assert not has_layout(nothing)
     assert has_layout(nothing | {name: 0})
+
+
+def test_a_choice_ignores_case_and_dashes_and_knows_short_names() -> None:
+    choice = Choice(["bfloat16", "float32", "v-half"])
+    written = {"BF16": "bfloat16", "bf16": "bfloat16", "Float32": "float32", "vhalf": "v-half", "V_HALF": "v-half"}
+    assert {text: choice.convert(text, None, None) for text in written} == written
+    with pytest.raises(click.BadParameter):
+        Choice(["float32"]).convert("bf16", None, None)
+
+
+def test_several_values_have_commas_but_a_file_may_too(tmp_path: Path) -> None:
+    numbers = OneOrSeveral(click.INT)
+    assert (numbers.convert("7", None, None), numbers.convert(5, None, None)) == (7, 5)
+    several = numbers.convert("2, 3,5", None, None)
+    assert isinstance(several, Several)
+    assert several == (2, 3, 5)
+    (tmp_path / "a,b").touch()
+    assert OneOrSeveral(click.STRING).convert(str(tmp_path / "a,b"), None, None) == str(tmp_path / "a,b")
+    assert numbers.name == "integer"
+
+
+def test_pairs_are_numbers_or_texts() -> None:
+    context, option = click.Context(click.Command("a")), click.Option(["--slow"], metavar="RANK:FACTOR")
+    assert _pairs(":", context, option, ["3:1.25", "5:2"]) == {3: 1.25, 5: 2.0}
+    assert _pairs("=", context, option, ["TP=4", "NAME=a=b"]) == {"TP": "4", "NAME": "a=b"}
+    assert _pairs(":", context, option, []) is None
+    for separator, text, example in (
+        (":", "3", "3:1.2"),
+        (":", "a:1", "3:1.2"),
+        ("=", "=4", "TP=4"),
+        ("=", "TP", "TP=4"),
+    ):
+        with pytest.raises(ConfigError, match=f"--slow is '{text}': write it as RANK:FACTOR, as {example}"):
+            _pairs(separator, context, option, [text])

@@ -105,6 +105,7 @@ def test_help_fits_a_terminal_of_80_columns(name):
 def test_a_short_help_has_thirty_options_in_fifty_lines_and_says_where_the_rest_is(name):
     short, long = ppsim(name, "--help").stdout, full_help(name)
     assert len(short.splitlines()) <= 50
+    assert short.startswith(f"Usage: ppsim {name} ")
     assert len(COMMANDS[name].common) <= 30
     assert "--help-all" in short
     assert len(long.splitlines()) > 2.5 * len(short.splitlines())
