@@ -1,11 +1,14 @@
 """What the other trainers' modules say of their arguments, stages and orders; torch's own runtime runs tables."""
 
+import functools
 import json
 import re
 import subprocess
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from ppsim.base.files import to_json
 from ppsim.integrations import megatron, torchtitan
 from ppsim.integrations import torchtitan as torchtitan_module
 from ppsim.integrations.transformer_engine import check_order, most_alive
+from ppsim.model.shapes import LayerShape
 from ppsim.schedule.grammar import format_table
 from ppsim.trainers.megatron.write_schedule import megatron_arguments
 from ppsim.trainers.torchtitan.write_schedule import settings_text, torchtitan_settings, warnings_of
@@ -155,7 +159,7 @@ def test_torchtitan_says_what_it_cannot_do():
         torchtitan_settings(ppsim.build("hanayo", pp=2, vpp=4, microbatches=4), csv="T.csv")
 
 
-def megatron_args(**given):
+def megatron_args(**given: Any) -> Any:
     names = (
         "num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage",
         "pipeline_model_parallel_layout", "microbatch_group_size_per_vp_stage",
@@ -231,3 +235,142 @@ def test_what_is_left_out_in_integrations_torchtitan_has_these_values() -> None:
     assert number_defaults(torchtitan_module) == {
         "_owners": {"depth": 4},
     }  # fmt: skip
+
+
+def selective(**names: Any) -> Any:
+    """Return a model whose second part checkpoints with a function of these names."""
+    parts = [("", object()), ("layers.0", SimpleNamespace(checkpoint_fn=SimpleNamespace(**names)))]
+    return SimpleNamespace(named_modules=lambda: parts)
+
+
+def test_a_part_checkpoints_selectively_if_its_function_has_a_policy() -> None:
+    assert torchtitan._first_selective(selective(keywords={"context_fn": 1})) == "layers.0"
+    assert torchtitan._first_selective(selective(keywords={"use_reentrant": False})) is None
+    assert torchtitan._first_selective(selective(keywords=None)) is None
+    assert torchtitan._first_selective(selective()) is None
+
+
+class Caller:
+    """A loss with a method and what it wraps."""
+
+    def __init__(self, **inside: Any) -> None:
+        vars(self).update(inside)
+
+    def loss(self, output: Any) -> Any:
+        return output
+
+    __call__ = loss
+
+
+def test_owners_of_parameters_are_found_in_all_that_a_loss_wraps() -> None:
+    own = SimpleNamespace(parameters=lambda: iter([1]))
+    empty = SimpleNamespace(parameters=lambda: iter(()))
+
+    class Head(SimpleNamespace):
+        def __call__(self) -> None: ...
+
+    head = Head(parameters=lambda: iter([1]))
+
+    def wrapped(number: int) -> Any:
+        inner: Any = head
+        for _ in range(number):
+            inner = (lambda loss: lambda: loss)(inner)
+        return inner
+
+    for loss, owners in (
+        (own, ["SimpleNamespace"]), (empty, []), (Caller(head=own), ["Caller"]), (Caller(head=empty), []),
+        (functools.partial(head), ["Head"]), (lambda: head, ["Head"]), (3, []),
+        (Caller(inner=functools.partial(head)), ["Head"]), (wrapped(4), ["Head"]), (wrapped(5), []), (Caller(a=own).loss, ["Caller"]),
+    ):  # fmt: skip
+        assert list(torchtitan._owners(loss)) == owners, loss
+
+
+def test_chunks_of_a_model_are_profiled_on_the_device_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("ppsim.profiling.chunks.profile_inside", lambda *given, **named: (given, named))
+    titan = SimpleNamespace(__version__="0.9")
+    monkeypatch.setitem(sys.modules, "torchtitan", titan)  # type: ignore[arg-type]
+    builder = SimpleNamespace(TitanBuilder=lambda trainer: ("builder", trainer.device.type))
+    monkeypatch.setitem(sys.modules, "ppsim.integrations.torchtitan_chunks", builder)  # type: ignore[arg-type]
+    trainer = SimpleNamespace(
+        device=SimpleNamespace(type="cpu"), model_config=SimpleNamespace(dim=48, vocab_size=11),
+        config=SimpleNamespace(compile=SimpleNamespace(enable=True)),
+    )  # fmt: skip
+    say: Any = print
+    profiled: Any = torchtitan.measure(trainer, splits=[[1, 2]], output="p.json", say=say, num_repeats=7)
+    (trainer_of, chunks, splits, settings), named = profiled
+    assert (trainer_of, chunks, splits) == (("TorchTitan", "0.9"), ("builder", "cpu"), [[1, 2]])
+    assert (settings.device, settings.compiled, settings.num_repeats) == ("cpu", True, 7)
+    assert named.pop("note").startswith("Chunks of a TorchTitan model")
+    assert named == {"model": {"hidden_size": 48, "vocab_size": 11}, "output": "p.json", "say": say}
+
+
+@pytest.mark.parametrize("shape", [LayerShape("llama", 48, 6, 2, 8, 80), None])
+def test_chunks_of_a_megatron_model_are_profiled_with_its_sizes_and_closed(
+    shape: LayerShape | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    closed: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: shape is None)
+    monkeypatch.setattr(
+        "ppsim.profiling.chunks.profile_inside", lambda *given, **named: (given, named, len(closed))
+    )
+    core = SimpleNamespace(__version__="0.17")
+    monkeypatch.setitem(sys.modules, "megatron", SimpleNamespace(core=core))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "megatron.core", core)  # type: ignore[arg-type]
+
+    def builder_of(*given: Any, **named: Any) -> Any:
+        return SimpleNamespace(given=given, named=named, close=lambda: closed.append("closed"))
+
+    chunks = SimpleNamespace(MegatronBuilder=builder_of, layer_shape_of=lambda config: shape)
+    monkeypatch.setitem(sys.modules, "ppsim.integrations.megatron_chunks", chunks)  # type: ignore[arg-type]
+    provider, config, say = len, SimpleNamespace(hidden_size=48), print
+    sizes = {"micro_batch": 3, "sequence_length": 140, "vocab_size": 11}
+    profiled: Any = megatron.measure(
+        provider,
+        config,
+        **sizes,
+        splits=[[1, 2]],
+        output="p.json",
+        say=say,
+        num_repeats=7,  # type: ignore[arg-type]
+    )
+    (trainer_of, builder, splits, settings), named, num_closed = profiled
+    device = "cuda" if shape is None else "cpu"
+    assert (trainer_of, splits, num_closed, closed) == (("Megatron-core", "0.17"), [[1, 2]], 0, ["closed"])
+    assert (builder.given, builder.named) == ((provider, config), sizes | {"device": device})
+    assert (settings.device, settings.num_repeats) == (device, 7)
+    assert named.pop("note").startswith("Chunks of a Megatron-core model")
+    layer = {
+        "kind": "llama", "hidden_size": 48, "num_heads": 6, "num_kv_heads": 2, "head_size": 8, "ffn_size": 80,
+        "num_experts": 0, "experts_per_token": 0, "shared_ffn_size": 0,
+    }  # fmt: skip
+    of_layers = {} if shape is None else {"num_heads": 6, "layer_sizes": layer}
+    assert named == {"model": {"hidden_size": 48, "vocab_size": 11} | of_layers, "output": "p.json", "say": say}
+
+
+def test_megatron_preflight_names_each_argument_that_differs(tmp_path: Path) -> None:
+    """The file's group is 6; a batch of 60 sequences is 7.5 microbatches of 2 on 4 ranks."""
+    arguments = {
+        "pipeline-model-parallel-size": 4, "num-layers": 5, "no-overlap-p2p-communication": True,
+        "microbatch-group-size-per-virtual-pipeline-stage": 6,
+    }  # fmt: skip
+    (tmp_path / "a.json").write_text(json.dumps({"arguments": arguments, "num_microbatches": 8}))
+    batch = {"global_batch_size": 60, "micro_batch_size": 2, "data_parallel_size": 4}
+    given = megatron_args(num_layers=7, microbatch_group_size_per_vp_stage=3, **batch)
+    assert megatron.preflight(tmp_path / "a.json", given) == [
+        "--num-layers is 7, the table needs 5",
+        "--microbatch-group-size-per-virtual-pipeline-stage is 3, the table needs 6",
+        "transfers overlap, the table is without: --no-overlap-p2p-communication",
+        "--global-batch-size 60 makes 7.5 microbatches of 2 on 4 data-parallel ranks, the table has 8",
+    ]
+    right = {"num_layers": 5, "microbatch_group_size_per_vp_stage": 6, "overlap_p2p_comm": False}
+    assert (
+        megatron.preflight(tmp_path / "a.json", megatron_args(**right, **batch | {"global_batch_size": 64})) == []
+    )
+    del batch["data_parallel_size"]
+    assert megatron.preflight(tmp_path / "a.json", megatron_args(**right, **batch)) == []
+    for content in ("[]", '{"arguments": {}}'):
+        (tmp_path / "b.json").write_text(content)
+        with pytest.raises(ConfigError, match="is not what ppsim export --to megatron writes"):
+            megatron.preflight(tmp_path / "b.json", given)
