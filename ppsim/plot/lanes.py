@@ -101,7 +101,7 @@ def transfer_lanes(timeline: Timeline) -> list[Lane]:
 def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]:
     """Return (lane, middle, half of its height) in units of a rank's row."""
     lanes = transfer_lanes(timeline)
-    num_lanes = np.bincount([lane.rank for lane in lanes], minlength=1)
+    num_lanes = np.bincount([lane.rank for lane in lanes])
     height = 2 * HALF_HEIGHT / int(num_lanes.max(initial=1))
     placed, seen = [], [0] * timeline.schedule.num_ranks
     for lane in lanes:

@@ -29,6 +29,7 @@ from ppsim.plot.plotly_figures import (
 from ppsim.plot.scale import time_scale
 from ppsim.schedule.table import Op
 from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
+from ppsim.simulation.timeline import Timeline
 from tests.defaults import number_defaults
 
 COSTS = StageCosts(
@@ -239,3 +240,63 @@ def test_what_is_left_out_in_plot_plotly_figures_has_these_values() -> None:
         "DrawingOptions": {"with_texts": True, "with_critical_path": True, "with_memory": False},
         "TradeoffPoint": {"fits": True, "is_tight": False},
     }  # fmt: skip
+
+
+def small_timeline() -> Timeline:
+    """Forward takes 2 ms and backward 8 ms, of one microbatch on two ranks, without transfers: 20 ms."""
+    costs = StageCosts(
+        forward_s=2e-3,
+        backward_input_s=3e-3,
+        backward_weight_s=5e-3,
+        activation_bytes=2.0**31,
+        static_bytes=2.0**30,
+    )
+    return simulate(build("1f1b", pp=2, microbatches=1), costs)
+
+
+def test_cells_have_edges_in_the_unit_of_the_axis_and_names() -> None:
+    """Rank 0 waits from 2 to 12 ms, and rank 1 before and after its 10 ms."""
+    timeline = small_timeline()
+    picture = timeline_plotly([timeline], titles=["<a>"], look=DrawingOptions(with_texts=False))
+    first, second, path = picture["data"]
+    assert numbers(first["x"]) == pytest.approx([0.0, 2.0, 12.0, 20.0])
+    assert numbers(second["x"]) == pytest.approx([0.0, 2.0, 4.0, 12.0, 20.0])
+    assert [row["customdata"] for row in (first, second)] == [
+        [["0F0", "idle", "0B0"]],
+        [["idle", "1F0", "1B0", "idle"]],
+    ]
+    assert [row["z"]["shape"] for row in (first, second)] == ["1, 3", "1, 4"]
+    assert (first["y"], second["y"]) == ([-HALF_HEIGHT, HALF_HEIGHT], [1 - HALF_HEIGHT, 1 + HALF_HEIGHT])
+    assert {key: first[key] for key in ("type", "coloraxis", "zsmooth", "yaxis", "showlegend", "hovertemplate")} == {
+        "type": "heatmap", "coloraxis": "coloraxis", "zsmooth": False, "yaxis": "y", "showlegend": False,
+        "hovertemplate": "%{customdata}<extra>rank 0</extra>",
+    }  # fmt: skip
+    assert numbers(path["x"]) == pytest.approx([0.0, 2.0, 2.0, 12.0, 12.0, 20.0])
+    assert numbers(path["y"]) == pytest.approx([row + PATH_OFFSET for row in (0, 0, 1, 1, 0, 0)])
+    assert {key: path[key] for key in ("type", "mode", "hoverinfo", "line", "showlegend", "yaxis")} == {
+        "type": "scatter", "mode": "lines", "hoverinfo": "skip", "showlegend": False, "yaxis": "y",
+        "line": {"color": palette.CRITICAL_PATH, "width": 2},
+    }  # fmt: skip
+    (caption,) = picture["layout"]["annotations"]
+    assert caption.pop("text").startswith("<b>&lt;a&gt;</b>   1f1b · pp 2")
+    assert caption == {
+        "xref": "paper", "yref": "paper", "x": 0, "y": pytest.approx(caption["y"]), "xanchor": "left",
+        "yanchor": "bottom", "showarrow": False,
+    }  # fmt: skip
+
+
+def test_memory_is_a_line_per_rank_in_its_unit() -> None:
+    timeline = small_timeline()
+    scale = time_scale(timeline.step_time_s)
+    panel = _memory_panel(timeline, "a", scale, DrawingOptions(memory_limit_bytes=5 * 2.0**30))
+    (first, second), (limit,) = panel.traces, panel.limits
+    assert numbers(first["x"]) == pytest.approx([0.0, 20.0])
+    assert numbers(second["x"]) == pytest.approx([0.0, 2.0, 12.0, 20.0])
+    assert numbers(second["y"]) == pytest.approx([1.0, 3.0, 1.0, 1.0])
+    assert [line["hovertemplate"] for line in panel.traces] == [
+        f"rank {rank}: %{{y:.2f}} GiB<extra></extra>" for rank in (0, 1)
+    ]
+    assert first["line"] == {"shape": "hv", "width": 1.5, "color": palette.rank_colour(0, 2)}
+    assert (first["type"], first["mode"], limit["y0"]) == ("scatter", "lines", 5.0)
+    assert (panel.caption, panel.axis) == (("a", "memory (GiB)"), {"rangemode": "tozero"})
+    assert _memory_panel(timeline, "a", scale, DrawingOptions()).limits == []
