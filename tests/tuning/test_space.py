@@ -211,7 +211,10 @@ def test_a_plan_is_a_configuration_of_its_number_of_gpus():
     found = Configuration.of_plan(made, asked)
     assert found.key.startswith("tp2 cp1 ep1 dp4 pp2 vpp2 mb1 full interleaved-1f1b searched zero0")
     assert Configuration.of_plan(replace(made, split="even"), asked).split == "even"
+    assert found.switched == ()
     assert Configuration.of_plan(made, replace(asked, num_gpus=8)) is None
+    switched = replace(made, job=replace(made.job, execution=replace(made.job.execution, sequence_parallel=False)))
+    assert Configuration.of_plan(switched, asked).switched == ("sequence_parallel=False",)
     planned = replace(made, job=replace(made.job, stage_plans=(StagePlan("full"),) * 4))
     assert Configuration.of_plan(planned, asked) is None
     assert Configuration.of_plan(ppsim.project(pp=2, microbatches=4).plan, asked) is None
@@ -326,3 +329,12 @@ def test_a_range_has_possible_numbers(ranges: dict[str, Any], sentence: str) -> 
     with pytest.raises(ConfigError) as refused:
         space_for(question(), **ranges)
     assert str(refused.value) == sentence
+
+
+def test_the_nearest_number_of_data_parallel_ranks_is_told() -> None:
+    """tp 2 leaves 8 ranks, and tp 1 leaves 16."""
+    asked = question(gpus=16, batch=32)
+    for given, nearest in (([15, 99], "got 15, 99 (nearest: 16)"), ([7], "got 7 (nearest: 8)")):
+        with pytest.raises(ConfigError) as refused:
+            configurations(asked, space_for(asked, tp=[2, 1], cp=[1], pp=[1], dp=given))
+        assert str(refused.value).endswith(nearest)
