@@ -246,3 +246,24 @@ def test_the_best_of_a_search_are_rows_with_their_commands() -> None:
     assert pictures.search_table_html(SimpleNamespace(best=[])) == ""  # type: ignore[arg-type]
     assert pictures.theme_of(dark=True) is DARK
     assert pictures.theme_of(dark=False) is LIGHT
+
+
+@pytest.mark.parametrize(
+    ("memory_error", "runtime_error", "reason"),
+    [
+        (None, None, ""),
+        ("too large", None, "too large"),
+        (None, "deadlock", "deadlock"),
+        ("large", "deadlock", "large"),
+    ],
+)
+def test_the_exported_table_says_why_a_schedule_does_not_run(
+    memory_error: str | None, runtime_error: str | None, reason: str
+) -> None:
+    step = SimpleNamespace(step_time_s=2.0, bubble_ratio=0.25)
+    wrong: Any = SimpleNamespace(
+        timeline=step, memory_error=memory_error, runtime_error=runtime_error, iteration_time_s=3.0, tokens_per_s=5.0,
+        plan=SimpleNamespace(knows_memory=False, vpp=7),
+    )  # fmt: skip
+    text = pictures.table_csv(result(("1f1b",), {"1f1b": wrong}))
+    assert text.splitlines()[1:] == [f"1f1b,7,2.0,3.0,5.0,0.25,,{reason}"]

@@ -352,3 +352,14 @@ def test_a_comparison_says_both_steps_and_their_difference() -> None:
     captions = [one["caption"][1] for one in picture.data["panels"] if one["kind"] == "transfers"]
     assert len(captions) == 2
     assert captions[0] != captions[1]
+
+
+def test_a_page_begins_with_the_first_and_ends_with_the_last_piece_in_its_unit() -> None:
+    """Times are milliseconds: a gather begins 1 ms before the pipeline, a reduction ends 2 ms after it."""
+    fast = timeline(StageCosts(forward_s=1e-3, backward_input_s=1.5e-3, backward_weight_s=1.5e-3))
+    begin_s, end_s = fast.begin_s, fast.begin_s + fast.step_time_s
+    gather, reduction = piece("gather", 0, begin_s - 1e-3, begin_s), piece("reduce", 1, end_s, end_s + 2e-3)
+    page = picture_of([view(fast), view(fast, pieces=(gather, reduction))]).data
+    assert (page["unit"], page["unitSeconds"]) == ("ms", 1e-3)
+    assert page["range"] == pytest.approx([-1.0, 1e3 * fast.step_time_s + 2.0])
+    assert page["tick"] == pytest.approx(1e-11), "of 19 ms"
