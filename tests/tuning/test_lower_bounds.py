@@ -15,7 +15,7 @@ from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.tuning import lower_bounds
 from ppsim.tuning.evaluate import exact_peak_bytes, task_of
 from ppsim.tuning.lower_bounds import BoundsCalculator
-from ppsim.tuning.space import configurations, space_for
+from ppsim.tuning.space import Configuration, configurations, space_for
 from tests.tuning.questions import question
 
 EVERY = [
@@ -281,3 +281,25 @@ def test_the_first_stage_of_torch_keeps_all_bytes_until_its_weights_gradients() 
         whole, for_weight = BoundsCalculator(asked).of(configurations(asked, space)[0]).memory.activation_bytes
         assert (for_weight[0] == whole[0]) == is_kept
         assert (for_weight[1:] < whole[1:]).all()
+
+
+def test_bounds_of_searched_splits_and_of_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a scale below 1 is applied. A searched split may hold fewer bytes than an even one."""
+    asked = question("gpt2", gpus=2, batch=4, length=1024, limit_gib=1e-3)
+    even = Configuration(1, 1, 1, 1, 2, 1, 1, "none", "1f1b", "even")
+    searched = replace(even, split="searched")
+    monkeypatch.setattr(BoundsCalculator, "_bound_of_splits_s", lambda *_: 7.0)
+    monkeypatch.setattr(BoundsCalculator, "_bound_s", lambda *_: 5.0)
+    for scale, factor in ((0.5, 0.5), (3.0, 1.0)):
+        monkeypatch.setattr(lower_bounds, "scale_of", lambda job, scale=scale: scale)
+        calculator = BoundsCalculator(asked)
+        bounds = calculator.of(searched)
+        assert (bounds.bound_s, bounds.least_bytes, bounds.candidate) == (7.0 * factor, 0.0, searched)
+        assert calculator.of(even).bound_s == np.inf
+        assert calculator.of(even, is_limited=False).bound_s == 5.0 * factor
+    least = calculator.of(even).least_bytes
+    just = BoundsCalculator(replace(asked, memory_limit_bytes=least))
+    assert just.of(even).bound_s == 5.0
+    assert just.counts(even) == just.of(even).counts == (6, 6)
+    plan = just.plan(just.of(even))
+    assert (plan.split, plan.pp, plan.job) == ([6, 6], 2, just.plan_of(even).job)
