@@ -298,3 +298,11 @@ def test_narrow_cells_have_no_edges_and_no_antialiasing() -> None:
     )
     assert (wide.get_linewidth(), narrow.get_linewidth()) == ([0.4], [0])
     assert [cells.get_antialiased()[0] for cells in (wide, narrow)] == [True, False]
+
+
+def test_one_timeline_in_given_axes_has_their_whole_height() -> None:
+    """10 ranks on an inch have 7.2 points each, and a rank's number needs 8.4."""
+    figure = Figure(figsize=(5.0, 1.0))
+    draw_timelines(figure.add_axes((0, 0, 1, 1)), [timeline_of(pp=10, microbatches=2)], ["a"])
+    assert figure.axes[0].get_yticks().tolist() == [0, 2, 4, 6, 8]
+    assert figure.axes[0].get_ylim() == (9.5, -0.5)
