@@ -170,6 +170,7 @@ USUAL = {
 def test_the_json_of_a_question_has_its_job_and_what_is_unusual():
     asked = question()
     assert asked.to_json() == USUAL
+    assert (asked.trainer, asked.names_trainer, asked.calibration_file) == ("", False, None)
     job = asked.job
     unusual = replace(
         asked, etp=2, trainer="megatron", overheads=(("action_overhead_s", 1.0),), sequence_parallel=True,
@@ -338,3 +339,8 @@ def test_the_nearest_number_of_data_parallel_ranks_is_told() -> None:
         with pytest.raises(ConfigError) as refused:
             configurations(asked, space_for(asked, tp=[2, 1], cp=[1], pp=[1], dp=given))
         assert str(refused.value).endswith(nearest)
+
+
+def test_a_search_needs_a_gpu() -> None:
+    with pytest.raises(ConfigError, match="there must be at least 1 device: got 0"):
+        space_for(replace(question(), num_gpus=0))
