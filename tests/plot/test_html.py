@@ -392,3 +392,31 @@ def test_only_a_page_of_errors_has_their_key_and_all_facts_of_its_plans():
     assert "<title>job: a, b, today</title>" in page
     assert "<dt>command</dt>" not in timeline_html(views[:1])
     assert "<kbd>E</kbd>" in timeline_html(views, comparison=compare(one, one))
+
+
+def test_legends_have_a_swatch_per_colour_the_second_hatched() -> None:
+    box = "<span class='swatch {}' style='background:{}'></span>"
+    assert html_module._swatched(["#111", "#222", "#333"], "F & B") == (
+        box.format("", "#111") + box.format("hatched", "#222") + "F &amp; B"
+    )
+    assert html_module._legend("kind", ["a", "b"]) == "<ul class='legend kind'><li>a</li><li>b</li></ul>"
+    assert html_module._ramp(["#111", "#222"]) == (
+        "<span class=ramp style='background:linear-gradient(90deg,#111,#222)'></span>"
+    )
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_an_input_has_its_name_value_and_hint(is_checked: bool) -> None:
+    checked = " checked" if is_checked else ""
+    assert html_module._input(
+        "radio", "colour", "cause", "by cause", "Colour idle cells", is_checked=is_checked
+    ) == (
+        f"<label title='Colour idle cells'><input type='radio' name='colour' value='cause'{checked}>by cause</label>"
+    )
+
+
+def test_panels_are_chosen_by_boxes_of_those_that_are_drawn() -> None:
+    assert html_module._panel_boxes(set()) == ""
+    boxes = html_module._panel_boxes({"memory"})
+    assert boxes.startswith("<fieldset><legend>panels</legend><label title='Show the panels of memory")
+    assert re.findall("name='(.*?)' value='(.*?)' checked", boxes) == [("panel", "memory")]

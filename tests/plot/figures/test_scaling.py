@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from ppsim.api.output_formats import SCALING
 from ppsim.base.errors import ConfigError
-from ppsim.plot.figures.scaling import scaling_figure
+from ppsim.plot.figures.scaling import _apart, _draw_shares, scaling_figure
 from ppsim.projection.scaling import Scaling, shares_in
 from tests.plot.figures.drawn import lines_of
 
@@ -140,3 +141,29 @@ def test_a_figure_has_drawn_these_lines_texts_and_bars(name):
     assert {label.get_rotation() for label in figure.axes[0].get_xticklabels()} == {
         30.0 if name == "clusters" else 0.0
     }
+
+
+@pytest.mark.parametrize(("names", "rotation"), [(("a" * 19, "b" * 21), 0.0), (("a" * 20, "b" * 21), 30.0)])
+def test_labels_of_more_than_40_characters_are_turned(names: tuple[str, str], rotation: float) -> None:
+    rows = [{"cluster": name} | row(8, time, 0.1) for name, time in zip(names, (2.0, 4.0), strict=True)]
+    labels = [label for axes in drawn("cluster", rows).axes for label in axes.get_xticklabels()]
+    assert [label.get_rotation() for label in labels] == [rotation] * 4
+
+
+def test_labels_of_a_logarithmic_axis_are_a_factor_of_1_3_apart() -> None:
+    assert _apart([169.0, 100.0, 129.9, 130.0, 168.9]) == [100.0, 130.0, 169.0]
+    assert _apart([]) == []
+
+
+def test_the_seven_largest_causes_have_bars_and_the_others_are_together() -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    names = "abcdefgh"
+    first = {name: 0.01 * (index + 1) for index, name in enumerate(names)}
+    _draw_shares(axes, [first, {"a": 0.5, "c": 0.6}])
+    heights = {bar.get_label(): [patch.get_height() for patch in bar] for bar in axes.containers}
+    assert list(heights) == ["a", "c", "d", "e", "f", "g", "h", "all else"]
+    assert heights["a"] == pytest.approx([1.0, 50.0])
+    assert heights["all else"] == pytest.approx([66.0, 0.0])
+    assert heights["h"] == pytest.approx([8.0, 0.0])
+    assert [patch.get_width() for patch in axes.containers[0]] == pytest.approx([0.7, 0.7])
