@@ -211,3 +211,11 @@ def test_the_style_has_these_sizes_and_switches() -> None:
         "pdf.fonttype": 42,
     }
     assert {inches(width): width for width in WIDTHS} == {3.33: "one-column", 7.0: "two-column"}
+
+
+def test_sizes_are_of_a_figure_in_a_paper() -> None:
+    """Points and inches; text in a figure is smaller than the 9 or 10 points around it."""
+    style = style_module
+    points = style.TEXT_POINTS, style.TITLE_POINTS, style.CELL_POINTS
+    assert points == (7.0, 7.5, 5.5)
+    assert (style.POINTS, style.LEGEND_ROW) == (72.0, 0.14)
