@@ -46,6 +46,10 @@ def with_launches(**fields: Any) -> Any:
             f"{BEFORE} --pp 2 --vpp 1 --schedule auto {BATCH} --split even {END} --stack plain",
         ),
         (
+            QUESTION, {"vpp": 2, "schedule": "interleaved-1f1b"},
+            f"{BEFORE} --pp 2 --vpp 2 --schedule interleaved-1f1b {BATCH} --split even {END} --stack plain",
+        ),
+        (
             QUESTION, {"pp": 1, "dp": 8, "zero": 3},
             f"{BEFORE} --pp 1 --vpp 1 --schedule 1f1b {BATCH} {END} --zero 3 --stack plain",
         ),
