@@ -197,6 +197,7 @@ def test_searched_splits_have_the_mean_work_of_the_ranks(monkeypatch: pytest.Mon
     calculator = BoundsCalculator(SimpleNamespace(runtime="ideal", overheads=()))  # type: ignore[arg-type]
     bound_s = calculator._bound_of_splits_s(SimpleNamespace(num_microbatches=6), stages)  # type: ignore[arg-type]
     assert bound_s == pytest.approx(6 * (56 - 0.75) / 2)
+    assert bound_s < 6 * (56 - 0.75) / 2, "the simulator may round"
 
 
 def test_all_buckets_but_one_of_an_overlapped_collective_are_hidden() -> None:

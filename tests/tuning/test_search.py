@@ -16,6 +16,7 @@ from ppsim.tuning import search
 from ppsim.tuning.evaluate import EvaluationResult
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Configuration, configurations, space_for
+from tests.defaults import number_defaults
 from tests.tuning.questions import question
 
 
@@ -287,3 +288,7 @@ def test_a_search_refuses_an_empty_ranking() -> None:
     for top in (0, -1):
         with pytest.raises(ConfigError, match=f"top must be at least 1: got {top}"):
             tune(question("gpt2", gpus=2, batch=4, length=1024), top=top)
+
+
+def test_a_search_ranks_ten_in_one_process_and_searches_a_table_for_ten_seconds() -> None:
+    assert number_defaults(search)["tune"] == {"top": 10, "processes": 1, "seed": 0, "search_s": 10.0}
