@@ -170,6 +170,7 @@ def test_an_importer(tree: Tree) -> None:
     assert "1f1b" in tree.run("-m", "ppsim", "read", str(folder))
 
 
+@pytest.mark.pages
 def test_an_export(tree: Tree) -> None:
     tree.make("trainers/mine/__init__.py", '"""Mine."""\n')
     tree.make(
@@ -204,6 +205,7 @@ def test_an_option(tree: Tree) -> None:
     assert tree.run("-c", "import ppsim; print(ppsim.project(pp=4, mine=3).plan.mine)").strip() == "3"
 
 
+@pytest.mark.pages
 def test_an_option_of_the_computation(tree: Tree) -> None:
     """It changes seconds and bytes, and is written to and read from a script of Megatron-LM."""
     name = "fp32_residual_connection"

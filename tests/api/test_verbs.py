@@ -124,6 +124,7 @@ def test_a_memory_limit_is_text_or_bytes() -> None:
     assert plans[0].memory_limit_bytes == plans[1].memory_limit_bytes == 60 * 2**30
 
 
+@pytest.mark.slow
 def test_project_all_is_the_command() -> None:
     told = json.loads(command("project", "--pp", 2, "--num-microbatches", 4, "--schedule", "all", "--json").output)
     found = ppsim.project_all(pp=2, microbatches=4)
@@ -163,6 +164,7 @@ def test_export_is_the_command(target: Any) -> None:
     assert text == Path("out").read_text()
 
 
+@pytest.mark.slow
 def test_validate_is_the_command() -> None:
     found = ppsim.validate("zero-bubble")
     assert str(found) == command("validate", "zero-bubble").output.rstrip("\n")

@@ -61,6 +61,7 @@ def test_the_command_that_is_copied_gives_the_numbers_that_are_shown(state, benc
         assert one.timeline.memory.peak_bytes.tolist() == [rank["peak_bytes"] for rank in found["ranks"]]
 
 
+@pytest.mark.search
 def test_a_fitted_table_is_searched_for_beside_and_stands_in_for_the_next_costs(bench):
     """zbv at 4 ranks: nothing at first, then the terminal's own table, then that table at other costs."""
     state = PageState({"pp": "4", "microbatches": "8"}, ("zbv",))

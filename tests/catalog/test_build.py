@@ -134,7 +134,7 @@ def queued(name, channel, seed):
     ("name", "channel"),
     [
         (name, channel)
-        if (name, channel) in (("zb-1p", "pair"), ("zbv", "direction"), ("v-half", "rank"))
+        if (name, channel) in (("zb-1p", "pair"), ("v-half", "rank"))
         else pytest.param(name, channel, marks=pytest.mark.search)
         for name in ("zb-1p", "zb-auto", "zbv", "v-flex", "v-half")
         for channel in ("pair", "direction", "rank")
@@ -174,7 +174,9 @@ def test_what_idles_least_on_an_ideal_network_may_queue_longest_on_another(name,
     assert step_or_never(chosen, costs) < step_or_never(ideal, costs) * (1 - gain)
 
 
-@pytest.mark.parametrize("channel", [pytest.param("direction", marks=pytest.mark.long), "rank"])
+@pytest.mark.parametrize(
+    "channel", [pytest.param("direction", marks=pytest.mark.long), pytest.param("rank", marks=pytest.mark.search)]
+)
 def test_a_search_judges_its_tables_on_the_channels_too(channel):
     """`build auto` is never behind any entry of the catalogue there, fitted ones included as `build` fits them."""
     costs = queued("zbv", channel, seed=1)

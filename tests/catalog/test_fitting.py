@@ -97,6 +97,7 @@ def test_with_a_cap_of_p_it_is_optimal_and_equal_to_zb_h1(p, costs):
             assert timeline.memory.peak_activation_bytes.max() <= p
 
 
+@pytest.mark.search
 @given(problems(), st.sampled_from(list(SCORES)))
 @settings(deadline=None, max_examples=5)
 def test_plain_and_compiled_give_the_same_table(problem, criterion):

@@ -59,7 +59,7 @@ def grid_case(row):
     return arguments, StageCosts(**seconds, activation_bytes=1, activation_bytes_kept_for_weight=kept)
 
 
-@pytest.mark.parametrize("p", [2, 4, pytest.param(8, marks=pytest.mark.search)])
+@pytest.mark.parametrize("p", [2, *(pytest.param(p, marks=pytest.mark.search) for p in (4, 8))])
 def test_no_run_of_the_authors_heuristic_has_a_shorter_step_and_only_one_a_shorter_span(p):
     rows = [row for row in GRID if int(row["pp"]) == p]
     assert len(rows) == 48

@@ -265,7 +265,7 @@ def test_the_standard_suite_is_what_is_shipped_and_fits_two_times_nine_minutes_o
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.torch), "cuda"])
 def test_flops_that_are_expected_are_those_that_are_run(
     device: str, recompute: Recompute, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,7 +137,7 @@ def plans_of_one_table(draw):
     return plan
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(plans_of_one_table())
 def test_a_plan_fits_at_its_peak(plan):
     plan = replace(plan, split=project(plan).split)  # a limit may make "auto" choose another one
@@ -151,7 +151,7 @@ def test_a_plan_fits_at_its_peak(plan):
         assert limited[key] <= limited[reached] + TIGHT
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(plans_of_one_table(), st.floats(0.0, 0.999))
 def test_a_plan_does_not_fit_below_its_peak(plan, factor):
     plan = replace(

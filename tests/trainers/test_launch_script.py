@@ -232,7 +232,7 @@ def test_a_given_variable_must_be_one_that_the_script_reads() -> None:
 @pytest.mark.parametrize(
     "text",
     ["A=xxxxxxxxxx\n" + 'A="$A$A"\n' * 40, "x " + "$((" * 900, "while :; do :; done", "x $((" + "-" * 60_000 + "1))",
-     "f() { f; f; }; f", "x " + "{1..9}" * 9, "yes | head -c 99999999999", ":(){ :|:& };:", "./x.sh & ./x.sh", "source /etc/passwd",
+     "f() { f; f; }; f", "x " + "{1..9}" * 9, "yes | head -c 99999999999", pytest.param(":(){ :|:& };:", marks=pytest.mark.slow), "./x.sh & ./x.sh", "source /etc/passwd",
      "N=$(expr 9 '**' 9 '**' 9)"],
 )  # fmt: skip
 def test_a_hostile_script_takes_little_time(text: str) -> None:
