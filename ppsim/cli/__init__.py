@@ -92,6 +92,12 @@ class _Main(Commands):
         """Write the page that `python -m ppsim --help` shows without click, and without importing any command."""
         formatter.write(front_page(formatter.width))
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(_INTERRUPTED) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

@@ -134,6 +134,19 @@ def test_an_error_that_a_library_makes_of_an_interruption_ends_as_quietly(monkey
     assert told.stderr == ""
 
 
+def test_an_interruption_while_the_command_line_is_parsed_ends_as_quietly(monkeypatch):
+    from click.testing import CliRunner
+
+    from ppsim.cli import main
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "parse_args", interrupted)
+    ended = CliRunner().invoke(main, ["schedules"])
+    assert (ended.exit_code, ended.output) == (130, "")
+
+
 BUILD = [sys.executable, "-m", "ppsim", "build", "1f1b", "--pp", "8", "--num-microbatches", "4000"]
 
 
