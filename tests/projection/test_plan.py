@@ -44,6 +44,7 @@ def plans(draw, **fixed):
     return Plan(**(drawn | fixed)), data
 
 
+@settings(max_examples=12)
 @given(plans())
 def test_throughput_is_tokens_of_the_step_over_its_time(drawn):
     plan, _ = drawn
@@ -53,6 +54,7 @@ def test_throughput_is_tokens_of_the_step_over_its_time(drawn):
     assert made.to_json()["tokens_per_s_per_gpu"] == pytest.approx(made.tokens_per_s / plan.pp)
 
 
+@settings(max_examples=12)
 @given(plans())
 def test_utilization_is_three_forwards_of_flops_over_what_the_gpus_could_do(drawn):
     plan, data = drawn
@@ -64,6 +66,7 @@ def test_utilization_is_three_forwards_of_flops_over_what_the_gpus_could_do(draw
     assert made.peak_flops_per_s == 1e12
 
 
+@settings(max_examples=12)
 @given(plans())
 def test_a_step_is_never_shorter_than_the_work_of_its_busiest_rank_or_the_bound(drawn):
     plan, _ = drawn
@@ -90,6 +93,7 @@ def test_a_step_is_never_shorter_than_the_work_of_its_busiest_rank_or_the_bound(
 
 
 @pytest.mark.search
+@settings(max_examples=12)
 @given(plans(action_overhead_s=0.0, hop_overhead_s=0.0), st.sampled_from([0.5, 4.0]))
 def test_a_slower_device_takes_longer_by_its_factor_and_idles_the_same(drawn, factor):
     plan, data = drawn
@@ -104,6 +108,7 @@ def test_a_slower_device_takes_longer_by_its_factor_and_idles_the_same(drawn, fa
         assert other.step_time_by_channel_s[channel] == pytest.approx(step * factor)
 
 
+@settings(max_examples=12)
 @given(plans())
 def test_the_other_channels_include_the_one_assumed_and_none_beats_the_ideal(drawn):
     plan, _ = drawn
@@ -426,6 +431,7 @@ def test_schedules_of_other_trainers_than_the_named_one_are_one_line():
 
 
 @pytest.mark.slow
+@settings(max_examples=12)
 @given(plans(), st.floats(0.3, 1.5))
 def test_no_list_ranks_a_plan_that_does_not_fit_above_one_that_fits(drawn, factor):
     plan, _ = drawn
