@@ -82,6 +82,16 @@ def test_a_fitted_table_is_searched_for_beside_and_stands_in_for_the_next_costs(
     assert "its own is being searched for" in pictures.cards_html(there)
 
 
+def test_only_schedules_whose_search_has_not_ended_are_searched_for(bench, monkeypatch):
+    wanted = []
+    monkeypatch.setattr(bench._fitter, "want", wanted.extend)
+    monkeypatch.setattr(bench._fitter, "found", list)
+    state = PageState({"pp": "4", "microbatches": "8"}, ("zbv", "zb-1p", "1f1b"))
+    monkeypatch.setitem(bench._failed, (*state.options, "zb-1p"), "no table fits")
+    bench.search(state, state.schedules)
+    assert [request.name for request in wanted] == ["zbv"]
+
+
 def test_a_schedule_that_cannot_be_says_why_and_the_others_stay(bench):
     answer = bench.answer(PageState({"pp": "4", "vpp": "2", "microbatches": "8"}, ("1f1b", "interleaved-1f1b")))
     assert list(answer.projections) == ["interleaved-1f1b"]
