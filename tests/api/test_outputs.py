@@ -12,7 +12,7 @@ import ppsim
 from ppsim.api import output_formats, outputs
 from ppsim.api.output_formats import _in_unit, _report_markdown
 from ppsim.api.outputs import _drawn, _explained_view, explanation_content
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.runs.compare import Comparison
 from ppsim.validation.fit_result import FitResult
 
@@ -91,6 +91,13 @@ def test_a_table_is_exported_with_and_without_communication() -> None:
     assert "SEND_F" in ppsim.export(TABLE, to="torch-comms", receives="deferred")
     assert ppsim.export(TABLE, to="torchtitan") == ppsim.export(TABLE, to="torch")
     assert json.loads(ppsim.export(TABLE, to="json"))["num_microbatches"] == 2
+
+
+def test_a_table_with_a_placement_that_torchtitan_lacks_is_not_exported_to_it() -> None:
+    table = ppsim.build("hanayo", pp=2, vpp=4, microbatches=2)
+    assert ppsim.export(table, to="torch")
+    with pytest.raises(ScheduleError, match="stages are on ranks 0, 1, 1, 0, 0, 1, 1, 0"):
+        ppsim.export(table, to="torchtitan")
 
 
 def test_a_report_in_markdown_has_numbers_in_their_units() -> None:
