@@ -1,16 +1,15 @@
 """Chunks of Megatron-core's models: layouts, sizes and inputs, without Megatron-core itself."""
 
-import importlib
-import sys
 from collections.abc import Iterator
 from enum import Enum
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.shapes import LayerShape
+from tests.integrations.stubs import imported_with
 
 pytest.importorskip("torch")
 
@@ -58,14 +57,8 @@ STUBS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def chunks() -> Iterator[Any]:
     """Return the module, imported with names of Megatron-core that do nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, names in STUBS.items():
-            stub = ModuleType(name)
-            vars(stub).update(names)
-            patch.setitem(sys.modules, name, stub)
-        patch.delitem(sys.modules, MODULE, raising=False)
-        yield importlib.import_module(MODULE)
-        sys.modules.pop(MODULE)
+    with imported_with(STUBS, MODULE) as module:
+        yield module
 
 
 def config_of(**fields: Any) -> Any:

@@ -1,16 +1,15 @@
 """Chunks of TorchTitan's models: their modules, inputs and sizes, without TorchTitan itself."""
 
-import importlib
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ppsim.base.errors import ConfigError
+from tests.integrations.stubs import imported_with
 
 pytest.importorskip("torch")
 
@@ -49,14 +48,8 @@ STUBS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def chunks() -> Iterator[Any]:
     """Return the module, imported with names of TorchTitan that do nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, names in STUBS.items():
-            stub = ModuleType(name)
-            vars(stub).update(names)
-            patch.setitem(sys.modules, name, stub)
-        patch.delitem(sys.modules, MODULE, raising=False)
-        yield importlib.import_module(MODULE)
-        sys.modules.pop(MODULE)
+    with imported_with(STUBS, MODULE) as module:
+        yield module
 
 
 @dataclass(frozen=True)
