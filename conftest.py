@@ -57,10 +57,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file is run by one worker, and a folder whose files share a fixture: what they share is made once."""
     from xdist.scheduler import LoadFileScheduling
 
+    from tests.cpu_seconds import folder_of
+
     class OfSharedFixtures(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            shared = (folder for folder in ("tests/runtime", "tests/validation") if nodeid.startswith(f"{folder}/"))
-            return next(shared, nodeid.partition("::")[0])
+            folder = folder_of(nodeid)
+            return folder if folder in ("tests/runtime", "tests/validation") else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False  # it would begin with the files of many tests
     return OfSharedFixtures(config, log)
